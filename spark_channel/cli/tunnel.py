@@ -169,6 +169,21 @@ def add_table(
     )
 
 
+@tunnel.command("remove-table")
+def remove_table(
+    name: _Name,
+    table: _Table,
+    option: _Option = None,
+    options_file: _OptionsFile = None,
+    store: _Store = None,
+) -> None:
+    """Remove a table from a tunnel of option `tables` while clients read. It may have been dropped."""
+    Tunnel(name, _options(option, options_file), store=store).remove_table(table)
+    typer.echo(
+        f"tunnel {name}: {table} is not followed after the ranges that are handed out; the other tables continue"
+    )
+
+
 @tunnel.command()
 def resnapshot(
     name: _Name,

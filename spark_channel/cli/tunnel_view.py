@@ -98,9 +98,16 @@ def _remarks(each: ChannelView) -> Iterator[tuple[str, str]]:
     lag = each.lag or FeedLag()
     base = base_words(lag, paused=paused) or ("existing rows are paused by pause-base" if paused else "")
     in_flight = "" if each.in_flight is None else in_flight_words(each.in_flight.rows, each.in_flight.seconds)
-    for about, words in (("slot", kept_words(lag)), ("base", base), ("in flight", in_flight)):
+    said = {"slot": kept_words(lag), "base": base, "waits": lag.held_up, "in flight": in_flight}
+    for about, words in said.items():
         if words:
             yield about, words
+    for table in lag.tables:
+        if table.stage == "dropped":
+            yield (
+                "dropped",
+                f"`spark-channel tunnel remove-table` removes {table.name}, which does not exist, from the tunnel",
+            )
 
 
 def _tables(view: TunnelView) -> Table:
@@ -121,6 +128,8 @@ def _existing(lag: TableLag) -> str:
         return "-"
     if lag.stage == "changes":
         return "are read"
+    if lag.stage == "dropped":
+        return "table was dropped"
     if lag.base_read is None:
         return "wait for transactions that ran when it was added"
     return f"{grouped(lag.base_read)}{'' if lag.base_rows is None else f' of about {grouped(lag.base_rows)}'}"
@@ -178,6 +187,7 @@ def _plain_lag(lag: FeedLag) -> dict[str, Any]:
         "bytes": lag.nbytes,
         "seconds": _rounded(lag.seconds),
         "wal_kept_bytes": lag.kept,
+        "waits": lag.held_up or None,
         "base": None
         if lag.base_read is None
         else {**_plain_base(lag), "is_paused_by_max_slot_lag": lag.base_held},

@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import pyarrow as pa
 
 from spark_channel.connectors.split_reader import SplitReader, Token
-from spark_channel.errors import OptionError, UnsupportedError
+from spark_channel.errors import OptionError, SourceError, UnsupportedError
 from spark_channel.planning import Split
 
 __all__ = [
@@ -83,7 +83,8 @@ class FeedLimit:
 
 @dataclass(frozen=True, slots=True)
 class TableLag:
-    """One table of several. `stage`: `waits` for its existing rows to be read, reads its `base`, or its `changes` only.
+    """One table of several. `stage`: `waits` for its existing rows to be read, reads its `base`, or its `changes` only;
+    or was `dropped`.
 
     `changes` of the table after the token, `nbytes` of them as the log's decoder sends them, and `seconds` since the
     commit of the first one. `base_read`, `base_rows` and `base_chunks`: see `FeedLag`. None = not known.
@@ -111,6 +112,7 @@ class FeedLag:
     `kept`: bytes of log that the source keeps for its reader. `base_read` and `base_rows`: existing rows that were read
     beside the changes, and how many there are, about; `base_chunks`: in how many chunks. None where the base is not
     read so, or is read. `base_held`: the source keeps so much that no chunks are read. `tables`: of a feed of several.
+    `held_up`: see `ChangeFeed.held_up`.
     """
 
     rows: int | None = None
@@ -122,6 +124,7 @@ class FeedLag:
     base_chunks: int | None = None
     base_held: bool = False
     tables: tuple[TableLag, ...] = ()
+    held_up: str = ""
 
     @property
     def chunks(self) -> int | None:
@@ -178,6 +181,9 @@ class ChangeFeed(SplitReader):
     """The longest time that a range should take, where a longer one would delay the changes in it."""
     has_one_schema: ClassVar[bool] = True
     """Whether a `SchemaError` about changes is of all of them; False: of a file, say, and the others can be read."""
+    missing: SourceError | None = None
+    """Why a feed of one table has nothing but ranges that were handed out: its table is not there any more. `changes`
+    of such a range comes before `schema`."""
     reads_base: bool = True
     """Whether `latest` continues with existing rows beside the changes; False: its reader has paused that."""
     base_held: bool = False
@@ -304,6 +310,23 @@ class ChangeFeed(SplitReader):
             "this tunnel is of one table, and takes no others: make one with option 'tables'; `spark-channel tunnel "
             "reset` reads its one table again"
         )
+
+    def leaving(self, table: str) -> Callable[[Token], Token]:
+        """What removes a table from a token, as `joining` adds one. The source need not have the table any more.
+
+        Raises:
+            UnsupportedError: a feed of one table. OptionError: not a table's name.
+        """
+        raise UnsupportedError(
+            "this tunnel is of one table, which cannot be removed from it: `spark-channel tunnel delete` removes the "
+            "tunnel"
+        )
+
+    def held_up(self, token: Token) -> str:
+        """What keeps existing rows from being read beside the changes at `token`, as text. Empty: nothing, or it is not
+        known. Asks the source.
+        """
+        return ""
 
     def tables(self, token: Token) -> Collection[str]:
         """The names of the tables that a token of a feed of several has; none of any other token."""

@@ -28,6 +28,7 @@ from spark_channel.tunnel.client import TunnelClient
 from spark_channel.tunnel.delivery import Delivery, Processor
 from spark_channel.tunnel.delivery_rows import DeliveryRows
 from spark_channel.tunnel.goal import Goal
+from spark_channel.tunnel.hold_up import HoldUp
 from spark_channel.tunnel.pace import RangeSize
 from spark_channel.tunnel.range_read import RangeRead, Stage
 from spark_channel.tunnel.records import Channel, TunnelRecord
@@ -236,7 +237,7 @@ class Consumer:
         run = Run(
             current, source, current.token, current.sequence,
             {sequence: end for sequence, end in known.items() if end is not None},
-            RangeSize(limit, seconds), self._new_trouble(),
+            RangeSize(limit, seconds), self._new_trouble(), HoldUp(source.feed, self._clock),
             goal=Goal(source.feed, self._clock) if self._drained and not channel.is_base else None,
         )  # fmt: skip
         run.reading = Repeated(self._turns, channel.id, lambda: self._read_turn(run))
@@ -284,6 +285,12 @@ class Consumer:
             wait = run.goal.fix(start)
             if wait > 0:
                 return self._await_late(run, wait)
+        if run.source.feed.missing is not None and sequence not in run.ends and run.ranges:
+            return None  # what was handed out is processed before its end is told
+        held_up = "" if run.paused else run.hold_up.look(start)
+        if held_up:
+            until = ", and `consume(drained=True)` ends when they are read" if self._drained else ""
+            _log.warning("channel %s: %s%s", run.id, held_up, until)
         end = None if _is_drained(run, start) else self._end_of_range(run, start, sequence)
         if end is None:
             if run.token == start:  # else its last checkpoint is on its way
@@ -581,7 +588,8 @@ class Consumer:
             and not run.channel.is_base
             and run.source.feed.has_one_schema
         )
-        is_final = has_other_columns or (isinstance(error, TunnelError) and not of_range)
+        is_missing = error is run.source.feed.missing
+        is_final = has_other_columns or is_missing or (isinstance(error, TunnelError) and not of_range)
         if self._is_passing(error):
             verdict, wait = run.trouble.no_answer(self._clock.now())
         elif is_final or not isinstance(error, Exception):

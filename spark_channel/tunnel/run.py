@@ -8,6 +8,7 @@ from spark_channel.connectors.contracts import Token
 from spark_channel.tunnel.backoff import Backoff
 from spark_channel.tunnel.delivery import Delivery
 from spark_channel.tunnel.goal import Goal
+from spark_channel.tunnel.hold_up import HoldUp
 from spark_channel.tunnel.pace import RangeSize
 from spark_channel.tunnel.range_read import RangeRead, Stage
 from spark_channel.tunnel.records import Channel
@@ -49,6 +50,7 @@ class Run:
     ends: dict[int, Token]
     size: RangeSize
     trouble: Trouble
+    hold_up: HoldUp
     planned: Token = field(default_factory=dict)
     planned_sequence: int = 0
     ranges: list[RangeRead] = field(default_factory=list)

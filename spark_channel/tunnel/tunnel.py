@@ -389,6 +389,19 @@ class Tunnel:
         """
         self._join(table, again=True)
 
+    def remove_table(self, table: str) -> None:
+        """Follow one table of option `tables` no more, while the others go on: nothing of them is lost or read again.
+
+        Ranges that were handed out are delivered with it; its later changes are not. The source need not have it any
+        more, and option `tables` may still name it.
+
+        Raises:
+            TunnelError: the tunnel does not have the table, or no other one. UnsupportedError: it is of one table.
+        """
+        source = StreamSource(self._options)
+        source.check(self.store.get(self.name))
+        self.store.continued(self.name, source.feed.leaving(table))
+
     def _join(self, table: str, *, again: bool) -> None:
         source = StreamSource(self._options)
         source.check(self.store.get(self.name))

@@ -35,7 +35,8 @@ ROUNDS = 5
 CHANGES_PER_SECOND = 2_000
 LAG_SECONDS = 30
 JOINING_ROWS = 300_000
-JOINING_CHANGES = 500
+JOINING_CHANGES = (500, 2_000)
+"""A second, of the other table."""
 JOINING_SPEED = 30_000
 """Rows a second that the processor takes."""
 
@@ -438,11 +439,13 @@ def hand_over(home: Path) -> list[Row]:
     return [Row("hand-over of 24 channels after SIGTERM", took, "about 1", "s", "ranges of 0.3 s at hand")]
 
 
-def joining(home: Path) -> list[Row]:
-    """The lag of one table's changes before a second table is added, and while its existing rows are read."""
+def joining(home: Path, speed: int) -> list[Row]:
+    """The lag of one table's `speed` changes a second before a second table is added, and while its existing rows are
+    read: one consumer, as `consume` is called without more.
+    """
     server = PostgresServer.create()
     seen: list[tuple[float, float]] = []
-    read = 0
+    read = made = 0
     over = threading.Event()
 
     def process(delivery: Delivery) -> None:
@@ -456,13 +459,14 @@ def joining(home: Path) -> list[Row]:
                 time.sleep(batch.num_rows / JOINING_SPEED)
 
     def change() -> None:
-        began, made = time.monotonic(), 0
+        nonlocal made
+        began, each = time.monotonic(), speed // 20
         while not over.is_set():
             server.psql(
-                f"INSERT INTO changing SELECT i, 'item ' || i FROM generate_series({made}, {made + 24}) i"
+                f"INSERT INTO changing SELECT i, 'item ' || i FROM generate_series({made}, {made + each - 1}) i"
             )
-            made += 25
-            over.wait(max(0.0, began + made / JOINING_CHANGES - time.monotonic()))
+            made += each
+            over.wait(max(0.0, began + made / speed - time.monotonic()))
 
     try:
         server.psql(
@@ -472,17 +476,19 @@ def joining(home: Path) -> list[Row]:
             "CREATE PUBLICATION shop FOR TABLE changing, joining"
         )
         options = {**server.login, "tables": "changing", "slot": "shop", "publication": "shop"}
-        tunnel = Tunnel("joining", options, store=str(home / "joining.db"))
+        tunnel = Tunnel("joining", options, store=str(home / f"joining-{speed}.db"))
         tunnel.create()
         threads = [threading.Thread(target=change), threading.Thread(target=tunnel.consume, args=(process,))]
         for each in threads:
             each.start()
+        began = time.monotonic()
         time.sleep(LAG_SECONDS / 2)
         added = time.time()
         tunnel.add_table("joining")
         while read < JOINING_ROWS and threads[1].is_alive():
             time.sleep(0.1)
         took = time.time() - added
+        changed = made / (time.monotonic() - began)
     finally:
         over.set()
         threads[0].join()
@@ -498,7 +504,8 @@ def joining(home: Path) -> list[Row]:
             "",
             "s",
         ),
-        Row("lag of another table's changes before, longest", before[-1], "", "s"),
+        Row("changes of another table that were made", changed, f"about {speed}", "changes/s"),
+        Row("their lag before, longest", before[-1], "", "s"),
         Row("the same meanwhile, 99th percentile", after[int(len(after) * 0.99)], "", "s"),
         Row("the same meanwhile, longest", after[-1], "", "s"),
         Row("the longest lag has grown by", after[-1] - before[-1], "<= 2", "s"),
@@ -509,7 +516,8 @@ def main() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         rows = [*decode(), *behind_a_cursor(home), *take_over(home), *read_ahead(home), *hand_over(home)]
-        rows += [*joining(home), *micro_batches(home), *lag(home)]
+        rows += [row for speed in JOINING_CHANGES for row in joining(home, speed)]
+        rows += [*micro_batches(home), *lag(home)]
         session().stop()
         return rows
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.carrier import DataCarrier
+from spark_channel.connectors.contracts import Token
 from spark_channel.errors import SourceError
 from spark_channel.planning import Split
 from spark_channel.testing.expect import held_now
@@ -33,10 +34,10 @@ def shop(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reading(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Split], None]], None]:
-    """Has something called before each read of a feed."""
+def reading(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has something called before each read of a feed, and behind it."""
 
-    def before(told: Callable[[Split], None]) -> None:
+    def before(told: Callable[[Split], None], ended: Callable[[], None] = lambda: None) -> None:
         real = StreamSource.__init__
 
         def begin(self: Any, *args: Any, **named: Any) -> None:
@@ -47,6 +48,7 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Split], None
             def slow(split: Split) -> Iterator[pa.RecordBatch]:
                 told(split)
                 yield from read(split)
+                ended()
 
             @contextmanager
             def shared() -> Iterator[Any]:
@@ -59,28 +61,77 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Split], None
     return before
 
 
-@pytest.mark.real_time
+class Steps:
+    """What has happened, of ranges by number; who waits too long for a step is told at the end."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._seen: set[tuple[str, int]] = set()
+        self.missed: list[tuple[str, int]] = []
+
+    def did(self, what: str, number: int) -> None:
+        with self._changed:
+            self._seen.add((what, number))
+            self._changed.notify_all()
+
+    def wait(self, what: str, number: int) -> None:
+        """Until a step was taken; no longer when one was missed, so that the test ends."""
+        with self._changed:
+            if not self.missed and not self._changed.wait_for(lambda: (what, number) in self._seen, 30):
+                self.missed.append((what, number))
+
+
 def test_a_range_takes_as_long_as_the_slower_of_its_reading_and_its_processing(
-    shop: Path, reading: Callable[[Callable[[Split], None]], None]
+    shop: Path, reading: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reading(lambda split: time.sleep(0.14))
+    """Whatever they take: each step ends only when those have begun, or ended, that must not wait for it. So a range
+    waits for its own reading and for the processing of the one before, and for nothing else. `make bench` measures it.
+    """
+    steps, last = Steps(), 19
+    numbers = iter(range(last + 1))
+
+    def began(_split: Split) -> None:
+        number = next(numbers)
+        steps.did("read begins", number)
+        if number:  # processing does not wait for the next range
+            steps.wait("processing begins", number - 1)
+
+    ended = iter(range(last + 1))
+    reading(began, lambda: steps.did("read", next(ended)))
     tunnel = tunnel_of(shop, tunnelType="stream", startingOffsets="earliest", maxRowsPerTrigger="100")
     tunnel.create()
-    done: list[float] = []
+    hand_out, checkpoint = tunnel.store.hand_out, tunnel.store.checkpoint
+
+    def fixed(name: str, client: str, channel: str, sequence: int, end: Token) -> Token:
+        found = hand_out(name, client, channel, sequence, end)
+        steps.did("its end is kept", sequence)
+        return found
+
+    def checked(name: str, client: str, channel: str, sequence: int, token: Token) -> None:
+        if sequence < last:  # nor for the checkpoint of the one before
+            steps.wait("processing begins", sequence + 1)
+        checkpoint(name, client, channel, sequence, token)
+
+    monkeypatch.setattr(tunnel.store, "hand_out", fixed)
+    monkeypatch.setattr(tunnel.store, "checkpoint", checked)
     keeper = Keeper()
 
     def process(delivery: Delivery) -> None:
+        number = delivery.sequence
+        steps.did("processing begins", number)
         keeper.process(delivery)
-        time.sleep(0.15)
-        done.append(time.monotonic())
+        if number < last:  # the next range is ready when this one ends
+            steps.wait("read", number + 1)
+            steps.wait("its end is kept", number + 1)
+        if number + 1 < last:  # and the one behind it is being read
+            steps.wait("read begins", number + 2)
 
     held = held_now()
     tunnel.consume(process, drained=True)
     held.expect_no_more("after reading ahead")
+    assert not steps.missed
     assert keeper.rows == Counter(range(1, 2001))
-    assert sorted(keeper.ranges) == [("stream-0", number) for number in range(20)]
-    each = (done[-1] - done[0]) / (len(done) - 1)
-    assert each <= 0.17, f"{1000 * each:.0f} ms a range; 290 without reading ahead"
+    assert sorted(keeper.ranges) == [("stream-0", number) for number in range(last + 1)]
 
 
 def test_nothing_is_checkpointed_ahead_of_what_is_processed_nor_processed_before_its_end_is_kept(

@@ -347,6 +347,31 @@ def test_a_table_that_has_other_columns_is_read_again_from_where_it_has_them() -
     assert (made_again.oid, made_again.since) == (3, 150)
 
 
+def test_a_table_is_removed_and_the_others_stay_where_they_are() -> None:
+    both = one().joined("shop.b", 2, "y", 150)
+    left = both.left("shop.b")
+    assert (left.lsn, dict(left.tables), left.removed) == (100, dict(one().tables), ("shop.b",))
+    assert left.is_read, "nothing else waits"
+    assert TablesToken.read(json.loads(json.dumps(left.token()))) == TablesToken(
+        100, one().tables, removed=("shop.b",)
+    )
+    assert left.joined("shop.b", 2, "y").removed == ()
+    with pytest.raises(TunnelError, match=r"has no table 'shop\.c': it has shop\.a"):
+        left.left("shop.c")
+    with pytest.raises(TunnelError, match="only one"):
+        left.left("shop.a")
+
+
+def test_what_existing_rows_wait_for() -> None:
+    known = one().joined("shop.b", 2, "y", 150)
+    assert known.awaited() == [], "it is not known yet"
+    waits = known.seen(160, [7, 8])
+    assert (waits.awaited(), waits.doubt) == (["shop.b"], (7, 8))
+    assert waits.seen(170, [8, 9]).awaited() == ["shop.b"]
+    assert waits.seen(170, []).awaited() == []
+    assert one().awaited() == []
+
+
 def test_columns_and_operations_are_kept() -> None:
     kept = TableColumns((LogColumn('a "b, c"', 1700, 524294), LogColumn("id", 23)), ("id",))
     token = one().reshaped({"shop.a": ("z", kept)}).held_by({}, "iud")

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from spark_channel.errors import SchemaError
+from spark_channel.errors import SchemaError, SourceError
 
 __all__ = [
     "DELETES",
@@ -10,6 +10,7 @@ __all__ = [
     "TRUNCATES",
     "WRITES",
     "change_schema",
+    "missing_source",
     "new_columns_advice",
     "row_fields",
 ]
@@ -46,6 +47,15 @@ def new_columns_advice(*, goes_on: bool) -> str:
     return (
         "Start it again with onSchemaChange=evolve to continue with its new columns; or begin a new stream, or reset "
         "the tunnel, to read all rows again"
+    )
+
+
+def missing_source(error: SourceError, advice: str = "") -> SourceError:
+    """Why a stream ends whose table is not there any more. `error` tells which; `advice` is what else may be done."""
+    return SourceError(
+        f"{error}. Ranges of its stream that were handed out before are delivered from the log, and nothing else. "
+        f"{advice}Remove the tunnel (`spark-channel tunnel delete`); or reset it, or begin with a new checkpoint "
+        "directory, when there is a new table of that name"
     )
 
 

@@ -17,7 +17,7 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.catalog import MisfitError
-from spark_channel.connectors.sql.change_feed import change_schema
+from spark_channel.connectors.sql.change_feed import change_schema, missing_source
 from spark_channel.connectors.sql.chunk_window import BaseProgress, read_window
 from spark_channel.connectors.sql.mysql.binlog_base import (
     BinlogWatermarks,
@@ -26,15 +26,15 @@ from spark_channel.connectors.sql.mysql.binlog_base import (
     snapshot_place,
     start_of,
 )
-from spark_channel.connectors.sql.mysql.binlog_checks import charsets, check_server, check_table
+from spark_channel.connectors.sql.mysql.binlog_checks import check_server, check_table
 from spark_channel.connectors.sql.mysql.binlog_decoder import (
     RESET,
     ChangeDecoder,
-    FollowedTable,
     Telling,
 )
 from spark_channel.connectors.sql.mysql.binlog_dump import dumped, rights
 from spark_channel.connectors.sql.mysql.binlog_events import Kind
+from spark_channel.connectors.sql.mysql.binlog_table import followed, noted_table, recalled
 from spark_channel.connectors.sql.mysql.binlog_token import BinlogToken
 from spark_channel.connectors.sql.mysql.dialect import MysqlTable
 from spark_channel.connectors.sql.mysql.gtid import GtidSet, gtids_of
@@ -80,51 +80,82 @@ class BinlogFeed(ChangeFeed):
         self._options = options
         self._rule = SchemaRule(evolves=evolves, ignores=ignores)
         with self._session() as session:
-            source = reader.resolve(session)
-            check_table(session, source)
-            check_server(session, cast(MysqlTable, source.table).schema)
             self._gtids = gtids_of(session.is_mariadb)
-            self._table = _followed(session, source, options, self._gtids)
+            self._follow(session)
             now = self._ended(session)
-        self._columns = source.schema
-        self._schema = change_schema(source.schema)
-        self._source = source
         self._idle: tuple[str | None, GtidSet, int, int | None] = (None, now, 0, None)
         """Of the last look that found no change: where it began, how far it came, its bytes, its first time."""
         with dumped(options, now) as log:
             next(log, None)  # missing rights are told now
 
+    def _follow(self, session: MysqlSession) -> None:
+        """Find the table; one that is not there is `missing`."""
+        self._schema = pa.schema([])
+        try:
+            source = self._reader.resolve(session)
+        except SourceError as error:
+            name = self._options.dbtable
+            if name is None or self._reader.dialect.find_table(session, name) is not None:
+                raise
+            self.missing = missing_source(error)
+            return
+        check_table(session, source)
+        check_server(session, cast(MysqlTable, source.table).schema)
+        self._source = source
+        self._table = followed(session, source, self._options, self._gtids)
+        self._columns, self._schema = source.schema, change_schema(source.schema)
+
+    def _recall(self, token: BinlogToken) -> None:
+        """The table is not there any more: take it as it was when a range was handed out."""
+        assert self.missing is not None
+        if token.table is None:
+            raise self.missing
+        with self._session() as session:
+            self._table = recalled(session, self._reader, token.table, self._gtids)
+        self._columns = pa.schema([pa.field(each.name, each.kind) for each in self._table.columns])
+        self._schema = change_schema(self._columns)
+
+    def _check_there(self) -> None:
+        if self.missing is not None:
+            raise self.missing
+
     def schema(self) -> pa.Schema:
-        return noted(self._schema, self._source.text_lengths)
+        if self.missing is not None and not self._schema.names:
+            raise self.missing
+        return self._schema if self.missing else noted(self._schema, self._source.text_lengths)
 
     def earliest(self) -> list[Token]:
         """As far back as the server has its logs."""
+        self._check_there()
         with self._session() as session:
             if not session.is_mariadb:
-                return [_token(self._gtids.parse(str(session.value("SELECT @@global.gtid_purged") or "")))]
+                return [
+                    self._token(self._gtids.parse(str(session.value("SELECT @@global.gtid_purged") or "")))
+                ]
             try:
                 logs = session.rows("SHOW BINARY LOGS")
             except ChannelError as error:
                 raise SourceError(f"{error}. {rights()}") from error
-            return [_token(self._at(session, str(logs[0][0]), 4))]
+            return [self._token(self._at(session, str(logs[0][0]), 4))]
 
     def now(self) -> list[Token]:
         """A point that every transaction up to it is visible at.
 
         MariaDB has a transaction in its log before its rows are visible, so there the point is that of a snapshot.
         """
+        self._check_there()
         with self._session() as session:
             if not session.is_mariadb:
-                return [_token(self._ended(session))]
+                return [self._token(self._ended(session))]
             session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
             try:
-                return [_token(self._seen(session))]
+                return [self._token(self._seen(session))]
             finally:
                 session.rows("ROLLBACK")
 
     def end(self) -> list[Token]:
         with self._session() as session:
-            return [_token(self._ended(session))]
+            return [self._token(self._ended(session))]
 
     def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
         (token,) = tokens
@@ -140,9 +171,14 @@ class BinlogFeed(ChangeFeed):
                 return None
             position = self._position(token)
             self._check_place(session, position)
-            return [BinlogToken(position, start_of(session, source, position)).token()]
+            return [
+                replace(
+                    BinlogToken.read(token, self._gtids), base=start_of(session, source, position)
+                ).token()
+            ]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
+        self._check_there()
         found = BinlogToken.read(after, self._gtids)
         start = found.position
         with self._session() as session:
@@ -150,15 +186,25 @@ class BinlogFeed(ChangeFeed):
             self._rule.check(self._columns, source.schema, source.label, self._table.key)
             self._check_place(session, start)
             if found.base is not None:
-                return self._next(session, source, start, found.base, limit, upto).token()
+                made = self._next(session, source, start, found.base, limit, upto)
+                return after if made == replace(found, table=None) else self._known(made).token()
             end = self._within(start, self._end_of_range(session, start, _most(limit)), upto)
-        return after if end == start else _token(end)
+        return after if end == start else self._token(end)
+
+    def _known(self, token: BinlogToken) -> BinlogToken:
+        """With the table's present columns."""
+        return replace(token, table=None if self.missing else noted_table(self._table))
+
+    def _token(self, position: GtidSet) -> Token:
+        return self._known(BinlogToken(position)).token()
 
     def reaches(self, token: Token, end: Token) -> bool:
         return self._position(token).covers(self._position(end))
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
         old, new = BinlogToken.read(after, self._gtids), BinlogToken.read(upto, self._gtids)
+        if self.missing is not None:
+            self._recall(new if new.table is not None else old)
         places = {"after": str(old.position), "upto": str(new.position)}
         lower = None if old.base is None else old.base.after
         if old.base is not None and (new.base is None or new.base.after != lower):
@@ -178,7 +224,15 @@ class BinlogFeed(ChangeFeed):
             yield from self._changes(split)
             return
         if split.params["kind"] == "window":
-            yield from self._window(split)
+            if self.missing is None:
+                yield from self._window(split)
+                return
+            _log.warning(
+                "%s is not there any more, nor are its existing rows that were not read: "
+                "its changes in the log are delivered",
+                self._table.label,
+            )
+            yield from self._changes(split)
             return
         for batch in self._reader.read(split):
             rows = batch.num_rows
@@ -194,6 +248,8 @@ class BinlogFeed(ChangeFeed):
 
     def lag(self, token: Token) -> FeedLag:
         found = BinlogToken.read(token, self._gtids)
+        if self.missing is not None:
+            return FeedLag()
         lag, base = self._log_lag(found.position), found.base
         if base is None:
             return lag
@@ -282,6 +338,8 @@ class BinlogFeed(ChangeFeed):
 
     def _has_column(self, name: str) -> bool:
         """Whether the table has a column by now, which the stream did not begin with; else it was dropped."""
+        if self.missing is not None:
+            return False
         with self._session() as session:
             return self._options.columns is None and name in self._reader.resolve(session).names
 
@@ -402,6 +460,10 @@ class BinlogFeed(ChangeFeed):
             try:
                 yield from decoder.batches(log)
             except MisfitError as error:
+                if self.missing is not None:
+                    raise SourceError(
+                        f"column {error.column.name!r} of {self._table.label} has {error.what}"
+                    ) from None
                 with self._session() as session:
                     raise self._reader.refused(session, self._source, error, " (in its binary log)") from None
         if decoder.lacks:
@@ -453,23 +515,6 @@ def _check_options(options: MysqlReadOptions) -> None:
             "option 'timestampsAs' got 'local', and the binary log has TIMESTAMPs in UTC: omit it",
             option="timestampsAs", got="local",
         )  # fmt: skip
-
-
-def _followed(
-    session: MysqlSession, source: ReadSource, options: MysqlReadOptions, gtids: type[GtidSet]
-) -> FollowedTable:
-    table = cast(MysqlTable, source.table)
-    key = table.primary or (table.unique[0] if table.unique else ())
-    return FollowedTable(
-        database=table.schema, name=table.name, label=source.label, columns=source.columns, names=tuple(source.names),
-        key=key, charsets=charsets(session), gtids=gtids, zero_dates=options.zero_dates == "null",
-        folds=str(session.value("SELECT @@lower_case_table_names")) != "0",
-        generated=frozenset(each.name for each in table.columns if each.generated),
-    )  # fmt: skip
-
-
-def _token(position: GtidSet) -> Token:
-    return BinlogToken(position).token()
 
 
 def _most(limit: FeedLimit) -> int | None:

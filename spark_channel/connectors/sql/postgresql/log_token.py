@@ -9,6 +9,7 @@ from typing import Any
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.chunk_window import BaseProgress
 from spark_channel.connectors.sql.postgresql.entries import Entries, read_entries, read_operations
+from spark_channel.connectors.sql.postgresql.log_columns import TableColumns
 from spark_channel.connectors.sql.postgresql.pgoutput import lsn_text
 from spark_channel.errors import SourceError
 
@@ -17,6 +18,7 @@ __all__ = ["LogToken", "position_of", "token_of"]
 _POSITION = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}")
 _ENTRIES = "entries"
 _OPERATIONS = "operations"
+_TABLE = "table"
 _BASE = {"after", "until", "safe", "doubt_at", "doubt", "read", "rows", "waited"}
 
 
@@ -24,13 +26,14 @@ _BASE = {"after", "until", "safe", "doubt_at", "doubt", "read", "rows", "waited"
 class LogToken:
     """`base` is None where all of it was read, or none belongs to the feed. `entries`: () = not known.
 
-    `operations`: see `entries.py`; "" = not known.
+    `operations`: see `entries.py`; "" = not known. `table`: its number and columns; None = not known.
     """
 
     lsn: int
     base: BaseProgress | None = None
     entries: Entries = ()
     operations: str = ""
+    table: tuple[int, TableColumns] | None = None
 
     @classmethod
     def read(cls, token: Token) -> "LogToken":
@@ -40,13 +43,17 @@ class LogToken:
         """
         try:
             base = token.get("base")
-            if set(token) - {"lsn", "base", _ENTRIES, _OPERATIONS} or (
+            if set(token) - {"lsn", "base", _ENTRIES, _OPERATIONS, _TABLE} or (
                 base is not None and set(base) - {"chunks", "order"} != _BASE
             ):
                 raise ValueError
             entries = read_entries(token.get(_ENTRIES, ()))
             operations = read_operations(token.get(_OPERATIONS, ""))
-            return cls(position_of(token["lsn"]), None if base is None else _base(base), entries, operations)
+            table = token.get(_TABLE)
+            return cls(
+                position_of(token["lsn"]), None if base is None else _base(base), entries, operations,
+                None if table is None else (int(table["oid"]), TableColumns.of(table["shape"])),
+            )  # fmt: skip
         except (KeyError, TypeError, ValueError):
             raise SourceError(
                 f"the checkpoint {dict(token)!r} is not a position in a PostgreSQL log: it is damaged, or of another "
@@ -65,6 +72,9 @@ class LogToken:
             found[_ENTRIES] = list(self.entries)
         if self.operations:
             found[_OPERATIONS] = self.operations
+        if self.table is not None:
+            oid, shape = self.table
+            found[_TABLE] = {"oid": oid, "shape": shape.noted()}
         if base is None:
             return found
         return {

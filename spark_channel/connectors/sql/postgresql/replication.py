@@ -17,13 +17,14 @@ import pyarrow as pa
 from spark_channel.clock import utc_now
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.split_reader import Token
-from spark_channel.connectors.sql.change_feed import change_schema
+from spark_channel.connectors.sql.change_feed import change_schema, missing_source
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, read_window
-from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
+from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable, find_table
 from spark_channel.connectors.sql.postgresql.column_types import read_type
 from spark_channel.connectors.sql.postgresql.failures import is_gone
-from spark_channel.connectors.sql.postgresql.log_columns import LogColumn
+from spark_channel.connectors.sql.postgresql.log_columns import LogColumn, TableColumns
 from spark_channel.connectors.sql.postgresql.log_token import LogToken, token_of
+from spark_channel.connectors.sql.postgresql.log_types import LogTypes
 from spark_channel.connectors.sql.postgresql.pgoutput import (
     ChangeDecoder,
     TableShape,
@@ -115,28 +116,57 @@ class ReplicationFeed(ChangeFeed):
         self._follow()
 
     def _follow(self) -> None:
-        """Find the table."""
+        """Find the table; one that is not there is `missing`."""
+        self._schema = pa.schema([])
+        self._lengths: TextLengths = {}
         with self._session() as session:
-            source = self._reader.resolve(session)
+            try:
+                source = self._reader.resolve(session)
+            except SourceError as error:
+                name = self._reader.options.dbtable
+                if name is None or find_table(session, name) is not None:
+                    raise
+                self.missing = missing_source(error, "If it was renamed, give it its name back. ")
+                return
             self._shape = self._check(session, source)
             self._label = source.label
             self._columns = source.schema
             self._key = cast(PgTable, source.table).key
             self._schema = change_schema(source.schema)
-            self._lengths: TextLengths = source.text_lengths
+            self._lengths = source.text_lengths
             # Before there is a slot or a position: what a stream begins with is older than its first change.
             self._begins_with = self._published(session, [self._shape.oid])
 
+    def _recall(self, token: LogToken) -> None:
+        """The table is not there any more: take it as it was when a range was handed out."""
+        assert self.missing is not None
+        options = self._reader.options
+        # What a user chooses of the columns is chosen by a table that there is.
+        if token.table is None or options.columns or options.custom_schema:
+            raise self.missing
+        oid, shape = token.table
+        self._shape = TableShape(oid, f"table {options.dbtable!r}", shape.columns)
+        self._columns, self._key = LogTypes(self._session).schema(shape.columns), shape.key
+        self._schema = change_schema(self._columns)
+
+    def _check_there(self) -> None:
+        if self.missing is not None:
+            raise self.missing
+
     def schema(self) -> pa.Schema:
+        if self.missing is not None and not self._schema.names:
+            raise self.missing
         return noted(self._schema, self._lengths)
 
     def earliest(self) -> list[Token]:
         """As far back as the slot goes."""
+        self._check_there()
         with self._session() as session:
             return [self._begun(self._made(session) or self._confirmed(session))]
 
     def now(self) -> list[Token]:
         """A point that every transaction before it is visible at: a new slot's, if need be a temporary one's."""
+        self._check_there()
         with self._session() as session:
             return [self._begun(self._place_now(session))]
 
@@ -148,6 +178,7 @@ class ReplicationFeed(ChangeFeed):
             token,
             entries=published.entries.get(self._shape.oid, ()),
             operations=published.operations,
+            table=(self._shape.oid, TableColumns(self._shape.columns, self._key)),
         )
 
     def _place_now(self, session: PgReadSession) -> int:
@@ -175,6 +206,7 @@ class ReplicationFeed(ChangeFeed):
         return [replace(found, base=base).token()]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
+        self._check_there()
         found = LogToken.read(after)
         start = found.lsn
         self.base_held = False
@@ -208,6 +240,8 @@ class ReplicationFeed(ChangeFeed):
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
         old, new = LogToken.read(after), LogToken.read(upto)
+        if self.missing is not None:
+            self._recall(new if new.table is not None else old)
         start, end = old.lsn, new.lsn
         lower = None if old.base is None else old.base.after
         if old.base is not None and (new.base is None or new.base.after != lower):
@@ -227,7 +261,15 @@ class ReplicationFeed(ChangeFeed):
             yield from self._changes(split)
             return
         if split.params["kind"] == "window":
-            yield from self._window(split)
+            if self.missing is None:
+                yield from self._window(split)
+                return
+            _log.warning(
+                "%s is not there any more, nor are its existing rows that were not read: "
+                "its changes in the log are delivered",
+                self._shape.label,
+            )
+            yield from self._changes(split)
             return
         for batch in self._reader.read(split):
             rows = batch.num_rows
@@ -298,6 +340,8 @@ class ReplicationFeed(ChangeFeed):
 
     def _has_column(self, name: str) -> bool:
         """Whether the table has a column by now, which the stream did not begin with; else it was dropped."""
+        if self.missing is not None:
+            return False
         with self._session() as session:
             return self._reader.options.columns is None and name in self._reader.resolve(session).names
 

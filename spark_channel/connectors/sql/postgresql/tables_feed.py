@@ -18,7 +18,7 @@ from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.base_chunks import BaseChunk
 from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key, read_window
-from spark_channel.connectors.sql.postgresql.catalog import PgTable
+from spark_channel.connectors.sql.postgresql.catalog import PgTable, find_table
 from spark_channel.connectors.sql.postgresql.log_columns import TableColumns, becomes
 from spark_channel.connectors.sql.postgresql.log_types import LogTypes
 from spark_channel.connectors.sql.postgresql.pgoutput import ChangeDecoder, TableShape
@@ -44,8 +44,10 @@ from spark_channel.connectors.sql.postgresql.tables_list import (
     left_out,
     listed,
     look_up,
+    named,
 )
 from spark_channel.connectors.sql.postgresql.tables_token import TablePlace, TablesToken
+from spark_channel.connectors.sql.postgresql.transactions import oldest_of
 from spark_channel.connectors.sql.postgresql.waiting import Waiting
 from spark_channel.connectors.sql.postgresql.watermarks import Connect, PgWatermarks, obstacle
 from spark_channel.connectors.sql.reader import SqlReader
@@ -61,10 +63,13 @@ _log = logging.getLogger(__name__)
 
 _OWN = (_TABLE, "_op", "_lsn", "_commit_ts")
 _RANGE_SECONDS = 0.4
-_ADVICE = "Reset the tunnel to follow its tables as they are now"
+_REMOVE = (
+    "`spark-channel tunnel remove-table`, after which the tunnel continues with the others where it is (a channel that "
+    "is parked: after `spark-channel tunnel resume`)"
+)
 _LEFT = (
     "Run `spark-channel tunnel resnapshot` for each, which does not tell of rows deleted meanwhile, "
-    "and `spark-channel tunnel resume`; or reset the tunnel to follow its tables as they are now"
+    f"and `spark-channel tunnel resume`; or {_REMOVE}"
 )
 """What to do with tables that left the publication."""
 
@@ -74,7 +79,7 @@ _READ_AGAIN = (
     "not tell of rows deleted meanwhile"
 )
 _MADE_AGAIN = (
-    f"If it was made again, add it to the publication, run {_READ_AGAIN}, and `spark-channel tunnel resume`. "
+    f"Add it to the publication, run {_READ_AGAIN}, and `spark-channel tunnel resume`; or run {_REMOVE}"
 )
 
 
@@ -95,12 +100,13 @@ class _Table:
 @dataclass(frozen=True)
 class _Look:
     """What the catalog said of the tables. `digests` of their columns by number, `changed` those that a table continues
-    with.
+    with. `dropped`: the tables that are not there any more.
     """
 
     published: Published
     digests: Mapping[int, str]
     changed: Mapping[str, tuple[str, TableColumns]]
+    dropped: Collection[str]
 
     def noted(self, token: TablesToken) -> Token:
         return token.reshaped(self.changed).held_by(self.published.entries, self.published.operations).token()
@@ -134,6 +140,7 @@ class TablesFeed(ReplicationFeed):
         self._types = LogTypes(self._session)
         self._accepted: dict[tuple[int, str, str], TableColumns | None] = {}
         self._seen: Published | None = None
+        self._told_dropped: set[str] = set()
         super().__init__(reader, options)
         advice = _advice(self._rule)
         self._rule = SchemaRule(evolves=options.evolves, ignores=options.ignores, advice=advice)
@@ -200,6 +207,14 @@ class TablesFeed(ReplicationFeed):
 
         return changed
 
+    def leaving(self, table: str) -> Callable[[Token], Token]:
+        def changed(token: Token) -> Token:
+            old = TablesToken.read(token)
+            meant = named(table, old.tables)
+            return old.left(meant[0] if len(meant) == 1 else table).token()
+
+        return changed
+
     def _takes(self, was: TableColumns, now: TableColumns) -> bool:
         """Whether a table continues with other columns, so that the log may have rows of both."""
         return (self._rule.evolves or self._rule.ignores) and becomes(was, now) is None
@@ -213,7 +228,7 @@ class TablesFeed(ReplicationFeed):
         with self._session() as session:
             while True:
                 look = self._check_tables(session, token)
-                made = self._planned(session, token, limit, upto)
+                made = self._planned(session, token, limit, upto, look.dropped)
                 if made is None:
                     return after
                 # A table that has changed meanwhile is looked at again: what is refused is not handed out.
@@ -221,13 +236,14 @@ class TablesFeed(ReplicationFeed):
                     return look.noted(made)
 
     def _planned(
-        self, session: PgReadSession, token: TablesToken, limit: FeedLimit, upto: Token | None
-    ) -> TablesToken | None:
+        self, session: PgReadSession, token: TablesToken, limit: FeedLimit, upto: Token | None,
+        dropped: Collection[str],
+    ) -> TablesToken | None:  # fmt: skip
         """The end of the next range; None without a change."""
         self.base_held = False
         self._check_place(session, token.lsn)
         if not token.is_read:
-            made = self._next_of(session, token, limit, upto)
+            made = self._next_of(session, token, limit, upto, dropped)
             return None if made == token else made
         most = _most(limit)
         flushed = _flushed(session)
@@ -278,7 +294,7 @@ class TablesFeed(ReplicationFeed):
                     for name, each in params["tables"].items()
                 ]
                 table = next((each for each in tables if each.name == params.get("table")), None)
-                reader = None if table is None else self._reader_of(session, table.name, table.oid)
+                reader = None if table is None else self._rows_of(session, table)
             first = {each.oid: int(params["begins"][each.name]) for each in tables}
             if table is None or reader is None:
                 for name, batch in self._decoded_of(connect, tables, first, after, upto, upto):
@@ -296,6 +312,18 @@ class TablesFeed(ReplicationFeed):
                 log, after, upto, None if lower is None else tuple(lower), tuple(upper), log.chunk_rows()
             )
 
+    def held_up(self, token: Token) -> str:
+        found = TablesToken.read(token)
+        if not found.awaited():
+            return ""
+        with self._session() as session:
+            return self._held_up(session, found)
+
+    def _held_up(self, session: PgReadSession, token: TablesToken) -> str:
+        waiting = token.awaited()
+        what = oldest_of(session, token.doubt) if waiting else ""
+        return f"existing rows of {', '.join(waiting)} wait for {what}" if what else ""
+
     def settle(self, upto: Token) -> None:
         self._confirm(TablesToken.read(upto).confirmable)
 
@@ -303,11 +331,16 @@ class TablesFeed(ReplicationFeed):
         found = TablesToken.read(token)
         begins = found.begins()
         with self._session() as session:
+            present = look_up(session, [each.oid for each in found.tables.values()])
             self._confirmed(session)
             behind = max(0, _flushed(session) - found.lsn)
             kept = kept_bytes(session, self._slot)
             waiting = self._waiting(session, {each.oid: begins[name] for name, each in found.tables.items()})
-        tables = tuple(_lag_of(name, each, waiting[each.oid]) for name, each in found.tables.items())
+            held_up = self._held_up(session, found)
+        tables = tuple(
+            _lag_of(name, each, waiting[each.oid], is_there=each.oid in present)
+            for name, each in found.tables.items()
+        )
         changes = _sum([each.changes for each in tables])
         # Where one has changes that were not counted, the first of those that were is the oldest in the log.
         seconds = max((each.seconds for each in tables if each.seconds is not None), default=None)
@@ -317,8 +350,9 @@ class TablesFeed(ReplicationFeed):
         base = _base_of([each.base for each in found.tables.values() if each.since is not None])
         rows = None if changes is None or base.rows is None else base.rows + changes
         return replace(
-            base, rows=rows, nbytes=behind, seconds=seconds, kept=kept, base_held=is_held, tables=tables
-        )
+            base, rows=rows, nbytes=behind, seconds=seconds, kept=kept, base_held=is_held, tables=tables,
+            held_up=held_up,
+        )  # fmt: skip
 
     # --- tables ---
 
@@ -363,12 +397,30 @@ class TablesFeed(ReplicationFeed):
             return known
         found = look_up(session, [oid]).get(oid)
         if found is None:
-            raise SourceError(f"table {name!r} was dropped. {_ADVICE}")
+            raise SourceError(f"table {name!r} was dropped. Run {_REMOVE}")
         options = self._reader.options.model_copy(update={"dbtable": found.sql})
         reader: SqlReader = cast(Any, type(self._reader))(options)
         reader.fetch_size = self._reader.fetch_size
         self._readers[oid] = reader
         return reader
+
+    def _rows_of(self, session: PgReadSession, table: _Table) -> SqlReader | None:
+        """Of the existing rows of a range that was handed out; None: they are gone with their table, and the range has
+        changes only.
+        """
+        found = look_up(session, [table.oid]).get(table.oid)
+        if found is not None:
+            known = self._readers.get(table.oid)
+            if (
+                known is not None and known.options.dbtable != found.sql
+            ):  # its old name may be another table's
+                del self._readers[table.oid]
+            return self._reader_of(session, table.name, table.oid)
+        _log.warning(
+            "%s was dropped before existing rows of it were read, which are gone: its changes in the log are delivered",
+            table.label,
+        )
+        return None
 
     def _table(self, session: PgReadSession, name: str, oid: int, columns: TableColumns | None) -> _Table:
         """As a token has it; one of an earlier build did not tell its columns."""
@@ -376,7 +428,7 @@ class TablesFeed(ReplicationFeed):
             return _Table(name, oid, columns, self._types.schema(columns.columns))
         found = look_up(session, [oid]).get(oid)
         if found is None:
-            raise SourceError(f"table {name!r} was dropped. {_ADVICE}")
+            raise SourceError(f"table {name!r} was dropped. Run {_REMOVE}")
         return self._look_at(session, found)
 
     def _look_at(self, session: PgReadSession, found: Found, only: Collection[str] | None = None) -> _Table:
@@ -408,19 +460,23 @@ class TablesFeed(ReplicationFeed):
     def _check_tables(self, session: PgReadSession, token: TablesToken) -> _Look:
         """
         Raises:
-            SourceError: one was dropped, renamed or made again, or left the publication. SchemaError: one has columns
-                that it cannot continue with.
+            SourceError: one was renamed or made again, or left the publication. SchemaError: one has columns that it
+                cannot continue with.
             OptionError: the options name one that the tunnel does not follow.
         """
         present = look_up(session, [each.oid for each in token.tables.values()])
-        changed = {}
+        changed, dropped = {}, []
         for name, place in token.tables.items():
             found = present.get(place.oid)
-            if found is None or found.name != name:
-                what, again = f"is {found and found.name!r} now", ""
-                if found is None:
-                    what, again = "was dropped, or made again", _MADE_AGAIN
-                raise SourceError(f"table {name!r} of the tunnel {what}. {again}{_ADVICE}")
+            if found is None:
+                self._check_dropped(session, name)
+                dropped.append(name)
+                continue
+            if found.name != name:
+                raise SourceError(
+                    f"table {name!r} of the tunnel is {found.name!r} now. Rename it back; or run {_REMOVE}, and "
+                    f"`spark-channel tunnel add-table --table {found.name}`, which reads its existing rows again"
+                )
             shape = self._continued(session, name, place, found)
             if shape is not None:
                 changed[name] = (found.columns, shape)
@@ -429,18 +485,39 @@ class TablesFeed(ReplicationFeed):
         known = [
             Followed(name, place.oid, place.entries or seen.entries.get(place.oid, ()))
             for name, place in token.tables.items()
+            if name not in dropped
         ]
-        check_published(self._publication, known, token.operations or seen.operations, now, _LEFT)
+        operations = (token.operations or seen.operations) if known else ""
+        check_published(self._publication, known, operations, now, _LEFT)
         self._seen = now
         for item in self._unchecked:
-            if find_one(session, item).name not in token.tables:
+            if (
+                not named(item, (*dropped, *token.removed))
+                and find_one(session, item).name not in token.tables
+            ):
                 raise OptionError(
                     f"option 'tables' names {item!r}, which the tunnel does not follow: add it with `spark-channel "
                     f"tunnel add-table --table {item}`",
                     option="tables", got=item,
                 )  # fmt: skip
         self._unchecked = []
-        return _Look(now, _digests(present), changed)
+        return _Look(now, _digests(present), changed, dropped)
+
+    def _check_dropped(self, session: PgReadSession, name: str) -> None:
+        """A table that is not there cannot change: all that the log has of it is delivered, and nothing follows.
+
+        Raises:
+            SourceError: another one has its name, whose changes would be lost.
+        """
+        if find_table(session, name) is not None:
+            raise SourceError(f"table {name!r} of the tunnel was dropped, and made again. {_MADE_AGAIN}")
+        if name not in self._told_dropped:
+            self._told_dropped.add(name)
+            _log.warning(
+                "table %r of the tunnel was dropped: its changes up to then are delivered, and the other tables "
+                "continue. `spark-channel tunnel remove-table --table %s` removes it from the tunnel",
+                name, name,
+            )  # fmt: skip
 
     def _continued(
         self, session: PgReadSession, name: str, place: TablePlace, found: Found
@@ -487,8 +564,9 @@ class TablesFeed(ReplicationFeed):
     # --- ranges ---
 
     def _next_of(
-        self, session: PgReadSession, token: TablesToken, limit: FeedLimit, upto: Token | None
-    ) -> TablesToken:
+        self, session: PgReadSession, token: TablesToken, limit: FeedLimit, upto: Token | None,
+        dropped: Collection[str],
+    ) -> TablesToken:  # fmt: skip
         """The next range while existing rows are left to read: what is in the log, and a chunk of one table.
 
         As of one table. Its position always moves, so that what waits for a later one is not kept waiting.
@@ -512,6 +590,9 @@ class TablesFeed(ReplicationFeed):
         after = token.seen(end, marks.running())
         if is_paused:
             return after
+        gone = next((name for name in dropped if after.tables[name].since is not None), None)
+        if gone is not None:  # a range of its own, since a range has a chunk of one table
+            return after.started(gone, None)
         if is_cut and after.waited < _MOST_WAITS:
             return replace(after, waited=after.waited + 1)
         name = after.due()
@@ -631,8 +712,10 @@ def _no_events(*_: Any) -> Iterator[pa.RecordBatch]:
     raise AssertionError("no events are read here")
 
 
-def _lag_of(name: str, place: TablePlace, waiting: Waiting) -> TableLag:
+def _lag_of(name: str, place: TablePlace, waiting: Waiting, *, is_there: bool) -> TableLag:
     lag = TableLag(name, "changes", changes=waiting.changes, nbytes=waiting.nbytes, seconds=waiting.seconds)
+    if not is_there:
+        return replace(lag, stage="dropped")
     if place.since is None:
         return lag
     if place.base is None:

@@ -1,7 +1,7 @@
 """Which tables a list such as `shop.orders, shop.items` or `shop.*` names."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from spark_channel.connectors.sql.postgresql.catalog import find_table, name_parts
@@ -10,7 +10,7 @@ from spark_channel.connectors.sql.postgresql.staging import table_sql
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import OptionError, SourceError
 
-__all__ = ["Found", "find_listed", "find_one", "left_out", "listed", "look_up"]
+__all__ = ["Found", "find_listed", "find_one", "left_out", "listed", "look_up", "named"]
 
 _NAME = re.compile(r'(?:"(?:[^"]|"")*"|[^",])+')
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
@@ -108,6 +108,16 @@ def find_one(session: Session, name: str) -> Found:
             got=name,
         )
     return Found(table.oid, table.schema, table.name)
+
+
+def named(text: str, names: Collection[str]) -> list[str]:
+    """Those of the feed's `names` that `text` may mean, which the source need not have any more."""
+    wanted = name_parts(text)
+    if wanted is None:
+        return []
+    schema, table = wanted
+    parts = {name: name_parts(name) for name in names}
+    return [name for name, each in parts.items() if each and table == each[1] and schema in (None, each[0])]
 
 
 def left_out(session: Session, publication: str, items: list[str]) -> Iterator[str]:

@@ -56,6 +56,8 @@ class TablesToken:
     waited: int = 0
     operations: str = ""
     """See `entries.py`; "" = not known."""
+    removed: tuple[str, ...] = ()
+    """Tables that were removed, which the options may still name."""
 
     @property
     def is_read(self) -> bool:
@@ -80,6 +82,12 @@ class TablesToken:
             if each.base is not None or (each.since is not None and self.safe > each.since):
                 return name
         return None
+
+    def awaited(self) -> list[str]:
+        """The tables whose existing rows wait for transactions of `doubt`."""
+        if not self.doubt or self.due() is not None:
+            return []
+        return [name for name, each in self.tables.items() if each.since is not None]
 
     def held_by(self, entries: Mapping[int, Entries], operations: str = "") -> "TablesToken":
         """With the entries by which the publication has its tables now, and its operations."""
@@ -136,6 +144,22 @@ class TablesToken:
         place = TablePlace(oid, columns, since, entries=entries or found.entries, shape=shape or found.shape)
         return self._waiting(name, place)
 
+    def left(self, name: str) -> "TablesToken":
+        """Without one table.
+
+        Raises:
+            TunnelError: it is not there, or is the only one.
+        """
+        if name not in self.tables:
+            raise TunnelError(f"the tunnel has no table {name!r}: it has {', '.join(self.tables)}")
+        tables = {each: place for each, place in self.tables.items() if each != name}
+        if not tables:
+            raise TunnelError(
+                f"table {name!r} is the tunnel's only one: add another one first (`tunnel add-table`), or remove the "
+                "tunnel (`tunnel delete`)"
+            )
+        return replace(self, tables=tables, removed=(*self.removed, name))
+
     def started(self, name: str, base: BaseProgress | None) -> "TablesToken":
         """With the range of keys that is to be read of a table; None: it is empty."""
         found = self.tables[name]
@@ -169,6 +193,8 @@ class TablesToken:
         }
         if self.operations:
             found["operations"] = self.operations
+        if self.removed:
+            found["removed"] = list(self.removed)
         if not self.is_read:
             found["base"] = {
                 "safe": lsn_text(self.safe),
@@ -189,7 +215,10 @@ class TablesToken:
             if not tables:
                 raise ValueError
             operations = read_operations(token.get("operations", ""))
-            made = cls(position_of(token["lsn"]), tables, operations=operations)
+            removed = tuple(token.get("removed", ()))
+            if not all(isinstance(each, str) for each in removed):
+                raise ValueError(removed)
+            made = cls(position_of(token["lsn"]), tables, operations=operations, removed=removed)
             if made.is_read:
                 return made
             base = token["base"]
@@ -211,9 +240,10 @@ class TablesToken:
 
     def _waiting(self, name: str, place: TablePlace) -> "TablesToken":
         tables = {**self.tables, name: place}
+        removed = tuple(each for each in self.removed if each != name)
         if self.is_read:
-            return replace(self, tables=tables, safe=self.lsn, doubt_at=self.lsn, doubt=())
-        return replace(self, tables=tables)
+            return replace(self, tables=tables, removed=removed, safe=self.lsn, doubt_at=self.lsn, doubt=())
+        return replace(self, tables=tables, removed=removed)
 
 
 def _noted(place: TablePlace) -> dict[str, Any]:
