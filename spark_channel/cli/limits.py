@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_channel.limits import LimitStatus, Pressure, UnreachablePolicy
+from spark_channel.main_thread import woken_by_signals
 from spark_channel.options import CommonOptions, parse_amount
 from spark_channel.progress.render import short
 from spark_channel.service import LimitControl, Probe, SharedLimit, TlsFiles, signal_value, sql_value
@@ -104,9 +105,19 @@ def serve(
     ended: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _frame: ended.put(number))
-    with SharedLimit(
-        name, rows_per_second, bytes_per_second, host=host, port=port, tls=tls, probe=probe, max_jobs=max_jobs
-    ) as served:
+    with (
+        woken_by_signals(),
+        SharedLimit(
+            name,
+            rows_per_second,
+            bytes_per_second,
+            host=host,
+            port=port,
+            tls=tls,
+            probe=probe,
+            max_jobs=max_jobs,
+        ) as served,
+    ):
         typer.echo(
             f"limit {name} at {served.address}: on this host jobs take it as option sharedLimit={name}"
         )

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from spark_channel.main_thread import wake_on_signals, woken_by_signals
+
 __all__ = ["ending_on_signals", "ending_on_sigterm", "raise_if_ended"]
 
 _heard: list[type[BaseException]] = []
@@ -38,6 +40,7 @@ def ending_on_signals() -> None:
     Spark's own handler calls the JVM from within the call that it interrupts, which breaks both.
     """
     _heard.clear()
+    wake_on_signals()
     signal.signal(signal.SIGINT, _interrupt)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
@@ -62,6 +65,7 @@ def ending_on_sigterm() -> Iterator[None]:
         return
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        yield
+        with woken_by_signals():
+            yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

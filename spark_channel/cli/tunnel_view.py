@@ -103,7 +103,7 @@ def _remarks(each: ChannelView) -> Iterator[tuple[str, str]]:
         if words:
             yield about, words
     for table in lag.tables:
-        if table.stage == "dropped":
+        if table.stage == "dropped" and each.channel.until is None:
             yield (
                 "dropped",
                 f"`spark-channel tunnel remove-table` removes {table.name}, which does not exist, from the tunnel",

@@ -10,6 +10,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from spark_channel.main_thread import wake_on_signals
+
 __all__ = ["TERMINATED", "end_on_sigterm"]
 
 _log = logging.getLogger(__name__)
@@ -25,6 +27,7 @@ def end_on_sigterm(spark: SparkSession) -> None:
     """From now on SIGTERM ends this program in order. In the main thread of one that does not handle it."""
     here = threading.current_thread() is threading.main_thread()
     if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        wake_on_signals()
         signal.signal(signal.SIGTERM, _Termination(spark).handle)
 
 

@@ -4,8 +4,11 @@ import queue
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
+
+from spark_channel.main_thread import woken_by_signals
 
 __all__ = ["TERMINATED", "Sigterm"]
 
@@ -26,6 +29,7 @@ class Sigterm:
         self.came = False
         self._news: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._held = ExitStack()
 
     def __enter__(self) -> Self:
         here = threading.current_thread() is threading.main_thread()
@@ -35,11 +39,13 @@ class Sigterm:
             self._thread = threading.Thread(target=self._wait, name="spark-channel-sigterm", daemon=True)
             self._thread.start()
             signal.signal(signal.SIGTERM, self._handle)
+            self._held.enter_context(woken_by_signals())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._held.close()
         if self._thread is not None:
             signal.signal(signal.SIGTERM, self._before)
             self._news.put(False)

