@@ -119,9 +119,7 @@ def test_each_table_has_its_lag_and_its_rows_in_flight(
         text = watched.shown()
         assert cells(text, f"{shop.name}.orders")[4] == "30"
         assert cells(text, f"{shop.name}.orders")[-1] == "30"
-        assert (
-            "stream-0 (in flight) 31 rows are read and have no checkpoint, as its client told 0 s ago" in text
-        )
+        assert re.search(r"stream-0 \(in flight\) 31 rows are read .* as its client told \d s ago", text)
         # The source is not asked: what its client told is all that is known.
         without = call("describe", "shop", "--store", watched.store).output
         assert cells(without, f"{shop.name}.orders")[2:] == ["-", "-", "-", "-", "-", "30"]
