@@ -16,7 +16,7 @@ _MOST_BYTES = 1 << 20
 
 
 def remove_blob(container: str, key: str, credentials: Credentials) -> None:
-    """`container`: its address. A blob that is not there is no error.
+    """`container`: its address. A blob that does not exist counts as removed.
 
     Raises:
         OSError: the store does not answer, or refuses.

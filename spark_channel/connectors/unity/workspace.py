@@ -1,4 +1,4 @@
-"""Which Unity Catalog, and who asks: deltalake's own names, in `storageOptions` or the environment."""
+"""The address of Unity Catalog and the token for it: deltalake's own names, in `storageOptions` or the environment."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ TOKEN_ADVICE = "unity_access_token (or databricks_token) in option 'storageOptio
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """The address of the API, and the token of the one who asks."""
+    """The address of the API, and the token for it."""
 
     url: str
     token: str = field(repr=False)

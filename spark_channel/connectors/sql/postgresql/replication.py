@@ -40,6 +40,7 @@ from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.session import literal
 from spark_channel.connectors.sql.postgresql.slots import kept_bytes
 from spark_channel.connectors.sql.postgresql.waiting import (
+    CHANGE_KINDS,
     MOST_COUNTED,
     Waiting,
     waiting_changes,
@@ -74,8 +75,6 @@ _RANGE_ROWS = 500_000
 _FRESH_BYTES = 16 << 20
 """A position without changes behind it stays behind the log by this much, at most: else the slot would keep what other
 tables write."""
-_CHANGES = ", ".join(str(ord(each)) for each in "IUDT")
-"""The first bytes of messages that are changes."""
 _NEW = """
 WITH shown AS ({shown}), first AS (
   SELECT min(n) AS n FROM shown
@@ -461,7 +460,7 @@ class ReplicationFeed(ChangeFeed):
         return self._is_paused
 
     def _waiting(self, session: PgReadSession, followed: Mapping[int, int]) -> Mapping[int, Waiting]:
-        """The changes of each table after a position of its own, in one look at the slot."""
+        """The changes of each table after its own position, in one look at the slot."""
 
         def look(what: str) -> str:
             return self._query(what, None, MOST_COUNTED, "WITH ORDINALITY")
@@ -485,14 +484,14 @@ class ReplicationFeed(ChangeFeed):
 
     def _new_query(self, start: int, most: int) -> str:
         shown = self._query("data, ordinality AS n", None, most, "WITH ORDINALITY")
-        return _NEW.format(shown=shown, start=f"{start:016x}", changes=_CHANGES)
+        return _NEW.format(shown=shown, start=f"{start:016x}", changes=CHANGE_KINDS)
 
     def _counted(self, session: PgReadSession, start: int, most: int) -> tuple[int | None, int]:
         """The position about `most` changes after `start`, and how many there are up to it."""
         new = f"lsn >= {_lsn(start)}"
         what = (
             f"max(lsn - '0/0'::pg_lsn) FILTER (WHERE {new})::bigint, "
-            f"count(*) FILTER (WHERE {new} AND get_byte(data, 0) IN ({_CHANGES}))::bigint, count(*)::bigint"
+            f"count(*) FILTER (WHERE {new} AND get_byte(data, 0) IN ({CHANGE_KINDS}))::bigint, count(*)::bigint"
         )
         asked = most
         while True:

@@ -6,7 +6,7 @@ from typing import Any
 
 from spark_channel.connectors.sql.postgresql.pgoutput import begin_time
 
-__all__ = ["MOST_COUNTED", "Waiting", "waiting_changes", "waiting_query"]
+__all__ = ["CHANGE_KINDS", "MOST_COUNTED", "Waiting", "waiting_changes", "waiting_query"]
 
 MOST_COUNTED = 100_000
 """Messages of the log that one look goes through."""
@@ -31,7 +31,8 @@ SELECT (SELECT count(*) FROM shown)::bigint, oid, changes::bigint, nbytes::bigin
   (SELECT head FROM shown WHERE n = first)
 FROM (SELECT 1) one LEFT JOIN counted ON true
 """
-_KINDS = ", ".join(str(ord(each)) for each in "IUDT")
+CHANGE_KINDS = ", ".join(str(ord(each)) for each in "IUDT")
+"""The first bytes of messages that are changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def waiting_query(look: Callable[[str], str], followed: Mapping[int, int]) -> st
     or later. `look`: the query that shows columns of the log's messages, at most `MOST_COUNTED`.
     """
     values = ", ".join(f"({oid}::bigint, decode('{start:016x}', 'hex'))" for oid, start in followed.items())
-    return _QUERY.format(shown=look(_SHOWN), followed=values, kinds=_KINDS)
+    return _QUERY.format(shown=look(_SHOWN), followed=values, kinds=CHANGE_KINDS)
 
 
 def waiting_changes(

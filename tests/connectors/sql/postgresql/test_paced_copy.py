@@ -22,7 +22,7 @@ BIT = 1_000
 
 
 class _Server:
-    """Works so many seconds for each row of a short COPY; notes what comes, and when."""
+    """Works so many seconds for each row of a short COPY; notes the rows that arrive, and when."""
 
     def __init__(self, clock: VirtualClock, row_seconds: float) -> None:
         self.clock, self.row_seconds = clock, row_seconds
