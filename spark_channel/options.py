@@ -244,7 +244,9 @@ def _bounds(value: object) -> dict[str, float]:
                 raise ValueError(_BOUNDS_TAKES) from None
         else:
             try:
-                found[name] = float(parse_amount(number + unit, bytes_=True))
+                found[name] = float(parse_amount(number + unit, bytes_=True) if unit else number)
+                if not found[name]:
+                    raise ValueError(number)
             except ValueError:
                 raise ValueError(_BOUNDS_TAKES) from None
     return found

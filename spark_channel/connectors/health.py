@@ -2,13 +2,16 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
 from spark_channel.limits import Sample
 
-__all__ = ["Health", "Naps"]
+__all__ = ["Health", "Naps", "RowCost"]
+
+_SEEN = 32
 
 
 class Health(ABC):
@@ -56,3 +59,25 @@ class Naps:
         found = [max(self._asked, each) for each in seconds]
         self._least = min([self._least, *found])
         return [each - self._least for each in found]
+
+
+class RowCost:
+    """How long a system works for one row, as the statements of this process see it; for `Sample.row_seconds`.
+
+    Any thread may `add`. The least counts, an eighth of the last statements aside: a busy system, and a busy client,
+    take longer for the same work.
+    """
+
+    def __init__(self) -> None:
+        self._seen: deque[float] = deque(maxlen=_SEEN)
+
+    def add(self, seconds: float) -> None:
+        """A row of a statement took so long, without the way to the system and back."""
+        if seconds > 0:
+            self._seen.append(seconds)
+
+    @property
+    def seconds(self) -> float:
+        """0.0 = not known yet."""
+        seen = sorted(self._seen.copy())
+        return seen[len(seen) // 8] if seen else 0.0

@@ -2,16 +2,18 @@
 
 A signal above its bound halves the speed (`replication_lag`, `slot_wal`); a delay above what it usually is takes a
 fifth of it (`wakeup`, `latency`). Without one the speed grows: it doubles until something was ever too much, goes back
-fast to where that was, and slowly above it.
+fast to where that was, and slowly above it. It grows up to where the job's own statements use as much of a core as they
+may (`work`): short statements delay an application long before any signal tells of it.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.limits.gradient import Gradient
-from spark_channel.limits.signals import shown
+from spark_channel.limits.signals import most_of, shown
 
 __all__ = ["Held", "Protection", "Sample"]
 
@@ -32,6 +34,9 @@ _SOFT_BACK_PER_SECOND = 0.1
 _ABOVE_PER_SECOND = 0.03
 _SPEED_SECONDS = 2.0
 _RELEARN_SECONDS = 2.0
+_WORK = "work"
+_USED = 0.8
+"""The part of the speed which the job uses when it is the speed that holds it."""
 _AHEAD = 4.0
 """So many times what is used may be allowed: the speed is the mean of two seconds, in which it doubles."""
 _LONGEST_STEP = 1.0
@@ -54,12 +59,14 @@ class Sample:
 
     `values`: a signal's name to (value, what is too much). `delays`: a name to seconds, each a separate measurement.
     `missing`: signals that the role may not read, each with the reason. `error`: it could not be asked.
+    `row_seconds`: how long the system works for one row of the job; 0.0 = not known.
     """
 
     values: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     delays: Mapping[str, Sequence[float]] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     error: str = ""
+    row_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -93,6 +100,7 @@ class _Side:
     trouble: _Trouble | None = None
     missing: tuple[str, ...] = ()
     error: str = ""
+    row_seconds: float = 0.0
 
     @property
     def is_blind(self) -> bool:
@@ -118,6 +126,7 @@ class Protection:
         self._most_rows = most_rows
         self._bounds = dict(bounds or {})
         self._auto = auto
+        self._sides: dict[str, _Side] = {}
         self._began = self._at = self._clock.now()
         begins_slow = auto or most_rows is None
         self._rows = self._capped(START_ROWS) if begins_slow else most_rows or START_ROWS
@@ -129,7 +138,6 @@ class Protection:
         self._least_since: float | None = None
         self._above_since: float | None = None
         self._spent: deque[tuple[float, float]] = deque()
-        self._sides: dict[str, _Side] = {}
         self._trouble: _Trouble | None = None
         self._held: deque[Held] = deque(maxlen=_MOST_HELD)
 
@@ -176,6 +184,7 @@ class Protection:
         if len(known.usual) + len(known.gradients) > _MOST_SIGNALS:
             known.usual, known.gradients = {}, {}
         known.heard, known.error, known.missing = now, sample.error, sample.missing
+        known.row_seconds = sample.row_seconds or known.row_seconds
         known.trouble = None if sample.error else self._judge(side, known, sample, now)
         self._move(now)
         self._at = now
@@ -230,11 +239,12 @@ class Protection:
             if side.trouble is not None and now - side.heard <= _SILENT_SECONDS
         ]
         worst = next((each for each in troubles if each.hard), next(iter(troubles), None))
-        self._note(worst, now)
+        self._note(worst or self._at_work(), now)
         if worst is not None:
             self._lower(worst, now)
         elif all(self._is_well(side, now) for side in self._sides.values()):
             self._raise(now)
+        self._rows = self._capped(self._rows)
         self._best = max(self._best, self._rows)
 
     def _is_well(self, side: _Side, now: float) -> bool:
@@ -308,7 +318,26 @@ class Protection:
         return self._rows <= self._capped(self._least)
 
     def _capped(self, rows: float) -> float:
-        return rows if self._most_rows is None else min(rows, self._most_rows)
+        return min(rows, self._most_rows or math.inf, *(most for _, most in self._working()))
+
+    def _working(self) -> list[tuple[str, float]]:
+        """Each side's name, and the rows per second at which it works for the job as much as it may."""
+        bound = self._bounds.get(_WORK, most_of(_WORK) if self._auto else None)
+        if bound is None:
+            return []
+        return [
+            (name, max(LEAST_ROWS, bound / side.row_seconds))
+            for name, side in self._sides.items()
+            if side.row_seconds
+        ]
+
+    def _at_work(self) -> _Trouble | None:
+        """The side whose work is what holds the speed, while the job uses that."""
+        name, most = min(self._working(), key=lambda each: each[1], default=("", math.inf))
+        if most > min(self._rows, self._most_rows or math.inf) or self._speed() < _USED * most:
+            return None
+        used = shown(_WORK, most * self._sides[name].row_seconds)
+        return _Trouble(name, _WORK, f"{name}'s work {used}", hard=False)
 
     def _trouble_began(self, now: float) -> bool:
         """Whether this cut is the first one since the speed had come back."""
@@ -353,7 +382,7 @@ class Protection:
             return ""
         side = self._sides.get(trouble.side)
         now_pressed = side is not None and side.trouble is not None
-        state = "pressed" if now_pressed else "recovering"
+        state = "held" if trouble.signal == _WORK else "pressed" if now_pressed else "recovering"
         return f"{state}: {trouble.text} ({self._rows:.0f} rows/s)"
 
     def _said_of(self, name: str, side: _Side) -> str:

@@ -22,11 +22,12 @@ SIGNALS: dict[str, SignalKind] = {
     "forced_checkpoints": SignalKind(2, "a minute"),
     "history_length": SignalKind(1_000_000),
     "threads_running": SignalKind(32),
+    "work": SignalKind(0.05, "of a core"),
     "wakeup": SignalKind(None, "s"),
     "latency": SignalKind(None, "s"),
 }
-"""Those of the connectors that are shipped. `wakeup` is how long a session of the server waits for a core, `latency`
-how long a small statement takes from here and back."""
+"""Those of the connectors that are shipped. `work` is how much of a core the job's own statements use, `wakeup` how
+long a session of the server waits for a core, `latency` how long a small statement takes from here and back."""
 
 
 def most_of(name: str) -> float:

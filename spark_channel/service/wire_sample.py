@@ -20,6 +20,7 @@ def sample_to_json(sample: Sample) -> dict[str, Any]:
         "delays": {name: list(each) for name, each in sample.delays.items()},
         "missing": [_shown(each) for each in sample.missing],
         "error": _shown(sample.error),
+        "row_seconds": sample.row_seconds,
     }
 
 
@@ -40,6 +41,7 @@ def sample_from_json(data: Mapping[str, Any]) -> Sample:
         {name: tuple(_numbers(each)) for name, each in delays.items()},
         tuple(_text(each) for each in missing),
         _text(error),
+        _numbers([data.get("row_seconds", 0.0)])[0],
     )
 
 

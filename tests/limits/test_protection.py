@@ -43,10 +43,13 @@ class World:
         side: str = "target",
         error: str = "",
         seconds: float = STEP,
+        row_seconds: float = 0.0,
     ) -> float:
         self.spent += min(self.speed, self.can_do) * seconds
         self.clock.advance(seconds)
-        return self.protection.observe(side, Sample(values or {}, delays or {}, (), error), self.spent)
+        return self.protection.observe(
+            side, Sample(values or {}, delays or {}, (), error, row_seconds), self.spent
+        )
 
     def well(self, seconds: float) -> float:
         for _ in range(int(seconds / STEP)):
@@ -270,3 +273,60 @@ def test_a_cap_holds_below_what_is_set_and_is_told() -> None:
     coordinator.cap(500, "pressed")
     assert _status(coordinator, Status("job")).effective_rows_per_second == 500
     assert _status(coordinator.for_mark("job@a"), Status("job@a")).effective_rows_per_second == 500
+
+
+def test_the_job_works_no_more_on_a_side_than_it_may() -> None:
+    """A row costs the target 1 us, and the source a tenth of that: 0.05 of a core are 50 000 rows/s."""
+    world = World(None)
+    for _ in range(80):
+        world.say(row_seconds=1e-7, side="source")
+        world.say(row_seconds=1e-6)
+    assert world.speed == pytest.approx(50_000)
+    assert world.protection.text == "held: target's work 0.05 of a core (50000 rows/s)"
+    assert world.protection.held_seconds["target's work"] > 10
+
+
+def test_what_a_row_costs_may_change() -> None:
+    world = World(None)
+    for _ in range(80):
+        world.say(row_seconds=1e-6)
+    assert world.say(row_seconds=5e-6) == pytest.approx(10_000)
+    assert world.say() == pytest.approx(10_000)  # a process that has not written yet knows nothing
+    for _ in range(80):
+        world.say(row_seconds=1e-6)
+    assert world.speed == pytest.approx(50_000)
+
+
+def test_rows_that_cost_much_still_flow() -> None:
+    world = World(None)
+    assert world.say(row_seconds=0.5) == LEAST_ROWS
+
+
+def test_a_user_says_how_much_work_is_fine() -> None:
+    world = World(None, bounds={"work": 0.2})
+    for _ in range(80):
+        world.say(row_seconds=1e-6)
+    assert world.speed == pytest.approx(200_000)
+    alone = World(100_000, auto=False, bounds={"work": 0.01})
+    alone.say(row_seconds=1e-6)
+    assert alone.speed == pytest.approx(10_000)
+    other = World(100_000, auto=False, bounds={LAG: 2.0})
+    other.say(row_seconds=1e-3)
+    assert other.speed == 100_000
+
+
+def test_work_is_not_named_where_something_else_holds_the_speed() -> None:
+    slow = World(None, can_do=8_000)
+    for _ in range(80):
+        slow.say(row_seconds=1e-6)
+    limited = World(20_000)
+    for _ in range(80):
+        limited.say(row_seconds=1e-6)
+    assert slow.protection.held_seconds == limited.protection.held_seconds == {}
+    assert limited.speed == 20_000
+    lagging = World(None)
+    for _ in range(80):
+        lagging.say({LAG: (0.0, 1.0)}, row_seconds=1e-6)
+    lagging.say({LAG: (5.0, 1.0)}, row_seconds=1e-6)
+    assert lagging.speed <= 30_000
+    assert lagging.protection.holder == "target's replication_lag"

@@ -59,6 +59,12 @@ class Pieces:
         """Of the next piece, at most `most_rows`."""
         return min(self._rows, self.most_rows)
 
+    @property
+    def row_seconds(self) -> float:
+        """How long the server works for a row; 0.0 = not known. The least counts: a busy one takes longer for it."""
+        seen = sorted(self._row_seconds)
+        return seen[len(seen) // 8] if seen else 0.0
+
     def begin(self, rows: int, *, spread: float | None = None) -> None:
         """A statement for so many rows begins; `spread`: the seconds over which its pieces are spread, where that is
         known.
@@ -80,12 +86,12 @@ class Pieces:
         self._taken += rows
 
     def took(self, rows: int, seconds: float) -> None:
-        """A piece brought `rows` in so many seconds. The least counts: a busy server takes longer for the same work."""
+        """A piece brought `rows` in so many seconds."""
         self._taken += rows
         if rows < min(_LEAST_ROWS, self.rows):
             return
         self._row_seconds.append(max(seconds - self._empty_seconds, seconds / 4) / rows)
-        least = sorted(self._row_seconds)[len(self._row_seconds) // 8]
+        least = self.row_seconds
         fitting = int(self._burst_seconds / least) if least else _MOST_ROWS
         self._rows = max(_LEAST_ROWS, min(fitting, 2 * self._rows, _MOST_ROWS))
 

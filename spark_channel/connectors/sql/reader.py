@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.contracts import FetchSize, Read, Reader
 from spark_channel.connectors.feed import ChangeFeed, FeedOptions
+from spark_channel.connectors.health import RowCost
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.keyset import keyset_of
@@ -32,7 +33,7 @@ __all__ = ["SqlReader"]
 
 _LIMITED_SECONDS = 5.0
 """Option `statementSeconds` where a limit makes a read long."""
-_PIECE_MILLIS, _STATEMENT_MILLIS = 1.0, 5.0
+_PIECE_MILLIS, _STATEMENT_MILLIS = 0.3, 5.0
 """Option `burstMillis`: a statement costs a server about 0.2 ms, and a piece of one a tenth of it."""
 _FEW_ROWS, _FEW_BYTES = 10_000, 4 << 20
 """Below both, one connection reads a table in less time than Spark takes to start a second task."""
@@ -57,6 +58,7 @@ class SqlReader(Reader):
         super().__init__(options)
         self.dialect = dialect
         self._source: ReadSource | None = None
+        self.row_cost = RowCost()
 
     @abstractmethod
     def connect(self, purpose: str) -> AbstractContextManager[Session]:

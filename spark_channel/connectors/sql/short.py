@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol, Self, cast
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.health import RowCost
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.keyset import Keyset
@@ -40,6 +41,7 @@ class Reading(Protocol):
 
     dialect: Dialect
     takes_pieces: ClassVar[bool]
+    row_cost: RowCost
 
     def batch_size(self, split: Split) -> BatchSize: ...
 
@@ -208,6 +210,7 @@ class ShortStatements:
                 else:
                     seconds = self._clock.now() - begun - taken.rested
                     size.took(asked, taken.rows, taken.nbytes, seconds)
+                    self._reader.row_cost.add((pieces or size).row_seconds)
                 return asked, taken
 
         return self._retry.call(once, self._passes)

@@ -41,6 +41,11 @@ class StatementSize:
         self._row_seconds: deque[float] = deque(maxlen=_SEEN)
         self.rows = self._allowed(width)
 
+    @property
+    def row_seconds(self) -> float:
+        """How long the server works for a row; 0.0 = not known."""
+        return min(self._row_seconds, default=0.0)
+
     def took(self, asked: int, came: int, nbytes: int, seconds: float) -> None:
         """A statement for `asked` rows returned `came` in so many seconds."""
         rows = self.rows
@@ -60,7 +65,7 @@ class StatementSize:
         self.rows = max(1, min(self._ceiling, asked // 4))
 
     def _burst(self, allowed: int) -> int:
-        least = min(self._row_seconds, default=0.0)
+        least = self.row_seconds
         if not self._burst_seconds or not least:
             return allowed
         return max(int(self._burst_seconds / least), allowed // _LEAST_SHARE)

@@ -23,6 +23,7 @@ from spark_channel.connectors.contracts import (
     WritePlan,
     Writer,
 )
+from spark_channel.connectors.health import RowCost
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.change_feed import row_fields
 from spark_channel.connectors.sql.claims import (
@@ -128,6 +129,10 @@ class SqlWriter(Writer):
     options: SqlWriteOptions
     dialect: Any
     """A `WriteDialect`, where `transaction`, `script` and `target` are not overridden."""
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self.row_cost = RowCost()
 
     def exists(self) -> bool | None:
         return self.run(

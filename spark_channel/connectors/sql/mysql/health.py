@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from spark_channel.connectors.health import Health, Naps
+from spark_channel.connectors.health import Health, Naps, RowCost
 from spark_channel.connectors.sql.mysql.options import ServerOptions
 from spark_channel.connectors.sql.mysql.session import LostConnectionError, MysqlSession
 from spark_channel.errors import ChannelError
@@ -29,8 +29,11 @@ _ASLEEP = " UNION ALL ".join(
 class MysqlHealth(Health):
     """The health of a server that is read or written. Only a replica knows its lag, so that is a signal of a read."""
 
-    def __init__(self, options: ServerOptions, failure: type[ChannelError]) -> None:
+    def __init__(
+        self, options: ServerOptions, failure: type[ChannelError], cost: RowCost | None = None
+    ) -> None:
         self._options = options
+        self._cost = cost or RowCost()
         self._failure = failure
         self._session: MysqlSession | None = None
         self._readable: dict[str, Callable[[MysqlSession], float | None]] = {}
@@ -67,7 +70,7 @@ class MysqlHealth(Health):
             "wakeup": self._naps.late(float(end) - float(begin) for begin, _, end in naps),
             "latency": [_seconds_of(session, "SELECT 1") for _ in range(_PINGS)],
         }
-        return Sample(values, delays, self._missing)
+        return Sample(values, delays, self._missing, row_seconds=self._cost.seconds)
 
     def _find_readable(self, session: MysqlSession) -> None:
         """Which signals the role may read, and the server has."""

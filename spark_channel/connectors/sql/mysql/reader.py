@@ -52,7 +52,7 @@ class MysqlReader(SqlReader):
     def health(self) -> Health:
         from spark_channel.connectors.sql.mysql.health import MysqlHealth
 
-        return MysqlHealth(self.options, SourceError)
+        return MysqlHealth(self.options, SourceError, self.row_cost)
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
         if self.options.binlog and options.cursor_column is not None:

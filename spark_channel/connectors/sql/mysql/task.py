@@ -60,7 +60,9 @@ class _MysqlTask(SqlTask):
     def store(self, rows: pa.Table, before: int) -> None:
         for batch in rows.combine_chunks().to_batches():
             try:
+                begun = self._clock.now()
                 self._store(batch, before)
+                self._writer.row_cost.add((self._clock.now() - begun) / batch.num_rows)
             except BadValueError as error:
                 raise self._refused(error, before) from None
             except RefusedRowsError as error:

@@ -69,7 +69,7 @@ class MysqlWriter(SqlWriter):
     def health(self) -> Health:
         from spark_channel.connectors.sql.mysql.health import MysqlHealth
 
-        return MysqlHealth(self.options, TargetError)
+        return MysqlHealth(self.options, TargetError, self.row_cost)
 
     def check(self, context: WriteContext) -> None:
         self._check_scripts(TRANSACTION_WORDS)

@@ -4,7 +4,7 @@ import time
 from collections import deque
 from typing import Any
 
-from spark_channel.connectors.health import Health, Naps
+from spark_channel.connectors.health import Health, Naps, RowCost
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
 from spark_channel.errors import ChannelError
@@ -95,8 +95,11 @@ class PerMinute:
 class PostgresHealth(Health):
     """The health of a primary, or of a standby that is read."""
 
-    def __init__(self, options: PostgresOptions, failure: type[ChannelError]) -> None:
+    def __init__(
+        self, options: PostgresOptions, failure: type[ChannelError], cost: RowCost | None = None
+    ) -> None:
         self._options = options
+        self._cost = cost or RowCost()
         self._failure = failure
         self._session: PgWriteSession | None = None
         self._is_standby = False
@@ -138,7 +141,12 @@ class PostgresHealth(Health):
             "latency": [_seconds_of(session, "SELECT 1") for _ in range(_PINGS)],
             "wakeup": self._naps.late(end - begin for begin, _, end in session.rows(_ASLEEP)),
         }
-        return Sample({name: (value, most_of(name)) for name, value in values.items()}, delays, missing)
+        return Sample(
+            {name: (value, most_of(name)) for name, value in values.items()},
+            delays,
+            missing,
+            row_seconds=self._cost.seconds,
+        )
 
     def _connect(self) -> PgWriteSession:
         session = PgWriteSession(self._options, failure=self._failure, purpose="health")

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from spark_channel.clock import Clock
+from spark_channel.connectors.health import RowCost
 from spark_channel.connectors.sql.pieces import Pieces
 from spark_channel.connectors.sql.postgresql.copy_rows import CopyRows
 from spark_channel.errors import TargetError
@@ -46,9 +47,9 @@ class Target(Protocol):
 class PacedCopy:
     """Of one thread: `begin`, then `copy` until all rows are sent. What it has learned of the server lasts."""
 
-    def __init__(self, session: Target, clock: Clock) -> None:
+    def __init__(self, session: Target, cost: RowCost, clock: Clock) -> None:
         """Measures the way to the server and back."""
-        self._clock = clock
+        self._cost, self._clock = cost, clock
         empty = []
         try:
             for _ in range(_EMPTY_STATEMENTS):
@@ -88,6 +89,7 @@ class PacedCopy:
                 begun = self._clock.now()
                 session.copy(schema, table, part)
                 pieces.took(part.count, self._clock.now() - begun)
+                self._cost.add(pieces.row_seconds / (_FED if is_fed else 1))
             at += part.count
 
     def _between(self, part: CopyRows) -> Callable[[int], None]:

@@ -87,7 +87,7 @@ class PostgresReader(SqlReader):
     def health(self) -> Health:
         from spark_channel.connectors.sql.postgresql.health import PostgresHealth
 
-        return PostgresHealth(self.options, SourceError)
+        return PostgresHealth(self.options, SourceError, self.row_cost)
 
     def schema(self) -> pa.Schema:
         self._source = None

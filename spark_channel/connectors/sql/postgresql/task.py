@@ -74,7 +74,7 @@ class _PostgresTask(SqlTask):
     def _paced(self) -> PacedCopy:
         session: PgWriteSession = self._session
         if session.pace is None:
-            session.pace = PacedCopy(session, self._clock)
+            session.pace = PacedCopy(session, self._writer.row_cost, self._clock)
         return session.pace
 
     def _copy(

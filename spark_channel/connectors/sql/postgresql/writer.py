@@ -77,7 +77,7 @@ class PostgresWriter(SqlWriter):
     def health(self) -> Health:
         from spark_channel.connectors.sql.postgresql.health import PostgresHealth
 
-        return PostgresHealth(self.options, TargetError)
+        return PostgresHealth(self.options, TargetError, self.row_cost)
 
     def check(self, context: WriteContext) -> None:
         self.check_scripts()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_channel.connectors.health import RowCost
 from spark_channel.connectors.sql.postgresql.copy_rows import CopyRows, copy_rows
 from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.paced_copy import PacedCopy
@@ -30,6 +31,7 @@ class _Server:
         self.fed: list[int] = []
         self.ids: list[int] = []
         self.at: list[float] = []
+        self.cost = RowCost()
 
     def rows(self, sql: str) -> None:
         self.clock.advance(0.0001)
@@ -63,7 +65,7 @@ def _sent(count: int, spread: float, row_seconds: float, *, turns: int = 1, shor
     """The last of some turns."""
     clock = VirtualClock()
     server = _Server(clock, row_seconds)
-    paced = PacedCopy(server, clock)
+    paced = PacedCopy(server, server.cost, clock)
     for _ in range(turns):
         server.short, server.fed, server.ids, server.at = [], [], [], []
         begun = clock.now()
@@ -91,6 +93,11 @@ def test_a_server_that_is_slow_for_a_row_gets_short_ones_that_fit_a_burst() -> N
     server = _sent(10_000, 2.0, 0.000_01, turns=3)
     assert server.fed == []
     assert max(server.short) <= 110
+
+
+def test_what_a_row_costs_is_known_and_is_half_where_it_is_fed() -> None:
+    assert _sent(10_000, 0.5, 0.000_001, turns=9).cost.seconds == pytest.approx(0.000_000_5, rel=0.1)
+    assert _sent(10_000, 2.0, 0.000_01, turns=9).cost.seconds == pytest.approx(0.000_01, rel=0.1)
 
 
 def test_rows_that_take_long_are_fed_in_several_copies() -> None:
