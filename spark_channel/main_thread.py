@@ -12,7 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["wake_on_signals", "woken_by_signals"]
+__all__ = ["TERMINATED", "wake_on_signals", "woken_by_signals"]
+
+TERMINATED = 143
+"""The exit code of a program that SIGTERM has ended: 128 and the signal's number."""
 
 _AGAIN_SECONDS = (0.01, 0.1, 1.0)
 """After a signal the main thread is woken at once, and again: it may have been about to begin its wait."""

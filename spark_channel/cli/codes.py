@@ -9,13 +9,11 @@ from spark_channel.errors import (
     UnsupportedError,
 )
 
-__all__ = ["BAD_INPUT", "DONE", "FAILED", "INTERRUPTED", "REFUSED_ROWS", "TERMINATED", "exit_code"]
+__all__ = ["BAD_INPUT", "DONE", "FAILED", "INTERRUPTED", "REFUSED_ROWS", "exit_code"]
 
 DONE, FAILED, BAD_INPUT, REFUSED_ROWS = 0, 1, 2, 3
 INTERRUPTED = 130
 """What typer makes of Ctrl-C, without a word."""
-TERMINATED = 143
-"""After SIGTERM: 128 and the signal's number."""
 
 
 def exit_code(error: BaseException) -> int:

@@ -15,7 +15,7 @@ _heard: list[type[BaseException]] = []
 
 class _Terminated(SystemExit):
     def __init__(self) -> None:
-        from spark_channel.cli.codes import TERMINATED
+        from spark_channel.main_thread import TERMINATED
 
         super().__init__(TERMINATED)
 

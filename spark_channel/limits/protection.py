@@ -46,7 +46,7 @@ _UNUSUAL = 1.25
 _MOST_HELD = 200
 _MOST_SIGNALS = 200
 """Names that are remembered of a side: who makes them up must not fill the memory."""
-_TOLERANCES: Mapping[str, tuple[float, float, float]] = {"wakeup": (1.25, 0.00005, 0.1)}
+_TOLERANCES: Mapping[str, tuple[float, float, float]] = {"wakeup": (1.5, 0.0001, 0.1)}
 _TOLERANCE = (2.0, 0.002, 1.0)
 """(times the usual, seconds on top, part of the delays, the longest ones) for `latency`, which the client's own host
 makes noisy, and for others.

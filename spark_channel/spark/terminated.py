@@ -10,14 +10,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark_channel.main_thread import wake_on_signals
+from spark_channel.main_thread import TERMINATED, wake_on_signals
 
-__all__ = ["TERMINATED", "end_on_sigterm"]
+__all__ = ["end_on_sigterm"]
 
 _log = logging.getLogger(__name__)
-
-TERMINATED = 143
-"""The exit code of a program that SIGTERM has ended: 128 and the signal's number."""
 
 _GRACE_SECONDS = 8.0
 """How long a call of Spark has to return after its jobs were cancelled; docker kills after 10 s."""

@@ -21,6 +21,7 @@ from spark_channel.connectors.contracts import Token
 from spark_channel.connectors.feed import FeedLimit
 from spark_channel.errors import ChannelLostError, FlowError, SchemaError, TunnelError, TunnelStoreError
 from spark_channel.limits import Meter
+from spark_channel.main_thread import TERMINATED
 from spark_channel.pipeline import ReadCancelledError
 from spark_channel.tunnel import desk
 from spark_channel.tunnel.budget import Budget
@@ -33,7 +34,7 @@ from spark_channel.tunnel.pace import RangeSize
 from spark_channel.tunnel.range_read import RangeRead, Stage
 from spark_channel.tunnel.records import Channel, TunnelRecord
 from spark_channel.tunnel.run import Opened, Run
-from spark_channel.tunnel.sigterm import TERMINATED, Sigterm
+from spark_channel.tunnel.sigterm import Sigterm
 from spark_channel.tunnel.source import READ, StreamSource, base_split, held_base, paused_base
 from spark_channel.tunnel.states import ChannelState
 from spark_channel.tunnel.store import TunnelStore

@@ -10,10 +10,7 @@ from typing import Any, Self
 
 from spark_channel.main_thread import woken_by_signals
 
-__all__ = ["TERMINATED", "Sigterm"]
-
-TERMINATED = 143
-"""The exit code of a program that SIGTERM has ended: 128 and the signal's number."""
+__all__ = ["Sigterm"]
 
 
 class Sigterm:

@@ -34,7 +34,7 @@ __all__ = ["SqlReader"]
 _LIMITED_SECONDS = 5.0
 """Option `statementSeconds` where a limit makes a read long."""
 _PIECE_MILLIS, _STATEMENT_MILLIS = 0.3, 5.0
-"""Option `burstMillis`: a statement costs a server about 0.2 ms, and a piece of one a tenth of it."""
+"""Option `burstMillis`: a statement costs a server about 0.2 ms, and a piece of one about 0.1 ms."""
 _FEW_ROWS, _FEW_BYTES = 10_000, 4 << 20
 """Below both, one connection reads a table in less time than Spark takes to start a second task."""
 _MOST_FINER = 8

@@ -58,7 +58,7 @@ def test_postgresql_says_how_it_is(replicated: tuple[PostgresServer, PostgresSer
     )
     assert sample.values["replication_lag"][0] < 1
     assert not sample.missing
-    assert len(sample.delays["wakeup"]) == 20
+    assert len(sample.delays["wakeup"]) == 10
     assert all(0 <= each < 1 for each in sample.delays["wakeup"])
     assert all(0 < each < 1 for each in sample.delays["latency"])
     with _health(standby.login, role) as health:

@@ -37,11 +37,13 @@ def filled() -> Iterator[PostgresServer]:
 class Copy:
     """One run; `statuses` are of its limit, twice a second."""
 
-    def __init__(self, server: PostgresServer, **options: Any) -> None:
+    def __init__(self, server: PostgresServer, rows: int = ROWS, **options: Any) -> None:
         self.server = server
         server.psql("DROP TABLE IF EXISTS copy; CREATE TABLE copy (LIKE t)")
         given = {**server.login, **options}
-        self.reader, _ = find_connector(given, "reader").reader_with({**given, "dbtable": "t"})
+        self.reader, _ = find_connector(given, "reader").reader_with(
+            {**given, "dbtable": "t", "where": f"id <= {rows}"}
+        )
         self.writer, _ = find_connector(given, "writer").writer_with(
             {**given, "dbtable": "copy", "commit": "task"}
         )
@@ -99,7 +101,7 @@ class Copy:
 
 def test_a_copy_finds_its_speed_in_short_statements_and_brings_each_row_once(filled: PostgresServer) -> None:
     before = set(threading.enumerate())
-    copy = Copy(filled, protect="auto")
+    copy = Copy(filled, protect="auto", pressure="work<1")
     report = copy.run()
     assert filled.psql("SELECT count(*), count(DISTINCT id), sum(v) FROM copy") == filled.psql(
         "SELECT count(*), count(DISTINCT id), sum(v) FROM t"
@@ -113,6 +115,15 @@ def test_a_copy_finds_its_speed_in_short_statements_and_brings_each_row_once(fil
     assert filled.connections() == 0
     left = set(threading.enumerate()) - before
     assert not [each for each in left if each.name.startswith("spark-channel")]
+
+
+def test_the_jobs_own_work_holds_it_and_is_named(filled: PostgresServer) -> None:
+    copy = Copy(filled, protect="auto", pressure="work<0.003", rows=12_000)
+    report = copy.run()
+    assert filled.psql("SELECT count(*), count(DISTINCT id) FROM copy") == "12000|12000"
+    assert {name.partition("'s ")[2] for name in report.held} >= {"work"}
+    assert any("'s work 0.003 of a core" in each.pressure for each in copy.statuses)
+    assert "work" in str(report)
 
 
 def test_sessions_of_the_application_that_wait_slow_it_down_and_are_named(filled: PostgresServer) -> None:

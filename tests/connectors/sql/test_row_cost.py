@@ -41,7 +41,12 @@ def test_a_cost_that_changed_is_forgotten() -> None:
 
 def test_threads_may_add_while_one_asks() -> None:
     cost = RowCost()
-    threads = [threading.Thread(target=lambda: [cost.add(1.0) for _ in range(2_000)]) for _ in range(4)]
+
+    def add() -> None:
+        for _ in range(2_000):
+            cost.add(1.0)
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
     for each in threads:
         each.start()
     while any(each.is_alive() for each in threads):
