@@ -8,7 +8,9 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -80,6 +82,26 @@ _LONG_FILES = (
     "spark/test_random_faults.py",
 )
 """A worker that is given one of these last would work alone in the end."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--begin-with-spark", type=int, default=0, help="how many processes of -n run files with Spark first"
+    )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.spread import Spread
+
+    return Spread(
+        config,
+        log,
+        has_spark=cache(lambda name: bool(_SPARK.search((ROOT / name).read_text("utf-8")))),
+        begin_with_spark=config.getoption("begin_with_spark"),
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
