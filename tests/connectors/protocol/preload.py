@@ -1,5 +1,6 @@
 """What drivers need, imported once in the process that they are forked from."""
 
+import gc
 import importlib
 from importlib.util import find_spec
 
@@ -34,3 +35,7 @@ for _library, _names in _LAKES.items():
 from tests.connectors.firebird import install  # noqa: E402
 
 install()
+
+# Otherwise each fork would go through all of it when it collects garbage, and so copy the memory that it shares.
+gc.collect()
+gc.freeze()
