@@ -19,7 +19,8 @@ class Spread(LoadFileScheduling):
 
     Args:
         has_spark: whether a file has tests with Spark.
-        begin_with_spark: how many processes begin with such files. The others take them when no other file is left.
+        begin_with_spark: how many processes begin with such files. One more takes them when no other file is left: more
+            would compute at once than two cores can. 0: each process takes what comes.
     """
 
     def __init__(
@@ -41,7 +42,12 @@ class Spread(LoadFileScheduling):
         without = next((name for name in self.workqueue if not self._has_spark(name)), None)
         if node in self._had_spark:
             return with_spark
-        return with_spark or without if node in self._prefers_spark else without or with_spark
+        if node in self._prefers_spark:
+            return with_spark or without
+        enough = (
+            self._begin_with_spark and len(self._had_spark.intersection(self.nodes)) > self._begin_with_spark
+        )
+        return without or (None if enough else with_spark)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         name = self._next_file(node)

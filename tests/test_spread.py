@@ -85,6 +85,20 @@ def test_no_file_without_spark_follows_one_with_it(begin_with_spark: int) -> Non
     assert made.tests_finished
 
 
+def test_no_more_than_one_takes_files_with_spark_beside_those_that_began_with_them() -> None:
+    tests = ids_of(a=3, b=3, c=3, spark_a=9, spark_b=9, spark_c=9, spark_d=9)
+    made, nodes = spread(4, 1, tests)
+    files = run(made, nodes, tests)
+    assert len([names for names in files if any(name.startswith("spark") for name in names)]) == 2
+    assert sorted(test for node in nodes for test in node.begun) == sorted(tests)
+
+
+def test_without_a_number_each_process_takes_what_comes() -> None:
+    tests = ids_of(spark_a=3, spark_b=3, spark_c=3)
+    made, nodes = spread(3, 0, tests)
+    assert run(made, nodes, tests) == [["spark_a.py"], ["spark_b.py"], ["spark_c.py"]]
+
+
 def test_a_process_that_prefers_spark_takes_others_where_there_is_none() -> None:
     tests = ids_of(a=3, b=3, c=3)
     made, nodes = spread(2, 2, tests)
