@@ -10,7 +10,7 @@ from xdist.workermanage import WorkerController
 __all__ = ["Spread"]
 
 
-class Spread(LoadFileScheduling):
+class Spread(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
     """Files as a whole, in the order of collection.
 
     Tests without Spark mostly wait, and tests with it mostly compute: together they use two cores better than one after
