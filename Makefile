@@ -50,15 +50,10 @@ TESTS = .ci/tests
 # Spark's classes, read and checked once: a JVM starts with 5.5 CPU seconds instead of 9.8.
 archive = [ -e artifacts/$(1).jsa ] || $(1)/bin/python -m tests.spark.archive artifacts/$(1).jsa || true
 
-# Spark's session keeps threads of its own, which tests of threads must not meet.
-# Both halves run, whatever the first one says. Tests wait more than they compute: four to two
-# cores; with Spark three.
+# Two processes run files with Spark, and three the others, which mostly wait (tests/spread.py).
 unit: ready servers
 	@$(call archive,$(VENV))
-	@failed=0; \
-	$(TESTS) $(PYTHON_BIN)/python -n 4 $(SPREAD) -m 'not spark and not soak' || failed=1; \
-	$(TESTS) $(PYTHON_BIN)/python -n 3 $(SPREAD) -m 'spark and not soak' || failed=1; \
-	exit $$failed
+	@$(TESTS) $(PYTHON_BIN)/python -n 5 --begin-with-spark 2 $(SPREAD) -m 'not soak'
 
 # The floor of pyproject.toml: what a cluster with the first Spark 4 has. That pyspark leaves sockets to the
 # garbage collector, which is no fault of a test.

@@ -8,7 +8,9 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -45,6 +47,12 @@ multiprocessing.set_forkserver_preload(["tests.connectors.protocol.preload"])
 _SPARK_ALONE = re.compile(r"^pytestmark = \[?pytest\.mark\.spark\b", re.MULTILINE)
 _SPARK = re.compile(r"\bmark\.spark\b")
 
+
+@cache
+def _has_spark(file: Path) -> bool:
+    return bool(_SPARK.search(file.read_text("utf-8")))
+
+
 _LONG_FILES = (
     "notebooks/test_notebooks.py",
     "connectors/protocol/test_storm.py",
@@ -56,7 +64,14 @@ _LONG_FILES = (
     "connectors/sql/mysql/test_contract.py",
     "connectors/sql/postgresql/test_conformance.py",
     "connectors/sql/test_short.py",
+    "connectors/sql/test_health.py",
+    "connectors/sql/test_oldest.py",
     "connectors/sql/test_keyset.py",
+    "tunnel/test_tables.py",
+    "tunnel/test_tables_gone.py",
+    "tunnel/test_changes.py",
+    "tunnel/test_trouble.py",
+    "tunnel/test_drained.py",
     "tunnel/test_kill.py",
     "tunnel/test_cursor_feeds.py",
     "hosts/test_hosts.py",
@@ -64,31 +79,57 @@ _LONG_FILES = (
     "spark/test_job_limits.py",
     "spark/test_two_applications.py",
     "spark/test_service_lifetime.py",
+    "spark/test_sigterm.py",
+    "spark/test_cancel.py",
     "cli/test_run.py",
     "spark/test_stream_write.py",
     "spark/test_transfer.py",
     "test_docs.py",
     "spark/test_artefact.py",
+    "spark/test_lake.py",
+    "cli/test_demo.py",
     "spark/test_stream_read.py",
     "spark/test_cluster.py",
     "spark/test_speculation.py",
     "spark/test_database_faults.py",
     "test_first_five_minutes.py",
+    "spark/test_passwords.py",
+    "spark/test_pipelines.py",
     "spark/test_dirty.py",
     "spark/test_write.py",
     "spark/test_connect.py",
     "spark/test_random_faults.py",
 )
-"""A worker that is given one of these last would work alone in the end."""
+"""A worker that is given one of these last would work alone in the end. First those without Spark."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--begin-with-spark", type=int, default=0, help="how many processes of -n run files with Spark first"
+    )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.spread import Spread
+
+    return Spread(
+        config,
+        log,
+        has_spark=lambda name: _has_spark(ROOT / name),
+        begin_with_spark=config.getoption("begin_with_spark"),
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Each worker imports what it collects: the two halves of `make test` leave out what they would not run."""
+    """Each worker imports what it collects: a run of some tests leaves out what it would not run."""
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     chosen = str(config.option.markexpr)
     if chosen.startswith("spark and "):
-        return True if not _SPARK.search(collection_path.read_text("utf-8")) else None
+        return True if not _has_spark(collection_path) else None
     if chosen.startswith("not spark and "):
         return True if _SPARK_ALONE.search(collection_path.read_text("utf-8")) else None
     return None
@@ -107,7 +148,8 @@ def pytest_unconfigure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {ROOT / "tests" / name: number for number, name in enumerate(_LONG_FILES)}
-    items.sort(key=lambda item: order.get(item.path, len(order)))
+    # Spark's session keeps threads of its own, which tests of threads must not meet: in one process it comes last.
+    items.sort(key=lambda item: (_has_spark(item.path), order.get(item.path, len(order))))
     for item in items:
         if item.get_closest_marker("real_time") and not item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.flaky(reruns=2))

@@ -6,23 +6,22 @@ which each read gives what it gave. So no row is lost, doubled or half seen.
 """
 
 import json
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.connectors.files.busy import ROWS
+from tests.connectors.files.busy import ROWS, Busy
 
 __all__ = ["WORKERS", "Rows", "check", "work"]
 
-ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 8
 Rows = list[tuple[str, int]]
 """(operation, number of the row in it)."""
@@ -38,26 +37,27 @@ class Operation:
 
 @dataclass
 class Crowd:
-    """The processes of `module`. `killed` and `stopped` count what was done to them."""
+    """Processes that are `kind` at work on `target`. `killed` and `stopped` count what was done to them."""
 
-    module: str
+    kind: type[Busy]
     target: str
     folder: Path
     environment: Mapping[str, str]
     until: float
-    processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
-    asleep: list[subprocess.Popen[str]] = field(default_factory=list)
+    processes: dict[str, Any] = field(default_factory=dict)
+    asleep: list[Any] = field(default_factory=list)
     killed: int = 0
     stopped: int = 0
 
     def start(self, worker: str) -> None:
         left = max(0.1, self.until - time.monotonic())
-        history = self.folder / f"{worker}.jsonl"
-        self.processes[worker] = subprocess.Popen(
-            [sys.executable, "-m", self.module, self.target, worker, str(left), str(history)],
-            env={**os.environ, **self.environment, "PYTHONPATH": str(ROOT)},
-            cwd=ROOT, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        # They are forked from one that has imported everything: importing would be most of what they do.
+        process = multiprocessing.get_context("forkserver").Process(
+            target=_work,
+            args=(self.kind, self.target, worker, left, self.folder / f"{worker}.jsonl", self.environment),
+        )
+        process.start()
+        self.processes[worker] = process
 
     def disturb(self, every: float, source: random.Random) -> None:
         """Kill one, or stop it and let another run its work; the stopped one wakes up later."""
@@ -65,42 +65,58 @@ class Crowd:
             time.sleep(min(every, max(0.0, self.until - time.monotonic())))
             worker = source.choice(sorted(self.processes))
             process = self.processes[worker]
-            if process.poll() is not None:
+            if process.exitcode is not None:
                 continue
             if source.random() < 0.5:
                 process.kill()
-                process.communicate()
+                process.join()
                 self.killed += 1
             else:
-                process.send_signal(signal.SIGSTOP)
+                _send(process, signal.SIGSTOP)
                 self.asleep.append(process)
                 self.stopped += 1
             self.start(worker)
             if len(self.asleep) > 2:
-                self.asleep[-3].send_signal(signal.SIGCONT)
+                _send(self.asleep[-3], signal.SIGCONT)
 
     def end(self) -> list[str]:
         """What the processes complained of."""
-        found = []
         for process in self.asleep:
-            process.send_signal(signal.SIGCONT)
+            _send(process, signal.SIGCONT)
         for process in [*self.processes.values(), *self.asleep]:
-            _, errors = process.communicate(timeout=180)
-            if process.returncode != 0:
-                found.append(errors)
-        return found
+            process.join(180)
+            assert process.exitcode is not None, "a process does not end"
+        found = [process for process in [*self.processes.values(), *self.asleep] if process.exitcode != 0]
+        told = [file.read_text() for file in self.folder.glob("*.error")]
+        return told or [f"exit code {process.exitcode}" for process in found]
 
     def close(self) -> None:
         for process in [*self.processes.values(), *self.asleep]:
             process.kill()
-            process.communicate()
+            process.join()
+
+
+def _send(process: Any, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it has ended
+        os.kill(process.pid, number)
+
+
+def _work(
+    kind: type[Busy], target: str, worker: str, seconds: float, history: Path, environment: Mapping[str, str]
+) -> None:
+    os.environ.update(environment)
+    try:
+        kind(target, worker, seconds, history).run()
+    except BaseException:
+        history.with_name(f"{worker}-{os.getpid()}.error").write_text(traceback.format_exc())
+        raise
 
 
 @contextmanager
 def crowd(
-    module: str, target: str, folder: Path, environment: Mapping[str, str], seconds: float
+    kind: type[Busy], target: str, folder: Path, environment: Mapping[str, str], seconds: float
 ) -> Iterator[Crowd]:
-    made = Crowd(module, target, folder, environment, time.monotonic() + seconds)
+    made = Crowd(kind, target, folder, environment, time.monotonic() + seconds)
     try:
         for number in range(WORKERS):
             made.start(f"w{number}")
@@ -156,7 +172,7 @@ def check(folder: Path, published: Mapping[str, list[int]], last: Rows) -> tuple
 
 
 def work(
-    module: str,
+    kind: type[Busy],
     target: str,
     folder: Path,
     seconds: float,
@@ -166,8 +182,8 @@ def work(
     rows: Callable[[], Rows],
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Let eight processes of `module` work on `target`, and judge what they did."""
-    with crowd(module, target, folder, environment or {}, seconds) as made:
+    """Let eight processes that are `kind` work on `target`, and judge what they did."""
+    with crowd(kind, target, folder, environment or {}, seconds) as made:
         made.disturb(every, random.Random(7))
         complaints = made.end()
     assert not complaints, complaints[0][-2000:]

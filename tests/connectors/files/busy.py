@@ -1,13 +1,12 @@
-"""A process that appends to, overwrites and reads one directory until it is killed: `busy PATH WORKER SECONDS HISTORY`.
+"""A process that appends to, overwrites and reads one directory until it is killed.
 
-Each line of HISTORY is one event, written before and after each operation. An operation that was not finished when the
-process was killed is run again by the next process of the same worker, with the same transaction pair.
+Each line of its history is one event, written before and after each operation. An operation that was not finished when
+the process was killed is run again by the next process of the same worker, with the same transaction pair.
 """
 
 import json
 import os
 import random
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer
 from spark_channel.connectors.files import log
-from spark_channel.errors import ChannelError, SourceError, SupersededError, TargetError
+from spark_channel.errors import SourceError, SupersededError, TargetError
 from tests.connectors.files.helpers import read, writer_of
 
 ROWS = 3
@@ -47,6 +46,7 @@ class Busy:
         self.until = time.monotonic() + seconds
         self.history = history
         self.random = random.Random(f"{worker}-{os.getpid()}")
+        log._KEPT = 1_000_000  # the history is checked against the order of the log
 
     def note(self, **event: Any) -> None:
         with self.history.open("a") as file:
@@ -113,17 +113,3 @@ class Busy:
                 raise
             seen = []
         self.note(event="read", begun=begun, seen=seen)
-
-
-def main(kind: type[Busy]) -> None:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    try:
-        kind(sys.argv[1], sys.argv[2], float(sys.argv[3]), Path(sys.argv[4])).run()
-    except ChannelError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        raise
-
-
-if __name__ == "__main__":
-    log._KEPT = 1_000_000  # the history is checked against the order of the log
-    main(Busy)

@@ -8,7 +8,7 @@ import pytest
 
 from spark_channel.connectors.files.paths import LOG, locate
 from tests.connectors import history
-from tests.connectors.files.busy import ROWS, rows_of
+from tests.connectors.files.busy import ROWS, Busy, rows_of
 from tests.connectors.files.helpers import leftovers, read, write
 from tests.servers.stores import STORES, object_server
 
@@ -37,7 +37,7 @@ def work(
 ) -> None:
     write("parquet", path, rows_of("none.0").slice(0, 0))
     history.work(
-        "tests.connectors.files.busy", path, folder, seconds, every,
+        Busy, path, folder, seconds, every,
         published=lambda: published(path), rows=lambda: _seen(path), environment=environment,
     )  # fmt: skip
 

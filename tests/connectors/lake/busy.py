@@ -1,4 +1,4 @@
-"""`files.busy` for a lakehouse table: `busy OPTIONS WORKER SECONDS HISTORY`, OPTIONS as JSON, `format` among them."""
+"""`files.busy` for a lakehouse table, whose path is options as JSON, `format` among them."""
 
 import json
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 
 from spark_channel.connectors import Writer, load_reader, load_writer
-from tests.connectors.files.busy import Busy, main
+from tests.connectors.files.busy import Busy
 
-__all__ = ["rows_in"]
+__all__ = ["BusyTable", "rows_in"]
 
 
 def rows_in(options: dict[str, Any]) -> pa.Table:
@@ -25,7 +25,3 @@ class BusyTable(Busy):
 
     def rows(self) -> pa.Table:
         return rows_in(json.loads(self.path))
-
-
-if __name__ == "__main__":
-    main(BusyTable)

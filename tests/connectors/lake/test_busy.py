@@ -23,7 +23,7 @@ from spark_channel.connectors.lake.table import TableState
 from spark_channel.connectors.lake.writer import LakeWriter
 from tests.connectors import history
 from tests.connectors.files.busy import rows_of, staged
-from tests.connectors.lake.busy import rows_in
+from tests.connectors.lake.busy import BusyTable, rows_in
 from tests.servers.stores import ObjectServer, object_server
 
 FORMATS = ("delta", "iceberg")
@@ -92,7 +92,7 @@ def work(options: dict[str, Any], folder: Path, seconds: float, every: float, **
     plan = out.prepare(WriteContext("first"), rows_of("none.0").schema)
     out.commit(plan, staged(out, plan, [rows_of("none.0").slice(0, 0)]))
     history.work(
-        "tests.connectors.lake.busy", json.dumps(options), folder, seconds, every,
+        BusyTable, json.dumps(options), folder, seconds, every,
         published=lambda: _published(options), rows=lambda: _rows(options), **more,
     )  # fmt: skip
 
@@ -100,7 +100,7 @@ def work(options: dict[str, Any], folder: Path, seconds: float, every: float, **
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("form", FORMATS)
 def test_processes_on_a_disk(tmp_path: Path, form: str) -> None:
-    work(_options(form, tmp_path), tmp_path, seconds=15, every=2.5)
+    work(_options(form, tmp_path), tmp_path, seconds=8, every=1.3)
 
 
 @pytest.mark.soak

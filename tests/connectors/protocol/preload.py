@@ -1,5 +1,7 @@
 """What drivers need, imported once in the process that they are forked from."""
 
+import atexit
+import gc
 import importlib
 from importlib.util import find_spec
 
@@ -34,3 +36,8 @@ for _library, _names in _LAKES.items():
 from tests.connectors.firebird import install  # noqa: E402
 
 install()
+
+# Otherwise each fork would go through all of it when it collects garbage, and so copy the memory that it shares.
+gc.collect()
+gc.freeze()
+atexit.register(gc.unfreeze)  # libraries that look for leaks at the end find none

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
@@ -14,16 +15,30 @@ BOTH = pytest.mark.parametrize("commit", ["job", "task"])
 ROWS = pa.table({"id": pa.array([7, 8], pa.int64())})
 
 
-def _reader(pg: Pg, seconds: float) -> threading.Thread:
-    """A session that reads the table in a transaction of so many seconds."""
-    held = threading.Thread(
-        target=pg.psql, args=(f"BEGIN; SELECT count(*) FROM t; SELECT pg_sleep({seconds}); COMMIT",)
-    )
-    held.start()
-    deadline = time.monotonic() + 10
-    while pg.psql("SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass") == "0":
-        assert time.monotonic() < deadline
-    return held
+class _Reader:
+    """A session that reads the table in a transaction of so many seconds, or until it is ended."""
+
+    def __init__(self, pg: Pg, seconds: float) -> None:
+        self._pg = pg
+        self._held = threading.Thread(target=self._read, args=(seconds,))
+        self._held.start()
+        deadline = time.monotonic() + 10
+        while pg.psql("SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass") == "0":
+            assert time.monotonic() < deadline
+
+    def _read(self, seconds: float) -> None:
+        with suppress(RuntimeError):  # it was ended
+            self._pg.psql(f"BEGIN; SELECT count(*) FROM t; SELECT pg_sleep({seconds}); COMMIT")
+
+    def end(self) -> None:
+        self._pg.psql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(%' "
+            "AND pid <> pg_backend_pid()"
+        )
+        self._held.join()
+
+    def join(self) -> None:
+        self._held.join()
 
 
 @BOTH
@@ -31,7 +46,7 @@ def test_queries_of_the_application_wait_no_longer_than_the_lock_is_waited_for(
     pg: Pg, commit: CommitMode
 ) -> None:
     pg.psql("CREATE TABLE t (id bigint); INSERT INTO t VALUES (1)")
-    held = _reader(pg, 7)
+    held = _Reader(pg, 7)
     longest, ended = 0.0, threading.Event()
 
     def query() -> None:
@@ -59,14 +74,14 @@ def test_a_lock_that_is_never_had_is_an_error_that_says_what_to_do(
     pg: Pg, commit: CommitMode, truncate: str
 ) -> None:
     pg.psql("CREATE TABLE t (id bigint); INSERT INTO t VALUES (1)")
-    held = _reader(pg, 12)
+    held = _Reader(pg, 60)
     try:
         with pytest.raises(
             ChannelError, match=r"could not be locked, which an overwrite needs.*'retryTimeout'"
         ):
             pg.write(ROWS, overwrite=True, commit=commit, truncate=truncate, retryTimeout=3)
     finally:
-        held.join()
+        held.end()
     assert pg.psql("SELECT id FROM t ORDER BY id") == "1"
 
 

@@ -228,11 +228,16 @@ def test_an_interrupted_call_ends_its_child(shop: Db, monkeypatch: pytest.Monkey
 
 
 def test_few_children_wait_and_all_end_with_the_program(shop: Db) -> None:
-    sessions = [_session(shop) for _ in range(4)]
+    sessions = [_session(shop) for _ in range(6)]
     children = [session._connection._child._process for session in sessions]  # type: ignore[union-attr]
     for session in sessions:
         session.close()
-    assert len([child for child in children if child.poll() is None]) <= 2
+    waiting = {child.pid for child in children if child.poll() is None}
+    assert len(waiting) == 4
+    again = [_session(shop) for _ in range(4)]
+    assert {session._connection._child._process.pid for session in again} == waiting  # type: ignore[union-attr]
+    for session in again:
+        session.close()
     apart._end_all()
     assert all(child.poll() is not None for child in children)
     program = (
