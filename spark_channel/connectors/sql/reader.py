@@ -20,7 +20,8 @@ from spark_channel.connectors.sql.pieces import Pieces
 from spark_channel.connectors.sql.session import BatchSize, Session
 from spark_channel.connectors.sql.short import Line, ShortStatements
 from spark_channel.connectors.sql.source import ReadSource, read_source
-from spark_channel.connectors.sql.splits import Splitter, split_conditions
+from spark_channel.connectors.sql.splits import Splitter as BaseSplitter
+from spark_channel.connectors.sql.splits import split_conditions
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
@@ -49,7 +50,7 @@ class SqlReader(Reader):
     """
 
     Options: ClassVar[type[ReadOptions]] = SqlReadOptions
-    Splitter: ClassVar[type[Splitter]] = Splitter
+    Splitter: ClassVar[type[BaseSplitter]] = BaseSplitter
     takes_pieces: ClassVar[bool] = False
     """Whether a batch of `short_batches` is all that the server works for until the next one is asked for."""
     options: Any
@@ -88,7 +89,12 @@ class SqlReader(Reader):
 
     def splits(self, session: Session, advice: int) -> list[Split]:
         """The splits, by a session in whatever transaction they are made in."""
-        return self.Splitter(session, self.known(session), self.options, advice).splits()
+        return self.splitter(session, advice).splits()
+
+    def splitter(self, session: Session, advice: int) -> BaseSplitter:
+        made = self.Splitter(session, self.known(session), self.options, advice)
+        made.gently = self.fetch_size != FetchSize()
+        return made
 
     def joined(self, splits: Sequence[Split]) -> Sequence[Split]:
         """One range for a small table. A condition may be slow where few rows meet it: then the ranges stay."""

@@ -38,7 +38,12 @@ class Quantiles:
 
 
 class Splitter:
-    """Makes the splits of one source. A database overrides `ranges` and `quantiles` with what it can do faster."""
+    """Makes the splits of one source. A database overrides `ranges` and `quantiles` with what it can do faster.
+
+    `gently`: the job has a limit, so splits of equal rows are worth less than a short look.
+    """
+
+    gently = False
 
     def __init__(self, session: Session, source: ReadSource, options: SqlReadOptions, advice: int) -> None:
         self.session, self.source, self.options, self.advice = session, source, options, advice

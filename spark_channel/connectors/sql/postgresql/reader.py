@@ -132,10 +132,10 @@ class PostgresReader(SqlReader):
         snapshot = {"snapshot": self._snapshot} if self._snapshot is not None else {}
         return [Split({**split.params, **snapshot}, split.rows, split.nbytes) for split in splits]
 
-    def splits(self, session: Session, advice: int) -> list[Split]:
-        splitter = PostgresSplitter(session, self.known(session), self.options, advice)
-        splitter.held = self._snapshot is not None
-        return splitter.splits()
+    def splitter(self, session: Session, advice: int) -> PostgresSplitter:
+        made = cast(PostgresSplitter, super().splitter(session, advice))
+        made.held = self._snapshot is not None
+        return made
 
     @contextmanager
     def reading(self) -> Iterator[Read]:

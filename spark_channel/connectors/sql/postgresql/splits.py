@@ -1,7 +1,8 @@
 """Splits by a key's quantiles, or by pages under a held snapshot.
 
 Quantiles come from the statistics of ANALYZE where they are fresh, else from a sample of pages, and from all
-rows of what is small, a view or a query. Bounds travel as PostgreSQL's own texts.
+rows of what is small, a view or a query. Under a limit few pages do, so that the server sorts for milliseconds.
+Bounds travel as PostgreSQL's own texts.
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ _PAGES_PER_SPLIT = 1000
 _MIN_SAMPLED_PAGES = 3000
 _MOST_SAMPLED_PAGES = 50_000
 """400 MiB, whose keys the server sorts in seconds. The many splits of a limited job then vary more, by about 20 %."""
+_GENTLE_PAGES, _GENTLE_ROWS = 200, 8
+"""Sampled under a limit, where that many rows are found for each split: the rows of a range may vary by a third."""
 _STALE = 0.05
 
 
@@ -85,17 +88,26 @@ class PostgresSplitter(Splitter):
         return Quantiles([[str(bounds[part * step])] for part in range(1, parts)], int(count), None)
 
     def _from_rows(self, key: Sequence[str]) -> Quantiles:
-        sampled, share = self._sampled()
-        found = self._of_one(sampled, key[0]) if len(key) == 1 else self._of_several(sampled, key)
+        sampled, share = (
+            self._sampled(_GENTLE_PAGES, 4 * _GENTLE_PAGES) if self.gently else (self.source, 1.0)
+        )
+        found = self._found(sampled, key) if share < 1.0 else None
+        if found is None or (found.rows or 0) < _GENTLE_ROWS * self.advice:
+            sampled, share = self._sampled()
+            found = self._found(sampled, key)
         if share == 1.0:
             return found
         return Quantiles(found.bounds, None if found.rows is None else round(found.rows / share), None)
 
-    def _sampled(self) -> tuple[ReadSource, float]:
-        """Some pages of the table, and the share of them; else all rows."""
-        wanted = min(max(_MIN_SAMPLED_PAGES, _PAGES_PER_SPLIT * self.advice), _MOST_SAMPLED_PAGES)
+    def _found(self, sampled: ReadSource, key: Sequence[str]) -> Quantiles:
+        return self._of_one(sampled, key[0]) if len(key) == 1 else self._of_several(sampled, key)
+
+    def _sampled(self, wanted: int | None = None, small: int = _SMALL_PAGES) -> tuple[ReadSource, float]:
+        """Some pages of the table, and the share of them; all rows of one of `small` pages."""
+        if wanted is None:
+            wanted = min(max(_MIN_SAMPLED_PAGES, _PAGES_PER_SPLIT * self.advice), _MOST_SAMPLED_PAGES)
         table = self._table
-        if table is None or table.is_view or table.pages <= max(_SMALL_PAGES, wanted):
+        if table is None or table.is_view or table.pages <= max(small, wanted):
             return self.source, 1.0
         share = wanted / table.pages
         sample = f"{self.source.origin} TABLESAMPLE SYSTEM ({100 * share:.6f}) REPEATABLE (0)"

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from spark_channel.connectors import FetchSize
 from spark_channel.connectors.sql.postgresql.catalog import PgTable
 from spark_channel.connectors.sql.postgresql.session import PgSession
 from spark_channel.connectors.sql.postgresql.splits import PostgresSplitter
@@ -99,6 +100,37 @@ def test_the_many_splits_of_a_limited_job_are_planned_from_as_many_rows_as_few(
         sampled, share = splitter._sampled()
     assert share == 0.005
     assert "TABLESAMPLE SYSTEM (0.5" in sampled.origin
+
+
+def test_a_limited_job_looks_at_few_pages_where_they_say_enough(pg: Pg, asked: list[str]) -> None:
+    """1 100 pages, which are looked at whole without a limit."""
+    pg.psql(
+        "CREATE TABLE t (id bigint PRIMARY KEY, pad text) WITH (autovacuum_enabled = off);"
+        "INSERT INTO t SELECT g, repeat('x', 380) FROM generate_series(1, 20000) g ORDER BY hashint4(g)"
+    )
+    pages = int(pg.psql("SELECT pg_relation_size('t') / 8192"))
+    assert 1_000 < pages < 4_096
+
+    def planned(where: str | None = None) -> tuple[list[int], list[bool]]:
+        asked.clear()
+        reader = pg.reader("t", **({} if where is None else {"where": where}))
+        reader.fetch_size = FetchSize(rows=5_000)
+        schema = reader.schema()
+        splits = reader.split(8)
+        ids = [row for split in splits for batch in reader.read(split) for row in batch.column(0).to_pylist()]
+        assert schema.names == ["id", "pad"]
+        assert len(ids) == len(set(ids))
+        assert len(ids) == int(pg.psql(f"SELECT count(*) FROM t WHERE {where or 'true'}"))
+        looked = ["TABLESAMPLE" in sql for sql in asked if "PERCENTILE_DISC" in sql.upper()]
+        return [split.rows or 0 for split in splits], looked
+
+    sizes, looked = planned()
+    assert looked == [True]
+    assert len(sizes) == 8
+    assert sum(sizes) == pytest.approx(20_000, rel=0.5)
+    sizes, looked = planned("id % 100 = 0")  # of which 200 pages do not hold enough
+    assert looked == [True, False]
+    assert sum(sizes) == 200
 
 
 def test_stale_statistics_are_not_trusted(pg: Pg, asked: list[str]) -> None:
