@@ -51,7 +51,9 @@ class Spread(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         name = self._next_file(node)
-        assert name is not None
+        if name is None:  # as when a run has few files, or only such with Spark
+            node.shutdown()
+            return
         if self._has_spark(name):
             self._had_spark.add(node)
         self.workqueue.move_to_end(name, last=False)

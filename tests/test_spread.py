@@ -114,3 +114,13 @@ def test_the_last_files_are_not_kept_by_a_process_that_is_busy() -> None:
     assert len(one.sent) == 3
     made.mark_test_complete(one, one.sent[1])
     assert len(one.sent) == 9
+
+
+def test_few_files_with_spark_alone_are_run_by_few_processes() -> None:
+    tests = ids_of(a=3, spark_a=3, spark_b=3, spark_c=3, spark_d=3, spark_e=3)
+    made, nodes = spread(5, 2, tests)
+    run(made, nodes, tests)
+    assert sorted(test for node in nodes for test in node.begun) == sorted(tests)
+    made, nodes = spread(4, 1, ids_of(spark_a=3, spark_b=3, spark_c=3))
+    run(made, nodes, tests[3:12])
+    assert sum(len(node.begun) for node in nodes) == 9

@@ -9,9 +9,10 @@ from typing import Self
 
 from spark_channel.limits import Sample
 
-__all__ = ["Health", "Naps", "RowCost"]
+__all__ = ["Health", "Naps", "RowCost", "seconds_per_row"]
 
-_SEEN = 32
+_SEEN, _ENOUGH = 8, 4
+_LEAST_ROWS, _LEAST_PART = 50, 0.25
 
 
 class Health(ABC):
@@ -61,23 +62,31 @@ class Naps:
         return [each - self._least for each in found]
 
 
+def seconds_per_row(rows: int, seconds: float, way: float) -> float | None:
+    """How long a system worked for a row of a statement that took `seconds`, of which the way there and back is `way`.
+
+    None = that cannot be told: there are too few rows, or the way took most of the time.
+    """
+    worked = seconds - way
+    return worked / rows if rows >= _LEAST_ROWS and worked >= _LEAST_PART * seconds else None
+
+
 class RowCost:
     """How long a system works for one row, as the statements of this process see it; for `Sample.row_seconds`.
 
-    Any thread may `add`. The least counts, an eighth of the last statements aside: a busy system, and a busy client,
-    take longer for the same work.
+    Any thread may `add`. The median of the last statements counts: some meet a busy system, or a busy client.
     """
 
     def __init__(self) -> None:
         self._seen: deque[float] = deque(maxlen=_SEEN)
 
-    def add(self, seconds: float) -> None:
-        """A row of a statement took so long, without the way to the system and back."""
-        if seconds > 0:
+    def add(self, seconds: float | None) -> None:
+        """What a row of one statement cost; None = not known."""
+        if seconds:
             self._seen.append(seconds)
 
     @property
     def seconds(self) -> float:
-        """0.0 = not known yet."""
+        """0.0 = not known yet: the first statements are not like the others."""
         seen = sorted(self._seen.copy())
-        return seen[len(seen) // 8] if seen else 0.0
+        return seen[(len(seen) - 1) // 2] if len(seen) >= _ENOUGH else 0.0

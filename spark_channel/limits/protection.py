@@ -35,8 +35,8 @@ _ABOVE_PER_SECOND = 0.03
 _SPEED_SECONDS = 2.0
 _RELEARN_SECONDS = 2.0
 _WORK = "work"
-_USED = 0.8
-"""The part of the speed which the job uses when it is the speed that holds it."""
+_USED = 0.7
+"""The part of the speed that its work allows which a job reaches when that holds it: what a row costs varies."""
 _AHEAD = 4.0
 """So many times what is used may be allowed: the speed is the mean of two seconds, in which it doubles."""
 _LONGEST_STEP = 1.0
@@ -311,14 +311,18 @@ class Protection:
 
     @property
     def _least(self) -> float:
-        return max(LEAST_ROWS, LEAST_PART * self._best)
+        return max(LEAST_ROWS, LEAST_PART * self._capped(self._best))
 
     @property
     def _is_least(self) -> bool:
         return self._rows <= self._capped(self._least)
 
     def _capped(self, rows: float) -> float:
-        return min(rows, self._most_rows or math.inf, *(most for _, most in self._working()))
+        return min(rows, self._most, *(most for _, most in self._working()))
+
+    @property
+    def _most(self) -> float:
+        return math.inf if self._most_rows is None else self._most_rows
 
     def _working(self) -> list[tuple[str, float]]:
         """Each side's name, and the rows per second at which it works for the job as much as it may."""
@@ -334,7 +338,7 @@ class Protection:
     def _at_work(self) -> _Trouble | None:
         """The side whose work is what holds the speed, while the job uses that."""
         name, most = min(self._working(), key=lambda each: each[1], default=("", math.inf))
-        if most > min(self._rows, self._most_rows or math.inf) or self._speed() < _USED * most:
+        if most > self._most or min(self._rows, self._speed()) < _USED * most:
             return None
         used = shown(_WORK, most * self._sides[name].row_seconds)
         return _Trouble(name, _WORK, f"{name}'s work {used}", hard=False)
@@ -374,7 +378,7 @@ class Protection:
     def _is_held(self) -> bool:
         """Whether the speed is below where it was before it was too much."""
         goal = self._goal if self._goal is not None else self._rows
-        return self._rows < min(goal, goal if self._most_rows is None else self._most_rows)
+        return self._rows < self._capped(goal)
 
     def _state(self) -> str:
         trouble = self._trouble

@@ -119,6 +119,13 @@ def signal_value(options: Mapping[str, Any], name: str) -> _Signal:
     """
     from spark_channel.connectors import find_connector
 
+    if name == "work":
+        raise OptionError(
+            "'work' is what a job's own statements do: it is a bound of a job's option 'pressure', "
+            "and nothing that a probe can ask a database",
+            option="pressure",
+            got=name,
+        )
     given = {"dbtable": "nothing", **{key.lower(): value for key, value in options.items()}}
     reader, _ = find_connector(given, "reader").reader_with(given)
     health = reader.health()

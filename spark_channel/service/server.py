@@ -277,7 +277,8 @@ class ServiceServer:
 
     def _health(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)
-        wire.fields(body, required=("job", "side", "values", "delays", "missing", "error", "row_seconds"))
+        required = ("job", "side", "values", "delays", "missing", "error")
+        wire.fields(body, required=required, optional=("row_seconds",))
         if body["side"] not in _SIDES:
             raise wire.RequestError(f"side is {' or '.join(_SIDES)}")
         self.limits.observe(wire.identifier(body["job"], "job"), body["side"], sample_from_json(body))

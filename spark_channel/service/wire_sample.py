@@ -41,7 +41,7 @@ def sample_from_json(data: Mapping[str, Any]) -> Sample:
         {name: tuple(_numbers(each)) for name, each in delays.items()},
         tuple(_text(each) for each in missing),
         _text(error),
-        _numbers([data["row_seconds"]])[0],
+        _numbers([data.get("row_seconds", 0.0)])[0],
     )
 
 

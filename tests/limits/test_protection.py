@@ -330,3 +330,40 @@ def test_work_is_not_named_where_something_else_holds_the_speed() -> None:
     lagging.say({LAG: (5.0, 1.0)}, row_seconds=1e-6)
     assert lagging.speed <= 30_000
     assert lagging.protection.holder == "target's replication_lag"
+
+
+def test_a_cost_that_varies_holds_all_the_time_and_is_told_once() -> None:
+    world, holders = World(None), []
+    for number in range(400):
+        world.say(row_seconds=1e-6 * (1 + 0.03 * (number % 7)))
+        holders.append(world.protection.holder)
+    begun = holders.index("target's work")
+    assert set(holders[begun:]) == {"target's work"}
+    assert world.protection.held_seconds["target's work"] > 80
+
+
+def test_a_side_that_may_do_little_obeys_the_other_signals() -> None:
+    """The best speed was twenty times what the job may use now."""
+    world = World(None, bounds={"work": 1.0})
+    for _ in range(60):
+        world.say({LAG: (0.0, 1.0)}, row_seconds=1e-6)
+    assert world.speed == pytest.approx(1_000_000)
+    world.say({LAG: (0.0, 1.0)}, row_seconds=25e-6)
+    for seconds in range(1, 21):
+        world.say({LAG: (seconds + 1.0, 1.0)}, row_seconds=25e-6, seconds=1.0)
+    assert world.speed == pytest.approx(LEAST_PART * 40_000)
+
+
+def test_a_job_that_became_slow_is_not_held_by_its_work() -> None:
+    world = World(None)
+    for _ in range(80):
+        world.say({LAG: (0.0, 1.0)}, row_seconds=1e-6)
+    for _ in range(4):
+        world.say({LAG: (5.0, 1.0)}, row_seconds=1e-6)
+    for _ in range(80):
+        world.say({LAG: (0.0, 1.0)}, row_seconds=1e-6)
+    assert world.protection.holder == "target's work"
+    world.can_do = 40
+    for _ in range(40):
+        world.say({LAG: (0.0, 1.0)}, row_seconds=1e-6)
+    assert world.protection.holder == ""

@@ -8,6 +8,7 @@ statement is spread over three quarters of that time. Where the job waits for th
 from collections import deque
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.health import seconds_per_row
 
 __all__ = ["Pieces"]
 
@@ -86,13 +87,19 @@ class Pieces:
         self._taken += rows
 
     def took(self, rows: int, seconds: float) -> None:
-        """A piece brought `rows` in so many seconds."""
+        """A piece brought `rows` in so many seconds.
+
+        Where the way to the server and back takes most of them, larger pieces must tell what a row costs.
+        """
         self._taken += rows
         if rows < min(_LEAST_ROWS, self.rows):
             return
-        self._row_seconds.append(max(seconds - self._empty_seconds, seconds / 4) / rows)
-        least = self.row_seconds
-        fitting = int(self._burst_seconds / least) if least else _MOST_ROWS
+        cost = seconds_per_row(max(rows, _LEAST_ROWS), seconds, self._empty_seconds)
+        if cost is not None:
+            self._row_seconds.append(cost)
+        fitting = _MOST_ROWS
+        if least := self.row_seconds:
+            fitting = int(self._burst_seconds / least)
         self._rows = max(_LEAST_ROWS, min(fitting, 2 * self._rows, _MOST_ROWS))
 
     def handed_on(self, rows: int, inside: float, outside: float) -> None:

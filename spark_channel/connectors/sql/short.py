@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, Self, cast
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors.health import RowCost
+from spark_channel.connectors.health import RowCost, seconds_per_row
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.keyset import Keyset
@@ -156,6 +156,7 @@ class ShortStatements:
         self._made: StatementSize | None = None
         self._retry = Retry(retry_seconds, what=f"reading {keyset.source.label}", clock=clock)
         self._before = 0
+        self._empty_seconds = 0.0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """In the source's schema.
@@ -210,7 +211,8 @@ class ShortStatements:
                 else:
                     seconds = self._clock.now() - begun - taken.rested
                     size.took(asked, taken.rows, taken.nbytes, seconds)
-                    self._reader.row_cost.add((pieces or size).row_seconds)
+                    cost = seconds_per_row(taken.rows, seconds, self._empty_seconds)
+                    self._reader.row_cost.add(cost if pieces is None else pieces.row_seconds)
                 return asked, taken
 
         return self._retry.call(once, self._passes)
@@ -226,16 +228,20 @@ class ShortStatements:
                 begun = self._clock.now()
                 session.rows(nothing)
                 empty.append(self._clock.now() - begun)
+            self._empty_seconds = min(empty, default=0.0)
             if in_pieces and self._line.pieces is None:
                 self._line.pieces = Pieces(
-                    self._burst_seconds, seconds=self._seconds, empty_seconds=min(empty), clock=self._clock
+                    self._burst_seconds,
+                    seconds=self._seconds,
+                    empty_seconds=self._empty_seconds,
+                    clock=self._clock,
                 )
             self._made = StatementSize(
                 self._reader.batch_size(self._split),
                 int(self._split.params.get("row_bytes") or 0),
                 seconds=self._seconds,
                 burst_seconds=0.0 if in_pieces else self._burst_seconds,
-                empty_seconds=min(empty, default=0.0),
+                empty_seconds=self._empty_seconds,
             )
         return self._made
 

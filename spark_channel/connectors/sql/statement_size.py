@@ -11,7 +11,7 @@ from spark_channel.connectors.sql.session import BatchSize
 
 __all__ = ["StatementSize"]
 
-_SEEN = 16
+_SEEN, _LEAST_ROWS = 16, 50
 _LEAST_SHARE = 32
 """Bursts are cut to this part of the limit's half second at most: each statement costs a server about 0.5 ms."""
 
@@ -41,11 +41,6 @@ class StatementSize:
         self._row_seconds: deque[float] = deque(maxlen=_SEEN)
         self.rows = self._allowed(width)
 
-    @property
-    def row_seconds(self) -> float:
-        """How long the server works for a row; 0.0 = not known."""
-        return min(self._row_seconds, default=0.0)
-
     def took(self, asked: int, came: int, nbytes: int, seconds: float) -> None:
         """A statement for `asked` rows returned `came` in so many seconds."""
         rows = self.rows
@@ -55,8 +50,8 @@ class StatementSize:
             rows *= 2
         # Half of the width: what was estimated of a row is not exact, and is what the most bytes were made from.
         allowed = self._allowed(nbytes // came // 2 if came else 0)
-        if came:
-            self._row_seconds.append(max(0.0, seconds - self._empty_seconds) / came)
+        if came >= min(_LEAST_ROWS, asked) and seconds > self._empty_seconds:
+            self._row_seconds.append((seconds - self._empty_seconds) / came)
         self.rows = max(1, min(rows, allowed, self._burst(allowed)))
 
     def ended(self, asked: int, came: int) -> None:
@@ -65,7 +60,7 @@ class StatementSize:
         self.rows = max(1, min(self._ceiling, asked // 4))
 
     def _burst(self, allowed: int) -> int:
-        least = self.row_seconds
+        least = min(self._row_seconds, default=0.0)
         if not self._burst_seconds or not least:
             return allowed
         return max(int(self._burst_seconds / least), allowed // _LEAST_SHARE)

@@ -58,7 +58,7 @@ def test_postgresql_says_how_it_is(replicated: tuple[PostgresServer, PostgresSer
     )
     assert sample.values["replication_lag"][0] < 1
     assert not sample.missing
-    assert len(sample.delays["wakeup"]) == 10
+    assert len(sample.delays["wakeup"]) == 20
     assert all(0 <= each < 1 for each in sample.delays["wakeup"])
     assert all(0 < each < 1 for each in sample.delays["latency"])
     with _health(standby.login, role) as health:
@@ -168,6 +168,8 @@ def test_a_probe_takes_a_signal_by_its_name(replicated: tuple[PostgresServer, Po
         measure()
     with pytest.raises(OptionError, match="reports no health signals"):
         signal_value({"url": "sqlite:/tmp/none.db"}, "replication_lag")
+    with pytest.raises(OptionError, match="a job's own statements"):
+        signal_value(login, "work")
     pressed: list[str] = []
     probe = Probe(signal_value(login, "wakeup"), -1.0, seconds=0.1, what="wakeup")
     probe.start(lambda factor, text: pressed.append(text))

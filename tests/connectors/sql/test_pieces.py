@@ -1,5 +1,7 @@
 """The pieces of a limited statement: how large they are, and when they are asked for."""
 
+import pytest
+
 from spark_channel.connectors.sql.pieces import Pieces
 from spark_channel.testing import VirtualClock
 
@@ -55,6 +57,14 @@ def test_the_way_to_the_server_is_not_its_work() -> None:
     reader = _Reader(20_000, 0.000004, empty=0.0005)
     reader.run(40)
     assert max(reader.sizes) == 250
+
+
+@pytest.mark.parametrize("way", [0.001, 0.002, 0.005, 0.02])
+def test_a_long_way_makes_pieces_no_smaller_and_rows_no_dearer(way: float) -> None:
+    reader = _Reader(20_000, 0.000_000_5, empty=way)
+    reader.run(40)
+    assert max(reader.sizes) >= 1_000
+    assert reader.pieces.row_seconds in (0.0, pytest.approx(0.000_000_5))
 
 
 def test_a_busy_server_does_not_make_pieces_small() -> None:

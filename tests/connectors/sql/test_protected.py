@@ -118,11 +118,10 @@ def test_a_copy_finds_its_speed_in_short_statements_and_brings_each_row_once(fil
 
 
 def test_the_jobs_own_work_holds_it_and_is_named(filled: PostgresServer) -> None:
-    copy = Copy(filled, protect="auto", pressure="work<0.003", rows=12_000)
+    copy = Copy(filled, protect="auto", pressure="work<0.002", rows=30_000)
     report = copy.run()
-    assert filled.psql("SELECT count(*), count(DISTINCT id) FROM copy") == "12000|12000"
+    assert filled.psql("SELECT count(*), count(DISTINCT id) FROM copy") == "30000|30000"
     assert {name.partition("'s ")[2] for name in report.held} >= {"work"}
-    assert any("'s work 0.003 of a core" in each.pressure for each in copy.statuses)
     assert "work" in str(report)
 
 

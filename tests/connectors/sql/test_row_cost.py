@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from spark_channel.connectors import FetchSize, Reader, WriteContext, Writer
-from spark_channel.connectors.health import RowCost
+from spark_channel.connectors.health import RowCost, seconds_per_row
 from spark_channel.limits import Meter
 from spark_channel.options import CommitMode
 from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, TransferWork
@@ -24,19 +24,27 @@ TABLES = (
 )
 
 
-def test_the_least_counts_but_for_an_eighth() -> None:
+def test_the_median_counts_once_there_are_some() -> None:
     cost = RowCost()
-    assert cost.seconds == 0.0
-    for seconds in (0.0, 3.0, 1.0, 2.0, *[9.0] * 7):
+    for seconds in (9.0, 0.0, None, 1.0, 2.0):
         cost.add(seconds)
-    assert cost.seconds == 2.0
+    assert cost.seconds == 0.0
+    cost.add(1.5)
+    assert cost.seconds == 1.5
 
 
 def test_a_cost_that_changed_is_forgotten() -> None:
     cost = RowCost()
-    for seconds in [1.0] * 40 + [5.0] * 40:
+    for seconds in [1.0] * 40 + [5.0] * 8:
         cost.add(seconds)
     assert cost.seconds == 5.0
+
+
+def test_few_rows_and_a_long_way_tell_nothing() -> None:
+    assert seconds_per_row(49, 1.0, 0.0) is None
+    assert seconds_per_row(100, 0.010, 0.008) is None
+    assert seconds_per_row(100, 0.010, 0.005) == pytest.approx(0.00005)
+    assert seconds_per_row(100, 0.010, 0.020) is None
 
 
 def test_threads_may_add_while_one_asks() -> None:
@@ -87,7 +95,7 @@ def _assert_known(reader: Reader, writer: Writer, commit: CommitMode) -> None:
     ).run()
     writer.commit(plan, [task.receipt for task in outcome.tasks if task.receipt is not None])
     for each in (reader, writer):
-        assert 0.0 < _row_seconds(each) < 0.001
+        assert 0.0 < _row_seconds(each) < 0.0001
 
 
 def _row_seconds(end: Reader | Writer) -> float:

@@ -46,6 +46,14 @@ def test_the_way_to_the_server_is_not_its_work() -> None:
     assert _run(far, 0.000002, empty=0.05) in range(2_490, 2_511)
 
 
+def test_a_statement_of_few_rows_does_not_say_what_a_row_costs() -> None:
+    size = StatementSize(MOST, 0, seconds=5.0, burst_seconds=0.005, empty_seconds=0.001)
+    assert _run(size, 0.000002, empty=0.001) in range(2_490, 2_511)
+    size.took(size.rows, 3, 300, 0.001_000_03)
+    size.took(size.rows, 3, 300, 0.000_9)
+    assert size.rows in range(2_490, 2_511)
+
+
 def test_a_busy_server_is_not_asked_more_often() -> None:
     """The least that was seen counts: fewer rows a statement are more statements."""
     size = StatementSize(MOST, 0, seconds=5.0, burst_seconds=0.005)

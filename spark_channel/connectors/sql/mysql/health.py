@@ -13,7 +13,7 @@ from spark_channel.limits.signals import most_of
 
 __all__ = ["MysqlHealth"]
 
-_PINGS = 2
+_PINGS = 4
 _WAKEUPS = 10
 _NAP = 0.002
 _RUNNING = "SHOW GLOBAL STATUS LIKE 'Threads_running'"

@@ -2,11 +2,13 @@
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 import pyarrow as pa
 
+from spark_channel.connectors.health import RowCost, seconds_per_row
 from spark_channel.connectors.sql.mysql.encode import assignments, insert_values, load_lines
 from spark_channel.connectors.sql.mysql.session import quoted
 from spark_channel.connectors.sql.mysql.write_session import MysqlWriteSession
@@ -15,6 +17,7 @@ from spark_channel.connectors.sql.target import WriteColumn
 __all__ = ["Loader", "RefusedRowsError"]
 
 _MOST_PACKET = 4 << 20
+_PINGS = 3
 _OF_KEYS = frozenset({1062, 1287})
 """Warnings that a key is in the table (INSERT IGNORE), and that VALUES() is an old word."""
 
@@ -39,7 +42,9 @@ class Loader:
         *,
         exact: bool = True,
         words: tuple[str, str] | None = None,
+        cost: RowCost,
     ) -> None:
+        """Measures the way to the server and back."""
         self._exact = exact
         self._words = words
         self._session = session
@@ -51,6 +56,7 @@ class Loader:
         self._columns = columns
         self._instants = any(_is_instant(column.kind) for column in columns)
         self._local = (session.local_infile if local is None else local) and words is None
+        self._cost, self._way = cost, min(self._ping() for _ in range(_PINGS))
         if not self._local:
             self._packet = min(_MOST_PACKET, session.most_packet // 2)
 
@@ -79,11 +85,20 @@ class Loader:
                 "CHARACTER SET utf8mb4 FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"' ESCAPED BY '' "
                 f"LINES TERMINATED BY '\\n' ({names}){sets}",
                 rows,
+                ways=2,
             )
 
-    def _run(self, sql: str, rows: int) -> None:
+    def _ping(self) -> float:
+        begun = time.monotonic()
+        self._session.rows("SELECT 1")
+        return time.monotonic() - begun
+
+    def _run(self, sql: str, rows: int, *, ways: int = 1) -> None:
+        """`ways`: how often the statement goes to the server and back."""
         with self._session.in_utc() if self._instants else nullcontext():
+            begun = time.monotonic()
             affected, warnings = self._session.affected(sql)
+            self._cost.add(seconds_per_row(rows, time.monotonic() - begun, ways * self._way))
         if warnings and not self._session.lenient:
             if self._words is not None:
                 codes = [int(code) for _, code, _ in self._session.rows("SHOW WARNINGS")]

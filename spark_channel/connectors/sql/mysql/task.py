@@ -60,9 +60,7 @@ class _MysqlTask(SqlTask):
     def store(self, rows: pa.Table, before: int) -> None:
         for batch in rows.combine_chunks().to_batches():
             try:
-                begun = self._clock.now()
                 self._store(batch, before)
-                self._writer.row_cost.add((self._clock.now() - begun) / batch.num_rows)
             except BadValueError as error:
                 raise self._refused(error, before) from None
             except RefusedRowsError as error:
@@ -148,6 +146,7 @@ class StagedWriter(_MysqlTask):
             staged_columns(self._plan.target),
             self._options.local_infile,
             exact=self._exact,
+            cost=self._writer.row_cost,
         )
 
     def _sql(self, table: str) -> str:
@@ -268,6 +267,7 @@ class DirectWriter(_MysqlTask):
             self._options.local_infile,
             exact=self._exact,
             words=self._words,
+            cost=self._writer.row_cost,
         )
 
     @property

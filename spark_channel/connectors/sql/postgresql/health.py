@@ -17,8 +17,7 @@ _NEWS = 170000
 """From this version on `pg_stat_checkpointer` counts checkpoints."""
 _SLOW_SECONDS = 1.0
 """Between two looks at what changes slowly: they cost a server 2 ms each."""
-_PINGS = 2
-_SLEEPS = 10
+_PINGS = 4
 _NAP = 0.0015
 _NEEDS_MONITOR = "needs pg_monitor"
 
@@ -50,8 +49,8 @@ _OWN_LAG = (
     "pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')::float8"
 )
 _ASLEEP = (
-    f"SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep({_NAP})::text, "  # noqa: S608 - numbers of ours
-    f"extract(epoch FROM clock_timestamp())::float8 FROM generate_series(1, {_SLEEPS})"
+    f"SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep({_NAP})::text, "  # noqa: S608 - a number of ours
+    "extract(epoch FROM clock_timestamp())::float8 FROM generate_series(1, 20)"
 )
 """Naps of a session: what is longer than the shortest is a wait for a core, whatever this client's host does.
 

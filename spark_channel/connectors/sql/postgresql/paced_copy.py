@@ -85,7 +85,8 @@ class PacedCopy:
                 part = encode(rows.slice(at, self._fed_rows))
                 session.copy(schema, table, part, self._between(part))
             else:
-                part = encode(rows.slice(at, min(short, _MEASURED_ROWS) if is_fed else short))
+                measured = _MEASURED_ROWS if pieces.row_seconds else pieces.rows
+                part = encode(rows.slice(at, min(short, measured) if is_fed else short))
                 begun = self._clock.now()
                 session.copy(schema, table, part)
                 pieces.took(part.count, self._clock.now() - begun)
