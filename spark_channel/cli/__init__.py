@@ -14,9 +14,8 @@ def main() -> None:
     143 ended by SIGTERM.
     """
     from spark_channel.cli.app import complete
-    from spark_channel.cli.codes import INTERRUPTED, exit_code
+    from spark_channel.cli.codes import INTERRUPTED, TERMINATED, exit_code
     from spark_channel.errors import ChannelError
-    from spark_channel.main_thread import TERMINATED
 
     # Spark starts its Python workers with `python3` from PATH unless it is told otherwise.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -8,8 +8,9 @@ from spark_channel.errors import (
     SchemaError,
     UnsupportedError,
 )
+from spark_channel.main_thread import TERMINATED
 
-__all__ = ["BAD_INPUT", "DONE", "FAILED", "INTERRUPTED", "REFUSED_ROWS", "exit_code"]
+__all__ = ["BAD_INPUT", "DONE", "FAILED", "INTERRUPTED", "REFUSED_ROWS", "TERMINATED", "exit_code"]
 
 DONE, FAILED, BAD_INPUT, REFUSED_ROWS = 0, 1, 2, 3
 INTERRUPTED = 130

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -46,19 +47,20 @@ def _none_left(pg: Pg) -> None:
 
 @contextmanager
 def _most_connections(pg: Pg) -> Iterator[dict[str, int]]:
-    """The most sessions of readers and of writers at one moment, looked at 20 times a second: quick ones are missed."""
+    """The most sessions of readers and of writers at one moment, looked at 50 times a second: quick ones are missed."""
     most = {"read": 0, "write": 0}
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(0.05):
-            for kind in list(most):
-                found = int(
-                    pg.psql(
-                        f"SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'spark-channel {kind}%'"
-                    )
-                )
-                most[kind] = max(most[kind], found)
+        server = pg.server
+        with psycopg.connect(
+            host=str(server.directory), port=server.port, user=server.user, dbname="postgres", autocommit=True
+        ) as connection:
+            while not over.wait(0.02):
+                for kind in list(most):
+                    named = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE %s"
+                    ((found,),) = connection.execute(named, [f"spark-channel {kind}%"]).fetchall()
+                    most[kind] = max(most[kind], found)
 
     thread = threading.Thread(target=watch)
     thread.start()
