@@ -20,6 +20,7 @@ from spark_channel.errors import SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.sql.postgresql.conftest import Pg, run_task
 from tests.connectors.sql.postgresql.test_types import EXACT, hold_equal, make_typed_tables
+from tests.service.helpers import wait_for
 
 _OF_ARROW = {"interval", "mood", "pair", "positive[]", "money", "xml", "jsonpath", '"char"', "int4multirange"}
 """Types whose bytes are not known to mean the same elsewhere."""
@@ -145,7 +146,7 @@ def test_a_value_that_the_table_refuses_is_told(pg: Pg) -> None:
     with pytest.raises(TargetError, match=r"a row is refused.*check constraint"):
         _move(pg)
     assert pg.psql("SELECT count(*) FROM b") == "0"
-    assert pg.server.connections() == 0
+    wait_for(lambda: pg.server.connections() == 0, "the sessions to end")
 
 
 def _rows(reader: PostgresReader) -> Any:

@@ -264,7 +264,7 @@ def test_sessions_end_with_a_copy_that_is_cancelled(spark: SparkSession, pg: Pg,
                 )
         finally:
             canceller.join()
-        _none_left(pg)
+    _none_left(pg)
     assert cancelled
     assert 1 <= most["read"] <= 3
     assert 1 <= most["write"] <= 3
