@@ -143,7 +143,7 @@ def sftp_server(folder: Path) -> Iterator[tuple[int, str]]:
             transport.set_subsystem_handler("sftp", paramiko.SFTPServer, files)
             try:
                 transport.start_server(server=_Login())
-            except (paramiko.SSHException, EOFError):
+            except (paramiko.SSHException, EOFError, OSError):  # the client has gone
                 transport.close()
 
     thread = threading.Thread(target=serve, daemon=True)
