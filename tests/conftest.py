@@ -148,7 +148,7 @@ def pytest_unconfigure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {ROOT / "tests" / name: number for number, name in enumerate(_LONG_FILES)}
-    # Spark's session keeps threads of its own, which tests of threads must not meet: in one process it comes last.
+    # Spark's session keeps its own threads, which tests of threads must not meet: in one process it comes last.
     items.sort(key=lambda item: (_has_spark(item.path), order.get(item.path, len(order))))
     for item in items:
         if item.get_closest_marker("real_time") and not item.get_closest_marker("soak"):

@@ -14,13 +14,13 @@ class Spread(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
     """Files as a whole, in the order of collection.
 
     Tests without Spark mostly wait, and tests with it mostly compute: together they use two cores better than one after
-    the other. Spark's session keeps threads of its own, which tests of threads must not meet: a process that had a file
+    the other. Spark's session keeps its own threads, which tests of threads must not meet: a process that had a file
     with Spark is given none without it any more.
 
     Args:
         has_spark: whether a file has tests with Spark.
         begin_with_spark: how many processes begin with such files. One more takes them when no other file is left: more
-            would compute at once than two cores can. 0: each process takes what comes.
+            would compute at once than two cores can. 0: each process takes the next file.
     """
 
     def __init__(

@@ -62,13 +62,13 @@ class Naps:
         return [each - self._least for each in found]
 
 
-def seconds_per_row(rows: int, seconds: float, way: float) -> float | None:
+def seconds_per_row(rows: int, seconds: float, way: float, *, least_rows: int = _LEAST_ROWS) -> float | None:
     """How long a system worked for a row of a statement that took `seconds`, of which the way there and back is `way`.
 
-    None = that cannot be told: there are too few rows, or the way took most of the time.
+    None = that cannot be told: there are fewer than `least_rows`, or the way took most of the time.
     """
     worked = seconds - way
-    return worked / rows if rows >= _LEAST_ROWS and worked >= _LEAST_PART * seconds else None
+    return worked / rows if rows >= least_rows and worked >= _LEAST_PART * seconds else None
 
 
 class RowCost:

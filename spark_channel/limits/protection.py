@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.limits.gradient import Gradient
-from spark_channel.limits.signals import most_of, shown
+from spark_channel.limits.signals import WORK, most_of, shown
 
 __all__ = ["Held", "Protection", "Sample"]
 
@@ -34,7 +34,6 @@ _SOFT_BACK_PER_SECOND = 0.1
 _ABOVE_PER_SECOND = 0.03
 _SPEED_SECONDS = 2.0
 _RELEARN_SECONDS = 2.0
-_WORK = "work"
 _USED = 0.7
 """The part of the speed that its work allows which a job reaches when that holds it: what a row costs varies."""
 _AHEAD = 4.0
@@ -326,7 +325,7 @@ class Protection:
 
     def _working(self) -> list[tuple[str, float]]:
         """Each side's name, and the rows per second at which it works for the job as much as it may."""
-        bound = self._bounds.get(_WORK, most_of(_WORK) if self._auto else None)
+        bound = self._bounds.get(WORK, most_of(WORK) if self._auto else None)
         if bound is None:
             return []
         return [
@@ -340,8 +339,8 @@ class Protection:
         name, most = min(self._working(), key=lambda each: each[1], default=("", math.inf))
         if most > self._most or min(self._rows, self._speed()) < _USED * most:
             return None
-        used = shown(_WORK, most * self._sides[name].row_seconds)
-        return _Trouble(name, _WORK, f"{name}'s work {used}", hard=False)
+        used = shown(WORK, most * self._sides[name].row_seconds)
+        return _Trouble(name, WORK, f"{name}'s work {used}", hard=False)
 
     def _trouble_began(self, now: float) -> bool:
         """Whether this cut is the first one since the speed had come back."""
@@ -386,7 +385,7 @@ class Protection:
             return ""
         side = self._sides.get(trouble.side)
         now_pressed = side is not None and side.trouble is not None
-        state = "held" if trouble.signal == _WORK else "pressed" if now_pressed else "recovering"
+        state = "held" if trouble.signal == WORK else "pressed" if now_pressed else "recovering"
         return f"{state}: {trouble.text} ({self._rows:.0f} rows/s)"
 
     def _said_of(self, name: str, side: _Side) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-__all__ = ["SIGNALS", "SignalKind", "most_of", "shown"]
+__all__ = ["SIGNALS", "WORK", "SignalKind", "most_of", "shown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +13,9 @@ class SignalKind:
     unit: str = ""
 
 
+WORK = "work"
+"""The one that no system tells: a job knows what its own statements do."""
+
 SIGNALS: dict[str, SignalKind] = {
     "replication_lag": SignalKind(1.0, "s"),
     "xmin_age": SignalKind(10_000_000, "transactions"),
@@ -22,7 +25,7 @@ SIGNALS: dict[str, SignalKind] = {
     "forced_checkpoints": SignalKind(2, "a minute"),
     "history_length": SignalKind(1_000_000),
     "threads_running": SignalKind(32),
-    "work": SignalKind(0.05, "of a core"),
+    WORK: SignalKind(0.05, "of a core"),
     "wakeup": SignalKind(None, "s"),
     "latency": SignalKind(None, "s"),
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.limits import Pressure
+from spark_channel.limits.signals import WORK
 
 if TYPE_CHECKING:
     from spark_channel.connectors import Health
@@ -115,13 +116,13 @@ def signal_value(options: Mapping[str, Any], name: str) -> _Signal:
     are means of some measurements. Its session stays open until `close`, which a `Probe` calls when it stops.
 
     Raises:
-        OptionError: no connector reads that, or it reports no health signals.
+        OptionError: no connector reads that, or it reports no health signals; `work`, which only a job knows.
     """
     from spark_channel.connectors import find_connector
 
-    if name == "work":
+    if name == WORK:
         raise OptionError(
-            "'work' is what a job's own statements do: it is a bound of a job's option 'pressure', "
+            f"{WORK!r} is what a job's own statements do: it is a bound of a job's option 'pressure', "
             "and nothing that a probe can ask a database",
             option="pressure",
             got=name,

@@ -94,7 +94,7 @@ class Pieces:
         self._taken += rows
         if rows < min(_LEAST_ROWS, self.rows):
             return
-        cost = seconds_per_row(max(rows, _LEAST_ROWS), seconds, self._empty_seconds)
+        cost = seconds_per_row(rows, seconds, self._empty_seconds, least_rows=1)
         if cost is not None:
             self._row_seconds.append(cost)
         fitting = _MOST_ROWS

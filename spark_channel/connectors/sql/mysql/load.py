@@ -42,9 +42,9 @@ class Loader:
         *,
         exact: bool = True,
         words: tuple[str, str] | None = None,
-        cost: RowCost,
+        cost: RowCost | None,
     ) -> None:
-        """Measures the way to the server and back."""
+        """With `cost`, which is what rows cost the server, it measures the way there and back."""
         self._exact = exact
         self._words = words
         self._session = session
@@ -56,7 +56,8 @@ class Loader:
         self._columns = columns
         self._instants = any(_is_instant(column.kind) for column in columns)
         self._local = (session.local_infile if local is None else local) and words is None
-        self._cost, self._way = cost, min(self._ping() for _ in range(_PINGS))
+        self._cost = cost
+        self._way = 0.0 if cost is None else min(self._ping() for _ in range(_PINGS))
         if not self._local:
             self._packet = min(_MOST_PACKET, session.most_packet // 2)
 
@@ -98,7 +99,8 @@ class Loader:
         with self._session.in_utc() if self._instants else nullcontext():
             begun = time.monotonic()
             affected, warnings = self._session.affected(sql)
-            self._cost.add(seconds_per_row(rows, time.monotonic() - begun, ways * self._way))
+            if self._cost is not None:
+                self._cost.add(seconds_per_row(rows, time.monotonic() - begun, ways * self._way))
         if warnings and not self._session.lenient:
             if self._words is not None:
                 codes = [int(code) for _, code, _ in self._session.rows("SHOW WARNINGS")]

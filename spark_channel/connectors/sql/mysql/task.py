@@ -146,7 +146,7 @@ class StagedWriter(_MysqlTask):
             staged_columns(self._plan.target),
             self._options.local_infile,
             exact=self._exact,
-            cost=self._writer.row_cost,
+            cost=self._writer.row_cost if self._is_limited else None,
         )
 
     def _sql(self, table: str) -> str:
@@ -267,7 +267,7 @@ class DirectWriter(_MysqlTask):
             self._options.local_infile,
             exact=self._exact,
             words=self._words,
-            cost=self._writer.row_cost,
+            cost=self._writer.row_cost if self._is_limited else None,
         )
 
     @property
