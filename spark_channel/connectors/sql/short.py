@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, Self, cast
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors.health import RowCost, seconds_per_row
+from spark_channel.connectors.health import RowCost, seconds_per_row, way_seconds
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.keyset import Keyset
@@ -31,7 +31,6 @@ __all__ = ["Line", "ShortStatements"]
 
 _log = logging.getLogger(__name__)
 
-_EMPTY_STATEMENTS = 3
 _MOST_BYTES = 16 << 20
 """Rows of one statement that are held; wider rows than were expected end it early."""
 
@@ -220,15 +219,12 @@ class ShortStatements:
     def _size(self) -> StatementSize:
         """Measures the way to the server and back before the first statement."""
         if self._made is None:
-            session, empty = self._line.session(), list[float]()
+            session = self._line.session()
             nothing = self._keyset.source.sql(["1"], ["1 = 0"])
             in_pieces = self._burst_seconds > 0 and self._reader.takes_pieces
             measures = self._burst_seconds and (not in_pieces or self._line.pieces is None)
-            for _ in range(_EMPTY_STATEMENTS if measures else 0):
-                begun = self._clock.now()
-                session.rows(nothing)
-                empty.append(self._clock.now() - begun)
-            self._empty_seconds = min(empty, default=0.0)
+            if measures:
+                self._empty_seconds = way_seconds(lambda: session.rows(nothing), self._clock)
             if in_pieces and self._line.pieces is None:
                 self._line.pieces = Pieces(
                     self._burst_seconds,

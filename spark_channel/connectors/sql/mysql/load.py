@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 
 import pyarrow as pa
 
-from spark_channel.connectors.health import RowCost, seconds_per_row
+from spark_channel.connectors.health import RowCost, seconds_per_row, way_seconds
 from spark_channel.connectors.sql.mysql.encode import assignments, insert_values, load_lines
 from spark_channel.connectors.sql.mysql.session import quoted
 from spark_channel.connectors.sql.mysql.write_session import MysqlWriteSession
@@ -17,7 +17,6 @@ from spark_channel.connectors.sql.target import WriteColumn
 __all__ = ["Loader", "RefusedRowsError"]
 
 _MOST_PACKET = 4 << 20
-_PINGS = 3
 _OF_KEYS = frozenset({1062, 1287})
 """Warnings that a key is in the table (INSERT IGNORE), and that VALUES() is an old word."""
 
@@ -57,7 +56,7 @@ class Loader:
         self._instants = any(_is_instant(column.kind) for column in columns)
         self._local = (session.local_infile if local is None else local) and words is None
         self._cost = cost
-        self._way = 0.0 if cost is None else min(self._ping() for _ in range(_PINGS))
+        self._way = 0.0 if cost is None else way_seconds(lambda: session.rows("SELECT 1"))
         if not self._local:
             self._packet = min(_MOST_PACKET, session.most_packet // 2)
 
@@ -88,11 +87,6 @@ class Loader:
                 rows,
                 ways=2,
             )
-
-    def _ping(self) -> float:
-        begun = time.monotonic()
-        self._session.rows("SELECT 1")
-        return time.monotonic() - begun
 
     def _run(self, sql: str, rows: int, *, ways: int = 1) -> None:
         """`ways`: how often the statement goes to the server and back."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from spark_channel.clock import Clock
-from spark_channel.connectors.health import RowCost
+from spark_channel.connectors.health import RowCost, way_seconds
 from spark_channel.connectors.sql.pieces import Pieces
 from spark_channel.connectors.sql.postgresql.copy_rows import CopyRows
 from spark_channel.errors import TargetError
@@ -22,7 +22,6 @@ __all__ = ["PacedCopy"]
 _log = logging.getLogger(__name__)
 
 _BURST_SECONDS = 0.001
-_EMPTY_STATEMENTS = 3
 _WAYS = 2
 """A COPY goes to the server and back twice."""
 _MEASURED_ROWS = 250
@@ -50,15 +49,11 @@ class PacedCopy:
     def __init__(self, session: Target, cost: RowCost, clock: Clock) -> None:
         """Measures the way to the server and back."""
         self._cost, self._clock = cost, clock
-        empty = []
+        way = 0.0
         try:
-            for _ in range(_EMPTY_STATEMENTS):
-                begun = clock.now()
-                session.rows("SELECT 1")
-                empty.append(clock.now() - begun)
+            way = _WAYS * way_seconds(lambda: session.rows("SELECT 1"), clock)
         except TargetError as error:  # what sends the rows connects again
             _log.debug("the way to the server was not measured: %s", error)
-        way = _WAYS * min(empty, default=0.0)
         self._pieces = Pieces(_BURST_SECONDS, empty_seconds=way, clock=clock)
         self._short_rows = self._fed_rows = 0
 
