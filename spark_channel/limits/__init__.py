@@ -1,6 +1,6 @@
 """Speed limits: buckets and meters for one process, a coordinator and its clients for many. Pure, no I/O.
 
-    Level -> TokenBucket      one rate, for threads that block
+    Level                     one rate: a token bucket with debt
     Level -> Meter            rows and bytes, a `channel.Limiter` for one process
     Coordinator               hands out the grants of one limit        (on the driver's host)
     LeaseLimiter              a `channel.Limiter` that lives on grants  (in every Spark task)
@@ -35,7 +35,6 @@ from spark_channel import lazy
 
 if TYPE_CHECKING:
     from spark_channel.limits.book import LimitBook, marked
-    from spark_channel.limits.bucket import TokenBucket
     from spark_channel.limits.client import LeaseLimiter
     from spark_channel.limits.combined import AllOf
     from spark_channel.limits.coordinator import Coordinator
@@ -109,7 +108,6 @@ __all__ = [
     "Set",
     "StaticShare",
     "Status",
-    "TokenBucket",
     "UnreachablePolicy",
     "decode_reply",
     "decode_request",

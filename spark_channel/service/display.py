@@ -4,7 +4,6 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any, Literal, Protocol, Self, TextIO
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
@@ -70,9 +69,6 @@ class ProgressDisplay:
     INFO, one per job and 30 s, or the same lines on stderr where the program set up no logging. Of a stream
     it shows the last micro-batch. A thread runs while a job does, and for a minute after a stream's last
     batch. A failure to show ends the display, never a job.
-
-    `hush` silences what else writes to the same place: it is called with True before something is shown, and with
-    False when that is written, or its live line is gone.
     """
 
     def __init__(
@@ -81,12 +77,9 @@ class ProgressDisplay:
         *,
         stream: TextIO | None = None,
         clock: Clock | None = None,
-        hush: Callable[[bool], None] | None = None,
     ) -> None:
         self.mode = mode
         self._stream = stream
-        self._hush = hush
-        self._hushed = False
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._wake = threading.Condition()
         self._running: dict[str, JobProgress] = {}
@@ -155,7 +148,6 @@ class ProgressDisplay:
             if view is not None:
                 with contextlib.suppress(ValueError, OSError):  # the stream is closed
                     view.close()
-                self._quiet(False)
 
     def _view(self, stream: TextIO) -> _View:
         mode = choose_mode(stream) if self.mode == "auto" else self.mode
@@ -170,7 +162,6 @@ class ProgressDisplay:
         with self._wake:
             news, self._news = self._news, []
             self._showing = True
-        self._quiet(True)
         for event, progress in news:
             if event == "opened":
                 self._opened(view, progress)
@@ -179,8 +170,6 @@ class ProgressDisplay:
         if lines := self._streams.silent(self._clock.now()):
             view.say(lines)
         view.show(self._lines(view))
-        if view.keeps or self._idle():
-            self._quiet(False)
         with self._wake:
             self._showing = False
             self._wake.notify_all()
@@ -195,11 +184,6 @@ class ProgressDisplay:
             view.show([])
             view.say(lines)
         return False
-
-    def _quiet(self, hushed: bool) -> None:
-        if self._hush is not None and hushed is not self._hushed:
-            self._hushed = hushed
-            self._hush(hushed)
 
     def _idle(self) -> bool:
         return not self._running and self._streams.is_empty()

@@ -17,7 +17,6 @@ from spark_channel.service import ServiceAddress
 from spark_channel.spark.description import described
 from spark_channel.spark.failures import own_error
 from spark_channel.spark.hangup import HangupWatch
-from spark_channel.spark.prompt import Prompt
 from spark_channel.spark.session import context_of, is_local, service_of, session_slots
 from spark_channel.transfers.engine import Attempt, Runner
 
@@ -61,7 +60,7 @@ class SparkEngine:
         return own_error(error)
 
 
-class _SparkTask(Prompt):
+class _SparkTask:
     """Runs a task group in a Spark task; pickled by reference to this class."""
 
     def __init__(self, runner: Runner[Any]) -> None:
@@ -75,7 +74,7 @@ class _SparkTask(Prompt):
         return self._runner.run(group, attempt)
 
 
-class _ByNumber(Prompt):
+class _ByNumber:
     """The same for `mapInArrow`: rows are numbers of groups, and outcomes are bytes."""
 
     def __init__(self, runner: Callable[[TaskGroup], Any], groups: Sequence[TaskGroup]) -> None:

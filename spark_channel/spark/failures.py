@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 from spark_channel import errors
 from spark_channel.errors import ChannelError, JobCancelledError, MissingPackageError
-from spark_channel.spark.profiles import send_no_empty_profile
 
 __all__ = ["is_worker", "own_error", "page_of", "without_traceback"]
 
@@ -52,9 +51,6 @@ def without_traceback() -> Iterator[None]:
             if not getattr(error, "__notes__", None):  # blocks of this kind may be nested
                 error.add_note(f"See {page_of(error)}")
         raise
-    finally:
-        if is_worker():
-            send_no_empty_profile()
 
 
 def page_of(error: ChannelError) -> str:

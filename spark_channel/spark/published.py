@@ -13,7 +13,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.portable import portable
-from spark_channel.spark.unread import leave_unread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +42,6 @@ class PublishedWriter(DataSourceArrowWriter):
         """As text: its class would bring pydantic into each task."""
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> NothingWritten:
-        leave_unread()
         return NothingWritten()
 
     @without_traceback()

@@ -20,7 +20,6 @@ from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.portable import portable
-from spark_channel.spark.prompt import Prompt
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.sent import sent_as_they_come
 from spark_channel.transfers.worker import keep_loaded
@@ -58,7 +57,7 @@ class ChannelPartition(InputPartition):
 
 
 @portable
-class ChannelReader(Prompt, DataSourceReader):
+class ChannelReader(DataSourceReader):
     """Made in a planner process, where `partitions` runs; pickled; `read` runs in executors.
 
     `load` is unique per `load()`. A self-join may plan both its sides, each with its own reader: what

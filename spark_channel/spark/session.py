@@ -20,7 +20,6 @@ from spark_channel.spark.replaced import without_warning
 from spark_channel.spark.ship import ship_wheel
 from spark_channel.spark.slots import slots_of
 from spark_channel.spark.source import ChannelDataSource
-from spark_channel.spark.stage_bar import stage_bar
 from spark_channel.spark.terminated import end_on_sigterm
 from spark_channel.working_directory import WorkingDirectory
 
@@ -306,7 +305,7 @@ def _serve(context: Any) -> None:
     settings = _settings(context, jvm)
     server, display = (
         ServiceServer(settings.host, settings.port, advertise_host=settings.advertise_host, tls=settings.tls),
-        ProgressDisplay(hush=stage_bar(context)),
+        ProgressDisplay(),
     )
     server.slots = lambda: slots_of(context.getConf().get, int(context.defaultParallelism))
     server.jobs.subscribe(_Keeper())

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.sql.datasource import DataSource
 
 from spark_channel.errors import UnsupportedError
-from spark_channel.spark.failures import is_worker, without_traceback
+from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.portable import portable
-from spark_channel.spark.profiles import send_no_empty_profile
 from spark_channel.working_directory import WorkingDirectory, relative_to
 
 if TYPE_CHECKING:
@@ -60,8 +59,6 @@ class ChannelDataSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        if is_worker():
-            send_no_empty_profile()
         self._load = uuid.uuid4().hex[:12]
         """Names this `load()`: Spark makes one object of it, which it pickles for every call below."""
         self._own_schema: StructType | None = None
@@ -124,8 +121,6 @@ class ChannelDataSource(DataSource):
     def streamReader(self, schema: "StructType") -> "ChannelStreamReader":  # noqa: N802
         from spark_channel.spark.stream_read import stream_reader
 
-        if is_worker():
-            send_no_empty_profile()
         # pyspark's runner of streaming sources hides the error behind another one: the traceback is needed
         with relative_to(self.directory or _working_directory()):
             return stream_reader(self.options, schema, self._facts())

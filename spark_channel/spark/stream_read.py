@@ -25,7 +25,6 @@ from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.origins import note_origin
 from spark_channel.spark.portable import portable
-from spark_channel.spark.prompt import Prompt
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.stream_lag import LagWatch
 from spark_channel.transfers.job_limits import JobLimits
@@ -73,7 +72,7 @@ class StreamPartition(InputPartition):
 
 
 @portable
-class ChannelStreamReader(Prompt, DataSourceStreamReader):
+class ChannelStreamReader(DataSourceStreamReader):
     """Offsets are asked for in one process per query; `read` runs on pickled copies in executors.
 
     This class serves Spark 4.0 and 4.1, which have no admission control; see `stream_reader`. A tunnel

@@ -30,7 +30,6 @@ from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.origins import forget_origins, origins_of_task
 from spark_channel.spark.portable import portable
-from spark_channel.spark.prompt import Prompt
 from spark_channel.spark.schema import as_arrow, spark_text_lengths
 from spark_channel.spark.stall_option import refuse_on_stall
 from spark_channel.spark.stream_read import batch_number, query_id
@@ -56,7 +55,7 @@ class StreamMessage(WriterCommitMessage):
 
 
 @portable
-class ChannelStreamWriter(Prompt, _ArrowWriter):  # type: ignore[misc]
+class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
     """Made for every call on the driver's host; what must last is in the messages."""
 
     def __init__(

@@ -17,7 +17,6 @@ from spark_channel.pipeline.pace import Pacer
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, SharedLimitAddress, new_job_id, run_id
 from spark_channel.spark.hangup import HangupWatch
-from spark_channel.spark.prompt import Prompt
 from spark_channel.spark.sent import sent_as_they_come
 from spark_channel.spark.session import is_local, service_of, session_slots
 from spark_channel.transfers.job_limits import JobLimits, is_limited
@@ -85,7 +84,7 @@ def throttle(
     return df.mapInArrow(_Throttle(service, new_job_id(), spec, options, limits.address, share), df.schema)
 
 
-class _Throttle(Prompt):
+class _Throttle:
     """What runs in each Spark task; pickled by reference to this class."""
 
     def __init__(

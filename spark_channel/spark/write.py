@@ -21,7 +21,6 @@ from spark_channel.spark.driver import JobReporter, found_service, on_one_host, 
 from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.portable import portable
-from spark_channel.spark.prompt import Prompt
 from spark_channel.spark.published import PublishedWriter
 from spark_channel.spark.schema import as_arrow, spark_text_lengths
 from spark_channel.spark.stall_option import refuse_on_stall
@@ -55,7 +54,7 @@ class ReceiptMessage(WriterCommitMessage):
 
 
 @portable
-class ChannelWriter(Prompt, DataSourceArrowWriter):
+class ChannelWriter(DataSourceArrowWriter):
     """Made in a planner process and pickled; `write` runs in executors, at least once per partition;
     `commit` and `abort` run in planner processes, with this object or a copy of it.
     """

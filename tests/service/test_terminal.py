@@ -1,7 +1,6 @@
 """The live line on a terminal: a bar, and colours where the terminal has them."""
 
 import io
-import logging
 import re
 
 import pytest
@@ -10,7 +9,6 @@ from spark_channel.progress import Counters, JobProgress, JobSpec, Phase
 from spark_channel.service import ProgressDisplay
 from spark_channel.service.live_line import LiveLine, live_line
 from spark_channel.service.terminal import TerminalView
-from tests.service.helpers import wait_for
 
 LINE = "25 % 250 rows 99.8k/s of 100k/s - waits: limit 71 % source 3 % target 26 % - dirty 0 - ETA 3:20"
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
@@ -95,44 +93,3 @@ def test_a_summary_shows_at_a_glance_how_it_ended(phase: Phase, colour: str) -> 
         progress.enter(phase)
         display.job_closed(progress)
     assert re.search(rf"\x1b\[{colour}m(read|failed)", stream.getvalue())
-
-
-def test_what_else_writes_there_is_silent_while_a_line_is_shown() -> None:
-    stream = Terminal()
-    heard: list[tuple[bool, str]] = []
-    display = ProgressDisplay(
-        "terminal", stream=stream, hush=lambda hushed: heard.append((hushed, stream.getvalue()))
-    )
-    progress = JobProgress("j", JobSpec("read", name="flights"))
-    display.job_opened(progress)
-    wait_for(lambda: "0 rows" in stream.getvalue(), "the live line")
-    assert [each for each, _ in heard] == [True]
-    progress.enter(Phase.DONE)
-    display.job_closed(progress)
-    wait_for(lambda: len(heard) == 2, "the end of the silence")
-    display.close()
-    (first, before), (second, after) = heard
-    assert (first, before) == (True, "")
-    assert not second
-    assert "0 tasks, 0 attempts" in after
-
-
-def test_a_log_silences_it_while_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.getLogger("spark_channel.progress"), "hasHandlers", lambda: False)
-    written: list[tuple[str, bool]] = []
-    silent: list[bool] = [False]
-
-    class Stream(io.StringIO):
-        def write(self, text: str) -> int:
-            written.append((text, silent[-1]))
-            return len(text)
-
-    with ProgressDisplay("log", stream=Stream(), hush=silent.append) as display:
-        progress = JobProgress("j", JobSpec("read"))
-        display.job_opened(progress)
-        wait_for(lambda: len(silent) == 3, "the end of the silence")
-        progress.enter(Phase.DONE)
-        display.job_closed(progress)
-    assert len(written) >= 2
-    assert all(was_silent for _, was_silent in written)
-    assert silent == [False, True, False, True, False]

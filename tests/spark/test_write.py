@@ -1,7 +1,6 @@
 """`df.write.format("channel")`."""
 
 import sqlite3
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,34 +159,6 @@ def test_a_version_that_was_published_is_not_written_again(spark: SparkSession, 
             .options(txnAppId="nightly", txnVersion=7).mode("append").save(str(path))
         )  # fmt: skip
     assert rows(path, "select count(*) from t") == [(50,)]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Spark's socket is left unread on Linux")
-def test_a_published_version_keeps_its_source_from_being_read(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's sockets take some megabytes of each task before it finds the answer; 100 MB a task were to come."""
-    made = tmp_path / "made"
-    made.mkdir()
-
-    def megabytes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = TaskContext.get()
-        assert task is not None
-        batch = pa.record_batch({"id": pa.array(range(10_000)), "text": pa.array(["x" * 100] * 10_000)})
-        for _ in batches:
-            for number in range(100):
-                (made / str(task.taskAttemptId())).write_text(str(number + 1))
-                yield batch
-
-    def save(df: DataFrame) -> None:
-        options = {"dbtable": "t", "txnAppId": "wide", "txnVersion": "1"}
-        df.write.format("channel").options(**options).mode("append").save(str(tmp_path / "x.db"))
-
-    few = numbers(spark, 2)
-    save(few.selectExpr("id", "'x' text"))
-    save(few.mapInArrow(megabytes, "id bigint, text string"))
-    assert rows(tmp_path / "x.db", "select count(*) from t") == [(2,)]
-    counts = [int(path.read_text()) for path in made.iterdir()]
-    assert len(counts) == 2  # no task was tried again
-    assert max(counts) <= 50
 
 
 def test_a_target_without_permission_is_named(spark: SparkSession, tmp_path: Path) -> None:
