@@ -129,22 +129,19 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_caption_has_the_medians_of_the_benchmarks() -> None:
-    page = (
-        (ROOT / "docs" / "benchmarks.md")
-        .read_text(encoding="utf-8")
-        .split("## An application beside a copy")[1]
-    )
+    benchmarks = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    page = benchmarks.split("An application beside a copy\n")[1]
 
     def measured(name: str) -> tuple[float, float]:
-        """The milliseconds, and the last cell, of the row of that name."""
-        (line,) = re.findall(rf"^\| [^|]*{name}[^|]*\|.*\d ms.*$", page, re.MULTILINE)
+        """The milliseconds, and the last cell, of the first row of that name."""
+        line = re.findall(rf"^\| [^|]*{name}[^|]*\|.*\d ms.*$", page, re.MULTILINE)[0]
         ms = re.search(r"([\d.]+) ms", line)
         assert ms is not None
         speed = line.strip("| ").rpartition("|")[2].replace(" ", "")
         return float(ms[1]), float(speed) if speed.isdigit() else 0.0
 
     jdbc, limited = measured("Spark's JDBC source"), measured("40 000 rows/s")
-    rows = re.search(r"while ([\d ]+) rows are copied", page)
+    rows = re.search(r"(\d[\d ]+) rows (?:are copied )?out of", page)
     assert rows is not None
     wanted = HarmFigures(
         3,

@@ -36,7 +36,7 @@ def caption(of: HarmFigures) -> str:
         f"into it. The picture is one of {of.rounds} rounds. Median p99 of all rounds: {of.idle_ms:.2f} ms idle; "
         f"{of.jdbc_ms:.1f} ms beside Spark's JDBC source; {of.limited_ms:.1f} ms beside spark-channel at "
         f"{spaced(of.limit)} rows/s. The price is time: {slow:.0f} s instead of {fast:.0f} s. "
-        "[Method and all results](docs/benchmarks.md#an-application-beside-a-copy).*"
+        "[Method and all results](docs/benchmarks.md).*"
     )
     lines = textwrap.fill(text, 132, break_long_words=False, break_on_hyphens=False)
     return f"![{what}](docs/images/harm.png)\n\n{lines}\n"
