@@ -1,4 +1,4 @@
-"""Move data between systems with Spark without hurting either end.
+"""Copy data with Spark under a speed limit, all or nothing where the target allows it.
 
     spark_channel.register(spark)
     df = spark.read.format("channel").load("flights.csv")

@@ -54,9 +54,9 @@ def test_the_service_listens_where_the_docs_say() -> None:
 
 def test_the_bounds_of_the_service_are_those_of_the_code() -> None:
     strangers, with_tls = http_server._MOST_STRANGERS, http_server._MOST_WITH_TLS
-    assert said("security.md", r"connections without a token \| (\d+), .*? With TLS (\d+),") == [
+    assert said("hardening.md", r"connections without a token \| (\d+), .*? With TLS (\d+),") == [
         strangers,
         with_tls,
     ]
-    assert said("security.md", r"connections with a token \| ([\d ]+) \|") == [http_server._MOST_CONNECTIONS]
-    assert said("security.md", r"can keep (\d+) connections \(with TLS (\d+)\) busy") == [strangers, with_tls]
+    assert said("hardening.md", r"connections with a token \| ([\d ]+) \|") == [http_server._MOST_CONNECTIONS]
+    assert said("hardening.md", r"can keep (\d+) connections \(with TLS (\d+)\) busy") == [strangers, with_tls]

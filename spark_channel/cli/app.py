@@ -10,7 +10,7 @@ from spark_channel.cli.engine import EngineName
 
 app = typer.Typer(
     name="spark-channel",
-    help="Move data between systems with Spark without hurting either end.",
+    help="Copy data with Spark under a speed limit, all or nothing where the target allows it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -31,7 +31,7 @@ def common(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Move data between systems with Spark without hurting either end."""
+    """Copy data with Spark under a speed limit, all or nothing where the target allows it."""
 
 
 @app.command()
@@ -215,22 +215,26 @@ def check(
 
 @app.command()
 def connectors() -> None:
-    """List the connectors: whether each reads and writes, and which urls and suffixes select it."""
+    """List the connectors: what each reads and writes, what it was tested against, and what selects it."""
     from rich.console import Console
     from rich.table import Table
 
     from spark_channel.connectors.registry import all_connectors
 
-    table = Table("name", "reads", "writes", "recognised by", "what it is")
+    table = Table("name", "reads", "writes", "maturity", "tested against", "recognised by", "what it is")
     for found in all_connectors():
         marks = [f"{scheme}:" for scheme in found.schemes] + [f"*{suffix}" for suffix in found.suffixes]
         table.add_row(
             found.name,
             "yes" if found.reader else "-",
             "yes" if found.writer else "-",
+            found.maturity,
+            found.tested or "not declared",
             " ".join(marks),
             found.about,
         )
+        for more in found.also:
+            table.add_row("", "", "", more.maturity, more.tested, "", more.system)
     Console().print(table)
 
 

@@ -9,22 +9,26 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from spark_channel import lazy
 from spark_channel.connectors.contracts import Reader, Writer
 from spark_channel.errors import MissingPackageError, OptionError
-from spark_channel.options import Options
+from spark_channel.options import CommitMode, Options
 
 __all__ = [
+    "AlsoReaches",
     "AsDatax",
     "Connector",
+    "Delivery",
+    "Maturity",
     "all_connectors",
     "connector_names",
+    "experiment_remark",
     "find_connector",
     "has_third_parties",
     "hidden_options",
@@ -53,6 +57,28 @@ class AsDatax:
 
 _SERVER = {"convert": "lenient", "ledger": "optional"}
 
+Maturity = Literal["stable", "preview", "experimental"]
+"""What the tests ran against. "stable": the system itself. "preview": what stands for it (an emulator, an old release,
+its engine without its server, another product that speaks its protocol), or a part of what the connector reaches.
+"experimental": only servers written for the tests, or nothing."""
+
+Delivery = Literal["once", "once in a run", "at least once"]
+"""How often the target gets a row. "once": however often a task runs, and a job with a transaction id. "once in a run":
+however often a task runs; a job that runs again adds its rows again. "at least once": also a task that runs again."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlsoReaches:
+    """A system or a place that a connector reaches as well, with less proof or another delivery.
+
+    `delivery` {} = that of the connector.
+    """
+
+    system: str
+    maturity: Maturity
+    tested: str
+    delivery: Mapping[CommitMode, Delivery] = field(default_factory=dict)
+
 
 @dataclass(frozen=True, slots=True)
 class Connector:
@@ -67,6 +93,9 @@ class Connector:
     options with which it behaves as DataX does. `secrets`, the options that are `Secret`, and `Url`s except paths:
     Spark's plans and event logs hide them. `feed`, the option of its change feed, or a text; () = it has none.
     `keeps`: the target exists after a write, so that `errorIfExists` checks it.
+
+    `maturity`, and what it was `tested` against, in a few words; "" = not declared. `delivery`: what each commit mode
+    that the writer takes promises. `also`: what else it reaches.
     """
 
     name: str
@@ -83,6 +112,10 @@ class Connector:
     secrets: tuple[str, ...] = ()
     feed: tuple[str, ...] = ()
     keeps: bool = True
+    maturity: Maturity = "experimental"
+    tested: str = ""
+    delivery: Mapping[CommitMode, Delivery] = field(default_factory=dict)
+    also: tuple[AlsoReaches, ...] = ()
 
     def _load(self, target: str | None, half: str) -> Any:
         if target is None:
@@ -120,7 +153,24 @@ class Connector:
 
 
 _FILES = "spark_channel.connectors.files"
-_OF_FILES: dict[str, Any] = {"feed": ("files that arrive",), "secrets": ("storageOptions",)}
+_ONCE: Mapping[CommitMode, Delivery] = {"job": "once", "task": "once"}
+_ONCE_BY_JOB: Mapping[CommitMode, Delivery] = {"job": "once"}
+_AT_LEAST_ONCE: Mapping[CommitMode, Delivery] = {"task": "at least once"}
+_OF_FILES: dict[str, Any] = {
+    "feed": ("files that arrive",),
+    "secrets": ("storageOptions",),
+    "maturity": "stable",
+    "tested": "files on a disk",
+    "delivery": _ONCE,
+    "also": (
+        AlsoReaches("files on S3, GCS, Azure", "preview", "emulators of the stores"),
+        AlsoReaches("files on HDFS", "preview", "Hadoop 2.7.4, without Kerberos"),
+        AlsoReaches(
+            "files over SFTP, FTP", "preview", "paramiko's and pyftpdlib's servers, without streams",
+            delivery={"job": "at least once"},
+        ),
+    ),
+}  # fmt: skip
 _CURSOR = "cursorColumn"
 _BUILT_IN = (
     Connector(
@@ -153,12 +203,14 @@ _BUILT_IN = (
         "spark_channel.connectors.sql.sqlite:SqliteWriter",
         schemes=("sqlite",), suffixes=(".db", ".sqlite", ".sqlite3"), about="SQLite databases",
         dialect="sqlite", datax=("sqlite3", "sqlite"), secrets=("url",), feed=(_CURSOR,),
+        maturity="stable", tested="SQLite 3.40", delivery=_ONCE,
     ),
     Connector(
         "duckdb", "spark_channel.connectors.sql.duckdb:DuckdbReader",
         "spark_channel.connectors.sql.duckdb:DuckdbWriter",
         schemes=("duckdb",), suffixes=(".duckdb", ".ddb"), about="DuckDB databases", needs=("duckdb",),
         dialect="duckdb", secrets=("url",), feed=(_CURSOR,),
+        maturity="stable", tested="DuckDB 2.0", delivery=_ONCE_BY_JOB,
     ),
     Connector(
         "postgresql", "spark_channel.connectors.sql.postgresql:PostgresReader",
@@ -167,6 +219,7 @@ _BUILT_IN = (
         needs=("adbc_driver_postgresql", "asyncpg", "psycopg", "numpy"),
         port=5432, dialect="postgres", datax=("postgresql",), secrets=("url", "password", "sslpassword"),
         feed=(_CURSOR, "slot"), as_datax=AsDatax(writer=_SERVER, texts={"timestampsAs": "local"}),
+        maturity="stable", tested="PostgreSQL 15", delivery=_ONCE,
     ),
     Connector(
         "mysql", "spark_channel.connectors.sql.mysql:MysqlReader",
@@ -180,6 +233,8 @@ _BUILT_IN = (
             own_mode={"sqlMode": "session"},
             modes={word: {"duplicates": word.rpartition(" ")[2]} for word in ("update", "replace", "insert ignore")},
         ),
+        maturity="stable", tested="MariaDB 10.11", delivery=_ONCE,
+        also=(AlsoReaches("MySQL", "preview", "only MariaDB, and constructed events of MySQL's binary log"),),
     ),
     Connector(
         "clickhouse", "spark_channel.connectors.sql.clickhouse:ClickhouseReader",
@@ -187,59 +242,84 @@ _BUILT_IN = (
         schemes=("clickhouse",), about="ClickHouse, over HTTP", needs=("clickhouse_connect",),
         port=8123, dialect="clickhouse", datax=("clickhouse",), secrets=("url", "password"),
         as_datax=AsDatax(texts={"timestampsAs": "local"}),
+        maturity="preview", tested="ClickHouse's engine 26.9 (chdb), without its server", delivery=_AT_LEAST_ONCE,
     ),
     Connector(
         "adbc", "spark_channel.connectors.sql.adbc:AdbcReader",
         "spark_channel.connectors.sql.adbc:AdbcWriter",
         about="any database with an ADBC driver", secrets=("password", "uri", "driverOptions"),
+        maturity="preview", tested="the drivers of SQLite and PostgreSQL; no other was run", delivery=_ONCE,
     ),
     Connector(
         "delta", "spark_channel.connectors.delta:DeltaReader", "spark_channel.connectors.delta:DeltaWriter",
         about="Delta Lake tables", needs=("deltalake", "obstore"), datax=("delta",), secrets=("storageOptions",),
         feed=("new versions",),
+        maturity="stable", tested="deltalake 1.6, tables on a disk", delivery=_ONCE_BY_JOB,
+        also=(
+            AlsoReaches("Delta tables on S3, GCS, Azure", "preview", "emulators of the stores"),
+            AlsoReaches("tables of Unity Catalog", "experimental", "a server written for the tests"),
+        ),
     ),
     Connector(
         "iceberg", "spark_channel.connectors.iceberg:IcebergReader",
         "spark_channel.connectors.iceberg:IcebergWriter",
         about="Apache Iceberg tables", needs=("pyiceberg",), datax=("iceberg",), secrets=("catalogProperties",),
         feed=("new snapshots",),
+        maturity="stable", tested="pyiceberg 0.12, a SQL catalog, tables on a disk", delivery=_ONCE_BY_JOB,
+        also=(
+            AlsoReaches("Iceberg tables on S3, GCS, Azure", "preview", "emulators of the stores"),
+            AlsoReaches(
+                "Iceberg's other catalogs", "experimental",
+                "a REST server written for the tests; Glue and Hive were not run",
+            ),
+        ),
     ),
     Connector(
         "elasticsearch", "spark_channel.connectors.elasticsearch:ElasticsearchReader",
         "spark_channel.connectors.elasticsearch:ElasticsearchWriter",
         about="Elasticsearch and OpenSearch indexes", secrets=("url", "password", "apiKey"),
+        maturity="experimental", tested="a server written for the tests", delivery=_AT_LEAST_ONCE,
     ),
     Connector(
         "http", "spark_channel.connectors.http:HttpReader", None,
         about="JSON answers of web services",
         secrets=("url", "password", "token", "params", "body", "headers", "proxy"),
+        maturity="experimental", tested="HTTP servers written for the tests",
     ),
     Connector(
         "mongodb", "spark_channel.connectors.mongodb:MongoReader", "spark_channel.connectors.mongodb:MongoWriter",
         schemes=("mongodb", "mongodb+srv"), about="MongoDB collections", needs=("pymongo",),
         port=27017, secrets=("url", "password"),
+        maturity="experimental", tested="a server written for the tests", delivery=_AT_LEAST_ONCE,
     ),
     Connector(
         "redis", "spark_channel.connectors.redis:RedisReader", "spark_channel.connectors.redis:RedisWriter",
         schemes=("redis", "rediss"), about="keys of Redis and Valkey", needs=("redis",),
         port=6379, secrets=("url", "password"),
+        maturity="stable", tested="Redis 7.0; Valkey was not run",
+        delivery={"job": "once", "task": "at least once"},
     ),
     Connector(
         "kafka", "spark_channel.connectors.kafka:KafkaReader", "spark_channel.connectors.kafka:KafkaWriter",
         about="topics of Apache Kafka", needs=("confluent_kafka",),
         secrets=("password", "sslpassword", "clientProperties"), feed=("new records",),
+        maturity="experimental", tested="librdkafka's mock cluster, and a broker written for the tests",
+        delivery=_AT_LEAST_ONCE,
     ),
     Connector(
         "streamload", None, "spark_channel.connectors.streamload:StreamLoadWriter",
         about="Apache Doris, StarRocks and SelectDB, by Stream Load", secrets=("url", "password"),
+        maturity="experimental", tested="servers written for the tests", delivery={"task": "once in a run"},
     ),
     Connector(
         "generator", "spark_channel.connectors.generator:GeneratorReader", None,
         schemes=("generator",), about="generated rows, for tests and benchmarks",
+        maturity="stable", tested="this process, the only system that it needs",
     ),
     Connector(
         "discard", None, "spark_channel.connectors.discard:DiscardWriter",
         schemes=("discard",), about="counts rows and drops them", keeps=False,
+        maturity="stable", tested="this process, the only system that it needs", delivery=_ONCE,
     ),
 )  # fmt: skip
 
@@ -291,6 +371,20 @@ def all_connectors() -> list[Connector]:
 def connector_names(half: str | None = None) -> list[str]:
     """Names of all connectors; `half` = "reader" or "writer" keeps those that have that half."""
     return sorted(name for name, found in _all().items() if half is None or getattr(found, half))
+
+
+def experiment_remark(connectors: Iterable[Connector]) -> str | None:
+    """What a job that uses `connectors` logs as it starts, if one of them is experimental."""
+    found = {each.name: each.tested for each in connectors if each.maturity == "experimental"}
+    if not found:
+        return None
+    listed = "; ".join(
+        f"{name}, tested only against {tested}"
+        if tested
+        else f"{name}, which does not declare what it was tested against"
+        for name, tested in found.items()
+    )
+    return f"an experimental connector is used: {listed}. Compare target and source before you rely on it"
 
 
 def hidden_options() -> list[str]:

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_channel.connectors import FetchSize, find_connector
+from spark_channel.connectors.registry import experiment_remark
 from spark_channel.errors import ChannelError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split, TaskGroup, assign_fairly
@@ -79,6 +80,8 @@ class ChannelReader(DataSourceReader):
         reader, warnings = connector.reader_with(options)
         for warning in warnings:
             _log.warning(warning)
+        if remark := experiment_remark([connector]):
+            _log.warning(remark)
         self._schema = as_arrow(schema)
         reader.schema_is_own = own_schema
         self._reader = reader.with_schema(self._schema)

@@ -88,6 +88,7 @@ class ChannelStreamReader(DataSourceStreamReader):
         self._positions: Positions | None = None
         self._lag = LagWatch(self._source.feed.waits_seconds)
         self._has_remarked = False
+        self._experiment = self._source.experiment
 
     @without_traceback()
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -148,6 +149,9 @@ class ChannelStreamReader(DataSourceStreamReader):
 
     def _remark(self, splits: Sequence[Split]) -> None:
         """Tell what the reader has to say of them, once a query."""
+        if self._experiment:
+            _log.warning(self._experiment)
+            self._experiment = None
         for remark in () if self._has_remarked else self._source.reader.remarks(splits):
             self._has_remarked = True
             _log.warning(remark)

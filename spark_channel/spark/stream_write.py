@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, find_connector
 from spark_channel.connectors.describe import describe
+from spark_channel.connectors.registry import experiment_remark
 from spark_channel.errors import ChannelError, OptionError, TargetError, UnsupportedError
 from spark_channel.options import WriteOptions
 from spark_channel.progress import JobSpec, Phase
@@ -66,6 +67,7 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
         self._writer, warnings = connector.writer_with(given)
         for warning in warnings:
             _log.warning(warning)
+        self._remark = experiment_remark([connector])
         self._options: WriteOptions = self._writer.options
         _refuse(self._options)
         refuse_on_stall(self._options)
@@ -174,6 +176,8 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        if self._remark and batchId == 0:  # one line a query, though each batch has its own writer
+            _log.warning(self._remark)
         for plan, receipts in _by_job(messages):
             self._writer.commit(plan, receipts)
             rows = sum(receipt.rows for receipt in receipts)

@@ -1,4 +1,4 @@
-"""`transfer`: from source to target inside Spark's Python workers, committed once by the driver."""
+"""`transfer`: from source to target inside Spark's Python workers, published by the driver."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -48,7 +48,8 @@ def transfer(
     `reader` and `writer` are `{"name": connector, **format options}`, or `{"format": Spark format,
     **options}` for any format of Spark; `schema` in a reader is what `spark.read.schema` takes. The rows
     go from one to the other inside the Python process of each Spark task; with a Spark format at either
-    end they go through Spark. The target sees them as after `df.write`: once, whatever is retried.
+    end they go through Spark. Delivery is that of the target's connector, as after `df.write`: once, or at least once;
+    docs/commits.md has a table of targets.
     `writer` may be a list: the source is read once, and each target gets all rows, with its own claim, limit and
     report (`report.targets`). In each, `onSlow` is `block` (the reading waits for it) or `spill` (its rows wait on
     disk, up to `spillBytes`), and `onFailure` is `fail` (the job fails) or `leave` (the others go on).

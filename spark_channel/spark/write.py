@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from spark_channel.clock import utc_now
 from spark_channel.connectors import Receipt, WriteContext, find_connector
 from spark_channel.connectors.describe import describe
+from spark_channel.connectors.registry import experiment_remark
 from spark_channel.errors import ChannelError, DirtyRowsError
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import DirtyPart
@@ -66,6 +67,8 @@ class ChannelWriter(DataSourceArrowWriter):
         self._writer, warnings = connector.writer_with(options)
         for warning in warnings:
             _log.warning(warning)
+        if remark := experiment_remark([connector]):
+            _log.warning(remark)
         self._options: WriteOptions = self._writer.options
         refuse_on_stall(self._options)
         self._started = utc_now()

@@ -13,7 +13,7 @@ from spark_channel.progress.several import one_report
 from spark_channel.transfers.engine import Engine
 from spark_channel.transfers.fan_out_task import FanOutRunner, TargetJob
 from spark_channel.transfers.kept import job_of
-from spark_channel.transfers.plan import OpenedTransfer, open_targets
+from spark_channel.transfers.plan import OpenedTransfer, open_targets, tell_experiments
 from spark_channel.transfers.run import Transfer, job_name
 from spark_channel.transfers.targets import target_options
 from spark_channel.transform import prepare
@@ -37,6 +37,7 @@ def fan_out(engine: Engine, spec: TransferSpec, more: Mapping[str, Any]) -> Tran
             option="format", got=spec.reader.name,
         )  # fmt: skip
     jobs = [target_options(spec, number, more) for number in range(len(spec.targets))]
+    tell_experiments(spec)
     with ExitStack() as held:
         opened = open_targets(spec, jobs, engine.parallelism(), held)
         return _FanOut(engine, spec, opened).run()

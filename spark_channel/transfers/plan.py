@@ -23,13 +23,14 @@ from spark_channel.connectors import (
 )
 from spark_channel.connectors.describe import describe
 from spark_channel.connectors.native import NativeRows
-from spark_channel.connectors.registry import take_schema
+from spark_channel.connectors.registry import experiment_remark, take_schema
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TransferSource
 from spark_channel.planning import (
     Endpoint,
     Split,
+    Target,
     Task,
     TransferPlan,
     TransferSpec,
@@ -60,6 +61,7 @@ __all__ = [
     "open_targets",
     "open_transfer",
     "refuse_existing",
+    "tell_experiments",
 ]
 
 _log = logging.getLogger(__name__)
@@ -404,6 +406,21 @@ def _first_open(end: Endpoint, urls: Sequence[str]) -> str:
         else:
             return url
     raise SourceError(f"none of {len(urls)} urls can be read: {'; '.join(reasons)}")
+
+
+def tell_experiments(spec: TransferSpec) -> None:
+    """Log a line if an end of the transfer has an experimental connector."""
+    ends = [
+        ("reader", spec.reader),
+        *(("writer", each.writer) for each in spec.targets or (Target(spec.writer),)),
+    ]
+    used = [
+        find_connector(_named(half, end.resolve(lambda urls: urls[0])[0], {}), half)
+        for half, end in ends
+        if not end.spark_format
+    ]
+    if remark := experiment_remark(used):
+        _log.warning(remark)
 
 
 def _named(half: str, end: Endpoint, more: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from spark_channel.transfers.plan import (
     begin_transfer,
     open_transfer,
     refuse_existing,
+    tell_experiments,
 )
 from spark_channel.transfers.reason import reason_of
 from spark_channel.transfers.reporter import JobReporter
@@ -47,6 +48,7 @@ def carry_out(engine: Engine, spec: TransferSpec, more: Mapping[str, Any] | None
 
         return fan_out(engine, spec, more or {})
     job = begin_transfer(job_options(spec, more or {}))
+    tell_experiments(spec)
     with ExitStack() as held:
         return Transfer(engine, open_transfer(job, engine.parallelism(), held)).run()
 

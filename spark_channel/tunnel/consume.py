@@ -79,6 +79,8 @@ class Consumer:
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._stream = StreamSource(options)
         self._stream.check(record)
+        if self._stream.experiment:
+            _log.warning(self._stream.experiment)
         settings = self._stream.options
         self._client = TunnelClient(
             store, record, self, tag=settings.client_tag, interval=settings.heartbeat_interval,

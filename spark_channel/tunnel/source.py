@@ -11,6 +11,7 @@ from spark_channel.connectors import Reader, find_connector
 from spark_channel.connectors.contracts import Token
 from spark_channel.connectors.describe import describe
 from spark_channel.connectors.feed import ChangeFeed, FollowsTables
+from spark_channel.connectors.registry import experiment_remark
 from spark_channel.errors import OptionError, TunnelError, UnsupportedError
 from spark_channel.planning import Split
 from spark_channel.tunnel import plain
@@ -40,6 +41,8 @@ _SLOT = "; slot="
 class StreamSource:
     """A source as options describe it: its reader, its feed, and what distinguishes it from other sources.
 
+    `experiment`: what to log once where the connector is experimental.
+
     Raises:
         ChannelError: options that do not fit, or a source without a change feed.
     """
@@ -58,6 +61,7 @@ class StreamSource:
         reader, warnings = connector.reader_with(self.reader_options)
         for warning in warnings:
             _log.warning(warning)
+        self.experiment = experiment_remark([connector])
         self.reader: Reader = reader if schema is None else reader.with_schema(schema)
         self.feed: ChangeFeed = self._feed(connector.name)
         mode = self.options.on_schema_change

@@ -1,6 +1,6 @@
 """What a copy does to an application: its queries on PostgreSQL, while rows are copied out of the server and into it.
 
-    make bench BENCH=harm      (about 12 minutes; it draws docs/images/harm.png and puts it into README)
+    make bench BENCH=harm      (about 12 minutes; draws docs/images/harm.png, and puts it with the medians into README)
 
 The application is pgbench (its TPC-B-like transactions) at a third of what the machine can do (`-R`), in one process
 for the whole benchmark; each latency counts from when the transaction was due. Server and pgbench run on one core,
@@ -34,14 +34,13 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import spark_channel
+from tests.benchmarks.harm_caption import HarmFigures, put_into_readme, spaced
 from tests.benchmarks.harness import Row, print_table
 from tests.servers.postgres import PostgresServer, programs
 
 ROOT = Path(__file__).resolve().parents[2]
 JAR = Path("/usr/share/java/postgresql.jar")
 PICTURE = ROOT / "docs" / "images" / "harm.png"
-README = ROOT / "README.md"
-BEGIN, END = "<!-- picture -->", "<!-- /picture -->"
 SCALE = float(os.environ.get("SPARK_CHANNEL_BENCH_SCALE", "1"))
 ROWS = int(2_000_000 * SCALE)
 LIMIT = 40_000
@@ -314,33 +313,20 @@ def draw(runs: list[Run], out: Path) -> None:
     figure.savefig(out, transparent=True)
 
 
-def _spaced(number: int) -> str:
-    return f"{number:,}".replace(",", " ")
+def figures(rounds: "list[Round]") -> HarmFigures:
+    def median(run: str, figure: str) -> float:
+        return statistics.median(getattr(getattr(each, run), figure) for each in rounds)
 
-
-def put_into_readme(runs: list[Run]) -> None:
-    """Between its marks: the picture, and what it shows, with the figures of this run."""
-    idle, jdbc, fixed, auto = runs
-    text = README.read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN, 1)
-    _, tail = rest.split(END, 1)
-    what = "p99 latency of an application's transactions: idle, beside a Spark JDBC job, and beside spark-channel"
-    alone, limited = (
-        f"{idle.p99:.1f} ms idle",
-        f"{fixed.p99:.1f} ms beside spark-channel at {_spaced(LIMIT)} rows/s",
+    return HarmFigures(
+        rounds=len(rounds),
+        rows=ROWS,
+        limit=LIMIT,
+        idle_ms=median("idle", "p99"),
+        jdbc_ms=median("jdbc", "p99"),
+        limited_ms=median("fixed", "p99"),
+        jdbc_speed=median("jdbc", "rows_per_second"),
+        limited_speed=median("fixed", "rows_per_second"),
     )
-    lines = [
-        f"![{what}](docs/images/harm.png)",
-        "",
-        f"*An application's transactions (pgbench at a third of what its core can do) while {_spaced(jdbc.rows)}",
-        "rows are copied out of its PostgreSQL and into it, by two tasks, with autovacuum off. p99:",
-        f"{alone}; {jdbc.p99:.1f} ms beside Spark's JDBC source; {limited};",
-        f"{auto.p99:.1f} ms with `protect=auto`, which moved {_spaced(round(auto.rows_per_second))} rows/s"
-        + (f" and was ended after {auto.seconds:.0f} s." if auto.rows < ROWS else "."),
-        "`make bench BENCH=harm` measures it and draws the picture.*",
-    ]
-    told = "\n".join([BEGIN, *lines, ""])
-    README.write_text(f"{head}{told}{END}{tail}", encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -403,7 +389,7 @@ def measure() -> tuple[list[Round], float]:
                 bench.idle(),
                 bench.elsewhere(),
                 bench.jdbc(ROWS),
-                bench.transfer(f"spark-channel, {_spaced(LIMIT)} rows/s", ROWS, rows_per_second=LIMIT),
+                bench.transfer(f"spark-channel, {spaced(LIMIT)} rows/s", ROWS, rows_per_second=LIMIT),
                 bench.transfer("spark-channel, protect=auto", ROWS, seconds=50.0, protect="auto"),
             )
             rounds.append(each)
@@ -418,7 +404,7 @@ def main() -> list[Row]:
     middle = sorted(rounds, key=lambda each: each.fixed.p99 / each.idle.p99)[len(rounds) // 2]
     if SCALE >= 1:
         draw(middle.drawn, PICTURE)
-        put_into_readme(middle.drawn)
+        put_into_readme(figures(rounds))
     if kept := os.environ.get("SPARK_CHANNEL_BENCH_OUT"):
         seconds = [
             {run.name: {"p50": run.by_second(0.5)[1], "p99": run.by_second(0.99)[1]} for run in each.drawn}

@@ -1,6 +1,7 @@
 """The command line, as a user types it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,8 @@ def test_connectors_are_listed_with_what_they_do() -> None:
     out = run("connectors")
     assert "sqlite" in out
     assert "*.parquet" in out
+    assert re.search(r"kafka .* experimental .*librdkafka's mock", out)
+    assert re.search(r"mysql .* stable .*MariaDB 10.11.*\n.* preview .*only MariaDB.* MySQL ", out)
 
 
 def test_limits_of_an_idle_host_are_none() -> None:

@@ -8,6 +8,8 @@ from spark_channel.connectors.discard import DiscardWriter
 from spark_channel.errors import TargetError
 from spark_channel.testing import writer_conformance
 
+pytestmark = pytest.mark.real_server("this process", "discard")
+
 
 def test_it_keeps_the_contract() -> None:
     writer_conformance(lambda: load_writer({"writer": "discard"})[0], read_back=None, ledger=False)

@@ -10,6 +10,8 @@ from spark_channel.connectors.generator import GeneratorReader
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.testing import reader_conformance
 
+pytestmark = pytest.mark.real_server("this process", "generator")
+
 ALL_TYPES = (
     "id INT, a TINYINT, b SMALLINT, c INT, d BIGINT, e FLOAT, f DOUBLE, g DECIMAL(38, 18), h DECIMAL(5, 2), "
     "i STRING, j BINARY, k DATE, l TIMESTAMP, m TIMESTAMP_NTZ, n BOOLEAN, o VARCHAR(9)"

@@ -15,6 +15,8 @@ from deltalake import DeltaTable
 from spark_channel.testing import reader_conformance, writer_conformance
 from tests.connectors.delta.helpers import leftovers, reader_of, rows_by_deltalake, write, writer_of
 
+pytestmark = pytest.mark.real_server("deltalake", "delta")
+
 
 def test_the_reader(tmp_path: Path) -> None:
     table = pa.table({"id": range(600), "name": [f"name {n}" for n in range(600)]})

@@ -27,6 +27,8 @@ from tests.jobs.moved import move
 from tests.jobs.test_end_to_end import carry_out
 from tests.servers.redis import PASSWORD, RedisServer, redis_server
 
+pytestmark = pytest.mark.real_server("Redis", "redis")
+
 MOMENT = datetime(2024, 1, 31, 8, 30, tzinfo=UTC)
 
 

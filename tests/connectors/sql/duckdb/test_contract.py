@@ -20,6 +20,8 @@ from spark_channel.testing import reader_conformance, writer_conformance
 from tests.connectors.sql.duckdb.conftest import Duck, run_task
 from tests.connectors.sql.micro_batches import hold_to_once
 
+pytestmark = pytest.mark.real_server("DuckDB", "duckdb")
+
 ROWS = pa.table({"id": range(20_000), "name": [str(number) for number in range(20_000)]})
 PROCESSES = multiprocessing.get_context("forkserver")
 SECONDS = 60.0

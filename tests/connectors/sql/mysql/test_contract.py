@@ -8,6 +8,8 @@ from spark_channel.testing import reader_conformance, writer_conformance
 from tests.connectors.sql.micro_batches import hold_to_once
 from tests.connectors.sql.mysql.conftest import Shop
 
+pytestmark = pytest.mark.real_server("MariaDB", "mysql")
+
 
 def test_the_reader_keeps_its_contract(shop: Shop) -> None:
     shop.sql(

@@ -18,6 +18,8 @@ from tests.connectors.sql.mysql.conftest import Shop, run_task
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import free_port
 
+pytestmark = pytest.mark.real_server("MariaDB", "mysql")
+
 ROWS = pa.table({"id": range(20_000), "name": [str(number) for number in range(20_000)]})
 PROCESSES = multiprocessing.get_context("forkserver")
 SECONDS = 120.0

@@ -8,6 +8,8 @@ from spark_channel.testing import reader_conformance, writer_conformance
 from tests.connectors.sql.micro_batches import hold_to_once
 from tests.connectors.sql.postgresql.conftest import Pg
 
+pytestmark = pytest.mark.real_server("PostgreSQL", "postgresql")
+
 LIMITED = {"rowsPerSecond": "1M", "capacityBytes": "4KiB"}
 
 

@@ -22,6 +22,8 @@ from tests.connectors.sql.postgresql.conftest import Pg, own_schema, run_task
 from tests.servers.postgres import PostgresServer
 from tests.small_disk import small_disk
 
+pytestmark = pytest.mark.real_server("PostgreSQL", "postgresql")
+
 BOTH = pytest.mark.parametrize("commit", ["job", "task"])
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 

@@ -13,6 +13,8 @@ from spark_channel.connectors.sql.sqlite import SqliteWriter
 from spark_channel.options import CommitMode
 from tests.connectors.sql.sqlite.conftest import Db, run_task
 
+pytestmark = pytest.mark.real_server("SQLite", "sqlite")
+
 ROWS = pa.table({"id": range(20_000), "name": [str(number) for number in range(20_000)]})
 PROCESSES = multiprocessing.get_context("forkserver")
 SECONDS = 60.0

@@ -12,6 +12,8 @@ from spark_channel.errors import OptionError, SourceError, TargetError
 from spark_channel.testing import reader_conformance
 from tests.connectors.sql.sqlite.conftest import AsNobody, Db
 
+pytestmark = pytest.mark.real_server("SQLite", "sqlite")
+
 
 @pytest.fixture
 def orders(db: Db) -> Db:

@@ -13,6 +13,8 @@ from spark_channel.options import CommitMode
 from tests.connectors.sql.odd_names import hold_to_names
 from tests.connectors.sql.sqlite.conftest import Db, run_task
 
+pytestmark = pytest.mark.real_server("SQLite", "sqlite")
+
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", None]})
 MORE = pa.table({"id": [4], "name": ["d"]})
 MODES: list[CommitMode] = ["job", "task"]
