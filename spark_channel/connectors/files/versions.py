@@ -49,19 +49,16 @@ class _Version:
             return False
         if self.tag and now.tag:
             return self.tag == now.tag
-        return UNCHANGING in (self.mtime_ns, now.mtime_ns) or _is_same_time(self.mtime_ns, now.mtime_ns)
+        if UNCHANGING in (self.mtime_ns, now.mtime_ns) or self.mtime_ns == now.mtime_ns:
+            return True
+        # Some object stores list a time with its fraction, and give it in whole seconds for a single object.
+        is_whole = now.tag and now.mtime_ns % _SECOND == 0
+        return bool(is_whole) and self.mtime_ns // _SECOND == now.mtime_ns // _SECOND
 
     def __str__(self) -> str:
         if self.tag or self.mtime_ns == UNCHANGING:
             return f"{self.size} bytes{self.tag and ', '}{self.tag}"
         return f"{self.size} bytes, changed at {_time(self.mtime_ns)}"
-
-
-def _is_same_time(one: int, other: int) -> bool:
-    """Some stores list a time with fractions of a second, and tell it in whole seconds for a single file."""
-    if one % _SECOND and other % _SECOND:
-        return one == other
-    return one // _SECOND == other // _SECOND
 
 
 def _time(mtime_ns: int) -> str:
@@ -153,7 +150,7 @@ class PlannedFile:
             )
 
 
-def with_tag(file: SourceFile, opened: pa.NativeFile, login: Login | None) -> SourceFile:
+def with_tag(file: SourceFile, opened: pa.NativeFile | None, login: Login | None) -> SourceFile:
     """`file`, which is open, with its tag.
 
     Raises:

@@ -3,9 +3,10 @@
 Servers without tags (HDFS, SFTP, FTP) show such a replacement only by another time.
 """
 
+import gzip
 import io
 import os
-import threading
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.fs as pafs
 import pyarrow.orc
 import pyarrow.parquet
 import pytest
@@ -27,7 +27,7 @@ from spark_channel.connectors.files.paths import locate
 from spark_channel.connectors.files.reader import FilesReader
 from spark_channel.connectors.files.store import store_of
 from spark_channel.errors import SourceError
-from tests.connectors.files.helpers import FORMATS, read_all, reader_of
+from tests.connectors.files.helpers import FORMATS, read_all, reader_of, write
 from tests.servers.bucket import Bucket, bucket
 from tests.servers.files import PASSWORD, USER, ftp_server, sftp_server
 from tests.servers.stores import object_server
@@ -190,8 +190,7 @@ def test_no_read_returns_rows_of_two_versions(place: Place, form: str) -> None:
     splits = reader.split(4)
     if form != "orc":
         assert len(splits) > 1
-    rows = [numbers_of(reader.read(split)) for split in splits]
-    assert sorted(sum(rows, [])) == numbers_in(2)
+    assert sorted(n for split in splits for n in numbers_of(reader.read(split))) == numbers_in(2)
 
     batches = reader.read(splits[-1])
     next(batches)
@@ -202,3 +201,135 @@ def test_no_read_returns_rows_of_two_versions(place: Place, form: str) -> None:
         with pytest.raises(SourceError, match=f"x {CHANGED} .*{place.shows_identity}.*load\\(\\) it again"):
             list(reader.read(split))
     assert sorted(read_all(place.reader(form)).column("n").to_pylist()) == numbers_in(3)
+
+
+@pytest.fixture
+def objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
+    with bucket() as found:
+        yield found
+
+
+AT = datetime(2026, 1, 1, 0, 0, 0, 250_000, tzinfo=UTC)
+"""A store that lists fractions of seconds, and tells whole seconds of one object."""
+
+
+def test_a_compressed_object_is_read_as_one_version(objects: Bucket) -> None:
+    first, second = (gzip.compress(made("csv", version), 0) for version in (2, 3))
+    assert len(first) == len(second)
+    objects.put("x.csv.gz", first, AT)
+    reader = reader_of("csv", objects.uri("x.csv.gz"))
+    reader.schema()
+    (split,) = reader.split(4)
+    assert sorted(numbers_of(reader.read(split))) == numbers_in(2)
+    batches = reader.read(split)
+    next(batches)
+    objects.put("x.csv.gz", second, AT)
+    with pytest.raises(SourceError, match=CHANGED):
+        list(batches)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_the_splits_are_of_the_version_that_the_columns_came_from(objects: Bucket, form: str) -> None:
+    objects.put("x", made(form, 2), AT)
+    reader = reader_of(form, objects.uri("x"))
+    reader.schema()
+    objects.put("x", made(form, 3), AT)
+    with pytest.raises(SourceError, match=CHANGED):
+        reader.split(4)
+    # It lists again, as a later read does.
+    assert sorted(n for split in reader.split(4) for n in numbers_of(reader.read(split))) == numbers_in(3)
+
+
+@pytest.mark.parametrize("where", ["local", "bucket"])
+def test_a_small_file_among_many_that_is_not_opened_by_the_plan(
+    objects: Bucket, tmp_path: Path, where: str
+) -> None:
+    """The second attempt of a split, in another process, does not read what has replaced the file."""
+
+    def put(number: int, data: bytes) -> None:
+        objects.put(f"a/{number:03}.csv", data, AT)
+        path = tmp_path / f"{number:03}.csv"
+        path.write_bytes(data)
+        os.utime(path, ns=(1, 1))
+
+    for number in range(70):
+        put(number, b"n\n%d\n" % (100 + number))
+    reader = reader_of("csv", tmp_path if where == "local" else objects.uri("a"))
+    schema = reader.schema()
+    splits = reader.split(2)
+    travelled, (first, *_) = pickle.loads(pickle.dumps((reader, splits)))
+    assert numbers_of(travelled.with_schema(schema).read(first))[:2] == [100, 101]
+    put(30, b"n\n999\n")
+    with pytest.raises(SourceError, match=f"030.csv {CHANGED}"):
+        numbers_of(travelled.read(first))
+
+
+def test_requests_to_a_store(objects: Bucket) -> None:
+    """One for each file that the plan does not open, and two for each piece that is read, of which one opens it."""
+    for number in range(70):
+        objects.put(f"a/{number:03}.csv", b"n\n%03d\n" % number, AT)
+    reader = reader_of("csv", objects.uri("a"))
+    reader.schema()
+    objects.asked.clear()
+    splits = reader.split(2)
+    assert [asked.split()[0] for asked in objects.asked] == ["HEAD"] * 60
+    objects.asked.clear()
+    assert len([n for split in splits for n in numbers_of(reader.read(split))]) == 70
+    assert [asked.split()[0] for asked in objects.asked].count("HEAD") == 140
+
+
+def test_an_object_that_is_replaced_and_then_removed(objects: Bucket) -> None:
+    objects.put("x.csv", made("csv", 2), AT)
+    reader = reader_of("csv", objects.uri("x.csv"))
+    reader.schema()
+    (split,) = reader.split(1)
+    batches = reader.read(split)
+    next(batches)
+    objects.put("x.csv", made("csv", 3), AT)
+    while len(objects.asked) < 4:
+        next(batches)
+    del objects.objects["x.csv"]
+    with pytest.raises(SourceError, match="removed after the read was planned"):
+        list(batches)
+
+
+def test_a_broken_read_of_two_versions_is_named_as_such(objects: Bucket) -> None:
+    """The footer is of one version, and the pages of another one do not fit it."""
+    first = made("parquet", 2)
+    objects.put("x", first, AT)
+    reader = reader_of("parquet", objects.uri("x"))
+    reader.schema()
+    (split,) = reader.split(1)
+    batches = reader.read(split)
+    next(batches)
+    objects.put("x", bytes(len(first)), AT)
+    with pytest.raises(SourceError, match=CHANGED):
+        list(batches)
+
+
+def test_a_stream_does_not_read_two_versions_of_a_file_that_arrives(objects: Bucket) -> None:
+    objects.put("a/x", made("csv", 2), AT)
+    reader = reader_of("csv", objects.uri("a"))
+    feed = reader.feed(FeedOptions())
+    (start,) = feed.earliest()
+    splits = feed.changes(start, feed.latest(start, FeedLimit()))
+    batches = feed.read(splits[0])
+    next(batches)
+    objects.put("a/x", made("csv", 3), AT)
+    with pytest.raises(SourceError, match=CHANGED):
+        list(batches)
+
+
+def test_a_file_that_an_overwrite_puts_aside_is_still_the_planned_one(tmp_path: Path) -> None:
+    """The rename changes the time of its metadata, and not its rows."""
+    write("parquet", tmp_path, pa.table({"n": [1, 2]}), job="a")
+    reader = reader_of("parquet", tmp_path)
+    reader.schema()
+    splits = reader.split(1)
+    opened = reader.read(splits[0])
+    next(opened)
+    write("parquet", tmp_path, pa.table({"n": [3]}), job="b", context={"overwrite": True})
+    assert not any(True for _ in opened)
+    assert [n for split in splits for n in numbers_of(reader.read(split))] == [1, 2]
