@@ -141,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _listed(at: datetime) -> str:
-    """With milliseconds, as MinIO lists them."""
+    """With milliseconds, which `Last-Modified` does not have."""
     return f"{at.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
