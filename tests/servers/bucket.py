@@ -115,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
         for key in contents:
             data, at = self._bucket.objects[key]
             parts.append(
-                f"<Contents><Key>{escape(key)}</Key><LastModified>{at:%Y-%m-%dT%H:%M:%S.000Z}</LastModified>"
+                f"<Contents><Key>{escape(key)}</Key><LastModified>{_listed(at)}</LastModified>"
                 f"<ETag>{escape(_tag(data))}</ETag><Size>{len(data)}</Size></Contents>"
             )
         parts += [f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in folders]
@@ -138,6 +138,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if body:
             self.wfile.write(data)
+
+
+def _listed(at: datetime) -> str:
+    """With milliseconds, which `Last-Modified` does not have."""
+    return f"{at.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 def _tag(data: bytes) -> str:

@@ -33,7 +33,10 @@ _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file to read, as it was when it was listed. `listed` is what a manifest says of it."""
+    """One file to read, as it was when it was listed. `listed` is what a manifest says of it.
+
+    `tag`: what its store says of this version, beside size and time; '' = nothing, or it was not asked yet.
+    """
 
     root: str
     path: str
@@ -42,6 +45,7 @@ class SourceFile:
     partition: tuple[tuple[str, str | None], ...] = ()
     listed: DataFile | None = None
     manifest: Manifest | None = None
+    tag: str = ""
 
 
 def list_files(

@@ -17,6 +17,7 @@ from spark_channel.connectors.files.options import FileReadOptions
 from spark_channel.connectors.files.partitions import partition_fields
 from spark_channel.connectors.files.paths import locate, open_planned
 from spark_channel.connectors.files.text_types import merge_inferred, plain_inferred
+from spark_channel.connectors.files.versions import show_file, with_tag
 from spark_channel.connectors.remote import is_remote
 from spark_channel.errors import SchemaError, SourceError
 from spark_channel.options import ReadOptions
@@ -93,8 +94,10 @@ def plan_source(
     given: pa.Schema | None,
     *,
     own: bool = False,
-) -> SourcePlan:
+) -> tuple[SourcePlan, list[SourceFile]]:
     """Find out the columns. Reads footers, or a sample of text. `own`: `given` is what an earlier call found.
+
+    Returns the files, too, of which those that were looked into have a tag.
 
     Raises:
         SourceError: unreadable, or nothing to tell the columns from. SchemaError, OptionError: see `where`.
@@ -105,10 +108,12 @@ def plan_source(
             f"{shown} holds no data files, so its columns are unknown; give a schema to read it as empty"
         )
     in_folders = pa.schema(partition_fields(files))
+    files = list(files)
     in_files, dialect, certain = _columns_of(form, options, files, given)
     in_files = pa.schema([field for field in in_files if field.name not in in_folders.names])
     inferred = form.text and not certain and (given is None or own)
-    return plan_columns(form, options, in_files, in_folders, given, dialect=dialect, inferred=inferred)
+    plan = plan_columns(form, options, in_files, in_folders, given, dialect=dialect, inferred=inferred)
+    return plan, files
 
 
 def plan_columns(
@@ -148,16 +153,18 @@ def _condition(where: str, columns: pa.Schema) -> Condition:
 
 
 def _columns_of(
-    form: Format, options: FileReadOptions, files: Sequence[SourceFile], given: pa.Schema | None
+    form: Format, options: FileReadOptions, files: list[SourceFile], given: pa.Schema | None
 ) -> tuple[pa.Schema, Dialect, bool]:
-    """(columns, dialect, whether a manifest says so)."""
+    """(columns, dialect, whether a manifest says so). Files that are looked into get their tag in `files`."""
     written = _written(files)
     if form.text and written is not None:
         return *written, True
     merge = getattr(options, "merge_schema", False)
     if form.text:
         return _sampled(form, options, files, given), {}, False
-    schemas = [_schema_of(form, options, file) for file in (files if merge else files[:1])]
+    schemas = [
+        _schema_of(form, options, files, number) for number in range(len(files) if merge else len(files[:1]))
+    ]
     if not schemas:
         return pa.schema([]), {}, False
     try:
@@ -182,24 +189,24 @@ def _written(files: Sequence[SourceFile]) -> tuple[pa.Schema, Dialect] | None:
     return found
 
 
-def _schema_of(form: Format, options: FileReadOptions, file: SourceFile) -> pa.Schema:
-    shown = _shown(file)
-    with reading(shown), open_planned(file.root, file.path, options.login) as opened:
+def _schema_of(form: Format, options: FileReadOptions, files: list[SourceFile], number: int) -> pa.Schema:
+    file = files[number]
+    with (
+        reading(show_file(file.root, file.path)),
+        open_planned(file.root, file.path, options.login) as opened,
+    ):
+        files[number] = with_tag(file, opened, options.login)
         multi_line = bool(file.listed and file.listed.multi_line)
         return form.schema(opened, file.path, options, multi_line)
 
 
-def _shown(file: SourceFile) -> str:
-    return file.path if not file.root else f"{file.root.split('://', 1)[0]}://{file.path}"
-
-
 def _sampled(
-    form: Format, options: FileReadOptions, files: Sequence[SourceFile], given: pa.Schema | None
+    form: Format, options: FileReadOptions, files: list[SourceFile], given: pa.Schema | None
 ) -> pa.Schema:
     """The columns that samples of the first files agree on."""
     kinds: dict[str, pa.DataType] = {}
-    for file in files[:_SAMPLED_FILES]:
-        found = _schema_of(form, options, file)
+    for number in range(len(files[:_SAMPLED_FILES])):
+        found = _schema_of(form, options, files, number)
         check_columns(found)
         if form.name == "csv" and kinds and len(found):
             # CSV files of one source have one header; the first one names the columns.

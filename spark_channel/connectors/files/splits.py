@@ -27,6 +27,7 @@ class FilePiece:
             "path": file.path,
             "size": file.size,
             "mtime_ns": file.mtime_ns,
+            "tag": file.tag,
             "partition": list(file.partition),
             "piece": dict(self.piece.params),
         }
