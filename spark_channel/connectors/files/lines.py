@@ -134,11 +134,11 @@ class TextFile:
             while not cut:
                 if not at_end:
                     # More of a record that is larger than a block: twice as much each time.
-                    missing = wanted - len(pending)
+                    missing = max(wanted, len(_BOM) if first else 0) - len(pending)
                     chunk = bytes(read(missing if missing > 0 else len(pending)))
                     at_end = not chunk
                     pending += chunk
-                if first and self._raw:
+                if first and self._raw and (len(pending) >= len(_BOM) or at_end):
                     skipped = len(_BOM) if pending.startswith(_BOM) and _is_utf8(self._encoding) else 0
                     pending, position, first = pending[skipped:], position + skipped, False
                 cut = boundary(pending, at_end)
@@ -150,7 +150,8 @@ class TextFile:
                         f"{position}; is it a text file, and are the quotes closed?"
                     )
             if end is not None and position + cut > end:
-                edge = pending.find(self.newline, end - position - 1) + 1
+                # A record behind a byte order mark belongs to the range of byte 0, which may end inside the mark.
+                edge = pending.find(self.newline, max(0, end - position - 1)) + 1
                 cut = min(cut, edge) if edge else cut
             data, pending = pending[:cut], pending[cut:]
             lines = data.count(self.newline)

@@ -15,6 +15,7 @@ from spark_channel.connectors.files.formats.base import (
     even_pieces,
     pick,
 )
+from spark_channel.connectors.files.formats.checked import check_types, checked
 from spark_channel.connectors.files.options import ArrowWriteOptions
 
 __all__ = ["ArrowFormat"]
@@ -40,7 +41,7 @@ class ArrowFormat(Format):
 
     def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
         with _open(opened) as reader:
-            return reader.schema
+            return check_types(reader.schema, path)
 
     def pieces(self, opened: pa.NativeFile, path: str, cut: Cut) -> list[Piece]:
         if not _is_file(opened):
@@ -52,15 +53,16 @@ class ArrowFormat(Format):
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted
     ) -> Iterator[pa.RecordBatch]:
         with _open(opened) as reader:
-            have = reader.schema.names
+            have = check_types(reader.schema, path).names
         opened.seek(0)
         columns = [have.index(name) for name in pick(wanted.schema.names, have)]
         with _open(opened, sorted(columns)) as reader:
             if isinstance(reader, pa.ipc.RecordBatchFileReader):
                 for number in range(*params.get("batches", (0, reader.num_record_batches))):
-                    yield reader.get_batch(number)
+                    yield checked(reader.get_batch(number), wanted, decoded=False)
             else:
-                yield from reader
+                for batch in reader:
+                    yield checked(batch, wanted, decoded=False)
 
     def carries(self, kind: pa.DataType) -> bool:
         return True

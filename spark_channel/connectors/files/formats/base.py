@@ -24,6 +24,7 @@ __all__ = [
     "WriterEncoder",
     "batch_rows",
     "even_pieces",
+    "inner_types",
     "pick",
     "spans",
     "walk_types",
@@ -214,20 +215,21 @@ def walk_types(schema: pa.Schema) -> Iterator[tuple[str, str, pa.DataType]]:
         if schema.names.count(name) > 1:
             raise SchemaError(f"column {name!r} occurs more than once; rename one of them")
     for field in schema:
-        for path, kind in _inside(field.name, field.type):
+        for path, kind in inner_types(field.name, field.type):
             yield field.name, path, kind
 
 
-def _inside(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+def inner_types(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    """(path, type) of `kind` and of every type inside it."""
     yield path, kind
     if pa.types.is_dictionary(kind):
-        yield from _inside(path, kind.value_type)
+        yield from inner_types(path, kind.value_type)
     elif pa.types.is_map(kind):
-        yield from _inside(f"{path}.key", kind.key_type)
-        yield from _inside(f"{path}.value", kind.item_type)
+        yield from inner_types(f"{path}.key", kind.key_type)
+        yield from inner_types(f"{path}.value", kind.item_type)
     elif pa.types.is_struct(kind):
         for number in range(kind.num_fields):
             inner = kind.field(number)
-            yield from _inside(f"{path}.{inner.name}", inner.type)
+            yield from inner_types(f"{path}.{inner.name}", inner.type)
     elif pa.types.is_nested(kind) and hasattr(kind, "value_type"):
-        yield from _inside(f"{path}.element", kind.value_type)
+        yield from inner_types(f"{path}.element", kind.value_type)

@@ -10,7 +10,13 @@ import pyarrow.json as pajson
 from spark_channel.connectors.files.exact_types import SMALL_INT
 from spark_channel.connectors.files.formats.base import Encoder, Wanted
 from spark_channel.connectors.files.formats.json_blocks import JsonBlocks
-from spark_channel.connectors.files.formats.json_lines import LONG_NUMBER, infer_lines
+from spark_channel.connectors.files.formats.json_lines import (
+    LONG_NUMBER,
+    count_objects,
+    infer_lines,
+    nests_deeply,
+    why_no_objects,
+)
 from spark_channel.connectors.files.formats.json_text import JsonEncoder
 from spark_channel.connectors.files.formats.text import TextFormat
 from spark_channel.connectors.files.lines import TextFile
@@ -44,6 +50,9 @@ class JsonFormat(TextFormat):
         if _spans_lines(sample):
             raise _not_lines(path, "holds a JSON object that spans several lines", ".")
         schema = _infer(sample)
+        if not len(schema) and options.mode == "FAILFAST" and (why := why_no_objects(sample.splitlines())):
+            line, error = why
+            raise SourceError(f"{path}, line {line + 1}: {error.reason}") from error.cause
         fields = [pa.field(f.name, _as_written(f.type, options)) for f in schema]
         return pa.schema(fields)
 
@@ -99,6 +108,14 @@ def _spans_lines(sample: bytes) -> bool:
 
 def _infer(sample: bytes) -> pa.Schema:
     """By Arrow's parser, which rounds long numbers: a sample that has some is looked at line by line."""
+    if (count := count_objects(sample)) is None or sample.count(b"[") + sample.count(b"{") > count:
+        # Lines that are no object are the read's to report, with their place.
+        lines = [line for line in map(bytes.strip, sample.splitlines()) if line[:1] + line[-1:] == b"{}"]
+        if not lines:
+            return pa.schema([])
+        if nests_deeply(lines):
+            return infer_lines(lines)
+        sample = b"\n".join(lines)
     try:
         found = pajson.read_json(
             pa.BufferReader(sample),

@@ -8,7 +8,12 @@ import pyarrow as pa
 import pyarrow.json as pajson
 
 from spark_channel.connectors.files.formats.base import Wanted, walk_types
-from spark_channel.connectors.files.formats.json_lines import LineError, parse_lines, rounded_numbers
+from spark_channel.connectors.files.formats.json_lines import (
+    LineError,
+    count_objects,
+    parse_lines,
+    rounded_numbers,
+)
 from spark_channel.connectors.files.lines import Block, TextFile
 from spark_channel.connectors.files.options import JsonReadOptions
 from spark_channel.connectors.files.text_types import from_text
@@ -59,7 +64,6 @@ class JsonBlocks:
             _log.warning("%s: %d rows did not fit and were dropped", self._wanted.shown, self._dropped)
 
     def _convert(self, block: Block) -> Iterator[pa.RecordBatch]:
-        block.data.decode("utf-8")  # Arrow's parser takes any bytes for text
         table = self._fast(block.data)
         if table is None:
             # Line by line: exact for every type, and knows the line of what does not fit.
@@ -70,11 +74,12 @@ class JsonBlocks:
         yield from table.to_batches()
 
     def _fast(self, data: bytes) -> pa.Table | None:
-        if self._wire is None:
+        if self._wire is None or (lines := count_objects(data, self._file.newline)) is None:
             return None
         if self._wanted.inferred and self._doubles and rounded_numbers(data, self._doubles):
             return None  # Arrow's parser rounds silently
         try:
+            data.decode("utf-8")  # Arrow's parser takes any bytes for text
             table = pajson.read_json(
                 pa.BufferReader(data),
                 read_options=pajson.ReadOptions(use_threads=False, block_size=len(data) + 1),
@@ -84,12 +89,14 @@ class JsonBlocks:
                     unexpected_field_behavior="error" if self._closed else "ignore",
                 ),
             )
+            if table.num_rows != lines:
+                return None
             table = table.select(self._wanted.schema.names)
             for number, field in enumerate(self._wanted.schema):
                 if pa.types.is_date(field.type) or pa.types.is_timestamp(field.type):
                     column = from_text(table.column(number).combine_chunks(), field.type, self._options)
                     table = table.set_column(number, field, column)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        except (UnicodeDecodeError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
         return table
 

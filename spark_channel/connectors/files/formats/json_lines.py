@@ -14,17 +14,26 @@ from typing import Any
 import pyarrow as pa
 
 from spark_channel.connectors.exact_json import Number, parsed, written
+from spark_channel.connectors.files.errors_at import not_text
 from spark_channel.connectors.files.exact_types import keeps, number_type
 from spark_channel.connectors.files.formats.base import Wanted
 from spark_channel.connectors.files.options import JsonReadOptions
 from spark_channel.connectors.files.text_types import from_text, merge_inferred
 
-__all__ = ["LONG_NUMBER", "LineError", "infer_lines", "parse_lines", "rounded_numbers"]
+__all__ = [
+    "LONG_NUMBER", "LineError", "count_objects", "infer_lines", "nests_deeply", "parse_lines", "rounded_numbers",
+    "why_no_objects",
+]  # fmt: skip
 
 LONG_NUMBER = re.compile(
     rb'(?:"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*:|[\[,])\s*(-?[0-9.]{16,}(?:[eE][+-]?[0-9]+)?|-?[0-9.]+[eE][+-]?[0-9]+)'
 )
 """A number that a double may round, or a text that looks like one."""
+
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_DEEPEST = 50
+"""Levels of an inferred type. A value inside the last one is text: Arrow and Spark exchange at most 64 levels."""
 
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, "INF": math.inf, "-INF": -math.inf}
 
@@ -38,6 +47,37 @@ def rounded_numbers(data: bytes, doubles: Collection[bytes]) -> bool:
     return False
 
 
+def count_objects(data: bytes, newline: bytes = b"\n") -> int | None:
+    """Lines that are not blank, if each begins and ends as an object does; None if one does not.
+
+    Arrow's parser ends the process when `null` is the first value of a block, and ignores where lines end: it must
+    see nothing else, and return as many rows.
+    """
+    ends = data.count(newline)
+    edges = data.count(b"}" + newline + b"{")
+    if data.startswith(b"{") and edges + data.endswith(newline) == ends:
+        return edges + 1
+    lines = [line for line in map(bytes.strip, data.split(newline)) if line]
+    return len(lines) if all(line.startswith(b"{") and line.endswith(b"}") for line in lines) else None
+
+
+def nests_deeply(lines: Collection[bytes]) -> bool:
+    """Whether a line has more levels than an inferred type may have. Arrow's parser ends the process at some 10 000."""
+    return any(_levels(line) > _DEEPEST for line in lines if line.count(b"[") + line.count(b"{") > _DEEPEST)
+
+
+def _levels(line: bytes) -> int:
+    """An upper bound: brackets that close nothing, in a line that is not JSON, count as none."""
+    found = most = 0
+    for byte in _TEXT.sub(b"", line):
+        if byte in b"[{":
+            found += 1
+            most = max(most, found)
+        elif byte in b"]}":
+            found = max(0, found - 1)
+    return most
+
+
 class UnknownFieldError(Exception):
     """An object inside a column has a field that its inferred type does not have."""
 
@@ -48,6 +88,45 @@ class LineError:
 
     reason: str
     cause: BaseException | None
+
+
+def _shown(text: bytes) -> str:
+    shown = text.decode("utf-8", "replace")
+    return shown if len(shown) <= 200 else shown[:197] + "..."
+
+
+def _object_in(text: bytes, parse: Callable[[str], Any] = parsed) -> dict[str, Any] | LineError:
+    """The object that a line is, or why it is none."""
+    try:
+        row = parse(text.decode("utf-8-sig"))
+        if not isinstance(row, dict):
+            return LineError(f"not an object: {_shown(text)}", None)
+        if _SURROGATE.search(text):
+            written(row).encode("utf-8")
+    except UnicodeDecodeError as error:
+        return LineError(f"{not_text(error)}. The line: {_shown(text)}", error)
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        return LineError(
+            f"{half} is half of a character (a lone surrogate), so it is not text: {_shown(text)}", error
+        )
+    except RecursionError as error:
+        return LineError(f"nested too deeply: {_shown(text)}", error)
+    except ValueError as error:
+        return LineError(f"not JSON ({error}): {_shown(text)}", error)
+    return row
+
+
+def why_no_objects(lines: Iterable[bytes]) -> tuple[int, LineError] | None:
+    """(number of the first line that is not blank, why it is no object), if no line is one."""
+    first: tuple[int, LineError] | None = None
+    for number, line in enumerate(lines):
+        if text := line.strip():
+            found = _object_in(text)
+            if not isinstance(found, LineError):
+                return None
+            first = first or (number, found)
+    return first
 
 
 def parse_lines(
@@ -64,18 +143,12 @@ def parse_lines(
         text = line.strip()
         if not text:
             continue
-        shown = text.decode("utf-8", "replace")
-        shown = shown if len(shown) <= 200 else shown[:197] + "..."
-        try:
-            row = parsed(text)
-        except (ValueError, RecursionError) as error:
-            yield number, LineError(f"not JSON ({error}): {shown}", error)
-            continue
-        if not isinstance(row, dict):
-            yield number, LineError(f"not an object: {shown}", None)
+        row = _object_in(text)
+        if isinstance(row, LineError):
+            yield number, row
             continue
         if wanted.strict and (unknown := row.keys() - known):
-            yield number, LineError(f"{_not_sampled(unknown)}: {shown}", None)
+            yield number, LineError(f"{_not_sampled(unknown)}: {_shown(text)}", None)
             continue
         values: list[Any] = []
         for name, kind, convert in converters:
@@ -83,14 +156,17 @@ def parse_lines(
             try:
                 values.append(None if value is None else convert(value))
             except UnknownFieldError as error:
-                yield number, LineError(f"column {name!r}: {error}: {shown}", None)
+                yield number, LineError(f"column {name!r}: {error}: {_shown(text)}", None)
+                break
+            except RecursionError as error:
+                yield number, LineError(f"column {name!r} is nested too deeply: {_shown(text)}", error)
                 break
             except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
                 got = written(value)
                 got = got if len(got) <= 80 else got[:77] + "..."
                 yield (
                     number,
-                    LineError(f"column {name!r} ({kind}) cannot hold {got}. The line: {shown}", error),
+                    LineError(f"column {name!r} ({kind}) cannot hold {got}. The line: {_shown(text)}", error),
                 )
                 break
         else:
@@ -104,23 +180,26 @@ def infer_lines(lines: Iterable[bytes]) -> pa.Schema:
     """
     kinds: dict[str, pa.DataType] = {}
     for line in lines:
-        try:
-            row = json.loads(line, parse_float=Number, parse_int=Number)
-        except (ValueError, RecursionError):
-            continue
+        row = _object_in(line.strip(), _with_numbers)
         if isinstance(row, dict):
             for name, value in row.items():
                 kinds[name] = merge_inferred(kinds.get(name, pa.null()), _kind_of(value))
     return pa.schema(list(kinds.items()))
 
 
-def _kind_of(value: Any) -> pa.DataType:
+def _with_numbers(text: str) -> Any:
+    return json.loads(text, parse_float=Number, parse_int=Number)
+
+
+def _kind_of(value: Any, level: int = 1) -> pa.DataType:
+    if isinstance(value, dict | list) and level >= _DEEPEST:
+        return pa.string()
     if isinstance(value, dict):
-        return pa.struct([(name, _kind_of(inner)) for name, inner in value.items()])
+        return pa.struct([(name, _kind_of(inner, level + 1)) for name, inner in value.items()])
     if isinstance(value, list):
         element = pa.null()
         for inner in value:
-            element = merge_inferred(element, _kind_of(inner))
+            element = merge_inferred(element, _kind_of(inner, level + 1))
         return pa.list_(element)
     if isinstance(value, bool):
         return pa.bool_()

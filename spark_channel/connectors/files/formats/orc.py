@@ -18,6 +18,7 @@ from spark_channel.connectors.files.formats.base import (
     even_pieces,
     pick,
 )
+from spark_channel.connectors.files.formats.checked import checked
 from spark_channel.connectors.files.options import OrcWriteOptions
 from spark_channel.errors import TargetError
 
@@ -41,7 +42,7 @@ class OrcFormat(Format):
         file = orc.ORCFile(opened)
         columns = pick(wanted.schema.names, file.schema.names)
         for number in range(*params.get("stripes", (0, file.nstripes))):
-            yield file.read_stripe(number, columns)
+            yield checked(file.read_stripe(number, columns), wanted, decoded=True)
 
     def carries(self, kind: pa.DataType) -> bool:
         types = pa.types

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from functools import cache
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -17,9 +18,11 @@ from spark_channel.connectors.files.formats.base import (
     batch_rows,
     pick,
 )
+from spark_channel.connectors.files.formats.checked import check_types, checked
 from spark_channel.connectors.files.formats.row_groups import RowGroupEncoder
 from spark_channel.connectors.files.literals import exact
 from spark_channel.connectors.files.options import ParquetWriteOptions
+from spark_channel.errors import SourceError
 
 __all__ = ["ParquetFormat"]
 
@@ -32,31 +35,58 @@ class ParquetFormat(Format):
     int96_unit: ClassVar[str | None] = None
     """Of the times of 96 bits; None = nanoseconds, which end in the year 2262."""
 
-    def _open(self, opened: pa.NativeFile) -> pq.ParquetFile:
+    def _open(self, opened: pa.NativeFile, *, keyed: bool = False) -> pq.ParquetFile:
         # With a buffer a column chunk is streamed; without one it is read whole.
-        return pq.ParquetFile(
-            opened,
-            buffer_size=_READ_BUFFER,
-            pre_buffer=False,
-            coerce_int96_timestamp_unit=self.int96_unit,
-        )
+        try:
+            return pq.ParquetFile(
+                opened,
+                buffer_size=_READ_BUFFER,
+                pre_buffer=False,
+                coerce_int96_timestamp_unit=self.int96_unit,
+                decryption_properties=_no_keys()[1] if keyed else None,
+            )
+        except OSError as error:
+            if "encrypted metadata" not in str(error):
+                raise
+            raise OSError(
+                "its footer is encrypted, and spark-channel has no keys; decrypt it first"
+            ) from error
+
+    def _open_for(
+        self, opened: pa.NativeFile, condition: Condition | None
+    ) -> tuple[pq.ParquetFile, Condition | None]:
+        """The file, and the condition that its statistics may be asked about: none if a column is encrypted.
+
+        pyarrow ends the process when it is asked about an encrypted column. Opened as if there were keys, a file that
+        is encrypted fails, and another one opens as it does without.
+        """
+        if condition is not None:
+            try:
+                return self._open(opened, keyed=True), condition
+            except (OSError, ValueError, pa.ArrowException):
+                opened.seek(0)
+        return self._open(opened), None
 
     def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
         with closing(self._open(opened)) as file:
-            return file.schema_arrow
+            return check_types(file.schema_arrow, path)
 
     def pieces(self, opened: pa.NativeFile, path: str, cut: Cut) -> list[Piece]:
-        with closing(self._open(opened)) as file:
+        file, condition = self._open_for(opened, cut.condition)
+        with closing(file):
+            found = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+            # Not the sizes of the columns: pyarrow ends the process when it is asked for that of an encrypted one.
+            weights = [max(group.total_byte_size, group.num_rows, 0) for group in found]
+            total = sum(weights)
             pieces: list[Piece] = []
             groups: list[int] = []
             rows = nbytes = 0
-            for number in range(file.num_row_groups):
-                group = file.metadata.row_group(number)
-                if group.num_rows == 0 or not _may_match(file, number, cut.condition):
+            for number, (group, weight) in enumerate(zip(found, weights, strict=True)):
+                if group.num_rows == 0 or not _may_match(file, number, condition):
                     continue
                 groups.append(number)
                 rows += group.num_rows
-                nbytes += sum(group.column(c).total_compressed_size for c in range(group.num_columns))
+                nbytes += cut.size * weight // total
                 if nbytes >= cut.target:
                     pieces.append(Piece({"groups": groups}, rows, nbytes))
                     groups, rows, nbytes = [], 0, 0
@@ -67,18 +97,12 @@ class ParquetFormat(Format):
     def batches(
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted
     ) -> Iterator[pa.RecordBatch]:
-        with closing(self._open(opened)) as file:
+        file, condition = self._open_for(opened, wanted.condition)
+        with closing(file):
             columns = pick(wanted.schema.names, file.schema_arrow.names)
             for number in params.get("groups", range(file.num_row_groups)):
-                if not _may_match(file, number, wanted.condition):
-                    continue
-                group = file.metadata.row_group(number)
-                yield from file.iter_batches(
-                    batch_size=batch_rows(wanted.fetch, group.num_rows, group.total_byte_size),
-                    row_groups=[number],
-                    columns=columns,
-                    use_threads=False,
-                )
+                if _may_match(file, number, condition):
+                    yield from _group(file, number, columns, wanted)
 
     def carries(self, kind: pa.DataType) -> bool:
         return not (pa.types.is_interval(kind) or pa.types.is_union(kind))
@@ -115,6 +139,63 @@ def _below_nullable(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def _group(file: pq.ParquetFile, number: int, columns: list[str], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The batches of a row group: as many rows as the footer says."""
+    group = file.metadata.row_group(number)
+    rows = 0
+    try:
+        for batch in file.iter_batches(
+            batch_size=batch_rows(wanted.fetch, group.num_rows, group.total_byte_size),
+            row_groups=[number],
+            columns=columns,
+            use_threads=False,
+        ):
+            rows += batch.num_rows
+            yield checked(batch, wanted, decoded=True)
+    except OSError as error:
+        if not (encrypted := [name for name in columns if _is_encrypted(file, number, name)]):
+            raise
+        raise SourceError(
+            f"{wanted.shown}: column {encrypted[0]!r} is encrypted, and spark-channel has no keys; read the "
+            "others with option 'columns', or decrypt the file first"
+        ) from error
+    if rows != group.num_rows:
+        raise SourceError(
+            f"{wanted.shown}: row group {number + 1} has {rows} rows, and the footer says {group.num_rows}. The "
+            "file is damaged; write it again"
+        )
+
+
+def _is_encrypted(file: pq.ParquetFile, number: int, column: str) -> bool:
+    try:
+        next(file.iter_batches(batch_size=1, row_groups=[number], columns=[column], use_threads=False), None)
+    except OSError as error:
+        return "decrypt" in str(error).lower()
+    return False
+
+
+@cache
+def _no_keys() -> tuple[Any, Any]:
+    """(their factory, the properties of a reader that asks for keys and gets none)."""
+    from pyarrow.parquet import encryption
+
+    class NoKeys(encryption.KmsClient):  # type: ignore[misc]
+        def __init__(self, config: Any) -> None:
+            super().__init__()
+
+        def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
+            raise OSError("there are no keys")
+
+        def unwrap_key(self, wrapped_key: bytes, master_key_identifier: str) -> bytes:
+            raise OSError("there are no keys")
+
+    factory = encryption.CryptoFactory(NoKeys)
+    made = factory.file_decryption_properties(
+        encryption.KmsConnectionConfig(), encryption.DecryptionConfiguration()
+    )
+    return factory, made
+
+
 def _may_match(file: pq.ParquetFile, number: int, condition: Condition | None) -> bool:
     return condition is None or condition.may_match(_ranges(file, number, condition.columns))
 
@@ -122,12 +203,15 @@ def _may_match(file: pq.ParquetFile, number: int, condition: Condition | None) -
 def _ranges(file: pq.ParquetFile, number: int, columns: frozenset[str]) -> dict[str, ValueRange]:
     """The ranges of top-level columns by a row group's statistics; a column without statistics is omitted."""
     schema, group = file.schema_arrow, file.metadata.row_group(number)
+    leaves = file.schema
     found = {}
-    for index in range(group.num_columns):
-        chunk = group.column(index)
-        name = chunk.path_in_schema
+    for index in range(min(group.num_columns, len(leaves))):
+        name = leaves.column(index).path
         position = schema.get_field_index(name) if name in columns else -1
         if position < 0 or pa.types.is_nested(schema.field(position).type):
+            continue
+        chunk = group.column(index)
+        if chunk.path_in_schema != name:
             continue
         statistics = chunk.statistics
         if statistics is None:

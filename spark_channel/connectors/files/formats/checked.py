@@ -1,0 +1,75 @@
+"""Checks of what a file library returns: it copies bytes that are no text, and trusts the offsets of Arrow files."""
+
+import pyarrow as pa
+
+from spark_channel.connectors.files.formats.base import Wanted, inner_types
+from spark_channel.errors import SchemaError, SourceError
+
+__all__ = ["check_types", "checked"]
+
+
+def check_types(schema: pa.Schema, path: str) -> pa.Schema:
+    """Return `schema`, whose types pyarrow all knows.
+
+    Raises:
+        SchemaError: names the column whose type has no class in pyarrow, such as an interval of months.
+    """
+    for field in schema:
+        try:
+            for _, kind in inner_types(field.name, field.type):
+                pa.nulls(0, kind)
+        except pa.ArrowNotImplementedError:
+            continue  # a class there is, but it makes no NULLs
+        except KeyError as error:
+            raise SchemaError(
+                f"{path}: column {field.name!r} ({field.type}) has a type that pyarrow cannot represent. Cast it to "
+                "another type where the file is written"
+            ) from error
+    return schema
+
+
+def checked(batch: pa.RecordBatch, wanted: Wanted, *, decoded: bool) -> pa.RecordBatch:
+    """Return `batch`, whose values are all valid; of a column that is wanted as binary, whatever its bytes are.
+
+    `decoded`: the library computed the offsets. Those of an Arrow file come from the file: wrong ones end the process.
+
+    Raises:
+        SourceError: names the column.
+    """
+    for name, values in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            if _is_text(values.type) and _wants_bytes(name, wanted):
+                values.view(pa.binary() if pa.types.is_string(values.type) else pa.large_binary()).validate(
+                    full=True
+                )
+            elif not (decoded and pa.types.is_string(values.type) and _is_ascii(values)):
+                values.validate(full=True)
+        except pa.ArrowInvalid as error:
+            reason = str(error).splitlines()[0]
+            fix = "; to read its bytes, give a schema in which it is binary" if "UTF8" in reason else ""
+            raise SourceError(
+                f"{wanted.shown}: column {name!r} ({values.type}) holds a value that is not valid: {reason}{fix}"
+            ) from error
+    return batch
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _wants_bytes(name: str, wanted: Wanted) -> bool:
+    return any(
+        field.name.lower() == name.lower()
+        and (pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type))
+        for field in wanted.schema
+    )
+
+
+def _is_ascii(values: pa.StringArray) -> bool:
+    """A quick look that most columns pass."""
+    _, offsets, data = values.buffers()
+    if data is None or offsets is None:
+        return True
+    edges = memoryview(offsets).cast("i")
+    start, end = edges[values.offset], edges[values.offset + len(values)]
+    return bool(data.slice(start, end - start).to_pybytes().isascii())
