@@ -24,6 +24,7 @@ from spark_channel.connectors import (
 from spark_channel.connectors.describe import describe
 from spark_channel.connectors.native import NativeRows
 from spark_channel.connectors.registry import take_schema
+from spark_channel.connectors.stored import Stored
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TransferSource
@@ -107,6 +108,11 @@ class OpenedTransfer:
         if self.own_lengths is not None:
             return self.own_lengths
         return widest([source.text_lengths for source in self.sources])
+
+    def reads(self) -> tuple[Stored, ...]:
+        """Where the rows come from, as far as the readers know."""
+        found = [source.reader.stored() for source in self.sources]
+        return tuple(each for each in found if each is not None)
 
     def native_rows(self) -> NativeRows | None:
         """What all sources could give the one target instead of Arrow's values; None = not these, or not here.
