@@ -5,8 +5,8 @@ names, and the catalog for the tables.
 """
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from spark_channel.connectors.sql.catalog import Table
@@ -145,11 +145,11 @@ def _text(value: str) -> str:
 def _postgres(session: Asked) -> Iterator[str]:
     """The cluster's number, which a standby shares; and for a role that may not ask, when the server was started."""
     may = "has_function_privilege(to_regprocedure('pg_catalog.pg_control_system()'), 'EXECUTE')"
-    if session.rows(f"SELECT 1 WHERE {may}"):  # noqa: S608 - a constant
+    if session.rows(f"SELECT 1 WHERE {may}"):
         ((number,),) = session.rows("SELECT system_identifier::text FROM pg_catalog.pg_control_system()")
         yield f"cluster {number}"
     started = "extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text"
-    ((at, port),) = session.rows(f"SELECT {started}, pg_catalog.current_setting('port')")  # noqa: S608 - a constant
+    ((at, port),) = session.rows(f"SELECT {started}, pg_catalog.current_setting('port')")
     yield f"started {at} {port}"
 
 
@@ -176,7 +176,7 @@ def _file(session: Asked) -> Iterator[str]:
         if row[1] in ("temp", "system") or not path:
             continue
         try:
-            found = os.stat(str(path))
+            found = Path(str(path)).stat()
         except OSError:
             continue
         yield f"file {found.st_dev} {found.st_ino}"

@@ -310,8 +310,8 @@ class SqlWriter(Writer):
             else f"give the job what commit=job needs ({_WAYS})"
         )
         raise OptionError(
-            f"{_OWN[found, context.reads_surely]} the target, table {place.label!r}: {why}. To write into the table that is read, {asked}; "
-            "or write into another table",
+            f"{_OWN[found, context.reads_surely]} the target, table {place.label!r}: {why}. "
+            f"To write into the table that is read, {asked}; or write into another table",
             option="commit", got="task", takes="job",
         )  # fmt: skip
 
