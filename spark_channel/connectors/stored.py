@@ -24,16 +24,14 @@ class Stored:
     """Where a reader's rows come from, or a writer's rows go, as the system itself names it. Plain data.
 
     `system` is the kind of system; connectors of one kind use one name. `servers` are names that the server gives
-    itself, whatever the url calls it; any one in common makes two the same. `parts` are tables or folders: paths of
-    names, each of which contains the longer ones. `complete`: nothing else is read or written. `listed`: the reader
-    notes at its start what there is, so rows that are added later are not read.
+    itself, whatever the url calls it; any one in common makes two the same. `parts` are its tables,
+    also those behind a view. `complete`: nothing else is read or written.
     """
 
     system: str
     servers: frozenset[str]
     parts: frozenset[tuple[str, ...]]
     complete: bool = True
-    listed: bool = False
 
 
 def overlap(source: Stored, target: Stored) -> Overlap:
@@ -43,7 +41,7 @@ def overlap(source: Stored, target: Stored) -> Overlap:
     known = bool(source.servers and target.servers)
     if known and source.servers.isdisjoint(target.servers):
         return Overlap.NONE
-    if any(_contains(one, other) for one in source.parts for other in target.parts):
+    if not source.parts.isdisjoint(target.parts):
         return Overlap.SURE if known else Overlap.PERHAPS
     return Overlap.NONE if source.complete and target.complete else Overlap.PERHAPS
 
@@ -51,8 +49,3 @@ def overlap(source: Stored, target: Stored) -> Overlap:
 def most_overlap(sources: Iterable[Stored], target: Stored) -> Overlap:
     """The surest of what the sources have in common with `target`."""
     return max((overlap(each, target) for each in sources), default=Overlap.NONE)
-
-
-def _contains(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Whether one of the two is inside the other."""
-    return all(left == right for left, right in zip(one, other, strict=False))

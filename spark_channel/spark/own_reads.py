@@ -126,17 +126,16 @@ def _executor_directory() -> Path | None:
 
 def _plain(stored: Stored) -> list[Any]:
     parts = sorted(list(part) for part in stored.parts)
-    return [stored.system, sorted(stored.servers), parts, stored.complete, stored.listed]
+    return [stored.system, sorted(stored.servers), parts, stored.complete]
 
 
 def _stored(plain: list[Any]) -> Stored:
-    system, servers, parts, complete, listed = plain
+    system, servers, parts, complete = plain
     return Stored(
         str(system),
         frozenset(map(str, servers)),
         frozenset(tuple(map(str, part)) for part in parts),
         bool(complete),
-        bool(listed),
     )
 
 

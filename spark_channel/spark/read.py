@@ -160,7 +160,7 @@ class ChannelReader(Prompt, DataSourceReader):
         self._reader.fetch_size = partition.fetch  # Spark pickles the reader before it asks for partitions
         task = TaskContext.get()
         assert task is not None
-        if partition.stored is not None and not partition.stored.listed:
+        if partition.stored is not None:
             from spark_channel.spark.own_reads import note_read
 
             note_read(task, partition.stored)

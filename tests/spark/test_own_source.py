@@ -1,7 +1,7 @@
 """A DataFrame that is written into the table it is read from: each row is there once, or the write is refused."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -19,14 +19,14 @@ BY_JOB = "Set 'commit' to job, or omit it"
 
 
 @pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
+def shop(tmp_path: Path) -> Path:
     path = tmp_path / "shop.db"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE t (id INTEGER, v INTEGER)")
         connection.execute("CREATE TABLE other (id INTEGER, v INTEGER)")
         connection.executemany("INSERT INTO t VALUES (?, ?)", [(n, n) for n in range(ROWS)])
         connection.execute("CREATE VIEW seen AS SELECT id, v FROM t")
-    yield path
+    return path
 
 
 def read(spark: SparkSession, path: Path, table: str = "t") -> DataFrame:

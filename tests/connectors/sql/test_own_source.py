@@ -1,17 +1,23 @@
 """A table that is written by what reads it: each row is there once, in every commit mode, or the job is refused."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from spark_channel.errors import OptionError, SourceError
+from spark_channel.connectors import load_reader
+from spark_channel.errors import OptionError, SourceError, UnsupportedError
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint, EndpointPart, Target, TransferSpec
 from spark_channel.progress import TransferReport
 from spark_channel.transfers.run import carry_out
 from tests.connectors.sql.places import Place, open_place
+from tests.servers.clickhouse import PASSWORD, USER, clickhouse_server
+from tests.servers.elastic import elastic_server
+from tests.servers.mongo import mongo_server
 
 ROWS = 300
 _KINDS = ("sqlite", "postgresql", "mysql", "duckdb", "adbc-sqlite", "adbc-postgresql")
@@ -116,6 +122,18 @@ def test_a_script_before_the_rows_takes_none_of_them(engine: LocalEngine, place:
     assert ids(place) == ONCE
     copy(engine, source, end(place, **script))
     assert ids(place) == [*range(10), *range(ROWS, 2 * ROWS)]
+
+
+@pytest.mark.parametrize("script", ["DELETE FROM t", '["truncate table t"]', 'truncate "t" ;'])
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+def test_a_script_at_the_start_does_not_empty_the_source(
+    engine: LocalEngine, place: Place, script: str
+) -> None:
+    with pytest.raises(OptionError, match="'startSql' empties it"):
+        copy(engine, end(place), end(place, startSql=script))
+    assert ids(place) == ONCE
+    copy(engine, end(place, **shifted(place)), end(place, startSql="DELETE FROM t WHERE id < 0"))
+    assert ids(place) == TWICE
 
 
 @pytest.mark.parametrize("mode", ["upsert", "skipExisting"])
@@ -260,3 +278,88 @@ def test_rows_that_may_be_refused_need_another_table(engine: LocalEngine, place:
     with pytest.raises(OptionError, match="omit 'maxDirtyRows'"):
         copy(engine, end(place, **shifted(place)), end(place), max_dirty_rows=5)
     assert ids(place) == ONCE
+
+
+def lines(folder: Path, kind: str) -> list[int]:
+    reader, _ = load_reader({"reader": kind, "path": str(folder)})
+    schema = reader.schema()
+    batches = [batch for split in reader.split(1) for batch in reader.read(split)]
+    return sorted(pa.Table.from_batches(batches, schema)["id"].to_pylist())
+
+
+@pytest.mark.parametrize("splits", [1, 5])
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize(
+    ("kind", "commit"), [("parquet", None), ("parquet", "task"), ("json", "task"), ("delta", None)]
+)
+def test_files_are_read_as_they_were_at_the_start(
+    engine: LocalEngine, tmp_path: Path, kind: str, commit: str | None, mode: str, splits: int
+) -> None:
+    """A read notes its files, or the version of its table; what is replaced stays readable for it."""
+    folder = Endpoint(kind, {"path": str(tmp_path / "lines")})
+    copy(engine, Endpoint("generator", {"rows": "1000"}), folder, channels=4)
+    before = lines(tmp_path / "lines", kind)
+    target = Endpoint(kind, {**folder.options, **({} if commit is None else {"commit": commit})})
+    copy(engine, folder, target, splits_per_channel=splits, save_mode=mode)
+    assert lines(tmp_path / "lines", kind) == sorted(before * (2 if mode == "append" else 1))
+
+
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_a_folder_that_contains_the_target_is_read_as_it_was(
+    engine: LocalEngine, tmp_path: Path, commit: str
+) -> None:
+    inner = tmp_path / "all" / "inner"
+    copy(
+        engine, Endpoint("generator", {"rows": "500"}), Endpoint("parquet", {"path": str(inner)}), channels=4
+    )
+    outer = Endpoint("parquet", {"path": str(tmp_path / "all")})
+    for rows in (1000, 2000):
+        copy(engine, outer, Endpoint("parquet", {"path": str(inner), "commit": commit}), splits_per_channel=5)
+        assert len(lines(inner, "parquet")) == rows
+
+
+@contextmanager
+def _mongodb() -> Iterator[tuple[Endpoint, Endpoint]]:
+    with mongo_server() as server:
+        server.put("t", [{"_id": n, "v": n} for n in range(ROWS)])
+        at = {"url": server.url}
+        yield (
+            Endpoint("mongodb", {**at, "collection": "t"}),
+            Endpoint("mongodb", {**at, "collection": "other"}),
+        )
+
+
+@contextmanager
+def _elasticsearch() -> Iterator[tuple[Endpoint, Endpoint]]:
+    with elastic_server() as server:
+        for name in ("t", "other"):
+            server.indexes[name] = {str(n): {"v": n} for n in range(10)}
+        at = {"url": server.url, "schema": "v BIGINT"}
+        yield (
+            Endpoint("elasticsearch", {**at, "index": "t"}),
+            Endpoint("elasticsearch", {**at, "index": "other"}),
+        )
+
+
+@contextmanager
+def _clickhouse() -> Iterator[tuple[Endpoint, Endpoint]]:
+    with clickhouse_server() as server:
+        for name in ("t", "other"):
+            server.sql(f"CREATE TABLE {name} (id Int64, v Int64) ENGINE = MergeTree ORDER BY id")
+        server.sql(f"INSERT INTO t SELECT number, number FROM numbers({ROWS})")
+        at = {"url": server.url, "user": USER, "password": PASSWORD}
+        yield (
+            Endpoint("clickhouse", {**at, "dbtable": "t"}),
+            Endpoint("clickhouse", {**at, "dbtable": "other"}),
+        )
+
+
+@pytest.mark.parametrize("ends", [_mongodb, _elasticsearch, _clickhouse])
+def test_a_target_that_stages_nothing_is_not_written_by_its_source(engine: LocalEngine, ends: Any) -> None:
+    with ends() as (source, other):
+        target = Endpoint(source.name, {k: v for k, v in source.options.items() if k != "schema"})
+        for mode in ("append", "overwrite"):
+            with pytest.raises(UnsupportedError, match="the source is the target"):
+                copy(engine, source, target, save_mode=mode)
+        apart = Endpoint(other.name, {k: v for k, v in other.options.items() if k != "schema"})
+        assert copy(engine, source, apart).rows > 0
