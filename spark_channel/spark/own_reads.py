@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_LARGEST = 1 << 20
+_LARGEST = 16 << 20
 _FOLDER = "spark-channel-reads"
 _UNKNOWN = "whether a write goes into the table that is read here cannot be noted for it: %s"
 

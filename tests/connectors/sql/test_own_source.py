@@ -160,6 +160,37 @@ def test_another_table_is_written_by_task(engine: LocalEngine, place: Place) -> 
     assert (ids(place, "other"), ids(place, "u")) == (ONCE, TWICE[ROWS:])
 
 
+def test_a_table_of_the_same_name_is_another_one(engine: LocalEngine, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    with (
+        open_place(None, "sqlite", tmp_path / "one") as one,  # type: ignore[arg-type]
+        open_place(None, "sqlite", tmp_path / "two") as two,  # type: ignore[arg-type]
+    ):
+        for each in (one, two):
+            each.create("t", {"id": "int", "v": "int"}, [(1, 1)])
+        assert copy(engine, end(one), end(two)).commit == "task"
+        assert ids(two) == [1, 1]
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+def test_a_role_that_may_not_ask_for_the_cluster_finds_it(engine: LocalEngine, place: Place) -> None:
+    schema = str(place.options["currentschema"])
+    asks = "FUNCTION pg_catalog.pg_control_system()"
+    place.run(
+        f"CREATE ROLE plain_{schema} LOGIN PASSWORD 'p'; GRANT ALL ON SCHEMA {schema} TO plain_{schema}; "
+        f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO plain_{schema}; REVOKE EXECUTE ON {asks} FROM PUBLIC"
+    )
+    try:
+        source = end(place, user=f"plain_{schema}", password="p")
+        with pytest.raises(OptionError, match="'commit' to job"):
+            copy(engine, source, end(place, commit="task"))
+    finally:
+        place.run(
+            f"GRANT EXECUTE ON {asks} TO PUBLIC; DROP OWNED BY plain_{schema}; DROP ROLE plain_{schema}"
+        )
+
+
 @pytest.mark.parametrize("place", ["sqlite", "postgresql", "mysql", "duckdb"], indirect=True)
 def test_a_view_of_a_view_is_the_table(engine: LocalEngine, place: Place) -> None:
     key, value = place.quoted("id"), place.quoted("v")
