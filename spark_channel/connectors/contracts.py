@@ -17,6 +17,7 @@ from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.health import Health
 from spark_channel.connectors.native import NATIVE, NativeRows
 from spark_channel.connectors.split_reader import Read, SplitReader, Token
+from spark_channel.connectors.stored import Stored
 from spark_channel.errors import BatchRefusedError, TargetError, UnsupportedError
 from spark_channel.options import CommitMode, ReadOptions, WriteOptions
 from spark_channel.planning import Split
@@ -139,6 +140,10 @@ class Reader(SplitReader):
         """The resource (a host) that reading `split` loads; None = no mark."""
         return None
 
+    def stored(self) -> Stored | None:
+        """Driver. Where the rows come from, so that a write can find that it goes there, too; None = not known."""
+        return None
+
     def health(self) -> Health | None:
         """Executor. What tells how the source is, for option `protect`; None = nothing does. Connects nowhere yet."""
         return None
@@ -161,7 +166,8 @@ class WriteContext:
     query (or a tunnel channel) and the number of its batch: numbers grow, and each is published once. `resume` is the
     epoch of `Unfinished`, of a run that continues what that one committed. `native`: the rows can be sent in this
     form, if the plan accepts it. `text_lengths`: how long the source's columns let their texts be, by the names of the
-    rows' columns.
+    rows' columns. `reads`: where the rows come from, as far as that is known; `reads_surely`: they do, and not only
+    perhaps.
     """
 
     job: str
@@ -172,6 +178,8 @@ class WriteContext:
     stream: tuple[str, int] | None = None
     resume: int | None = None
     text_lengths: TextLengths = field(default_factory=dict, hash=False)
+    reads: tuple[Stored, ...] = ()
+    reads_surely: bool = True
 
 
 @dataclass(frozen=True)
@@ -180,7 +188,7 @@ class WritePlan:
 
     `published_at`: the time the same job, or the same `txn`, was published before; then nothing is written.
     `native`: the tasks receive the context's native rows, and nothing else. `held` is the claim under which the
-    rows are written, of a writer that keeps claims.
+    rows are written, of a writer that keeps claims. `stored`: a task must not commit rows that it read from there.
     """
 
     job: str
@@ -191,6 +199,7 @@ class WritePlan:
     published_at: str | None = None
     native: bool = False
     held: Held | None = None
+    stored: Stored | None = None
 
     @property
     def at_least_once(self) -> bool:
@@ -337,6 +346,10 @@ class Writer(ABC):
 
     def exists(self) -> bool | None:
         """Driver, before `prepare`. Whether the target exists, according to its catalog; None = unknown."""
+        return None
+
+    def stored(self) -> Stored | None:
+        """Driver, before `prepare`. Where the rows go, if the target exists; None = not known, or nowhere yet."""
         return None
 
     def begin(self) -> None:  # noqa: B027 - optional: most targets have nothing to run

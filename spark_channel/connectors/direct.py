@@ -4,6 +4,7 @@ Delivery is at least once: an attempt that fails leaves what it wrote, and the n
 rows have keys and replace one another, that changes nothing.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,13 @@ import pyarrow as pa
 from pydantic import Field
 
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter, WriteContext, WritePlan, Writer
+from spark_channel.connectors.stored import Overlap, Stored, most_overlap
 from spark_channel.errors import OptionError, TargetError, UnsupportedError
 from spark_channel.options import Amount, CommitMode, WriteOptions
 
 __all__ = ["DirectOptions", "DirectPlan", "DirectTask", "DirectWriter", "Rejected", "Sink"]
+
+_log = logging.getLogger(__name__)
 
 Rejected = tuple[int, str]
 """A row that the store refused, by its number in the batch, and why."""
@@ -109,8 +113,41 @@ class DirectWriter(Writer, ABC):
         if context.stream is not None:
             self._check_stream(context)
         self.check(schema)
+        own = self._own_source(context)
         self.probe(empty=context.overwrite)
-        return DirectPlan(context.job, schema, "task", context.overwrite, context.txn, replaces=self.replaces)
+        return DirectPlan(
+            context.job, schema, "task", context.overwrite, context.txn, stored=own, replaces=self.replaces
+        )
+
+    def _own_source(self, context: WriteContext) -> Stored | None:
+        """What a task must not read, since it would write those rows again: the target. None = it may.
+
+        By key the same rows are written again, which changes nothing.
+
+        Raises:
+            UnsupportedError: it is read, and rows would be removed or added before all of them are.
+        """
+        first = context.overwrite or any(self.before.values())
+        target = self.stored() if context.reads and (first or not self.replaces) else None
+        if target is None:
+            return None
+        found = most_overlap(context.reads, target)
+        if found is Overlap.SURE and context.reads_surely:
+            why = (
+                "they would be removed before they are read"
+                if first
+                else "those that are written would be read and written again"
+            )
+            raise UnsupportedError(
+                f"the source is the target, which shows rows as they are written: {why}. Write them elsewhere"
+                f"{'' if first else ', or by key'}, or read them from a copy"
+            )
+        if found is not Overlap.NONE and context.overwrite:
+            _log.warning(
+                "the target, which this application has planned a read of, is emptied now: rows that come from there "
+                "are lost"
+            )
+        return target if found is not Overlap.NONE and not self.replaces else None
 
     @property
     def replaces(self) -> bool:

@@ -26,6 +26,7 @@ from spark_channel.spark.sent import sent_as_they_come
 from spark_channel.transfers.worker import keep_loaded
 
 if TYPE_CHECKING:
+    from spark_channel.connectors.stored import Stored
     from spark_channel.limits import StaticShare
     from spark_channel.service import ServiceAddress, SharedLimitAddress
 
@@ -46,9 +47,11 @@ class ChannelPartition(InputPartition):
         shared_limit: "SharedLimitAddress | None",
         fetch: FetchSize,
         static: "StaticShare | None" = None,
+        stored: "Stored | None" = None,
     ) -> None:
         super().__init__(group.id)
         self.static = static
+        self.stored = stored
         self.fetch = fetch
         self.shared_limit = shared_limit
         self.group = group
@@ -103,6 +106,7 @@ class ChannelReader(DataSourceReader):
             slots_now,
         )
         from spark_channel.spark.one_split import one_split
+        from spark_channel.spark.own_reads import note_planned
         from spark_channel.transfers.job_limits import JobLimits
         from spark_channel.transfers.static_limit import static_of_spec, static_shares
 
@@ -140,9 +144,11 @@ class ChannelReader(DataSourceReader):
             **limits.of_spec(per_mark=per_mark),
             **static_of_spec(shares[0] if shares else None, len(groups), slots, one_host=on_one_host),
         )
+        stored = self._reader.stored()
+        note_planned(stored)
         keep_loaded()  # plans are made in such workers too
         return [
-            ChannelPartition(group, self._load, spec, service, limits.address, fetch, share)
+            ChannelPartition(group, self._load, spec, service, limits.address, fetch, share, stored)
             for group, share in zip(groups, shares, strict=True)
         ]
 
@@ -156,6 +162,10 @@ class ChannelReader(DataSourceReader):
         self._reader.fetch_size = partition.fetch  # Spark pickles the reader before it asks for partitions
         task = TaskContext.get()
         assert task is not None
+        if partition.stored is not None:
+            from spark_channel.spark.own_reads import note_read
+
+            note_read(task, partition.stored)
         job = run_id(partition.plan, task.getLocalProperty("spark.sql.execution.id"), task.stageId())
         with contextlib.ExitStack() as stack:
             stack.enter_context(without_traceback())

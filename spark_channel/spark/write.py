@@ -14,13 +14,15 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors import Receipt, WriteContext, find_connector
 from spark_channel.connectors.describe import describe
 from spark_channel.connectors.registry import experiment_remark
-from spark_channel.errors import ChannelError, DirtyRowsError
+from spark_channel.connectors.stored import Overlap, Stored, most_overlap
+from spark_channel.errors import ChannelError, DirtyRowsError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import DirtyPart
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.spark.driver import JobReporter, found_service, on_one_host, reach_service, slots_now
 from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.failures import without_traceback
+from spark_channel.spark.own_reads import planned_reads, reads_of_task
 from spark_channel.spark.portable import portable
 from spark_channel.spark.published import PublishedWriter
 from spark_channel.spark.schema import as_arrow, spark_text_lengths
@@ -79,6 +81,8 @@ class ChannelWriter(DataSourceArrowWriter):
             overwrite=overwrite,
             txn=_transaction(self._options),
             text_lengths=spark_text_lengths(schema),
+            reads=planned_reads(),
+            reads_surely=False,
         )
         limits = JobLimits.of(self._options).watching(self._writer)
         self._shared_limit = limits.address
@@ -171,13 +175,34 @@ class ChannelWriter(DataSourceArrowWriter):
             )
             try:
                 budget.check()
-                receipt = write.run(iterator)
+                receipt = write.run(self._apart(task, iterator))
                 return ReceiptMessage(receipt, write.dirty_part, static=link.is_static)
             except DirtyRowsError as error:
                 return ReceiptMessage(None, write.dirty_part, str(error))
             except ChannelError as error:
                 counters.explain(str(error))
                 raise
+
+    def _apart(self, task: TaskContext, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of a task, none of which may come from where it commits them before the others are read.
+
+        Raises:
+            TargetError: they do. The task has committed nothing.
+        """
+        target = self._plan.stored
+        for batch in batches:
+            self._hold_apart(task, target)
+            target = None if self._plan.commit == "job" else target
+            yield batch
+        self._hold_apart(task, target)
+
+    def _hold_apart(self, task: TaskContext, target: Stored | None) -> None:
+        if target is None or most_overlap(reads_of_task(task), target) is not Overlap.SURE:
+            return
+        raise TargetError(
+            f"{self._spec.target} is written by what reads it: with commit=task, rows that its tasks commit would be "
+            "read and written again. This task has written nothing. Set 'commit' to job, or omit it"
+        )
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -24,6 +24,7 @@ from spark_channel.connectors import (
 from spark_channel.connectors.describe import describe
 from spark_channel.connectors.native import NativeRows
 from spark_channel.connectors.registry import experiment_remark, take_schema
+from spark_channel.connectors.stored import Overlap, Stored, most_overlap
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TransferSource
@@ -110,6 +111,10 @@ class OpenedTransfer:
             return self.own_lengths
         return widest([source.text_lengths for source in self.sources])
 
+    def reads(self) -> tuple[Stored, ...]:
+        """Where the rows come from, as far as the readers know."""
+        return _stored(self.sources)
+
     def native_rows(self) -> NativeRows | None:
         """What all sources could give the one target instead of Arrow's values; None = not these, or not here.
 
@@ -138,6 +143,10 @@ class OpenedTransfer:
 
 _START = "startsql"
 _REMOVES = re.compile(r"\s*(truncate|delete\s+from)\s[^;]*;?\s*", re.IGNORECASE)
+_EMPTIES = re.compile(
+    r"(?:truncate(?:\s+table)?|delete\s+from)\s+([^\s;]+?)(?=[\s;\]]*$|\s*\"\s*[,\]]|\s+(?:cascade|restart|continue)\b)",
+    re.IGNORECASE,
+)
 
 
 def begin_transfer(job: JobOptions) -> JobOptions:
@@ -164,7 +173,7 @@ def begin_transfer(job: JobOptions) -> JobOptions:
     spec = job.spec
     plain = not spec.targets and not spec.reader.spark_format
     if plain and all(_only_removes_rows(text) for text in texts):
-        _hold_possible(left)
+        _hold_possible(left, texts)
     for end in writer.resolve(first_reachable):
         _writer(end, job.job).begin()
     return left
@@ -179,11 +188,11 @@ def _only_removes_rows(script: str) -> bool:
     return all(_REMOVES.fullmatch(str(text)) is not None for text in texts)
 
 
-def _hold_possible(job: JobOptions) -> None:
-    """Hold the source to be there, and its rows to fit the targets.
+def _hold_possible(job: JobOptions, scripts: Sequence[str]) -> None:
+    """Hold the source to be there, and its rows to fit the targets; `scripts` remove rows before they are read.
 
     Raises:
-        ChannelError: as `open_transfer`.
+        ChannelError: as `open_transfer`. OptionError: the rows are those that would be read.
     """
     sources, writers = _ends(job, alone=True, tell=False)
     options = writers[0].options
@@ -194,8 +203,34 @@ def _hold_possible(job: JobOptions) -> None:
         overwrite=job.spec.save_mode == "overwrite",
         text_lengths=widest([source.text_lengths for source in sources]),
     )
+    reads = _stored(sources)
     for writer in writers:
         writer.rehearse(context, sources[0].pipeline.output_schema)
+        name = str(getattr(writer.options, "dbtable", ""))
+        emptied = any(_empties(text, name) for text in scripts)
+        target = writer.stored() if emptied and reads else None
+        if target is not None and most_overlap(reads, target) is Overlap.SURE:
+            raise OptionError(
+                f"the source is the target, table {name!r}, and 'startSql' empties it before its rows are read: "
+                "use mode overwrite, which replaces the rows when all of them are read",
+                option="startSql",
+            )
+
+
+def _empties(script: str, table: str) -> bool:
+    """Whether a script that only removes rows removes all of `table`."""
+    found = _EMPTIES.search(script)
+    return found is not None and _last_name(found[1]) == _last_name(table)
+
+
+def _last_name(text: str) -> str:
+    return text.rpartition(".")[2].strip("`\"[]' ").lower()
+
+
+def _stored(sources: Sequence[TransferSource]) -> tuple[Stored, ...]:
+    """Where the rows come from, as far as the readers know."""
+    found = [source.reader.stored() for source in sources]
+    return tuple(each for each in found if each is not None)
 
 
 def open_transfer(

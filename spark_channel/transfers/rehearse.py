@@ -33,6 +33,7 @@ def rehearse(spec: TransferSpec, parallelism: int, held: ExitStack) -> tuple[Ope
             commit=commit,
             overwrite=opened.spec.save_mode == "overwrite",
             text_lengths=opened.text_lengths,
+            reads=opened.reads(),
         )
         for writer in opened.writers:
             if opened.spec.save_mode == "errorIfExists":

@@ -201,7 +201,7 @@ class Transfer:
             self.dirty_store = DirtyStore.prepare(path, self.job, opened.target)
         begun = opened.begun
         commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
-        native = opened.native_rows()
+        native, reads = opened.native_rows(), opened.reads()
         for number, writer in enumerate(opened.writers):
             context = WriteContext(
                 job=job_of(self.job, number),
@@ -211,6 +211,7 @@ class Transfer:
                 native=native,
                 resume=None if begun is None else begun.epochs.get(number),
                 text_lengths=opened.text_lengths,
+                reads=reads,
             )
             self._plans.append(writer.prepare(context, opened.schema))
         for source in opened.sources:

@@ -4,7 +4,7 @@ import http.client
 import json
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -19,11 +19,12 @@ from spark_channel.connectors.http_client import (
     untrusted,
     whole,
 )
+from spark_channel.connectors.stored import Stored
 from spark_channel.errors import ChannelError
 from spark_channel.masking import without_login
 from spark_channel.retry import Retry
 
-__all__ = ["MOST_BYTES", "Busy", "Server", "path_of"]
+__all__ = ["MOST_BYTES", "Busy", "Server", "path_of", "stored_at"]
 
 MOST_BYTES = 256 << 20
 """Of one answer: it is held in memory whole."""
@@ -33,6 +34,19 @@ _MARGIN = 8
 
 def path_of(options: ElasticAddress, action: str = "") -> str:
     return f"/{quote(options.index, safe=',*:-')}{action}"
+
+
+def stored_at(options: ElasticAddress, failure: type[ChannelError]) -> Stored:
+    """The indexes behind a name, an alias or a pattern, by the number that their cluster gives itself."""
+    names, indexes = {f"at {urlsplit(options.url).netloc.rpartition('@')[2]}"}, set[str]()
+    with suppress(ChannelError), Server(options, failure) as server:  # the role may lack these rights
+        found = server.ask("GET", path_of(options, "/_alias"), missing=True, again=False) or {}
+        indexes = {name for name, about in found.items() if isinstance(about, dict) and "aliases" in about}
+        cluster = server.ask("GET", "/", missing=True, again=False) or {}
+        if "cluster_uuid" in cluster:
+            names.add(f"cluster {cluster['cluster_uuid']}")
+    parts = frozenset((name,) for name in (*indexes, options.index))
+    return Stored("elasticsearch", frozenset(names), parts, complete=bool(indexes))
 
 
 class Server:

@@ -7,9 +7,10 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from spark_channel.connectors.elasticsearch.http import Server, path_of
+from spark_channel.connectors.elasticsearch.http import Server, path_of, stored_at
 from spark_channel.connectors.elasticsearch.options import ElasticReadOptions
 from spark_channel.connectors.records import Columns, RecordReader, inferred_schema
+from spark_channel.connectors.stored import Stored
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
@@ -32,6 +33,9 @@ class ElasticsearchReader(RecordReader):
     @property
     def _place(self) -> str:
         return self.options.address
+
+    def stored(self) -> Stored:
+        return stored_at(self.options, SourceError)
 
     def resource_mark(self, split: Split) -> str | None:
         return urlsplit(self.options.url).netloc.rpartition("@")[2]

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from spark_channel.connectors.contracts import Receipt, WritePlan
 from spark_channel.connectors.direct import DirectWriter, Rejected, Sink
-from spark_channel.connectors.elasticsearch.http import Server, path_of
+from spark_channel.connectors.elasticsearch.http import Server, path_of, stored_at
 from spark_channel.connectors.elasticsearch.options import ElasticWriteOptions
+from spark_channel.connectors.stored import Stored
 from spark_channel.errors import OptionError, SchemaError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.retry import Retry
@@ -42,6 +43,9 @@ class ElasticsearchWriter(DirectWriter):
     def exists(self) -> bool | None:
         with Server(self.options, TargetError) as server:
             return server.ask("GET", path_of(self.options, "/_count"), missing=True) is not None
+
+    def stored(self) -> Stored | None:
+        return stored_at(self.options, TargetError) if self.exists() else None
 
     def resource_mark(self) -> str | None:
         return urlsplit(self.options.url).netloc.rpartition("@")[2]

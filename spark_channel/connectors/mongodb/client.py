@@ -1,7 +1,7 @@
 """A client of MongoDB, and its errors as ours."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from bson.errors import BSONError
@@ -17,10 +17,11 @@ from pymongo.errors import (
 )
 
 from spark_channel.connectors.mongodb.options import MongoAddress
+from spark_channel.connectors.stored import Stored
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.masking import mask_text
 
-__all__ = ["Documents", "connected", "explained", "is_passing"]
+__all__ = ["Documents", "connected", "explained", "is_passing", "stored_at"]
 
 Documents = Collection[dict[str, Any]]
 _DENIED = {13: "its role lacks a right", 18: "the login is refused", 8000: "the login is refused"}
@@ -63,6 +64,24 @@ def _client(options: MongoAddress) -> MongoClient[dict[str, Any]]:
             option="url",
             takes="MongoDB's connection string",
         ) from None
+
+
+def stored_at(options: MongoAddress, failure: type[ChannelError]) -> Stored:
+    """The collection, by what its server says of itself; a view is not looked into."""
+    names, is_view = {f"at {options.hosts}"}, True
+    with (
+        suppress(ChannelError),
+        connected(options, failure) as documents,
+    ):  # the role may lack the right to list
+        told = documents.database.command("hello")
+        if told.get("setName"):
+            names.add(f"set {told['setName']} of {sorted(map(str, told.get('hosts', ())))}")
+        elif told.get("topologyVersion"):
+            names.add(f"process {told['topologyVersion'].get('processId')}")
+        there = documents.database.list_collections(filter={"name": documents.name})
+        is_view = any(each.get("type") == "view" for each in there)
+    parts = frozenset({(options.database_name, options.collection)})
+    return Stored("mongodb", frozenset(names), parts, complete=not is_view)
 
 
 @contextmanager

@@ -14,10 +14,11 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.contracts import Read
-from spark_channel.connectors.mongodb.client import Documents, connected, is_passing
+from spark_channel.connectors.mongodb.client import Documents, connected, is_passing, stored_at
 from spark_channel.connectors.mongodb.options import MongoReadOptions
 from spark_channel.connectors.mongodb.values import plain
 from spark_channel.connectors.records import Columns, RecordReader, inferred_schema
+from spark_channel.connectors.stored import Stored
 from spark_channel.errors import SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
@@ -52,6 +53,9 @@ class MongoReader(RecordReader):
                 "name them with option 'schema', such as _id STRING, name STRING"
             )
         return found
+
+    def stored(self) -> Stored:
+        return stored_at(self.options, SourceError)
 
     def resource_mark(self, split: Split) -> str | None:
         return self.options.hosts

@@ -14,9 +14,10 @@ from pymongo.errors import BulkWriteError
 
 from spark_channel.connectors.contracts import WriteContext, WritePlan
 from spark_channel.connectors.direct import DirectWriter, Rejected, Sink
-from spark_channel.connectors.mongodb.client import Documents, connected, explained
+from spark_channel.connectors.mongodb.client import Documents, connected, explained, stored_at
 from spark_channel.connectors.mongodb.options import MongoWriteOptions
 from spark_channel.connectors.mongodb.values import Encoder
+from spark_channel.connectors.stored import Stored
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
 
@@ -35,6 +36,9 @@ class MongoWriter(DirectWriter):
     def exists(self) -> bool | None:
         with connected(self.options, TargetError) as documents:
             return bool(documents.database.list_collection_names(filter={"name": documents.name}))
+
+    def stored(self) -> Stored:
+        return stored_at(self.options, TargetError)
 
     def resource_mark(self) -> str | None:
         return self.options.hosts

@@ -22,6 +22,8 @@ from spark_channel.connectors.sql.short import Line, ShortStatements
 from spark_channel.connectors.sql.source import ReadSource, read_source
 from spark_channel.connectors.sql.splits import Splitter as BaseSplitter
 from spark_channel.connectors.sql.splits import split_conditions
+from spark_channel.connectors.sql.stored import stored_query, stored_table
+from spark_channel.connectors.stored import Stored
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
@@ -59,6 +61,7 @@ class SqlReader(Reader):
         super().__init__(options)
         self.dialect = dialect
         self._source: ReadSource | None = None
+        self._stored: Stored | None = None
         self.row_cost = RowCost()
 
     @abstractmethod
@@ -75,7 +78,27 @@ class SqlReader(Reader):
 
     def split(self, advice: int) -> list[Split]:
         with self.connect("plan") as session:
+            self.find_stored(session)
             return self.fine_splits(session, max(1, advice))
+
+    def stored(self) -> Stored:
+        if self._stored is None:
+            with self.connect("plan") as session:
+                self.find_stored(session)
+        assert self._stored is not None
+        return self._stored
+
+    def find_stored(self, session: Session) -> None:
+        """Find `stored` by a session that has no transaction open which an error would end."""
+        source = self.known(session)
+        if source.table is not None:
+            table = source.table
+            self._stored = stored_table(
+                session, self.dialect, table.schema, table.name, is_view=table.is_view
+            )
+        else:
+            query = self.options.query or f"SELECT * FROM {self.options.dbtable}"  # noqa: S608 - parsed only
+            self._stored = stored_query(session, self.dialect, query)
 
     def fine_splits(self, session: Session, advice: int) -> list[Split]:
         """The splits; more and smaller ones, where a limit makes statements long that no key cuts."""

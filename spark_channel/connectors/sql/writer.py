@@ -42,9 +42,11 @@ from spark_channel.connectors.sql.options import LedgerOptions, SqlWriteOptions
 from spark_channel.connectors.sql.publish import refuse_two_receipts
 from spark_channel.connectors.sql.script import BY_ITSELF, run_in_transaction, split_script
 from spark_channel.connectors.sql.session import transaction
+from spark_channel.connectors.sql.stored import stored_table
 from spark_channel.connectors.sql.target import NOWHERE, TargetTable
 from spark_channel.connectors.sql.target_columns import added_columns, new_target, old_target, wider_columns
-from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
+from spark_channel.connectors.stored import Overlap, Stored, most_overlap
+from spark_channel.errors import ChannelError, CommitError, OptionError, SupersededError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
 from spark_channel.retry import Retry
 
@@ -60,6 +62,11 @@ _WAYS = (
     "Grant the right, or name another schema with 'stagingSchema' or a table with 'ledgerTable'; 'ledger' none writes "
     "without them, at least once"
 )
+_OWN = {
+    (Overlap.SURE, True): "its source is",
+    (Overlap.PERHAPS, True): "its source may be",
+    (Overlap.PERHAPS, False): "its source may be, since this application has planned a read of",
+}
 _TAKES = 5
 """How often a claim is tried: two that make its table or its row at the same moment fail one of them."""
 
@@ -169,7 +176,7 @@ class SqlWriter(Writer):
         def look(session: Any) -> None:
             place = self.look(session)
             self._check_place(place)
-            commit = context.commit or self.default_commit(place, context)
+            commit, _ = self._commit_apart(session, place, context)
             plan = SqlPlan(
                 job=context.job,
                 schema=schema,
@@ -204,13 +211,14 @@ class SqlWriter(Writer):
         self._check_place(place)
         place = self._with_ledger(session, place, context)
         claims = self.claims(session, place)
-        commit = context.commit or self.default_commit(place, context)
+        commit, stored = self._commit_apart(session, place, context)
         plan = SqlPlan(
             job=context.job,
             schema=schema,
-            commit=commit if place.has_ledger else "task",
+            commit=commit,
             overwrite=context.overwrite,
             txn=context.txn,
+            stored=stored,
             place=replace(place, table=None),
             longest_name=claims.longest_name,
         )
@@ -239,6 +247,73 @@ class SqlWriter(Writer):
         except BaseException:
             self._give_back(session, plan, overtaken)
             raise
+
+    def stored(self) -> Stored | None:
+        return self.run(
+            TargetError, "look", lambda session: self._stored_at(session, self.look(session)), begins=True
+        )
+
+    def _stored_at(self, session: Any, place: Place) -> Stored | None:
+        table = place.table
+        if table is None:
+            return None
+        is_view = getattr(table, "is_view", False)
+        return stored_table(session, self.dialect, place.schema, place.name, is_view=is_view)
+
+    def _commit_apart(
+        self, session: Any, place: Place, context: WriteContext
+    ) -> tuple[CommitMode, Stored | None]:
+        """The commit mode, which keeps the write's rows from its own source; and what a task must not read.
+
+        Raises:
+            OptionError: the source is the target, and the user or the role's rights leave only `task`.
+        """
+        commit: CommitMode = context.commit or self.default_commit(place, context)
+        commit = commit if place.has_ledger else "task"
+        target = self._stored_at(session, place) if commit == "task" and context.reads else None
+        if target is None:
+            return commit, None
+        found = most_overlap(context.reads, target)
+        if not context.reads_surely:
+            found = min(found, Overlap.PERHAPS)
+        if found is Overlap.NONE:
+            return commit, None
+        if context.commit is None and place.has_ledger and not self.options.tolerates_dirty_rows:
+            hint = "" if found is Overlap.SURE else ". If the rows come from elsewhere, set 'commit' to task"
+            _log.info(
+                "job %s stages its rows (commit=job): %s table %s, and would read the rows that tasks commit%s",
+                context.job, _OWN[found, context.reads_surely], place.label, hint,
+            )  # fmt: skip
+            return "job", None
+        self._refuse_own_source(place, context, found)
+        return commit, target
+
+    def _refuse_own_source(self, place: Place, context: WriteContext, found: Overlap) -> None:
+        """What may have been emptied cannot be told from what was; rows that tasks add are found by the tasks."""
+        first = (
+            "an overwrite with commit=task empties it" if context.overwrite
+            else "with commit=task, 'preSql' changes it" if self.options.pre_sql
+            else ""
+        )  # fmt: skip
+        if found is Overlap.PERHAPS and not first:
+            return
+        why = (
+            f"{first} before its rows are read"
+            if first
+            else "with commit=task, rows that its tasks commit would be read and written again"
+        )
+        asked = (
+            "omit 'maxDirtyRows' and 'maxDirtyFraction', which need commit=task"
+            if self.options.tolerates_dirty_rows
+            else "set 'commit' to job, or omit it"
+            if place.has_ledger
+            else f"give the job what commit=job needs ({_WAYS})"
+        )
+        raise OptionError(
+            f"{_OWN[found, context.reads_surely]} the target, table {place.label!r}: {why}. "
+            f"To write into the table that is read, {asked}; or write into another table",
+            option="commit", got="task", takes="job",
+        )  # fmt: skip
 
     def _new_fields(self, place: Place, context: WriteContext, schema: pa.Schema) -> list[pa.Field]:
         """The columns that `onSchemaChange=evolve` adds to the table."""

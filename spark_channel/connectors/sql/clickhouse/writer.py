@@ -21,6 +21,8 @@ from spark_channel.connectors.sql.clickhouse.options import ClickhouseWriteOptio
 from spark_channel.connectors.sql.clickhouse.session import ClickhouseSession
 from spark_channel.connectors.sql.named import only_name
 from spark_channel.connectors.sql.script import split_script
+from spark_channel.connectors.sql.stored import stored_table
+from spark_channel.connectors.stored import Stored
 from spark_channel.errors import SchemaError, TargetError
 from spark_channel.options import WriteOptions
 
@@ -52,6 +54,13 @@ class ClickhouseWriter(DirectWriter):
     def exists(self) -> bool | None:
         with self._session() as session:
             return self.dialect.find_table(session, self._given.dbtable) is not None
+
+    def stored(self) -> Stored | None:
+        with self._session() as session:
+            table = self.dialect.find_table(session, self._given.dbtable)
+            if table is None:
+                return None
+            return stored_table(session, self.dialect, table.schema, table.name, is_view=table.is_view)
 
     def resource_mark(self) -> str | None:
         host, port = self._given.server

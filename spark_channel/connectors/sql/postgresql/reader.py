@@ -126,9 +126,11 @@ class PostgresReader(SqlReader):
                 "which only a transfer does: use spark_channel.transfer, or omit the option",
                 option="snapshot",
             )
-        with self.connect("plan") as session, session.transaction():
-            self._enter(session, self._snapshot)
-            splits = self.fine_splits(session, max(1, advice))
+        with self.connect("plan") as session:
+            self.find_stored(session)
+            with session.transaction():
+                self._enter(session, self._snapshot)
+                splits = self.fine_splits(session, max(1, advice))
         snapshot = {"snapshot": self._snapshot} if self._snapshot is not None else {}
         return [Split({**split.params, **snapshot}, split.rows, split.nbytes) for split in splits]
 
