@@ -1,10 +1,11 @@
 """Merges staged rows into a table by `writeMode`, inside the caller's transaction."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from spark_channel.connectors.sql.change_feed import DELETES, OPERATION, WRITES
 from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.stored import hold_gone, hold_stored
 from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.errors import BatchRefusedError, TargetError
 
@@ -21,6 +22,10 @@ class Merge:
     change feed `OPERATION` and `PLACE` besides.
     """
 
+    insert = "INSERT"
+    may_skip: ClassVar[bool] = True
+    """Whether the database has triggers or rules that skip rows, and reports success."""
+
     def __init__(
         self,
         run: Callable[[str], Sequence[tuple[Any, ...]]],
@@ -31,6 +36,7 @@ class Merge:
     ) -> None:
         self._run, self._dialect, self._target, self._rows = run, dialect, target.sql, rows
         self._names, self._key, self._mode = target.names, target.key, mode
+        self._label = target.label
         self._operation = self.quoted(OPERATION)
 
     def bring(self) -> None:
@@ -38,15 +44,19 @@ class Merge:
 
         Raises:
             TargetError: a key holds NULL, two rows have one key, `OPERATION` says nothing known, or the database
-                refused a row.
+                refused a row, or skipped one.
         """
         self.refuse_bad_keys()
         if self._mode == "apply":
             self._refuse_unknown_operations()
             self._keep_last()
             self._delete()
+            if self.may_skip:
+                self._hold_deleted()
             self._drop_deletes()
         self._write(update=self._mode != "skipExisting")
+        if self.may_skip:
+            self._hold_written(update=self._mode != "skipExisting")
 
     def refuse_bad_keys(self) -> None:
         """Hold the keys to be there, and, but for a change feed, to be there once."""
@@ -101,10 +111,31 @@ class Merge:
             action = f"DO UPDATE SET {sets}"
         # WHERE: without it SQLite takes ON for the beginning of a join
         self._run(
-            f"INSERT INTO {self._target} ({self.listed(self._names)}) "  # noqa: S608
+            f"{self.insert} INTO {self._target} ({self.listed(self._names)}) "  # noqa: S608
             f"SELECT {self.listed(self._names, 's.')} FROM {self._rows} AS s WHERE TRUE "
             f"ON CONFLICT ({self.listed(self._key)}) {action}"
         )
+
+    @property
+    def _there(self) -> str:
+        """The condition that the target has the key of the row s."""
+        return f"EXISTS (SELECT 1 FROM {self._target} t WHERE {self._same})"  # noqa: S608
+
+    def _hold_deleted(self) -> None:
+        query = f"SELECT COUNT(*) FROM {self._rows} s WHERE {self.gone('s.')} AND {self._there}"  # noqa: S608
+        ((kept,),) = self._run(query)
+        hold_gone(self._label, int(kept))
+
+    def _hold_written(self, *, update: bool) -> None:
+        """After `_write`, where the database does not report how many rows that stored."""
+        self._hold_keys()
+
+    def _hold_keys(self) -> None:
+        """Hold the table to have the key of each row."""
+        kept = f" WHERE NOT {self.gone('s.')}" if self._mode == "apply" else ""
+        query = f"SELECT COUNT(*), SUM(CASE WHEN {self._there} THEN 1 ELSE 0 END) FROM {self._rows} s{kept}"  # noqa: S608
+        ((sent, stored),) = self._run(query)
+        hold_stored(self._label, int(sent), int(stored or 0))
 
     def _refuse_unknown_operations(self) -> None:
         known = (*WRITES, *DELETES)

@@ -78,14 +78,14 @@ class DuckdbSession(BoundSession):
             return relation.to_arrow_reader(batch_rows)
         return relation.fetch_arrow_reader(batch_rows)  # releases before 1.5
 
-    def insert(self, sql: str, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """Run `sql`, which reads the rows of `batches` as a table called `name`."""
+    def insert(self, sql: str, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+        """Run `sql`, which reads the rows of `batches` as a table called `name`. Returns the rows that it stored."""
         import duckdb
 
         reader = pa.RecordBatchReader.from_batches(schema, batches)
         self._connection.register(name, reader)
         try:
-            self.rows(sql)
+            return int(self.rows(sql)[0][0])
         finally:
             try:
                 self._connection.unregister(name)

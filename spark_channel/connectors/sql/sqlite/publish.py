@@ -1,7 +1,9 @@
 """Inserts staged rows into the table, inside the caller's transaction."""
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -11,17 +13,20 @@ from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.sqlite.database import SqliteSession
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
+from spark_channel.connectors.sql.stored import hold_stored
 from spark_channel.connectors.sql.target import TargetTable
 
-__all__ = ["insert_files", "insert_one", "make_stage", "merge"]
+__all__ = ["bring", "goes_through_stage", "insert_files", "insert_one", "make_stage"]
 
 _STAGE = "temp.spark_channel_stage"
+_CLAUSE = re.compile(r"\bON\s+CONFLICT\s+(IGNORE|REPLACE)\b", re.IGNORECASE)
 
 
-def insert_one(table: str, names: Sequence[str]) -> str:
-    """INSERT of one row of parameters into `table`, as SQL."""
-    listed = ", ".join(map(SqliteWriteDialect().quoted, names))
-    return f"INSERT INTO {table} ({listed}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - quoted names
+def insert_one(session: SqliteSession, target: TargetTable, stage: str | None) -> str:
+    """INSERT of one row of parameters into `stage`, as SQL, or into the table itself."""
+    listed = ", ".join(map(SqliteWriteDialect().quoted, target.staged_names))
+    insert = _insert(session, target) if stage is None else "INSERT"
+    return f"{insert} INTO {stage or target.sql} ({listed}) VALUES ({', '.join('?' * len(target.staged_names))})"  # noqa: S608 - quoted names
 
 
 def insert_files(
@@ -32,9 +37,8 @@ def insert_files(
     Raises:
         TargetError: SQLite refused a row, or two rows have one key.
     """
-    keyed = options.write_mode != "insert"
-    into = make_stage(session, target) if keyed else target.sql
-    sql = insert_one(into, target.staged_names)
+    stage = make_stage(session, target) if goes_through_stage(session, target, options) else None
+    sql = insert_one(session, target, stage)
     rows = 0
     for path in files:
         with pa.memory_map(str(path)) as file:
@@ -43,9 +47,9 @@ def insert_files(
             for start in range(0, table.num_rows, options.batch_size):
                 session.insert(sql, table.slice(start, options.batch_size))
             del table
-    if keyed:
-        merge(session, target, options, into)
-        session.rows(f"DROP TABLE {into}")
+    if stage is not None:
+        bring(session, target, options, stage, rows)
+        session.rows(f"DROP TABLE {stage}")
     return rows
 
 
@@ -60,10 +64,58 @@ def make_stage(session: SqliteSession, target: TargetTable) -> str:
     return _STAGE
 
 
-def merge(session: SqliteSession, target: TargetTable, options: SqliteWriteOptions, stage: str) -> None:
-    """Bring the rows of `stage` (SQL) into the table.
+def goes_through_stage(session: SqliteSession, target: TargetTable, options: SqliteWriteOptions) -> bool:
+    """Whether rows are staged before the table sees them: to compare keys, or since the table may skip rows.
+
+    SQLite counts what one statement stores, and not what its parameters store one after the other.
+    """
+    return options.write_mode != "insert" or bool(_statements(session, target, "trigger"))
+
+
+def bring(
+    session: SqliteSession, target: TargetTable, options: SqliteWriteOptions, stage: str, rows: int
+) -> None:
+    """Bring the `rows` of `stage` (SQL) into the table.
 
     Raises:
-        TargetError: SQLite refused a row, a key holds NULL, two rows have one key, or `_op` says nothing known.
+        TargetError: SQLite refused a row or the table skipped one, a key holds NULL, two rows have one key, or `_op`
+            says nothing known.
     """
-    Merge(session.rows, SqliteWriteDialect(), target, stage, options.write_mode).bring()
+    if options.write_mode != "insert":
+        _SqliteMerge(session, target, stage, options.write_mode).bring()
+        return
+    names = ", ".join(map(SqliteWriteDialect().quoted, target.names))
+    insert = _insert(session, target)
+    session.rows(f"{insert} INTO {target.sql} ({names}) SELECT {names} FROM {stage} ORDER BY rowid")  # noqa: S608
+    hold_stored(target.label, rows, int(session.value("SELECT changes()")))
+
+
+class _SqliteMerge(Merge):
+    def __init__(self, session: SqliteSession, target: TargetTable, rows: str, mode: str) -> None:
+        super().__init__(session.rows, SqliteWriteDialect(), target, rows, mode)
+        self.insert = _insert(session, target)
+
+    def _hold_written(self, *, update: bool) -> None:
+        if not (update and self.others):
+            self._hold_keys()
+            return
+        ((stored,),) = self._run("SELECT changes()")
+        ((sent,),) = self._run(f"SELECT COUNT(*) FROM {self._rows}")  # noqa: S608
+        hold_stored(self._label, int(sent), int(stored))
+
+
+def _insert(session: SqliteSession, target: TargetTable) -> str:
+    """How an INSERT begins: a conflict clause of the table, which skips or replaces rows, does not hold for it.
+
+    Only where there is one: the words hold for the statements of triggers, too.
+    """
+    ((create,),) = _statements(session, target, "table") or [("",)]
+    return "INSERT OR ABORT" if _CLAUSE.search(str(create)) else "INSERT"
+
+
+def _statements(session: SqliteSession, target: TargetTable, kind: str) -> list[tuple[Any, ...]]:
+    """The statements that made the table, or its triggers."""
+    name = SqliteWriteDialect().literal(target.name, None)
+    return session.rows(
+        f"SELECT sql FROM main.sqlite_master WHERE type = '{kind}' AND lower(tbl_name) = lower({name})"  # noqa: S608
+    )
