@@ -29,6 +29,6 @@ def hold_gone(table: str, kept: int) -> None:
     """
     if kept:
         raise BatchRefusedError(
-            f"table {table!r} kept {kept} rows that a change feed deletes, and reported success: a trigger or a rule of "
-            "the table keeps them. The transaction is rolled back. Change the trigger or rule"
+            f"table {table!r} kept {kept} rows that a change feed deletes, and reported success: a trigger or a rule "
+            "of the table keeps them. The transaction is rolled back. Change the trigger or rule"
         )

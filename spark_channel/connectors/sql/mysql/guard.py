@@ -43,7 +43,7 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         given["server_public_key"] = server_public_key
         super().__init__(
             ssl=tls, ssl_disabled=True if tls is None else None, defer_connect=True,
-            client_flag=CLIENT.FOUND_ROWS,  # an UPDATE counts the rows that it found, also those that it left as they were
+            client_flag=CLIENT.FOUND_ROWS,  # an UPDATE counts the rows that it found, not those that it changed
             **given,
         )  # fmt: skip
         if tls is not None:

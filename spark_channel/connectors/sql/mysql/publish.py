@@ -171,7 +171,9 @@ def insert_staged(
             )
             leaves_out = verb == IGNORING and not session.lenient
             if warnings and leaves_out and (others := session.warnings_but_keys()):
-                raise BatchRefusedError(f"INSERT IGNORE left out rows of {target.label!r}: {'; '.join(others)}")
+                raise BatchRefusedError(
+                    f"INSERT IGNORE left out rows of {target.label!r}: {'; '.join(others)}"
+                )
             return affected
 
         for stage, rows in stages:
@@ -209,7 +211,12 @@ class _MysqlMerge(Merge):
     may_skip = False  # its triggers cannot
 
     def __init__(
-        self, session: MysqlWriteSession, dialect: MysqlWriteDialect, target: TargetTable, rows: str, mode: str
+        self,
+        session: MysqlWriteSession,
+        dialect: MysqlWriteDialect,
+        target: TargetTable,
+        rows: str,
+        mode: str,
     ) -> None:
         super().__init__(session.rows, dialect, target, rows, mode)
         self._affected = session.affected

@@ -96,7 +96,8 @@ class PostgresMerge(Merge):
         self._rows = f"(SELECT DISTINCT ON ({key}) * FROM {self._rows} ORDER BY {key}, {PLACE} DESC)"  # noqa: S608
 
     def _delete(self) -> None:
-        self._run(f"DELETE FROM {self._target} t USING {self._rows} s WHERE {self.gone('s.')} AND {self._same}")  # noqa: S608
+        where = f"{self.gone('s.')} AND {self._same}"
+        self._run(f"DELETE FROM {self._target} t USING {self._rows} s WHERE {where}")  # noqa: S608
 
     @property
     def _same(self) -> str:

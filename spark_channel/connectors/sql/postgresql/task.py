@@ -419,9 +419,7 @@ class LimitedTaskWriter(StagedTaskWriter):
         if not self._made:
             create_stage(session, target, self._plan.place.staging, self._staging)
             self._copy_held(session, self._plan.place.staging, self._staging)
-        bring_staged(
-            session, self._plan, self._stage, self._options, self._tally.rows, overwrite=False
-        )
+        bring_staged(session, self._plan, self._stage, self._options, self._tally.rows, overwrite=False)
 
     def _copy_held(self, session: PgWriteSession, schema: str, table: str) -> None:
         """In pieces, over a part of the time in which they came."""

@@ -92,7 +92,11 @@ class PgWriteSession(PgSession):
         names = ", ".join(identifier(name).sql("postgres") for name in rows.names)
         sql = f"COPY {place} ({names}) FROM STDIN (FORMAT binary)"
         ended = nullcontext() if between is None else self._ended_when_still()
-        with self.all_stored(place, f"{schema}.{table}", rows.count) as stored, ended, self._cursor() as cursor:
+        with (
+            self.all_stored(place, f"{schema}.{table}", rows.count) as stored,
+            ended,
+            self._cursor() as cursor,
+        ):
             with cursor.copy(sql) as copy:
                 copy.write(HEADER)
                 if between is None:

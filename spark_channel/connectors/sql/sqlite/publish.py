@@ -1,9 +1,7 @@
 """Inserts staged rows into the table, inside the caller's transaction."""
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -12,6 +10,7 @@ from spark_channel.connectors.sql.change_feed import OPERATION
 from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.sqlite.database import SqliteSession
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
+from spark_channel.connectors.sql.sqlite.skips import has_triggers, insert_words
 from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
 from spark_channel.connectors.sql.stored import hold_stored
 from spark_channel.connectors.sql.target import TargetTable
@@ -19,14 +18,14 @@ from spark_channel.connectors.sql.target import TargetTable
 __all__ = ["bring", "goes_through_stage", "insert_files", "insert_one", "make_stage"]
 
 _STAGE = "temp.spark_channel_stage"
-_CLAUSE = re.compile(r"\bON\s+CONFLICT\s+(IGNORE|REPLACE)\b", re.IGNORECASE)
 
 
 def insert_one(session: SqliteSession, target: TargetTable, stage: str | None) -> str:
     """INSERT of one row of parameters into `stage`, as SQL, or into the table itself."""
     listed = ", ".join(map(SqliteWriteDialect().quoted, target.staged_names))
-    insert = _insert(session, target) if stage is None else "INSERT"
-    return f"{insert} INTO {stage or target.sql} ({listed}) VALUES ({', '.join('?' * len(target.staged_names))})"  # noqa: S608 - quoted names
+    marks = ", ".join("?" * len(target.staged_names))
+    insert = insert_words(session.rows, target.name) if stage is None else "INSERT"
+    return f"{insert} INTO {stage or target.sql} ({listed}) VALUES ({marks})"
 
 
 def insert_files(
@@ -69,7 +68,7 @@ def goes_through_stage(session: SqliteSession, target: TargetTable, options: Sql
 
     SQLite counts what one statement stores, and not what its parameters store one after the other.
     """
-    return options.write_mode != "insert" or bool(_statements(session, target, "trigger"))
+    return options.write_mode != "insert" or has_triggers(session.rows, target.name)
 
 
 def bring(
@@ -85,7 +84,7 @@ def bring(
         _SqliteMerge(session, target, stage, options.write_mode).bring()
         return
     names = ", ".join(map(SqliteWriteDialect().quoted, target.names))
-    insert = _insert(session, target)
+    insert = insert_words(session.rows, target.name)
     session.rows(f"{insert} INTO {target.sql} ({names}) SELECT {names} FROM {stage} ORDER BY rowid")  # noqa: S608
     hold_stored(target.label, rows, int(session.value("SELECT changes()")))
 
@@ -93,7 +92,7 @@ def bring(
 class _SqliteMerge(Merge):
     def __init__(self, session: SqliteSession, target: TargetTable, rows: str, mode: str) -> None:
         super().__init__(session.rows, SqliteWriteDialect(), target, rows, mode)
-        self.insert = _insert(session, target)
+        self.insert = insert_words(session.rows, target.name)
 
     def _hold_written(self, *, update: bool) -> None:
         if not (update and self.others):
@@ -102,20 +101,3 @@ class _SqliteMerge(Merge):
         ((stored,),) = self._run("SELECT changes()")
         ((sent,),) = self._run(f"SELECT COUNT(*) FROM {self._rows}")  # noqa: S608
         hold_stored(self._label, int(sent), int(stored))
-
-
-def _insert(session: SqliteSession, target: TargetTable) -> str:
-    """How an INSERT begins: a conflict clause of the table, which skips or replaces rows, does not hold for it.
-
-    Only where there is one: the words hold for the statements of triggers, too.
-    """
-    ((create,),) = _statements(session, target, "table") or [("",)]
-    return "INSERT OR ABORT" if _CLAUSE.search(str(create)) else "INSERT"
-
-
-def _statements(session: SqliteSession, target: TargetTable, kind: str) -> list[tuple[Any, ...]]:
-    """The statements that made the table, or its triggers."""
-    name = SqliteWriteDialect().literal(target.name, None)
-    return session.rows(
-        f"SELECT sql FROM main.sqlite_master WHERE type = '{kind}' AND lower(tbl_name) = lower({name})"  # noqa: S608
-    )
