@@ -54,9 +54,9 @@ class Merge:
             if self.may_skip:
                 self._hold_deleted()
             self._drop_deletes()
-        self._write(update=self._mode != "skipExisting")
+        stored = self._write(update=self._mode != "skipExisting")
         if self.may_skip:
-            self._hold_written(update=self._mode != "skipExisting")
+            self._hold_written(stored)
 
     def refuse_bad_keys(self) -> None:
         """Hold the keys to be there, and, but for a change feed, to be there once."""
@@ -103,18 +103,27 @@ class Merge:
         """Leave the writes."""
         self._run(f"DELETE FROM {self._rows} WHERE {self.gone()}")  # noqa: S608
 
-    def _write(self, *, update: bool) -> None:
-        """Insert the rows; those whose keys are there are updated, or skipped."""
+    def _affected(self, statement: str) -> int | None:
+        """Run a statement: the rows that it stored; None = the database does not report them."""
+        self._run(statement)
+        return None
+
+    def _write(self, *, update: bool) -> int | None:
+        """Insert the rows; those whose keys are there are updated, or skipped.
+
+        Returns how many were stored; None = not known, or the others were there.
+        """
         action = "DO NOTHING"
         if update and self.others:
             sets = ", ".join(f"{self.quoted(name)} = excluded.{self.quoted(name)}" for name in self.others)
             action = f"DO UPDATE SET {sets}"
         # WHERE: without it SQLite takes ON for the beginning of a join
-        self._run(
+        stored = self._affected(
             f"{self.insert} INTO {self._target} ({self.listed(self._names)}) "  # noqa: S608
             f"SELECT {self.listed(self._names, 's.')} FROM {self._rows} AS s WHERE TRUE "
             f"ON CONFLICT ({self.listed(self._key)}) {action}"
         )
+        return None if action == "DO NOTHING" else stored
 
     @property
     def _there(self) -> str:
@@ -126,9 +135,11 @@ class Merge:
         ((kept,),) = self._run(query)
         hold_gone(self._label, int(kept))
 
-    def _hold_written(self, *, update: bool) -> None:
-        """After `_write`, where the database does not report how many rows that stored."""
-        self._hold_keys()
+    def _hold_written(self, stored: int | None) -> None:
+        if stored is None:
+            self._hold_keys()
+        else:
+            hold_stored(self._label, int(self._run(f"SELECT COUNT(*) FROM {self._rows}")[0][0]), stored)  # noqa: S608
 
     def _hold_keys(self) -> None:
         """Hold the table to have the key of each row."""
@@ -173,13 +184,14 @@ class StandardMerge(Merge):
         gone = f"SELECT 1 FROM {self._rows} s WHERE {self._same} AND {self.gone('s.')}"  # noqa: S608
         self._run(f"DELETE FROM {self._target} t WHERE EXISTS ({gone})")  # noqa: S608
 
-    def _write(self, *, update: bool) -> None:
+    def _write(self, *, update: bool) -> int | None:
         sets = ", ".join(f"{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others)
         self._run(
             f"MERGE INTO {self._target} t USING {self._rows} s ON {self._same} "  # noqa: S608
             f"{f'WHEN MATCHED THEN UPDATE SET {sets} ' if update and sets else ''}"
             f"WHEN NOT MATCHED THEN INSERT ({self.listed(self._names)}) VALUES ({self.listed(self._names, 's.')})"
         )
+        return None
 
 
 def _texts(words: Sequence[str]) -> str:

@@ -1,10 +1,12 @@
 """Tables that may skip rows of an ingest: drivers report how many rows they sent, and not how many were stored."""
 
+from spark_channel.connectors.sql.adbc.dialect import AdbcDialect
 from spark_channel.connectors.sql.adbc.session import AdbcSession
+from spark_channel.connectors.sql.merge import Merge
 from spark_channel.connectors.sql.sqlite.skips import has_triggers, insert_words
 from spark_channel.connectors.sql.target import TargetTable
 
-__all__ = ["affected", "insert_into", "may_skip"]
+__all__ = ["AdbcMerge", "affected", "insert_into", "may_skip"]
 
 _POSTGRES = """
 WITH RECURSIVE family (oid) AS (
@@ -37,3 +39,17 @@ def affected(session: AdbcSession, statement: str, sql: str) -> int | None:
     if sql == "sqlite":
         count = int(session.value("SELECT changes()"))
     return None if count < 0 else count
+
+
+class AdbcMerge(Merge):
+    """By ON CONFLICT."""
+
+    def __init__(
+        self, session: AdbcSession, dialect: AdbcDialect, target: TargetTable, rows: str, mode: str
+    ) -> None:
+        super().__init__(session.rows, dialect, target, rows, mode)
+        self._session, self._sql = session, dialect.sql
+        self.insert = insert_into(session, target, dialect.sql)
+
+    def _affected(self, statement: str) -> int | None:
+        return affected(self._session, statement, self._sql)

@@ -16,13 +16,13 @@ from spark_channel.connectors.sql.adbc.dialect import AdbcDialect
 from spark_channel.connectors.sql.adbc.merge import arranged, hold_unique, make_unique, placed
 from spark_channel.connectors.sql.adbc.options import AdbcWriteOptions
 from spark_channel.connectors.sql.adbc.session import AdbcSession, BusyError, is_busy, is_conflict, is_lost
-from spark_channel.connectors.sql.adbc.stored import affected, insert_into, may_skip
+from spark_channel.connectors.sql.adbc.stored import AdbcMerge, affected, insert_into, may_skip
 from spark_channel.connectors.sql.adbc.task import AdbcTask
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.change_feed import OPERATION, row_fields
 from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.keys import merge_key
-from spark_channel.connectors.sql.merge import PLACE, Merge
+from spark_channel.connectors.sql.merge import PLACE
 from spark_channel.connectors.sql.named import only_name
 from spark_channel.connectors.sql.stored import hold_stored
 from spark_channel.connectors.sql.target import TargetTable, WriteColumn
@@ -259,9 +259,7 @@ class AdbcWriter(SqlWriter):
 
     def merge(self, session: AdbcSession, plan: SqlPlan, stage: str) -> None:
         """Merge the rows of a staging table into the target, and drop it."""
-        merge = Merge(session.rows, self.dialect, plan.target, stage, self.options.write_mode)
-        merge.insert = insert_into(session, plan.target, self.sql_name)
-        merge.bring()
+        AdbcMerge(session, self.dialect, plan.target, stage, self.options.write_mode).bring()
         session.rows(f"DROP TABLE {stage}")
 
     def stages(self, session: AdbcSession, place: Place, beginning: str) -> list[str]:

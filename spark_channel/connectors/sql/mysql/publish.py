@@ -236,7 +236,7 @@ class _MysqlMerge(Merge):
         joined = f"{self._target} AS t JOIN {self._rows} AS s ON {self._same}"
         self._run(f"DELETE t FROM {joined} WHERE {self.gone('s.')}")
 
-    def _write(self, *, update: bool) -> None:
+    def _write(self, *, update: bool) -> int | None:
         stored = 0
         if update and self.others:
             sets = ", ".join(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others)
@@ -251,3 +251,4 @@ class _MysqlMerge(Merge):
         if update and self.others:
             ((sent,),) = self._run(f"SELECT COUNT(*) FROM {self._rows}")  # noqa: S608
             hold_stored(self._label, int(sent), stored + inserted)
+        return None

@@ -110,7 +110,7 @@ class PostgresMerge(Merge):
     def _drop_deletes(self) -> None:
         pass
 
-    def _write(self, *, update: bool) -> None:
+    def _write(self, *, update: bool) -> int | None:
         action = "DO NOTHING"
         if update and self.others:
             sets = ", ".join(f"{self.quoted(name)} = EXCLUDED.{self.quoted(name)}" for name in self.others)
@@ -125,8 +125,9 @@ class PostgresMerge(Merge):
             self._hold_keys()  # of rows whose keys were there, the server reports nothing
         else:
             self._insert_all(conflict, count)
+        return None
 
-    def _hold_written(self, *, update: bool) -> None:
+    def _hold_written(self, stored: int | None) -> None:
         pass  # `_write` has
 
     def _insert_all(self, more: str, count: int) -> None:

@@ -94,10 +94,6 @@ class _SqliteMerge(Merge):
         super().__init__(session.rows, SqliteWriteDialect(), target, rows, mode)
         self.insert = insert_words(session.rows, target.name)
 
-    def _hold_written(self, *, update: bool) -> None:
-        if not (update and self.others):
-            self._hold_keys()
-            return
-        ((stored,),) = self._run("SELECT changes()")
-        ((sent,),) = self._run(f"SELECT COUNT(*) FROM {self._rows}")  # noqa: S608
-        hold_stored(self._label, int(sent), int(stored))
+    def _affected(self, statement: str) -> int:
+        self._run(statement)
+        return int(self._run("SELECT changes()")[0][0])
