@@ -26,7 +26,8 @@ SETTINGS: Mapping[str, str] = {
     "transaction_isolation": "REPEATABLE-READ",
 }
 """What changes the rows that a read returns or a write stores, as a server shows it. Not every server has each."""
-MODE = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
+_ZERO = "NO_AUTO_VALUE_ON_ZERO"
+MODE = f"STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,{_ZERO}"
 _NOT_IN_OWN_MODE = (
     "NO_BACKSLASH_ESCAPES",  # texts would end elsewhere than where they are quoted
     "EMPTY_STRING_IS_NULL",
@@ -37,10 +38,10 @@ _NOT_IN_OWN_MODE = (
 
 def own_mode() -> str:
     """The session's mode, as SQL, without words that change the meaning of this connector's statements and values."""
-    mode = "@@sql_mode"
-    for word in _NOT_IN_OWN_MODE:
-        mode = f"REPLACE({mode}, '{word}', '')"
-    return f"CONCAT({mode}, ',NO_AUTO_VALUE_ON_ZERO')"
+    mode = f"CONCAT(@@sql_mode, ',{_ZERO}')"
+    for word in _NOT_IN_OWN_MODE:  # by another word: an empty text may be NULL in this mode
+        mode = f"REPLACE({mode}, '{word}', '{_ZERO}')"
+    return mode
 
 
 def settings_to_change(shown: Mapping[str, str]) -> str:
