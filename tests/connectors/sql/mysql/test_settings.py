@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -79,6 +80,12 @@ def test_only_what_a_server_has_is_set() -> None:
         "transaction_isolation = 'REPEATABLE-READ'"
     )
     assert settings_to_change({"system_versioning_asof": "2000-01-01"}) == "system_versioning_asof = DEFAULT"
+
+
+def test_the_page_lists_them() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "mysql.md").read_text(encoding="utf-8")
+    listed = page.partition("### Settings of a session")[2].partition("## Writing")[0]
+    assert {name for name in (*SETTINGS, "sql_select_limit") if f"`{name}`" not in listed} == set()
 
 
 def test_words_of_the_users_mode_that_change_values_are_left_out(shop: Shop) -> None:
