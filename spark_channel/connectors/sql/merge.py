@@ -1,10 +1,11 @@
 """Merges staged rows into a table by `writeMode`, inside the caller's transaction."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from spark_channel.connectors.sql.change_feed import DELETES, OPERATION, WRITES
 from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.row_counts import hold_gone, hold_stored
 from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.errors import BatchRefusedError, TargetError
 
@@ -21,6 +22,10 @@ class Merge:
     change feed `OPERATION` and `PLACE` besides.
     """
 
+    insert = "INSERT"
+    may_skip: ClassVar[bool] = True
+    """Whether the database has triggers or rules that skip rows, and reports success."""
+
     def __init__(
         self,
         run: Callable[[str], Sequence[tuple[Any, ...]]],
@@ -31,6 +36,7 @@ class Merge:
     ) -> None:
         self._run, self._dialect, self._target, self._rows = run, dialect, target.sql, rows
         self._names, self._key, self._mode = target.names, target.key, mode
+        self._label = target.label
         self._operation = self.quoted(OPERATION)
 
     def bring(self) -> None:
@@ -38,15 +44,19 @@ class Merge:
 
         Raises:
             TargetError: a key holds NULL, two rows have one key, `OPERATION` says nothing known, or the database
-                refused a row.
+                refused a row, or skipped one.
         """
         self.refuse_bad_keys()
         if self._mode == "apply":
             self._refuse_unknown_operations()
             self._keep_last()
             self._delete()
+            if self.may_skip:
+                self._hold_deleted()
             self._drop_deletes()
-        self._write(update=self._mode != "skipExisting")
+        stored = self._write(update=self._mode != "skipExisting")
+        if self.may_skip:
+            self._hold_written(stored)
 
     def refuse_bad_keys(self) -> None:
         """Hold the keys to be there, and, but for a change feed, to be there once."""
@@ -93,18 +103,50 @@ class Merge:
         """Leave the writes."""
         self._run(f"DELETE FROM {self._rows} WHERE {self.gone()}")  # noqa: S608
 
-    def _write(self, *, update: bool) -> None:
-        """Insert the rows; those whose keys are there are updated, or skipped."""
+    def _affected(self, statement: str) -> int | None:
+        """Run a statement: the rows that it stored; None = the database does not report them."""
+        self._run(statement)
+        return None
+
+    def _write(self, *, update: bool) -> int | None:
+        """Insert the rows; those whose keys are there are updated, or skipped.
+
+        Returns how many were stored; None = not known, or the others were there.
+        """
         action = "DO NOTHING"
         if update and self.others:
             sets = ", ".join(f"{self.quoted(name)} = excluded.{self.quoted(name)}" for name in self.others)
             action = f"DO UPDATE SET {sets}"
         # WHERE: without it SQLite takes ON for the beginning of a join
-        self._run(
-            f"INSERT INTO {self._target} ({self.listed(self._names)}) "  # noqa: S608
+        stored = self._affected(
+            f"{self.insert} INTO {self._target} ({self.listed(self._names)}) "  # noqa: S608
             f"SELECT {self.listed(self._names, 's.')} FROM {self._rows} AS s WHERE TRUE "
             f"ON CONFLICT ({self.listed(self._key)}) {action}"
         )
+        return None if action == "DO NOTHING" else stored
+
+    @property
+    def _there(self) -> str:
+        """The condition that the target has the key of the row s."""
+        return f"EXISTS (SELECT 1 FROM {self._target} t WHERE {self._same})"  # noqa: S608
+
+    def _hold_deleted(self) -> None:
+        query = f"SELECT COUNT(*) FROM {self._rows} s WHERE {self.gone('s.')} AND {self._there}"  # noqa: S608
+        ((kept,),) = self._run(query)
+        hold_gone(self._label, int(kept))
+
+    def _hold_written(self, stored: int | None) -> None:
+        if stored is None:
+            self._hold_keys()
+        else:
+            hold_stored(self._label, int(self._run(f"SELECT COUNT(*) FROM {self._rows}")[0][0]), stored)  # noqa: S608
+
+    def _hold_keys(self) -> None:
+        """Hold the table to have the key of each row."""
+        kept = f" WHERE NOT {self.gone('s.')}" if self._mode == "apply" else ""
+        query = f"SELECT COUNT(*), SUM(CASE WHEN {self._there} THEN 1 ELSE 0 END) FROM {self._rows} s{kept}"  # noqa: S608
+        ((sent, stored),) = self._run(query)
+        hold_stored(self._label, int(sent), int(stored or 0))
 
     def _refuse_unknown_operations(self) -> None:
         known = (*WRITES, *DELETES)
@@ -142,13 +184,14 @@ class StandardMerge(Merge):
         gone = f"SELECT 1 FROM {self._rows} s WHERE {self._same} AND {self.gone('s.')}"  # noqa: S608
         self._run(f"DELETE FROM {self._target} t WHERE EXISTS ({gone})")  # noqa: S608
 
-    def _write(self, *, update: bool) -> None:
+    def _write(self, *, update: bool) -> int | None:
         sets = ", ".join(f"{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others)
         self._run(
             f"MERGE INTO {self._target} t USING {self._rows} s ON {self._same} "  # noqa: S608
             f"{f'WHEN MATCHED THEN UPDATE SET {sets} ' if update and sets else ''}"
             f"WHEN NOT MATCHED THEN INSERT ({self.listed(self._names)}) VALUES ({self.listed(self._names, 's.')})"
         )
+        return None
 
 
 def _texts(words: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.change_feed import OPERATION
 from spark_channel.connectors.sql.merge import PLACE
+from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.task import SqlTask
 from spark_channel.connectors.sql.write_session import WriteSession
 from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter
@@ -82,7 +83,9 @@ class TableTask(SqlTask):
             first = self._tally.task * _ROWS_OF_A_TASK + self._stored
             columns = [[self._mark] * count, list(range(first, first + count)), *columns]
             names, table = [ATTEMPT, PLACE, *names], self._host.staging(plan)
-        session.load(table, names, list(zip(*columns, strict=True)))
+        stored = session.load(table, names, list(zip(*columns, strict=True)))
+        if stored is not None:
+            hold_stored(plan.target.label, count, stored)
         self._stored += count
 
     def _begun(self) -> WriteSession:
@@ -97,7 +100,7 @@ class TableTask(SqlTask):
         return session
 
     def _bring(self, session: WriteSession) -> None:
-        self._host.bring(session, self._plan)
+        self._host.bring(session, self._plan, self._stored)
         session.rows(f"DELETE FROM {self._host.staging(self._plan)}")  # noqa: S608 - a quoted name
 
     def _commit(self, session: WriteSession) -> None:

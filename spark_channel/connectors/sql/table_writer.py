@@ -17,6 +17,7 @@ from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.sql.fits import plain_kind
 from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.publish import hold_planned
+from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.table_task import ATTEMPT, TableTask
 from spark_channel.connectors.sql.write_dialect import WriteDialect
@@ -154,16 +155,18 @@ class TableWriter(SqlWriter):
                 )
         for mark in staged:
             self._forget(session, plan, mark)
-        self.bring(session, plan)
+        self.bring(session, plan, sum(receipt.rows for receipt in receipts))
 
-    def bring(self, session: WriteSession, plan: SqlPlan) -> None:
-        """All rows of the staging table that this transaction sees, into the table."""
+    def bring(self, session: WriteSession, plan: SqlPlan, count: int) -> None:
+        """All rows of the staging table that this transaction sees, into the table. There are `count`."""
         target, rows = plan.target, self.staging(plan)
         if self.options.write_mode == "insert":
             names = ", ".join(map(self.dialect.quoted, target.names))
-            session.rows(
+            stored = session.stored(
                 f"INSERT INTO {target.sql} ({names}) SELECT {names} FROM {rows} ORDER BY {PLACE}"  # noqa: S608
             )
+            if stored is not None:
+                hold_stored(target.label, count, stored)
             return
         self.Merge(session.rows, self.dialect, target, rows, self.options.write_mode).bring()
 

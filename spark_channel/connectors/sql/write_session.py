@@ -15,8 +15,16 @@ class WriteSession(BoundSession):
     """Outside a transaction each statement is committed by itself."""
 
     @abstractmethod
-    def load(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Insert `rows` into the columns `names`, both as they are in a statement, as fast as the database can."""
+    def load(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> int | None:
+        """Insert `rows` into the columns `names`, both as they are in a statement, as fast as the database can.
+
+        Returns how many rows the database stored; None = it does not report them.
+        """
+
+    def stored(self, sql: str) -> int | None:
+        """Run an INSERT: the rows that the database stored; None = it does not report them."""
+        self.rows(sql)
+        return None
 
     @abstractmethod
     def begin(self) -> None: ...

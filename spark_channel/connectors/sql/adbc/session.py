@@ -143,6 +143,12 @@ class AdbcSession(BoundSession):
             cursor.execute(sql, tuple(parameters) or None)
             return cast(list[tuple[Any, ...]], cursor.fetchall()) if cursor.description else []
 
+    def affected(self, sql: str) -> int:
+        """Run a statement: the rows that it affected, -1 if the driver does not report them."""
+        with self.explained(), closing(self._connection.cursor()) as cursor:
+            cursor.execute(sql)
+            return int(cursor.rowcount)
+
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
         """In the driver's own batches, cut where they are larger."""
         with self.explained(), closing(self._connection.cursor()) as cursor:
@@ -203,10 +209,13 @@ class AdbcSession(BoundSession):
         except FAILURES:
             return None  # a database without schemas, or a driver that does not say
 
-    def ingest(self, schema: str, name: str, rows: pa.RecordBatch | pa.Table, mode: str) -> None:
-        """Append rows to a table; `mode` "create" makes it, "create_append" where it is not there."""
+    def ingest(self, schema: str, name: str, rows: pa.RecordBatch | pa.Table, mode: str) -> int:
+        """Append rows to a table; `mode` "create" makes it, "create_append" where it is not there.
+
+        Returns how many rows the driver says that it brought in; -1 = it says nothing.
+        """
         with self.explained(), closing(self._connection.cursor()) as cursor:
-            cursor.adbc_ingest(name, rows, mode=mode, db_schema_name=schema or None)
+            return int(cursor.adbc_ingest(name, rows, mode=mode, db_schema_name=schema or None))
 
     @contextmanager
     def explained(self) -> Iterator[None]:

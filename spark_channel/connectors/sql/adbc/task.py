@@ -61,7 +61,7 @@ class AdbcTask(SqlTask):
         self._session.rows("SAVEPOINT spark_channel_batch")
         try:
             rows = arranged(pa.Table.from_batches([batch]), target)
-            self._session.ingest(target.schema, target.name, rows, "append")
+            self._host.append(self._session, self._plan, rows)
         except TargetError as error:
             try:
                 self._session.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
@@ -144,4 +144,4 @@ class AdbcTask(SqlTask):
         if target.key:
             self._host.merge(self._session, self._plan, self._host.stage_all(self._session, self._plan, rows))
         else:
-            self._session.ingest(target.schema, target.name, rows, "append")
+            self._host.append(self._session, self._plan, rows)

@@ -16,13 +16,15 @@ from spark_channel.connectors.sql.adbc.dialect import AdbcDialect
 from spark_channel.connectors.sql.adbc.merge import arranged, hold_unique, make_unique, placed
 from spark_channel.connectors.sql.adbc.options import AdbcWriteOptions
 from spark_channel.connectors.sql.adbc.session import AdbcSession, BusyError, is_busy, is_conflict, is_lost
+from spark_channel.connectors.sql.adbc.stored import AdbcMerge, affected, insert_into, may_skip
 from spark_channel.connectors.sql.adbc.task import AdbcTask
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.change_feed import OPERATION, row_fields
 from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.keys import merge_key
-from spark_channel.connectors.sql.merge import PLACE, Merge
+from spark_channel.connectors.sql.merge import PLACE
 from spark_channel.connectors.sql.named import only_name
+from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.target import TargetTable, WriteColumn
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 from spark_channel.errors import OptionError, SchemaError, TargetError
@@ -212,8 +214,8 @@ class AdbcWriter(SqlWriter):
         listed = ", ".join(map(self.dialect.quoted, target.staged_names))
         tables = self.staged_tables(session, receipts, lambda name: self.dialect.place(target.schema, name))
         if not target.key:
-            for table, _ in tables:
-                session.rows(f"INSERT INTO {target.sql} ({listed}) SELECT {listed} FROM {table}")  # noqa: S608
+            for table, staged in tables:
+                self._insert(session, target, table, staged)
             return
         merged = self.stage_all(session, plan, arranged(plan.schema.empty_table(), target))
         before = 0
@@ -230,9 +232,34 @@ class AdbcWriter(SqlWriter):
         session.ingest(plan.target.schema, name, placed(rows, 0), "create")
         return self.dialect.place(plan.target.schema, name)
 
+    def append(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> None:
+        """Add rows to the table, in a transaction.
+
+        Raises:
+            BatchRefusedError: it has not stored all of them.
+        """
+        target = plan.target
+        if may_skip(session, target, self.sql_name):
+            stage = self.stage_all(session, plan, rows)
+            self._insert(session, target, stage, rows.num_rows)
+            session.rows(f"DROP TABLE {stage}")
+            return
+        stored = session.ingest(target.schema, target.name, rows, "append")
+        if stored >= 0:
+            hold_stored(target.label, rows.num_rows, stored)
+
+    def _insert(self, session: AdbcSession, target: TargetTable, stage: str, rows: int) -> None:
+        """Add the `rows` of a staging table to the table."""
+        listed = ", ".join(map(self.dialect.quoted, target.names))
+        insert = insert_into(session, target, self.sql_name)
+        statement = f"{insert} INTO {target.sql} ({listed}) SELECT {listed} FROM {stage}"  # noqa: S608
+        stored = affected(session, statement, self.sql_name)
+        if stored is not None:
+            hold_stored(target.label, rows, stored)
+
     def merge(self, session: AdbcSession, plan: SqlPlan, stage: str) -> None:
         """Merge the rows of a staging table into the target, and drop it."""
-        Merge(session.rows, self.dialect, plan.target, stage, self.options.write_mode).bring()
+        AdbcMerge(session, self.dialect, plan.target, stage, self.options.write_mode).bring()
         session.rows(f"DROP TABLE {stage}")
 
     def stages(self, session: AdbcSession, place: Place, beginning: str) -> list[str]:

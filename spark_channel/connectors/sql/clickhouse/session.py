@@ -29,6 +29,21 @@ _FAILURES = (
 )
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """What an Arrow stream ends with. One without it was cut, which Arrow does not tell from its end."""
+_OVERFLOW_MODES = (
+    "result", "read", "read_leaf", "timeout", "timeout_leaf", "group_by", "sort", "distinct", "join", "set", "transfer",
+)  # fmt: skip
+_SETTINGS = {
+    **{
+        f"{each.removesuffix('_leaf')}_overflow_mode{'_leaf' if each.endswith('_leaf') else ''}": "throw"
+        for each in _OVERFLOW_MODES
+    },
+    "limit": "0",
+    "offset": "0",
+    "skip_unavailable_shards": "0",
+    "input_format_allow_errors_num": "0",
+    "input_format_allow_errors_ratio": "0",
+}
+"""What in the profile of a user leaves rows out of a read or a write, and reports success."""
 _READ = {
     "output_format_arrow_string_as_string": 1,
     "output_format_arrow_low_cardinality_as_dictionary": 0,
@@ -95,8 +110,17 @@ class ClickhouseSession(DriverSession):
                 client_name="spark-channel", dedicated_pool=True,
             )  # fmt: skip
         with self.closed_on_failure():
+            with self.explained():
+                self._set_all()
             for statement in session_script(options, "clickhouse"):
                 self.command(statement)
+
+    def _set_all(self) -> None:
+        """Set those of `_SETTINGS` that this server has, and that its profile of the user changes."""
+        found = self._connection.server_settings
+        for name, value in _SETTINGS.items():
+            if name in found and str(found[name].value) != value:
+                self._connection.set_client_setting(name, value)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         with self.explained():
@@ -133,8 +157,14 @@ class ClickhouseSession(DriverSession):
             "insert_deduplication_token": uuid.uuid4().hex,
         }
         with self.explained():
-            self._connection.raw_insert(
+            said = self._connection.raw_insert(
                 table, names, sink.getvalue().to_pybytes(), settings=settings, fmt="ArrowStream"
+            )
+        # Rows that materialized views make of them are counted, too.
+        if "written_rows" in said.summary and said.written_rows < batch.num_rows:
+            raise self._failure(
+                f"{self.place}: table {table} stored {said.written_rows} of {batch.num_rows} rows of an INSERT and "
+                "reported success. These rows stay in the table. Look for settings of the profile that leave rows out"
             )
 
     def explain(self, error: BaseException) -> ChannelError:

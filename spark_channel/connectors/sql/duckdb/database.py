@@ -14,6 +14,13 @@ from spark_channel.retry import Retry
 
 __all__ = ["DuckdbSession", "check_file", "is_locked", "text_literal"]
 
+_SETTINGS = {
+    "default_collation": "''",
+    "default_null_order": "'nulls_last'",
+    "default_order": "'asc'",
+    "integer_division": "false",
+}
+"""What another connection of this process may have set for the file (SET GLOBAL), and what changes rows."""
 _MAGIC = b"DUCK"
 _MAGIC_AT = 8
 
@@ -41,6 +48,8 @@ class DuckdbSession(BoundSession):
         self._lock_timeout = lock_timeout
         self._connection: Any = self._open(read_only, clock)
         with self.closed_on_failure():
+            for name, value in _SETTINGS.items():
+                self.rows(f"SET SESSION {name} = {value}")
             for statement in init:
                 self.rows(statement)
             self.rows("SET TimeZone = 'UTC'")
@@ -78,14 +87,14 @@ class DuckdbSession(BoundSession):
             return relation.to_arrow_reader(batch_rows)
         return relation.fetch_arrow_reader(batch_rows)  # releases before 1.5
 
-    def insert(self, sql: str, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """Run `sql`, which reads the rows of `batches` as a table called `name`."""
+    def insert(self, sql: str, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+        """Run `sql`, which reads the rows of `batches` as a table called `name`. Returns the rows that it stored."""
         import duckdb
 
         reader = pa.RecordBatchReader.from_batches(schema, batches)
         self._connection.register(name, reader)
         try:
-            self.rows(sql)
+            return int(self.rows(sql)[0][0])
         finally:
             try:
                 self._connection.unregister(name)

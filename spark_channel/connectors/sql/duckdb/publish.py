@@ -10,6 +10,7 @@ from spark_channel.connectors.sql.duckdb.database import DuckdbSession
 from spark_channel.connectors.sql.duckdb.options import DuckdbWriteOptions
 from spark_channel.connectors.sql.duckdb.target import DuckdbWriteDialect, staged_schema
 from spark_channel.connectors.sql.merge import PLACE, Merge
+from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.errors import TargetError
 
@@ -31,10 +32,11 @@ def insert_files(
     listed, staged = ", ".join(map(quoted, target.names)), staged_schema(target)
     counted = _Counted(files)
     if options.write_mode == "insert":
-        session.insert(
+        stored = session.insert(
             f"INSERT INTO {target.sql} ({listed}) SELECT {listed} FROM {_ROWS}",  # noqa: S608 - quoted names
             _ROWS, staged, counted.batches(),
         )  # fmt: skip
+        hold_stored(target.label, counted.rows, stored)
         return counted.rows
     typed = [
         f"CAST({quoted(each.target)} AS {each.declared}) AS {quoted(each.target)}" for each in target.columns
@@ -47,13 +49,17 @@ def insert_files(
         _ROWS, staged, counted.batches(),
     )  # fmt: skip
     try:
-        Merge(session.rows, DuckdbWriteDialect(), target, _STAGE, options.write_mode).bring()
+        _DuckdbMerge(session.rows, DuckdbWriteDialect(), target, _STAGE, options.write_mode).bring()
     finally:
         try:
             session.rows(f"DROP TABLE IF EXISTS {_STAGE}")
         except TargetError:
             pass  # the transaction has failed, and takes the stage with it
     return counted.rows
+
+
+class _DuckdbMerge(Merge):
+    may_skip = False  # DuckDB has no triggers and no rules
 
 
 class _Counted:

@@ -39,6 +39,8 @@ Keys = tuple[tuple[str, ...], ...]
 class MysqlColumn(Column):
     charset: str | None = None
     collation: str | None = None
+    numbered: bool = False
+    """AUTO_INCREMENT: the server stores the next number for NULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +278,7 @@ def _columns(session: Session, there: str) -> tuple[MysqlColumn, ...]:
                 str(column), str(declared), nullable == "NO",
                 default is not None or "AUTO_INCREMENT" in words or "DEFAULT_GENERATED" in words,
                 "VIRTUAL" in words or "STORED" in words or "PERSISTENT" in words,
-                charset, collation,
+                charset, collation, "AUTO_INCREMENT" in words,
             )
         )  # fmt: skip
     return tuple(found)

@@ -112,6 +112,7 @@ def _text(array: pa.Array, column: WriteColumn, exact: bool) -> tuple[pa.Array, 
     """The values as text, and whether they need quotes; `exact`: those that the server would change are refused."""
     kind = array.type
     name, sizes, _ = parts(column.declared)
+    _refuse_filled_nulls(array, column, name)
     if pa.types.is_null(kind):
         return pc.cast(array, pa.string()), False
     if pa.types.is_boolean(kind):
@@ -157,6 +158,19 @@ def _text(array: pa.Array, column: WriteColumn, exact: bool) -> tuple[pa.Array, 
             short, array, column, f"column {column.target!r} is {column.declared}, which pads with zeros"
         )
     return _hexadecimal(array), False
+
+
+def _refuse_filled_nulls(array: pa.Array, column: WriteColumn, name: str) -> None:
+    """NULL in columns for which the server has its own value, whatever the session's mode."""
+    about = column.column
+    if not array.null_count or not about.not_null:
+        return
+    if name == "timestamp":
+        why = f"column {column.target!r} is NOT NULL, and the server would store the present time"
+        refuse_where(pc.is_null(array), array, column, why)
+    elif getattr(about, "numbered", False):
+        why = f"column {column.target!r} is AUTO_INCREMENT, and the server would store a number. Leave the column out"
+        refuse_where(pc.is_null(array), array, column, why)
 
 
 def _refuse_strangers(array: pa.Array, column: WriteColumn, *, one: bool) -> None:

@@ -41,7 +41,11 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         self._public_key: bytes | None = None
         self._takes_key = True
         given["server_public_key"] = server_public_key
-        super().__init__(ssl=tls, ssl_disabled=True if tls is None else None, defer_connect=True, **given)
+        super().__init__(
+            ssl=tls, ssl_disabled=True if tls is None else None, defer_connect=True,
+            client_flag=CLIENT.FOUND_ROWS,  # an UPDATE counts the rows that it found, not those that it changed
+            **given,
+        )  # fmt: skip
         if tls is not None:
             self._ssl_required = tls_required
             if not tls_required:

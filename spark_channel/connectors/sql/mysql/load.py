@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.health import RowCost, seconds_per_row, way_seconds
 from spark_channel.connectors.sql.mysql.encode import assignments, insert_values, load_lines
+from spark_channel.connectors.sql.mysql.publish import hold_affected
 from spark_channel.connectors.sql.mysql.session import quoted
 from spark_channel.connectors.sql.mysql.write_session import MysqlWriteSession
 from spark_channel.connectors.sql.target import WriteColumn
@@ -17,12 +18,10 @@ from spark_channel.connectors.sql.target import WriteColumn
 __all__ = ["Loader", "RefusedRowsError"]
 
 _MOST_PACKET = 4 << 20
-_OF_KEYS = frozenset({1062, 1287})
-"""Warnings that a key is in the table (INSERT IGNORE), and that VALUES() is an old word."""
 
 
 class RefusedRowsError(Exception):
-    """The server took rows only with warnings, or not all of them."""
+    """The server took rows only with warnings."""
 
 
 class Loader:
@@ -48,10 +47,10 @@ class Loader:
         self._words = words
         self._session = session
         if words is not None:
-            session.rows("SET SESSION max_error_count = 65535, sql_notes = 0")
+            session.list_warnings()
         if not exact:
             session.rows("SET SESSION sql_notes = 0")  # what is cut off a fraction is a note
-        self._table = table
+        self._table, self._label = table, table.replace("`", "")
         self._columns = columns
         self._instants = any(_is_instant(column.kind) for column in columns)
         self._local = (session.local_infile if local is None else local) and words is None
@@ -65,7 +64,8 @@ class Loader:
 
         Raises:
             BadValueError: a value that cannot be stored exactly, found here.
-            RefusedRowsError: a value that the server would change, or a row that it left out.
+            RefusedRowsError: a value that the server would change.
+            BatchRefusedError: a row that it left out.
         """
         if batch.num_rows == 0:
             return
@@ -96,14 +96,12 @@ class Loader:
             if self._cost is not None:
                 self._cost.add(seconds_per_row(rows, time.monotonic() - begun, ways * self._way))
         if warnings and not self._session.lenient:
-            if self._words is not None:
-                codes = [int(code) for _, code, _ in self._session.rows("SHOW WARNINGS")]
-                if len(codes) == warnings and _OF_KEYS.issuperset(codes):
-                    return
-            texts = [text for _, _, text in self._session.warnings()]
-            raise RefusedRowsError("; ".join(texts[:3]) or f"{warnings} warnings")
-        if affected != rows and self._words is None:
-            raise RefusedRowsError(f"the server took {affected} of {rows} rows")
+            if self._words is None:
+                texts = [text for _, _, text in self._session.warnings()]
+                raise RefusedRowsError("; ".join(texts[:3]) or f"{warnings} warnings")
+            if others := self._session.warnings_but_keys():
+                raise RefusedRowsError("; ".join(others))
+        hold_affected(self._label, rows, affected, self._words or ("INSERT", ""))
 
 
 def _is_instant(kind: pa.DataType) -> bool:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 
 from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.mysql.dialect import table_named
@@ -13,18 +12,21 @@ from spark_channel.connectors.sql.mysql.target import MysqlWriteDialect, staged_
 from spark_channel.connectors.sql.mysql.write_session import TABLE_EXISTS, MysqlWriteSession
 from spark_channel.connectors.sql.paced import in_pieces
 from spark_channel.connectors.sql.publish import dropped, hold_planned
+from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.script import TRANSACTION_WORDS
 from spark_channel.connectors.sql.target import TargetTable
-from spark_channel.errors import ChannelError, TargetError
+from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 
 __all__ = [
     "COMMITTING_WORDS",
+    "IGNORING",
     "check_table",
     "create_table",
     "drop_if_empty",
     "duplicate_words",
     "end_sessions",
     "hold",
+    "hold_affected",
     "insert_staged",
     "take_over",
 ]
@@ -34,6 +36,7 @@ COMMITTING_WORDS = TRANSACTION_WORDS | {
     "REPAIR", "RESET", "REVOKE", "STOP", "TRUNCATE", "UNINSTALL", "UNLOCK",
 }  # fmt: skip
 """First words of statements that commit the transaction in which they run."""
+IGNORING = "INSERT IGNORE"
 _log = logging.getLogger(__name__)
 _MERGED = "spark_channel_merged"
 _LAST = "spark_channel_last"
@@ -119,9 +122,20 @@ def check_table(session: MysqlWriteSession, target: TargetTable) -> None:
     hold_planned(MysqlWriteDialect(), target, table_named(session, target.schema, target.name))
 
 
+def hold_affected(table: str, sent: int, affected: int, words: tuple[str, str]) -> None:
+    """Hold a statement to have stored all rows; `words`: how it begins and ends.
+
+    REPLACE and ON DUPLICATE KEY UPDATE count a row whose key was there twice; INSERT IGNORE leaves it out.
+    """
+    verb, more = words
+    if verb != IGNORING:
+        counts_more = verb == "REPLACE" or bool(more)
+        hold_stored(table, sent, min(sent, affected) if counts_more else affected)
+
+
 def duplicate_words(target: TargetTable, options: MysqlWriteOptions) -> tuple[str, str]:
     """How an insert begins and ends, by option `duplicates`."""
-    verb = {"replace": "REPLACE", "ignore": "INSERT IGNORE"}.get(options.duplicates, "INSERT")
+    verb = {"replace": "REPLACE", "ignore": IGNORING}.get(options.duplicates, "INSERT")
     if options.duplicates != "update":
         return verb, ""
     sets = (f"{quoted(name)} = VALUES({quoted(name)})" for name in target.names)
@@ -132,55 +146,80 @@ def insert_staged(
     session: MysqlWriteSession,
     target: TargetTable,
     options: MysqlWriteOptions,
-    stages: Sequence[str],
+    stages: Sequence[tuple[str, int]],
     *,
     indexed: bool = False,
     paced: bool = False,
 ) -> None:
-    """Insert the rows of `stages` (tables, as SQL) as `writeMode` says; `indexed`: the one stage has the key.
+    """Insert the rows of `stages` (tables, as SQL, and their rows) as `writeMode` says; `indexed`: the one stage has
+    the key.
 
     `paced`: rows of `insert` are added in pieces, with rests; keys are compared with all rows at once.
 
     Raises:
-        TargetError: the server refused a row, or two rows have one key.
+        TargetError: the server refused a row or did not store it, or two rows have one key.
     """
     names = ", ".join(map(quoted, target.names))
     if options.write_mode == "insert":
         verb, more = duplicate_words(target, options)
+        if verb == IGNORING:
+            session.list_warnings()
 
-        def insert(stage: str, some: str = "") -> None:
-            session.rows(
+        def insert(stage: str, some: str = "") -> int:
+            affected, warnings = session.affected(
                 f"{verb} INTO {target.sql} ({names}) SELECT {names} FROM {stage}{some} ORDER BY {PLACE}{more}"  # noqa: S608
             )
+            leaves_out = verb == IGNORING and not session.lenient
+            if warnings and leaves_out and (others := session.warnings_but_keys()):
+                raise BatchRefusedError(
+                    f"INSERT IGNORE left out rows of {target.label!r}: {'; '.join(others)}"
+                )
+            return affected
 
-        def insert_range(stage: str, begin: int, end: int) -> None:
-            insert(stage, f" WHERE {PLACE} >= {begin} AND {PLACE} < {end}")
-
-        for stage in stages:
+        for stage, rows in stages:
             if not paced:
-                insert(stage)
+                hold_affected(target.label, rows, insert(stage), (verb, more))
                 continue
+            affected: list[int] = []
+
+            def insert_range(begin: int, end: int, stage: str = stage, counts: list[int] = affected) -> None:
+                counts.append(insert(stage, f" WHERE {PLACE} >= {begin} AND {PLACE} < {end}"))
+
             first, last = session.rows(f"SELECT MIN({PLACE}), MAX({PLACE}) FROM {stage}")[0]  # noqa: S608
             if first is not None:
                 in_pieces(
-                    partial(insert_range, stage), int(first), int(last) + 1, first=_FIRST_ROWS, most=_MOST_ROWS,
+                    insert_range, int(first), int(last) + 1, first=_FIRST_ROWS, most=_MOST_ROWS,
                     seconds=_PIECE_SECONDS,
                 )  # fmt: skip
+            hold_affected(target.label, rows, sum(affected), (verb, more))
         return
     if indexed and len(stages) == 1:
-        merged = stages[0]
+        merged = stages[0][0]
     else:
         merged = quoted(_MERGED)
         staged = ", ".join(map(quoted, target.staged_names))
         session.rows(f"DROP TEMPORARY TABLE IF EXISTS {merged}")
         create_stage(session, merged, staged_columns(target), temporary=True, key=target.key)
-        for stage in stages:
+        for stage, _ in stages:
             session.rows(f"INSERT INTO {merged} ({staged}) SELECT {staged} FROM {stage} ORDER BY {PLACE}")  # noqa: S608
-    _MysqlMerge(session.rows, MysqlWriteDialect(), target, merged, options.write_mode).bring()
+    _MysqlMerge(session, MysqlWriteDialect(), target, merged, options.write_mode).bring()
 
 
 class _MysqlMerge(Merge):
     """MySQL knows no ON CONFLICT, and reads a temporary table once in a statement."""
+
+    may_skip = False  # its triggers cannot
+
+    def __init__(
+        self,
+        session: MysqlWriteSession,
+        dialect: MysqlWriteDialect,
+        target: TargetTable,
+        rows: str,
+        mode: str,
+    ) -> None:
+        super().__init__(session.rows, dialect, target, rows, mode)
+        self._affected = session.affected
 
     def _keep_last(self) -> None:
         last = self.quoted(_LAST)
@@ -197,12 +236,19 @@ class _MysqlMerge(Merge):
         joined = f"{self._target} AS t JOIN {self._rows} AS s ON {self._same}"
         self._run(f"DELETE t FROM {joined} WHERE {self.gone('s.')}")
 
-    def _write(self, *, update: bool) -> None:
+    def _write(self, *, update: bool) -> int | None:
+        stored = 0
         if update and self.others:
             sets = ", ".join(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others)
-            self._run(f"UPDATE {self._target} AS t JOIN {self._rows} AS s ON {self._same} SET {sets}")  # noqa: S608
-        self._run(
+            stored, _ = self._affected(
+                f"UPDATE {self._target} AS t JOIN {self._rows} AS s ON {self._same} SET {sets}"  # noqa: S608
+            )
+        inserted, _ = self._affected(
             f"INSERT INTO {self._target} ({self.listed(self._names)}) "  # noqa: S608
             f"SELECT {self.listed(self._names, 's.')} FROM {self._rows} AS s LEFT JOIN {self._target} AS t "
             f"ON {self._same} WHERE t.{self.quoted(self._key[0])} IS NULL"
         )
+        if update and self.others:
+            ((sent,),) = self._run(f"SELECT COUNT(*) FROM {self._rows}")  # noqa: S608
+            hold_stored(self._label, int(sent), stored + inserted)
+        return None

@@ -12,7 +12,14 @@ import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.sql.mysql.options import ServerOptions, address_of
-from spark_channel.connectors.sql.mysql.session_variables import session_variables
+from spark_channel.connectors.sql.mysql.session_variables import (
+    ALL_ROWS,
+    MODE,
+    SETTINGS,
+    own_mode,
+    session_variables,
+    settings_to_change,
+)
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.session import BatchSize, BoundSession
 from spark_channel.errors import ChannelError
@@ -41,7 +48,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """A server that vanished is noticed within a minute instead of hours, as by libpq."""
 _NOT_MYSQL = (AssertionError, AttributeError, LookupError, TypeError, ValueError, struct.error)
 """What PyMySQL raises for bytes that it does not expect while it connects."""
-_MODE = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
+_UNKNOWN_VARIABLE = 1193
 
 
 class LostConnectionError(Exception):
@@ -82,9 +89,10 @@ class MysqlSession(BoundSession):
 
     `failure` is the class of what it raises for anything that the server refuses. The session's zone is the server's,
     unless `sessionTimeZone` or the user's statements set another. Its mode is strict whatever the server's is, or
-    `sessionInitStatement` says, except with `sqlMode=session`. While the server is away, connecting
-    is tried again with growing pauses for `retryTimeout` seconds; not so when `patient` is false: a server that is not
-    there when a job begins is a mistake in its url.
+    `sessionInitStatement` says, except with `sqlMode=session`. `SETTINGS` are set before these statements.
+
+    While the server is away, connecting is tried again with growing pauses for `retryTimeout` seconds; not so when
+    `patient` is false: a server that is not there when a job begins is a mistake in its url.
     """
 
     def __init__(
@@ -123,17 +131,17 @@ class MysqlSession(BoundSession):
             self._make_ready(options)
 
     def _make_ready(self, options: ServerOptions) -> None:
+        self._set_all()
         if options.session_time_zone is not None:
             self.rows("SET SESSION time_zone = %s", [options.session_time_zone])
-        own_mode = options.sql_mode == "session"
-        if own_mode:
+        keeps_mode = options.sql_mode == "session"
+        if keeps_mode:
             self.rows("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')")
         if options.session_variables is not None:
             self.rows(f"SET SESSION {session_variables(options.session_variables)}")
         for statement in session_script(options, "mysql"):
             self.rows(statement)
-        # With NO_BACKSLASH_ESCAPES, texts would end elsewhere than where they are quoted here.
-        mode = "REPLACE(@@sql_mode, 'NO_BACKSLASH_ESCAPES', '')" if own_mode else f"'{_MODE}'"
+        mode = own_mode() if keeps_mode else f"'{MODE}'"
         self.rows(f"SET SESSION sql_mode = {mode}, group_concat_max_len = 1048576")
         self.id = int(self._connection.thread_id())
         seconds = getattr(options, "query_timeout", 0)
@@ -141,6 +149,18 @@ class MysqlSession(BoundSession):
             self.rows(f"SET SESSION max_statement_time = {seconds}")
         elif seconds:
             self.rows(f"SET SESSION max_execution_time = {seconds * 1000}")
+
+    def _set_all(self) -> None:
+        """Set what changes rows; what the user sets comes later, and holds."""
+        try:
+            self.rows(ALL_ROWS)
+        except self._failure as error:
+            if code_of(error) != _UNKNOWN_VARIABLE:
+                raise
+        names = ", ".join(f"'{name}'" for name in SETTINGS)
+        shown = self.rows(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})")
+        if changes := settings_to_change({str(name).lower(): str(value) for name, value in shown}):
+            self.rows(f"SET SESSION {changes}")
 
     def _connect(self, options: ServerOptions, local_infile: bool) -> Any:
         from spark_channel.connectors.sql.mysql.guard import GuardedConnection

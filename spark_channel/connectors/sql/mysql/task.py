@@ -355,7 +355,7 @@ class DirectWriter(_MysqlTask):
             try:
                 self._loader.load(batch)
                 if not self._straight:
-                    self._bring_in(session)
+                    self._bring_in(session, batch.num_rows)
                     session.rows(f"DELETE FROM {self._temporary}")  # noqa: S608 - a constant
             except (BadValueError, RefusedRowsError, TargetError) as error:
                 if isinstance(error, TargetError) and not is_of_rows(error):
@@ -367,14 +367,13 @@ class DirectWriter(_MysqlTask):
         except LostConnectionError as error:
             raise TargetError(f"{error.text}. The attempt's rows were lost with the connection") from error
 
-    def _bring_in(self, session: MysqlWriteSession) -> None:
-        insert_staged(
-            session, self._plan.target, self._options, [self._temporary], indexed=True, paced=self._gathers
-        )
+    def _bring_in(self, session: MysqlWriteSession, rows: int) -> None:
+        stages = [(self._temporary, rows)]
+        insert_staged(session, self._plan.target, self._options, stages, indexed=True, paced=self._gathers)
 
     def _commit(self, session: MysqlWriteSession) -> None:
         if not self._straight and not self.tolerant:
-            self._bring_in(session)
+            self._bring_in(session, self._tally.rows)
         session.end_when_silent()
         if self._add_task(session):
             self._committing = True

@@ -19,6 +19,8 @@ __all__ = [
 
 DUPLICATE, TABLE_EXISTS, NO_TABLE = 1062, 1050, 1146
 _LOCK_TIMEOUT, _DEADLOCK, _CHANGED = 1205, 1213, 1020
+_OF_KEYS = frozenset({DUPLICATE, 1287})
+"""Warnings that a key is in the table (INSERT IGNORE), and that VALUES() is an old word."""
 _SILENT_SECONDS = 30
 """Less than `innodb_lock_wait_timeout` (50): a run that needs the lock of a silent client gets it in one wait."""
 
@@ -62,6 +64,15 @@ class MysqlWriteSession(MysqlSession):
             yield
         finally:
             self.rows("SET SESSION time_zone = %s", [self._zone])
+
+    def list_warnings(self) -> None:
+        """From here on the server keeps the warnings of every row that INSERT IGNORE leaves out."""
+        self.rows("SET SESSION max_error_count = 65535, sql_notes = 0")
+
+    def warnings_but_keys(self) -> list[str]:
+        """The first texts of the last statement's warnings that say anything but that a key is in the table."""
+        found = self.rows("SHOW WARNINGS")
+        return [str(text) for _, code, text in found if int(code) not in _OF_KEYS][:3]
 
     def end_when_silent(self) -> None:
         """From here on the server ends this session, and its transaction, when the client says nothing for 30 s.

@@ -187,7 +187,7 @@ class MysqlWriter(SqlWriter):
             session.rows(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
         stages = self.staged_tables(session, receipts, lambda name: table_in(plan.place.staging, name))
         paced = self.options.is_limited and not plan.overwrite  # which has locked the rows that it deleted
-        insert_staged(session, target, self.options, [table for table, _ in stages], paced=paced)
+        insert_staged(session, target, self.options, list(stages), paced=paced)
 
     def stages(self, session: Any, place: Place, beginning: str) -> list[str]:
         return stage_names(session, place.staging, beginning)

@@ -12,7 +12,7 @@ from spark_channel.connectors.sql.session import Session
 __all__ = ["PgColumn", "PgTable", "find_table", "name_parts", "table_names"]
 
 _FIND = """
-SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text
+SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relkind = 'r' AND c.relhassubclass
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relname = {name} AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND {where}
 ORDER BY n.nspname = 'pg_catalog' LIMIT 1
@@ -101,6 +101,8 @@ class PgTable(catalog.Table):
     pages: int = 0
     keys: tuple[tuple[catalog.KeyColumn, ...], ...] = ()
     indexes: tuple[tuple[tuple[str, ...], bool], ...] = ()
+    is_parent: bool = False
+    """Other tables inherit from it, as partitions did before PostgreSQL had them: a trigger may put its rows there."""
 
 
 def name_parts(text: str) -> tuple[str | None, str] | None:
@@ -129,16 +131,19 @@ def table_names(session: Session) -> list[str]:
     return [str(name) for (name,) in session.rows(_NAMES)]
 
 
-def _lookup(session: Session, schema: str | None, name: str) -> tuple[int, str, str, str] | None:
+def _lookup(session: Session, schema: str | None, name: str) -> tuple[int, str, str, str, bool] | None:
     where = (
         "pg_catalog.pg_table_is_visible(c.oid)" if schema is None else f"n.nspname = {literal_sql(schema)}"
     )
     rows = session.rows(_FIND.format(name=literal_sql(name), where=where))
-    return None if not rows else (int(rows[0][0]), str(rows[0][1]), str(rows[0][2]), str(rows[0][3]))
+    if not rows:
+        return None
+    oid, space, found, kind, is_parent = rows[0]
+    return int(oid), str(space), str(found), str(kind), bool(is_parent)
 
 
-def _describe(session: Session, found: tuple[int, str, str, str]) -> PgTable:
-    oid, schema, name, kind = found
+def _describe(session: Session, found: tuple[int, str, str, str, bool]) -> PgTable:
+    oid, schema, name, kind, is_parent = found
     columns = tuple(PgColumn(*row) for row in session.rows(_COLUMNS.format(oid=oid)))
     key: tuple[str, ...] = ()
     nullable_key = None
@@ -163,5 +168,5 @@ def _describe(session: Session, found: tuple[int, str, str, str]) -> PgTable:
     pages = int(session.value(_SIZE.format(oid=oid)) or 0) if kind in ("r", "p", "m") else 0
     return PgTable(
         schema, name, columns, kind in ("v", "f"), tuple(unique), primary, oid, kind, key, nullable_key, pages,
-        tuple(keys), tuple(indexes),
+        tuple(keys), tuple(indexes), is_parent,
     )  # fmt: skip

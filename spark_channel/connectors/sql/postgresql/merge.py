@@ -8,8 +8,9 @@ from spark_channel.connectors.sql.change_feed import OPERATION, TRUNCATES
 from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.paced import in_pieces
 from spark_channel.connectors.sql.postgresql.encode import PgWriteColumn
-from spark_channel.connectors.sql.postgresql.session import PgSession
 from spark_channel.connectors.sql.postgresql.target import DIALECT, written_columns
+from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
+from spark_channel.connectors.sql.row_counts import hold_gone
 from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.errors import BatchRefusedError
 
@@ -34,10 +35,13 @@ def keys_sql(target: TargetTable) -> str:
 class PostgresMerge(Merge):
     """Also inserts. Rows keep their `xmin`, by which a publish counts them before it merges."""
 
-    def __init__(self, session: PgSession, target: TargetTable, rows: str, mode: str) -> None:
+    def __init__(
+        self, session: PgWriteSession, target: TargetTable, rows: str, mode: str, *, count: int = 0
+    ) -> None:
+        """`count`: how many `rows` there are."""
         super().__init__(session.rows, DIALECT, target, rows, mode)
+        self._session, self._count = session, count
         self._columns = written_columns(target)
-        self._label = target.label
         self.writers: int | None = None
         """How many tasks wrote the rows; None = others may write to the same target."""
 
@@ -49,14 +53,18 @@ class PostgresMerge(Merge):
         """
         assert self._mode == "insert"
 
-        def insert(begin: int, end: int) -> float:
-            return float(self._insert(f" WHERE {of_pages('s.ctid', begin, end)}{_SERVER_SECONDS}")[-1][0])
+        with self._session.all_stored(self._target, self._label, self._count) as stored:
 
-        in_pieces(insert, 0, pages, first=_FIRST_PAGES, most=_MOST_PAGES, clock=clock)
+            def insert(begin: int, end: int) -> float:
+                affected, said = self._insert(f" WHERE {of_pages('s.ctid', begin, end)}{_SERVER_SECONDS}")
+                stored(affected)
+                return float(said[-1][0])
+
+            in_pieces(insert, 0, pages, first=_FIRST_PAGES, most=_MOST_PAGES, clock=clock)
 
     def bring(self) -> None:
         if self._mode == "insert":
-            self._insert("")
+            self._insert_all("", self._count)
             return
         if self._mode == "apply":
             self._truncate()
@@ -80,6 +88,7 @@ class PostgresMerge(Merge):
                 "(repartition, join), so that one task has all changes in their order"
             )
         self._run(f"DELETE FROM {self._target}")  # noqa: S608
+        hold_gone(self._label, int(self._run(f"SELECT count(*) FROM {self._target}")[0][0]))  # noqa: S608
         self._run(f"DELETE FROM {self._rows} WHERE {PLACE} <= {last}")  # noqa: S608
 
     def _keep_last(self) -> None:
@@ -87,29 +96,49 @@ class PostgresMerge(Merge):
         self._rows = f"(SELECT DISTINCT ON ({key}) * FROM {self._rows} ORDER BY {key}, {PLACE} DESC)"  # noqa: S608
 
     def _delete(self) -> None:
-        same = " AND ".join(
+        where = f"{self.gone('s.')} AND {self._same}"
+        self._run(f"DELETE FROM {self._target} t USING {self._rows} s WHERE {where}")  # noqa: S608
+
+    @property
+    def _same(self) -> str:
+        return " AND ".join(
             f"t.{self.quoted(each.target)} = {self._value(each)}"
             for each in self._columns
             if each.target in self._key
         )
-        self._run(f"DELETE FROM {self._target} t USING {self._rows} s WHERE {self.gone('s.')} AND {same}")  # noqa: S608
 
     def _drop_deletes(self) -> None:
         pass
 
-    def _write(self, *, update: bool) -> None:
+    def _write(self, *, update: bool) -> int | None:
         action = "DO NOTHING"
         if update and self.others:
             sets = ", ".join(f"{self.quoted(name)} = EXCLUDED.{self.quoted(name)}" for name in self.others)
             action = f"DO UPDATE SET {sets}"
-        kept = f" WHERE NOT {self.gone('s.')}" if self._mode == "apply" else ""
-        self._insert(f"{kept} ON CONFLICT ({self.listed(self._key)}) {action}")
+        kept, count = "", self._count
+        if self._mode == "apply":
+            kept = f" WHERE NOT {self.gone('s.')}"
+            ((count,),) = self._run(f"SELECT count(*) FROM {self._rows} s{kept}")  # noqa: S608
+        conflict = f"{kept} ON CONFLICT ({self.listed(self._key)}) {action}"
+        if action == "DO NOTHING":
+            self._insert(conflict)
+            self._hold_keys()  # of rows whose keys were there, the server reports nothing
+        else:
+            self._insert_all(conflict, count)
+        return None
 
-    def _insert(self, more: str) -> Sequence[tuple[Any, ...]]:
+    def _hold_written(self, stored: int | None) -> None:
+        pass  # `_write` has
+
+    def _insert_all(self, more: str, count: int) -> None:
+        with self._session.all_stored(self._target, self._label, count) as stored:
+            stored(self._insert(more)[0])
+
+    def _insert(self, more: str) -> tuple[int, Sequence[tuple[Any, ...]]]:
         numbered = any(each.column.identity == "a" for each in self._columns)
         override = " OVERRIDING SYSTEM VALUE" if numbered else ""
         values = ", ".join(map(self._value, self._columns))
-        return self._run(
+        return self._session.affected(
             f"INSERT INTO {self._target} ({self.listed(self._names)}){override} "  # noqa: S608
             f"SELECT {values} FROM {self._rows} s{more}"
         )

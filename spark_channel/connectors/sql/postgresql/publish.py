@@ -13,6 +13,7 @@ from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql.postgresql.staging import drop_stage, table_sql
 from spark_channel.connectors.sql.postgresql.target import DIALECT, PostgresPlan
+from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
 from spark_channel.connectors.sql.publish import is_ready
 from spark_channel.connectors.sql.script import run_in_transaction
 from spark_channel.connectors.sql.statements import identifier
@@ -85,7 +86,7 @@ def patient_lock(session: PgSession, target: TargetTable) -> Iterator[None]:
 
 
 def publish_stage(
-    session: PgSession, plan: PostgresPlan, options: PostgresWriteOptions, receipts: Sequence[Receipt]
+    session: PgWriteSession, plan: PostgresPlan, options: PostgresWriteOptions, receipts: Sequence[Receipt]
 ) -> None:
     """Bring exactly the rows of `receipts` into the table, and drop the staging.
 
@@ -101,7 +102,8 @@ def publish_stage(
     there = is_there(session, target, options, overwrite=plan.overwrite)
     if there:
         writers = sum(bool(receipt.rows) for receipt in receipts)
-        bring_staged(session, plan, stage, options, overwrite=plan.overwrite, writers=writers)
+        rows = sum(receipt.rows for receipt in receipts)
+        bring_staged(session, plan, stage, options, rows, overwrite=plan.overwrite, writers=writers)
         drop_stage(session, plan.place.staging, plan.staging)
         return
     if options.write_mode != "insert":
@@ -118,19 +120,21 @@ def publish_stage(
 
 
 def bring_staged(
-    session: PgSession,
+    session: PgWriteSession,
     plan: PostgresPlan,
     stage: str,
     options: PostgresWriteOptions,
+    rows: int,
     *,
     overwrite: bool,
     writers: int | None = None,
 ) -> None:
-    """Bring all rows of `stage` into the table; `overwrite`: it is locked, in this transaction.
+    """Bring all `rows` of `stage` into the table; `overwrite`: it is locked, in this transaction.
 
     `writers` is that of `PostgresMerge`.
     """
-    merge = PostgresMerge(session, plan.target, stage, options.write_mode)
+    session.parent = plan.target.sql if plan.is_parent else None
+    merge = PostgresMerge(session, plan.target, stage, options.write_mode, count=rows)
     merge.writers = writers
     pages = _pages_to_pace(session, stage, options, overwrite=overwrite)
     if pages is None:

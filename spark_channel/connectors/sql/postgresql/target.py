@@ -37,6 +37,9 @@ __all__ = ["DIALECT", "PostgresPlan", "create_statement", "match_target", "new_n
 class PostgresPlan(SqlPlan):
     """A write plan, with PostgreSQL's additions."""
 
+    is_parent: bool = False
+    """`PgTable.is_parent` of the target."""
+
     @property
     def staging(self) -> str:
         """The table that takes the rows of a `commit=job`, in the target's schema."""

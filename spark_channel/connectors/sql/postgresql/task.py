@@ -120,7 +120,9 @@ class _PostgresTask(SqlTask):
 
     def _reach(self) -> PgWriteSession:
         kept: PgWriteSession | None = self._writer.kept.take()
-        return kept or reach(self._options, failure=TargetError, purpose=f"write {self._plan.job}")
+        session = kept or reach(self._options, failure=TargetError, purpose=f"write {self._plan.job}")
+        session.parent = self._plan.target.sql if self._plan.is_parent else None
+        return session
 
     def _end(self) -> None:
         session, self._session = self._session, None
@@ -417,7 +419,7 @@ class LimitedTaskWriter(StagedTaskWriter):
         if not self._made:
             create_stage(session, target, self._plan.place.staging, self._staging)
             self._copy_held(session, self._plan.place.staging, self._staging)
-        bring_staged(session, self._plan, self._stage, self._options, overwrite=False)
+        bring_staged(session, self._plan, self._stage, self._options, self._tally.rows, overwrite=False)
 
     def _copy_held(self, session: PgWriteSession, schema: str, table: str) -> None:
         """In pieces, over a part of the time in which they came."""
@@ -515,7 +517,8 @@ class DirectTaskWriter(_PostgresTask):
             self._copy(session, target.schema, target.name, rows)
             return
         self._copy(session, "pg_temp", _ROWS, rows)
-        PostgresMerge(session, target, f"pg_temp.{_ROWS}", self._options.write_mode).bring()
+        mode, count = self._options.write_mode, rows.num_rows
+        PostgresMerge(session, target, f"pg_temp.{_ROWS}", mode, count=count).bring()
         if self._options.write_mode in ("upsert", "skipExisting"):
             keys = keys_sql(target)
             session.rows(f"INSERT INTO pg_temp.{_KEYS} SELECT {keys} FROM pg_temp.{_ROWS}")  # noqa: S608

@@ -16,6 +16,7 @@ from spark_channel.connectors.sql.postgresql.failures import is_ended, is_gone
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql.paced_copy import PacedCopy
 from spark_channel.connectors.sql.postgresql.session import PgSession, literal_sql
+from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
@@ -25,6 +26,12 @@ __all__ = ["KeptSession", "PgWriteSession", "reach"]
 _BIT_BYTES = 8_192
 """As libpq sends them."""
 _STILL_SECONDS = 30
+_INHERITED = """
+WITH RECURSIVE family (oid) AS (
+  SELECT {table}::regclass::oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN family f ON i.inhparent = f.oid
+)
+SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(oid)), 0)::bigint FROM family
+"""
 _TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'statement_timeout'"
 
 
@@ -39,6 +46,8 @@ class PgWriteSession(PgSession):
         """`statement_timeout` in milliseconds, once it is known."""
         self.pace: PacedCopy | None = None
         """What was learned of the server's speed."""
+        self.parent: str | None = None
+        """A table, as SQL, whose rows may be stored in tables that inherit from it: they are counted there, too."""
         with self.explained():
             self._connection = psycopg.connect(
                 options.conninfo("spark-channel"), autocommit=True, prepare_threshold=None
@@ -73,6 +82,9 @@ class PgWriteSession(PgSession):
         """Send `rows` into the columns of the same names.
 
         In a transaction they may be sent bit by bit: `between` is called after each bit, with the bytes that were sent.
+
+        Raises:
+            BatchRefusedError: the table has not stored all of them.
         """
         if rows.count == 0:
             return
@@ -80,18 +92,52 @@ class PgWriteSession(PgSession):
         names = ", ".join(identifier(name).sql("postgres") for name in rows.names)
         sql = f"COPY {place} ({names}) FROM STDIN (FORMAT binary)"
         ended = nullcontext() if between is None else self._ended_when_still()
-        with ended, self._cursor() as cursor, cursor.copy(sql) as copy:
-            copy.write(HEADER)
-            if between is None:
-                for piece in rows.pieces:
-                    copy.write(piece)
-            else:
-                sent = 0
-                for bit in _bits(rows.pieces):
-                    copy.write(bit)
-                    sent += len(bit)
-                    between(sent)
-            copy.write(TRAILER)
+        with (
+            self.all_stored(place, f"{schema}.{table}", rows.count) as stored,
+            ended,
+            self._cursor() as cursor,
+        ):
+            with cursor.copy(sql) as copy:
+                copy.write(HEADER)
+                if between is None:
+                    for piece in rows.pieces:
+                        copy.write(piece)
+                else:
+                    sent = 0
+                    for bit in _bits(rows.pieces):
+                        copy.write(bit)
+                        sent += len(bit)
+                        between(sent)
+                copy.write(TRAILER)
+            stored(cursor.rowcount)
+
+    def affected(self, sql: str) -> tuple[int, list[tuple[Any, ...]]]:
+        """Run statements: the rows that the first one affected, and those that the last one returns."""
+        with self._cursor() as cursor:
+            cursor.execute(cast(Any, sql))
+            affected = cursor.rowcount
+            while cursor.nextset():
+                pass
+            return affected, cursor.fetchall() if cursor.description else []
+
+    @contextmanager
+    def all_stored(self, place: str, label: str, sent: int) -> Iterator[Callable[[int], None]]:
+        """Around statements that send rows to the table `place`; to be called with what each says that it stored.
+
+        Raises:
+            BatchRefusedError: not all of the `sent` rows were stored.
+        """
+        counts: list[int] = []
+        before = self._inherited(place) if place == self.parent else 0
+        yield counts.append
+        stored = sum(counts)
+        if stored != sent and place == self.parent:
+            stored = self._inherited(place) - before
+        hold_stored(label, sent, stored)
+
+    def _inherited(self, place: str) -> int:
+        """The rows that this transaction inserted into the table and those that inherit from it."""
+        return int(self.value(_INHERITED.format(table=literal_sql(place))))
 
     @contextmanager
     def _ended_when_still(self) -> Iterator[None]:

@@ -146,7 +146,7 @@ class PostgresWriter(SqlWriter):
         """Matches the rows to an existing table; `made_as`: the table was created for them, and gets this name."""
         place = None if made_as is None else (plan.place.schema, made_as)
         target, native = match_target(table, plan.schema, self.options, made_as=place, native=context.native)
-        return replace(plan, target=target, native=native)
+        return replace(plan, target=target, native=native, is_parent=table.is_parent)
 
     def alter(self, session: PgWriteSession, statement: str) -> None:
         with session.transaction():

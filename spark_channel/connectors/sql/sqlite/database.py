@@ -21,6 +21,9 @@ from spark_channel.errors import ChannelError, SourceError, TargetError
 
 __all__ = ["DriverError", "SqliteSession", "check_file", "refuses_data"]
 
+_OFF = ("case_sensitive_like", "foreign_keys", "ignore_check_constraints", "recursive_triggers")
+"""What changes rows, and may be on in a library of SQLite that was built so; a file holds no such settings."""
+
 DriverError = adbc_driver_manager.Error
 """What the driver raises; also `OSError` and `pa.ArrowInvalid` while a result is being read."""
 
@@ -52,6 +55,8 @@ class SqliteSession(BoundSession):
             self._connection = connect(path, uri)
         with self.closed_on_failure():
             self.rows(f"PRAGMA busy_timeout = {int(lock_timeout * 1000)}")
+            for name in _OFF:
+                self.rows(f"PRAGMA {name} = OFF")
             for statement in init:
                 self.rows(statement)
 

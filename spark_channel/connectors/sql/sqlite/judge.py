@@ -7,7 +7,12 @@ import pyarrow as pa
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.sqlite.database import SqliteSession, refuses_data
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
-from spark_channel.connectors.sql.sqlite.publish import insert_one, make_stage, merge
+from spark_channel.connectors.sql.sqlite.publish import (
+    bring,
+    goes_through_stage,
+    insert_one,
+    make_stage,
+)
 from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
 from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.errors import BatchRefusedError, TargetError
@@ -38,13 +43,13 @@ class Judge:
         self._options = options
         self._stage: str | None = None
         self._notes = options.write_mode in ("upsert", "skipExisting")
-        if options.write_mode != "insert":
+        if goes_through_stage(session, target, options):
             self._stage = make_stage(session, target)
         if self._notes:
             declared = {column.target: column.declared for column in target.columns}
             columns = [Column(name, declared[name], not_null=True) for name in target.key]
             session.rows(SqliteWriteDialect().created(_KEYS, columns, target.key))
-        self._insert = insert_one(self._stage or target.sql, target.staged_names)
+        self._insert = insert_one(session, target, self._stage)
 
     def insert(self, batch: pa.RecordBatch) -> None:
         """Insert all rows of `batch`, which is in the plan's schema.
@@ -76,7 +81,7 @@ class Judge:
         if self._stage is None:
             return
         try:
-            merge(self._session, self._target, self._options, self._stage)
+            bring(self._session, self._target, self._options, self._stage, encoded.num_rows)
         except TargetError as error:
             if error.__cause__ is not None:  # SQLite's own trouble, not a key or an operation
                 raise

@@ -298,3 +298,15 @@ def test_a_datax_job_copies_a_table(server: ClickhouseServer, prefix: str) -> No
         refused = move(job)
         assert [each.rows.to_pylist()[0]["id"] for each in refused] == [300]
     assert server.sql("SELECT * FROM u") == "1\ta\t2024-01-31 10:00:05"
+
+
+def test_a_profile_that_cuts_results_cuts_no_read(server: ClickhouseServer) -> None:
+    server.sql("CREATE TABLE t (id Int64) ENGINE = MergeTree ORDER BY id")
+    server.sql("INSERT INTO t SELECT number FROM numbers(300000)")
+    server.sql("SET max_rows_to_read = 100000, read_overflow_mode = 'break'")
+    try:
+        assert int(server.sql("SELECT count() FROM (SELECT id FROM t WHERE id % 2 = 0)")) < 150_000
+        with pytest.raises(SourceError, match="TOO_MANY_ROWS"):
+            read(reader(server, where="id % 2 = 0"), advice=1)
+    finally:
+        server.sql("SET max_rows_to_read = 0, read_overflow_mode = 'throw'")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -211,3 +212,11 @@ def test_odd_names_are_names_everywhere(duck: Duck) -> None:
     )
     assert duck.sql("SELECT * FROM y") == [(1,)]
     assert duck.staged() == []
+
+
+def test_what_another_connection_of_this_process_sets_changes_no_rows(duck: Duck) -> None:
+    duck.sql("CREATE TABLE t AS SELECT * FROM (VALUES ('a'), ('A')) given (v)")
+    with duckdb.connect(str(duck.path), read_only=True) as other:
+        other.execute("SET GLOBAL default_collation = 'nocase'; SET GLOBAL integer_division = true")
+        assert duck.read(where="v = 'a'").num_rows == 1
+        assert duck.read(None, query="SELECT 1 / 2 AS half")["half"].to_pylist() == [0.5]

@@ -18,14 +18,14 @@ OPEN = "SELECT COUNT(*) FROM information_schema.innodb_trx"
 def _inserts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The statements that add staged rows."""
     seen: list[str] = []
-    run = MysqlWriteSession.rows
+    run = MysqlWriteSession.affected
 
-    def counted(session: MysqlWriteSession, sql: str, parameters: Any = ()) -> Any:
+    def counted(session: MysqlWriteSession, sql: str) -> tuple[int, int]:
         if "SELECT `id`, `v` FROM" in sql and sql.startswith("INSERT"):
             seen.append(sql)
-        return run(session, sql, parameters)
+        return run(session, sql)
 
-    monkeypatch.setattr(MysqlWriteSession, "rows", counted)
+    monkeypatch.setattr(MysqlWriteSession, "affected", counted)
     return seen
 
 
