@@ -8,18 +8,29 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
 from spark_channel.errors import OptionError
-from spark_channel.masking import MASK, is_plain_parameter, mask_untyped, mask_url
+from spark_channel.masking import (
+    MASK,
+    hide,
+    hide_in_error,
+    is_clear,
+    is_plain_parameter,
+    is_secret_name,
+    mask_untyped,
+    mask_url,
+    misplaced_secret,
+    secrets_in,
+)
 from spark_channel.working_directory import absolute_path
 
 __all__ = [
@@ -42,6 +53,7 @@ __all__ = [
     "resolve_secret",
 ]
 
+_E = TypeVar("_E", bound=BaseException)
 _LARGEST = 2**63 - 1
 _DECIMAL_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY_UNITS = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -183,6 +195,8 @@ def _disk_path(value: object) -> str:
 
 
 def _file_path(value: object) -> str:
+    if not isinstance(value, (str, os.PathLike)):
+        raise ValueError("a path or a uri, as text")
     return absolute_path(str(value))
 
 
@@ -281,6 +295,8 @@ class Options(BaseModel):
     refused: ClassVar[Mapping[str, str]] = {}
     aliases: ClassVar[Mapping[str, str]] = {}
     renamed: ClassVar[Mapping[str, str]] = {}
+    login_ends: ClassVar[str] = "/?#"
+    """Where the login of a url ends for the parser of its urls: a password with one of these is percent-encoded."""
 
     @classmethod
     def names(cls) -> dict[str, str]:
@@ -325,13 +341,15 @@ class Options(BaseModel):
         return shown
 
     @classmethod
-    def _shown_places(cls, value: Any) -> str:
-        def is_plain(name: str, text: str) -> bool:
-            lowered = name.lower()
-            return lowered not in hidden and (lowered in known or is_plain_parameter(name, text))
+    def _is_plain(cls, name: str, text: str) -> bool:
+        lowered = name.lower()
+        if lowered in cls.secrets() | cls.with_trait(Trait.HOLDS_LOGIN):
+            return False
+        return lowered in cls._spellings(cls.model_fields) or is_plain_parameter(name, text)
 
-        known = cls._spellings(cls.model_fields)
-        hidden = cls.secrets() | cls.with_trait(Trait.HOLDS_LOGIN)
+    @classmethod
+    def _shown_places(cls, value: Any) -> str:
+        is_plain = cls._is_plain
         listed = value
         if isinstance(value, str) and value.lstrip().startswith("["):
             try:
@@ -355,8 +373,87 @@ class Options(BaseModel):
         """Read options as Spark gives them; returns the model and warnings about ignored options.
 
         Raises:
-            OptionError: an unknown or refused name, a bad value, or options that contradict.
+            OptionError: an unknown or refused name, a bad value, or options that contradict. Neither it nor its cause
+                shows a secret, whoever wrote the connector.
         """
+        cls._check_logins(raw)
+        try:
+            return cls._parsed(cls.prepared(raw), connector)
+        except Exception as error:
+            hide_in_error(error, cls._secrets_of(raw.items()))
+            raise
+
+    @classmethod
+    def prepared(cls, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options as they are parsed: a connector may move what a url says to other options."""
+        return raw
+
+    @classmethod
+    def _check_logins(cls, raw: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            OptionError: a url whose login may end in more than one place.
+        """
+        for key, value in raw.items():
+            name = key.lower()
+            if (
+                name not in cls.with_trait(Trait.HOLDS_LOGIN) or "path" in name
+            ):  # names of files contain '@', too
+                continue
+            if misplaced := misplaced_secret(str(value)):
+                raise OptionError(
+                    f"option {key!r} has parameter {misplaced!r} after a ';', where it would be part of a name; write "
+                    "parameters after a '?'",
+                    option=key,
+                )
+            if is_clear(str(value), cls.login_ends):
+                continue
+            instead = ", or use options 'user' and 'password'" if "password" in cls.names() else ""
+            raise OptionError(
+                f"option {key!r} has an '@' after the first '/', '?' or '#', so it is not clear where its login ends. "
+                f"Percent-encode the password ('/' is %2F, '?' is %3F, '#' is %23, '@' is %40){instead}",
+                option=key,
+            )
+
+    @classmethod
+    def _secrets_of(cls, given: Iterable[tuple[str, Any]]) -> set[str]:
+        """What no message about these options may show."""
+        secret, places, known = (
+            cls.secrets(),
+            cls.with_trait(Trait.HOLDS_LOGIN),
+            cls._spellings(cls.model_fields),
+        )
+        found: set[str] = set()
+        for key, value in given:
+            name = key.lower()
+            whole = name in secret or (name not in known and is_secret_name(name))
+            for inside, given_text in _leaves(value):
+                text = _without_reference(given_text)
+                is_url = "://" in text
+                if name in places or is_url or (whole and not is_secret_name(inside or name)):
+                    found |= (secrets := set(secrets_in(text, cls._is_plain)))
+                    whole_text = whole and not inside and not is_url and not secrets
+                else:
+                    whole_text = whole and not inside
+                if whole_text or (whole and is_secret_name(inside or name)):
+                    found.add(text)
+        return found - {""}
+
+    def hide(self, text: str) -> str:
+        """`text`, such as a driver's error, without the secrets that these options hold, or parts of them."""
+        return hide(text, self._own_secrets())
+
+    def hidden(self, error: _E) -> _E:
+        """`error` of a driver, to be the cause of one of ours: it and its causes lose what `hide` removes."""
+        hide_in_error(error, self._own_secrets())
+        return error
+
+    def _own_secrets(self) -> set[str]:
+        fields = type(self).model_fields
+        return self._secrets_of((fields[name].alias or name, value) for name, value in self if name in fields)
+
+    @classmethod
+    def _parsed(cls, raw: Mapping[str, Any], connector: str) -> tuple[Self, list[str]]:
         known = cls.names()
         aliases = {alias.lower(): target for alias, target in {**cls.aliases, **cls.renamed}.items()}
         renamed = {old.lower(): new for old, new in cls.renamed.items()}
@@ -439,6 +536,38 @@ class Options(BaseModel):
         return OptionError(
             f"option {option!r} got {got!r}; it takes {takes}{where}", option=option, got=got, takes=takes
         )
+
+
+def _without_reference(text: str) -> str:
+    """What `${env:NAME}` or `${file:PATH}` names; "" if it names nothing."""
+    if _REFERENCE.fullmatch(text) is None:
+        return text
+    try:
+        return resolve_secret(text).get_secret_value()
+    except ValueError:
+        return ""
+
+
+def _leaves(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """The texts in a value, also in its JSON, each with its name there."""
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            yield name, str(value)
+            return
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _leaves(each, str(key))
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for each in value:
+            yield from _leaves(each, name)
+    elif value is not None:
+        yield name, str(value)
 
 
 def _has(field: FieldInfo, what: object) -> bool:

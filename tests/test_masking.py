@@ -12,7 +12,7 @@ from spark_channel.options import Options, ReadOptions, Secret, Trait, Url
 from spark_channel.planning import Endpoint, EndpointPart
 
 PLACES = [
-    ("mysql://root:hunter2@db/shop?sslpassword=hunter2&x=1", "mysql://root:***@db/shop?sslpassword=***&x=1"),
+    ("mysql://root:hunter2@db/shop?sslpassword=hunter2&x=1", "mysql://root:***@db/shop?sslpassword=***&***"),
     ("jdbc:mysql://db:3306/shop?user=me&password=hunter2", "jdbc:mysql://db:3306/shop?user=me&password=***"),
     ("postgresql://me:p@hunter2@h1:1,h2:2/d", "postgresql://me:***@h1:1,h2:2/d"),
     ("postgresql://me:p/hunter2@h/d", "postgresql://me:***@h/d"),
@@ -71,7 +71,7 @@ def test_types_say_what_is_secret() -> None:
         "fast": 3, "sharedLimitToken": "t", "unknown": "who knows", "number": "7",
     }  # fmt: skip
     assert Theirs.shown(given) == {
-        "pin": MASK, "STYLE": "any text: not a secret", "url": "x://h/d?style=plain&pin=***&other=***",
+        "pin": MASK, "STYLE": "any text: not a secret", "url": "x://h/d?style=plain&pin=***&***",
         "fast": "3", "sharedLimitToken": MASK, "unknown": MASK, "number": "7",
     }  # fmt: skip
     assert Theirs.secrets() == {"pin", "sharedlimittoken"}

@@ -5,7 +5,7 @@ import http.client
 import ssl
 
 from spark_channel.errors import OptionError
-from spark_channel.masking import MASK
+from spark_channel.masking import hide
 
 __all__ = ["BUSY", "AnswerTooLargeError", "Busy", "Login", "basic", "connection_to", "untrusted", "whole"]
 
@@ -28,14 +28,11 @@ class Login:
 
     def __init__(self, header: str = "", *secrets: str) -> None:
         self.headers = {"Authorization": header} if header else {}
-        # The longest first: one may be a part of another.
-        self._secrets = sorted({each for each in secrets if len(each) > 3}, key=len, reverse=True)
+        self._secrets = secrets
 
     def shown(self, text: str) -> str:
         """What a server says, without the login, which it may repeat."""
-        for secret in self._secrets:
-            text = text.replace(secret, MASK)
-        return text
+        return hide(text, self._secrets)
 
     def beginning(self, answer: bytes) -> str:
         """The first characters of an answer, for messages."""

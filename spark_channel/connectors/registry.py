@@ -7,7 +7,6 @@ point group `spark_channel.connectors`, whose entries load a `Connector`.
 import difflib
 import functools
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any, Literal, cast
 from spark_channel import lazy
 from spark_channel.connectors.contracts import Reader, Writer
 from spark_channel.errors import MissingPackageError, OptionError
+from spark_channel.masking import mask_text, mask_url, scheme_of
 from spark_channel.options import CommitMode, Options
 
 __all__ = [
@@ -409,12 +409,12 @@ def find_connector(options: Mapping[str, Any], half: str) -> Connector:
             near = difflib.get_close_matches(str(name).lower(), names, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise OptionError(
-                f"option {half!r} got {str(name)!r}; {hint}it takes one of: {', '.join(names)}",
-                option=half, got=str(name), takes=", ".join(names),
+                f"option {half!r} got {mask_text(str(name))!r}; {hint}it takes one of: {', '.join(names)}",
+                option=half, got=mask_text(str(name)), takes=", ".join(names),
             )  # fmt: skip
         return found
     if (url := lowered.get("url")) is not None:
-        scheme = re.sub(r"^jdbc:", "", str(url), flags=re.IGNORECASE).split(":", 1)[0].lower()
+        scheme = scheme_of(str(url))
         for connector in known.values():
             if scheme in connector.schemes and getattr(connector, half):
                 return connector
@@ -433,7 +433,7 @@ def find_connector(options: Mapping[str, Any], half: str) -> Connector:
     names = connector_names(half)
     if path:
         raise OptionError(
-            f"cannot tell the connector from path {path!r}; "
+            f"cannot tell the connector from path {mask_url(path)!r}; "
             f"name it with option {half!r}, one of: {', '.join(names)}",
             option=half, takes=", ".join(names),
         )  # fmt: skip
@@ -448,8 +448,8 @@ def _refuse_other_half(options: Mapping[str, Any], half: str) -> None:
     other, verb = ("writer", "reads") if half == "reader" else ("reader", "writes")
     if (name := options.get(other)) is not None:
         raise OptionError(
-            f"option {other!r} got {str(name)!r}, but this {verb}: use option {half!r}",
-            option=other, got=str(name),
+            f"option {other!r} got {mask_text(str(name))!r}, but this {verb}: use option {half!r}",
+            option=other, got=mask_text(str(name)),
         )  # fmt: skip
 
 

@@ -121,7 +121,7 @@ class Server:
             self.close()
             raise Busy(
                 f"the server does not answer: {type(error).__name__} {self._login.shown(str(error))[:200]}"
-            ) from error
+            ) from self._options.hidden(error)
         self._answered = len(text)
         if response.status in BUSY:
             raise Busy(f"the server is busy: HTTP {response.status} {self._login.beginning(text)}")

@@ -21,6 +21,7 @@ from spark_channel.connectors import hdfs
 from spark_channel.connectors.files.login import Login
 from spark_channel.connectors.remote import Address, filesystem, is_remote
 from spark_channel.errors import OptionError
+from spark_channel.masking import hide_in_error, is_secret_name, secrets_in
 
 __all__ = [
     "LOG",
@@ -241,6 +242,8 @@ def _remote(root: str, option: str, login: Login | None) -> pafs.FileSystem:
         return _from_uri(root, login)[0]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
         scheme = root.split(":", 1)[0]
+        given = [] if login is None else [value for name, value in login.settings if is_secret_name(name)]
+        hide_in_error(error, [*secrets_in(root), *given])  # pyarrow quotes the whole uri
         if "libhdfs" in str(error) or "libjvm" in str(error):
             why = (str(error).splitlines() or [""])[0]
             raise OptionError(

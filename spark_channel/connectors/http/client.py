@@ -156,16 +156,17 @@ class Client:
             ) from error
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            told = self._login.shown(str(error))[:200]
+            hidden = options.hidden(error)
+            told = self._login.shown(str(hidden))[:200]
             if "Tunnel connection failed: 4" in told:
-                raise SourceError(f"{options.address}: the proxy refuses: {told}; check 'proxy'") from error
-            raise _Wait(f"the server does not answer: {type(error).__name__} {told}") from error
+                raise SourceError(f"{options.address}: the proxy refuses: {told}; check 'proxy'") from hidden
+            raise _Wait(f"the server does not answer: {type(error).__name__} {told}") from hidden
         except ValueError as error:
             self.close()
             told = self._login.shown(str(error))[:200]
             raise SourceError(
                 f"{options.address}: this address cannot be asked: {told}; check 'url'"
-            ) from error
+            ) from options.hidden(error)
         if body is not None:  # a kept connection may be closed when it is used again, and a POST is sent once
             self.close()
         return response.status, response.headers, text

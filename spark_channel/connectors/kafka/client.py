@@ -12,7 +12,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.kafka.options import KafkaAddress, KafkaReadOptions, KafkaWriteOptions
 from spark_channel.errors import ChannelError, OptionError
-from spark_channel.masking import MASK, is_secret_name, mask_text
 
 __all__ = ["Link", "consumer", "ended", "error_of", "is_passing", "member", "producer"]
 
@@ -45,13 +44,6 @@ class Link:
         self._last: KafkaError | None = None
         self._denied: KafkaError | None = None
         self._fatal: KafkaError | None = None
-        secrets = [
-            each.get_secret_value() for each in (options.password, options.sslpassword) if each is not None
-        ]
-        secrets += [
-            str(value) for name, value in options.properties.items() if is_secret_name(name.replace(".", "_"))
-        ]
-        self._secrets = [each for each in secrets if len(each) > 3]
 
     @property
     def address(self) -> str:
@@ -167,9 +159,7 @@ class Link:
         return self.shown(f"{error.name()}: {error.str()}")
 
     def shown(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, MASK)
-        return mask_text(text)[:400]
+        return self._options.hide(text)[:400]
 
     def made(self, kind: Callable[[dict[str, Any]], _T], settings: Mapping[str, Any]) -> _T:
         """

@@ -19,7 +19,6 @@ from pymongo.errors import (
 from spark_channel.connectors.mongodb.options import MongoAddress
 from spark_channel.connectors.stored import Stored
 from spark_channel.errors import ChannelError, OptionError
-from spark_channel.masking import mask_text
 
 __all__ = ["Documents", "connected", "explained", "is_passing", "stored_at"]
 
@@ -60,7 +59,7 @@ def _client(options: MongoAddress) -> MongoClient[dict[str, Any]]:
         )
     except (PyMongoError, ValueError) as error:
         raise OptionError(
-            f"option 'url' ({options.address}): {mask_text(str(error))}",
+            f"option 'url' ({options.address}): {options.hide(str(error))}",
             option="url",
             takes="MongoDB's connection string",
         ) from None
@@ -91,23 +90,25 @@ def explained(options: MongoAddress, failure: type[ChannelError]) -> Iterator[No
     except OperationFailure as error:
         why = _DENIED.get(error.code or 0)
         hint = f"; {why}: check 'user', 'password' and 'authSource'" if why else ""
-        raise failure(f"{options.address}: {mask_text(str(error.details or error))[:500]}{hint}") from error
+        raise failure(
+            f"{options.address}: {options.hide(str(error.details or error))[:500]}{hint}"
+        ) from options.hidden(error)
     except ServerSelectionTimeoutError as error:
         raise failure(
             f"{options.address}: no server answers within {options.connect_timeout:g} s ('connectTimeout'): "
-            f"{mask_text(str(error))[:300]}"
-        ) from error
+            f"{options.hide(str(error))[:300]}"
+        ) from options.hidden(error)
     except ConfigurationError as error:
         raise OptionError(
-            f"option 'url' ({options.address}): {mask_text(str(error))}", option="url"
-        ) from error
+            f"option 'url' ({options.address}): {options.hide(str(error))}", option="url"
+        ) from options.hidden(error)
     except (BSONError, RecursionError) as error:
         raise failure(
             f"{options.address}: a document cannot be decoded, since it is damaged, not Unicode or nested too deep: "
             f"{str(error)[:200]}"
-        ) from error
+        ) from options.hidden(error)
     except PyMongoError as error:
-        raise failure(f"{options.address}: {mask_text(str(error))[:500]}") from error
+        raise failure(f"{options.address}: {options.hide(str(error))[:500]}") from options.hidden(error)
 
 
 def is_passing(error: Exception) -> bool:

@@ -12,7 +12,6 @@ from redis.retry import Retry as NoRetry
 
 from spark_channel.connectors.redis.options import RedisAddress
 from spark_channel.errors import ChannelError
-from spark_channel.masking import mask_text
 
 __all__ = ["connected", "explained", "is_busy", "is_of_row", "is_passing"]
 
@@ -59,15 +58,15 @@ def explained(options: RedisAddress, failure: type[ChannelError]) -> Iterator[No
         yield
     except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
         raise failure(
-            f"{options.address}: {_text(error)}; check 'user', 'password' and the user's ACL"
-        ) from error
+            f"{options.address}: {_text(options, error)}; check 'user', 'password' and the user's ACL"
+        ) from options.hidden(error)
     except (redis.ConnectionError, redis.TimeoutError) as error:
         raise failure(
-            f"{options.address}: the server does not answer: {_text(error)}; "
+            f"{options.address}: the server does not answer: {_text(options, error)}; "
             "check 'url', and 'socketTimeout' for a server that is busy"
-        ) from error
+        ) from options.hidden(error)
     except redis.RedisError as error:
-        raise failure(f"{options.address}: {_text(error)}") from error
+        raise failure(f"{options.address}: {_text(options, error)}") from options.hidden(error)
 
 
 def is_passing(error: Exception) -> bool:
@@ -91,5 +90,5 @@ def is_of_row(error: Exception) -> bool:
     return type(error) is redis.ResponseError and (code == "WRONGTYPE" or not code.isupper())
 
 
-def _text(error: Exception) -> str:
-    return mask_text(str(error))[:400]
+def _text(options: RedisAddress, error: Exception) -> str:
+    return options.hide(str(error))[:400]

@@ -108,9 +108,9 @@ class Load:
                 raise TargetError(f"{self._options.address}: {untrusted(error)}") from error
             except (OSError, http.client.HTTPException) as error:
                 failed = error
-        raise Busy(
-            f"no server answers: {type(failed).__name__} {self.login.shown(str(failed))[:200]}"
-        ) from failed
+        raise Busy(f"no server answers: {type(failed).__name__} {self.login.shown(str(failed))[:200]}") from (
+            failed and self._options.hidden(failed)
+        )
 
     def _followed(
         self, method: str, url: str, headers: Mapping[str, str], body: Callable[[], Iterator[bytes]] | None

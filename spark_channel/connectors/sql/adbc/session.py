@@ -14,6 +14,7 @@ from spark_channel.connectors.sql.named import only_name
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.session import BatchSize, BoundSession
 from spark_channel.errors import ChannelError, OptionError, TargetError
+from spark_channel.masking import hide
 
 __all__ = ["FAILURES", "AdbcSession", "BusyError", "driver_path", "is_busy", "is_conflict", "is_lost"]
 
@@ -101,9 +102,7 @@ class AdbcSession(BoundSession):
 
     def __init__(self, options: DriverOptions, failure: type[ChannelError]) -> None:
         self._failure = failure
-        self._secrets = [
-            value for value in options.database().values() if len(value) > 3 and value != options.user
-        ]
+        self._options = options
         self.name = options.driver
         self.place = f"ADBC driver {options.driver}"
         with self.explained():
@@ -228,6 +227,7 @@ class AdbcSession(BoundSession):
     def explain(self, error: BaseException) -> ChannelError:
         """Without anything that the driver was given."""
         text = str(error).split("\nquery", 1)[0].strip()
-        for secret in sorted(self._secrets, key=len, reverse=True):
-            text = text.replace(secret, "***")
+        # All that the driver was given may hold a login, in the driver's own syntax.
+        own = [each for each in self._options.database().values() if each != self._options.user]
+        text = self._options.hide(hide(text, own))
         return self._failure(f"ADBC driver {self.name}: {text}")

@@ -16,7 +16,6 @@ from spark_channel.connectors.sql.clickhouse.options import ClickhouseAddress
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.session import BatchSize, DriverSession
 from spark_channel.errors import ChannelError
-from spark_channel.masking import mask_text
 
 __all__ = ["ClickhouseSession", "is_lost"]
 
@@ -96,7 +95,7 @@ class ClickhouseSession(DriverSession):
     failures = _FAILURES
 
     def __init__(self, options: ClickhouseAddress, failure: type[ChannelError]) -> None:
-        self.place, self._failure = options.place, failure
+        self.place, self._failure, self._options = options.place, failure, options
         host, port = options.server
         user, password = options.login
         limit = options.query_timeout
@@ -168,4 +167,4 @@ class ClickhouseSession(DriverSession):
             )
 
     def explain(self, error: BaseException) -> ChannelError:
-        return self._failure(f"{self.place}: {mask_text(str(error)).strip()[:600]}")
+        return self._failure(f"{self.place}: {self._options.hide(str(error)).strip()[:600]}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import BeforeValidator, Field
@@ -48,6 +48,7 @@ class ServerOptions(AnyServerOptions):
     """The server, how it is reached, and for how long it is tried."""
 
     renamed: ClassVar[Mapping[str, str]] = {"sslCa": "sslrootcert"}
+    login_ends: ClassVar[str] = "/?"
 
     sslmode: Annotated[SslMode | None, BeforeValidator(_ssl_mode), Trait.SAME_ROWS] = Field(
         None,
@@ -83,9 +84,9 @@ class ServerOptions(AnyServerOptions):
     )
 
     @classmethod
-    def parse(cls, raw: Mapping[str, Any], *, connector: str = "") -> tuple[Self, list[str]]:
+    def prepared(cls, raw: Mapping[str, Any]) -> Mapping[str, Any]:
         """Logins in the url become `user` and `password`, so that nothing shows them."""
-        return super().parse(_without_login(raw, cls.ignored), connector=connector)
+        return _without_login(super().prepared(raw), cls.ignored)
 
 
 def _without_login(raw: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:

@@ -193,7 +193,7 @@ class MysqlSession(BoundSession):
         except _NOT_MYSQL as error:
             raise self._failure(
                 f"{self.place}: what answers there does not speak MySQL's protocol, "
-                f"or asks for a login that is not known here ({type(error).__name__}: {error}); "
+                f"or asks for a login that is not known here ({type(error).__name__}: {options.hidden(error)}); "
                 "see host and port of 'url', and the plugin of the user"
             ) from None
 
