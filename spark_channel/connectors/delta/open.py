@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pyarrow as pa
 
@@ -49,13 +49,15 @@ def place_of(options: Table) -> Location:
 
 
 def uri_of(place: Location) -> str:
+    """As deltalake decodes it."""
     if place.local:
         return place.path
     scheme = place.root.split(":", 1)[0]
+    bucket, _, inside = place.path.partition("/")
     if scheme in ("abfs", "abfss"):
-        container, _, inside = place.path.partition("/")
-        return f"abfss://{container}@{azure_account(place.root)}.dfs.core.windows.net/{inside}"
-    return f"{scheme}://{place.path}"
+        bucket = f"{bucket}@{azure_account(place.root)}.dfs.core.windows.net"
+        scheme = "abfss"
+    return f"{scheme}://{bucket}/{quote(inside)}"
 
 
 def settings_of(place: Location, options: Table) -> dict[str, str] | None:
