@@ -18,6 +18,7 @@ class FileUrl:
     suffix: str
     instead_of_parameters: str
     ends_path: str = "?"
+    not_in_path: str = ""
 
     @property
     def takes(self) -> str:
@@ -47,6 +48,13 @@ class FileUrl:
                 option="url" if from_url is not None else "path",
                 got=text,
                 takes=self.takes,
+            )
+        option = "url" if from_url is not None else "path"
+        if strange := next((each for each in self.not_in_path if each in text), None):
+            raise OptionError(
+                f"option {option!r} holds {strange!r} in the path of the file, where {self.label} would use another "
+                "file than this; name another file or folder",
+                option=option,
             )
         return Path(text)
 

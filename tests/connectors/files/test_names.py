@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from spark_channel.connectors import WriteContext, load_reader, load_writer
 from spark_channel.connectors.files.paths import locate
 from spark_channel.connectors.files.uris import Uri
-from spark_channel.errors import OptionError
+from spark_channel.errors import OptionError, UnsupportedError
 from tests.connectors.files.helpers import numbers, read, write
 from tests.servers.stores import STORES, object_server
 
@@ -189,3 +189,73 @@ def test_a_path_ends_at_the_root() -> None:
     for path in ("s3://b/../c/x", "s3://b//c//x/", "s3://b/./c/x"):
         assert locate(f"{path}?region=eu-west-1").path == "b/c/x"
     assert locate("ftp://h//c/x").path == "/c/x"
+
+
+@pytest.mark.parametrize("kind", ["disk", "s3"])
+def test_a_delta_table_has_such_a_name(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    from tests.connectors.delta import helpers as delta
+
+    refused = [end for end in ODD if "%" in end or (end == "\\2" and kind == "disk")]
+    ends = [end for end in ODD if end not in (*refused, *REFUSED.get(kind, ()))]
+    with _place(kind, tmp_path) as (spelled, _):
+        for end in refused:
+            with pytest.raises(OptionError, match="which deltalake decodes"):
+                delta.write(spelled(f"x{end}"), delta.numbers(0))
+            with pytest.raises(OptionError, match="which deltalake decodes"):
+                delta.read(spelled(f"x{end}"))
+        delta.write(spelled("x"), delta.numbers(0))
+        for number, end in enumerate(ends, start=1):
+            delta.write(spelled(f"x{end}"), delta.numbers(number))
+            delta.write(spelled(f"x{end}"), delta.numbers(100 + number), overwrite=True)
+        found = {end: delta.read(spelled(f"x{end}"))["id"].to_pylist() for end in ("", *ends)}
+    assert found == {"": [0], **{end: [100 + number] for number, end in enumerate(ends, start=1)}}
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "duckdb"])
+def test_a_database_file_has_such_a_name(scheme: str, tmp_path: Path) -> None:
+    """By `path`, and by urls, which take a name byte for byte up to their parameters."""
+    rows = pa.table({"n": [1]})
+    names = [f"x{end}.db" for end in ODD if scheme != "duckdb" or end not in ("?2", "\\2")]
+    for name in names:
+        options = {"writer": scheme, "path": f"{tmp_path}/{name}", "dbtable": "t"}
+        writer, _ = load_writer(options)
+        plan = writer.prepare(WriteContext("job", overwrite=True), rows.schema)
+        task = writer.open(plan, 0, 0)
+        for batch in rows.to_batches():
+            task.write(batch)
+        writer.commit(plan, [task.close()])
+    assert {name for name in names if (tmp_path / name).is_file()} == set(names)
+    assert {path.name for path in tmp_path.iterdir()} == set(names)
+    for name in names:
+        for form in (
+            f"{scheme}:{tmp_path}/{name}",
+            f"jdbc:{scheme}:{tmp_path}/{name}",
+            f"{scheme}://{tmp_path}/{name}",
+        ):
+            if "?" in name or (scheme == "duckdb" and ";" in name):
+                with pytest.raises(OptionError, match="'url' carries parameters"):
+                    load_reader({"url": form, "dbtable": "t"})
+            else:
+                found, _ = load_reader({"url": form, "dbtable": "t"})
+                assert found.options.file == tmp_path / name
+    for form in (
+        f"{scheme}:file:{tmp_path}/x%41.db",
+        f"{scheme}:file:{tmp_path}/x#1.db",
+        f"{scheme}:{tmp_path}/x.db ",
+    ):
+        with pytest.raises(OptionError, match=r"after file:|ends with a blank"):
+            load_reader({"url": form, "dbtable": "t"})
+
+
+@pytest.mark.parametrize(
+    "place", ["s3://b/x#1", "s3://b/x?1", "gs://b/a b", "file:///t/x#1", "abfss://c@a/x\ty"]
+)
+def test_iceberg_is_given_no_location_that_it_would_cut_off(place: str) -> None:
+    pytest.importorskip("pyiceberg")
+    from spark_channel.connectors.iceberg.file_io import ArrowFileIO
+
+    with pytest.raises(UnsupportedError, match="where pyiceberg would cut it off"):
+        ArrowFileIO({}).new_input(place)
+    assert ArrowFileIO.parse_location("/t/x#1?2") == ("file", "", "/t/x#1?2")
+    assert ArrowFileIO.parse_location("s3://b/x%41+1") == ("s3", "b", "b/x%41+1")
