@@ -110,7 +110,6 @@ def test_sizes_and_formats(make_job: Any) -> None:
         ({"endpoint": "http://[::1"}, r"endpoint got 'http://\[::1'; it takes a host"),
         ({"cname": True}, r"cname got 'true'; it takes false"),
         ({"object": "/"}, r"object got '/'; it takes the name of a folder"),
-        ({"object": "a#b"}, r"object got 'a#b'; it takes a name without #"),
         ({"fileFormat": "seq"}, r"fileFormat got 'seq'; it takes .*sequence files"),
         ({"writeSingleObject": "true"}, "writeSingleObject got 'true'; it takes false"),
         ({"syncMode": "copy"}, "syncMode"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pyarrow as pa
 
@@ -28,7 +28,7 @@ _CATALOG_MANAGED = "catalog-managed table"
 def place_of(options: Table) -> Location:
     """
     Raises:
-        OptionError: a store without conditional puts.
+        OptionError: a store without conditional puts, or a path that deltalake takes for another one.
     """
     unity = options.unity()
     place = locate(options.path if unity is None else unity.location, login=options.login)
@@ -39,6 +39,14 @@ def place_of(options: Table) -> Location:
             "cannot commit one version",
             option="path", got=scheme, takes="a local path, or an s3, gs or abfs uri",
         )  # fmt: skip
+    strange = next(
+        (each for each in ("%", "\\") if each in place.path and (each == "%" or place.local)), None
+    )
+    if strange is not None:
+        raise OptionError(
+            f"option 'path' holds {strange!r}, which deltalake decodes: it would use another folder; name another one",
+            option="path",
+        )
     if scheme == "s3" and os.environ.get("AWS_S3_ALLOW_UNSAFE_RENAME", "").lower() in ("true", "1"):
         raise OptionError(
             "the environment sets AWS_S3_ALLOW_UNSAFE_RENAME: two jobs could then commit one version, "
@@ -49,13 +57,15 @@ def place_of(options: Table) -> Location:
 
 
 def uri_of(place: Location) -> str:
+    """As deltalake decodes it."""
     if place.local:
         return place.path
     scheme = place.root.split(":", 1)[0]
+    bucket, _, inside = place.path.partition("/")
     if scheme in ("abfs", "abfss"):
-        container, _, inside = place.path.partition("/")
-        return f"abfss://{container}@{azure_account(place.root)}.dfs.core.windows.net/{inside}"
-    return f"{scheme}://{place.path}"
+        bucket = f"{bucket}@{azure_account(place.root)}.dfs.core.windows.net"
+        scheme = "abfss"
+    return f"{scheme}://{bucket}/{quote(inside)}"
 
 
 def settings_of(place: Location, options: Table) -> dict[str, str] | None:

@@ -65,11 +65,11 @@ def list_files(
         SourceError: missing, unreadable, a glob that matches nothing, or a listed file that was removed.
     """
     with reading(place.show()):
-        found = _found(place, manifests)
+        found, literal = _found(place, manifests)
+        start = base or (place.path if literal else _fixed_part(place.path))
         files = []
         for info, listed, manifest in sorted(found, key=lambda item: item[0].path):
             if keep(info):
-                start = base or _fixed_part(place.path)
                 partition = _partition(info.path, start) if partitions else ()
                 files.append(
                     SourceFile(
@@ -82,14 +82,17 @@ def list_files(
 _Found = tuple[pafs.FileInfo, DataFile | None, Manifest | None]
 
 
-def _found(place: Location, manifests: bool) -> list[_Found]:
-    info = place.fs.get_file_info(place.path)
+def _found(place: Location, manifests: bool) -> tuple[list[_Found], bool]:
+    """(the files, whether the path is their name and not a pattern)."""
+    info = place.info(place.path)
     if info.type == pafs.FileType.File:
-        return [(info, None, None)]
+        return [(info, None, None)], True
     if info.type == pafs.FileType.Directory:
         # First what is visible, then the files: those that a write adds in between are not listed, and not read.
         top = _manifest(place, place.path) if manifests else None
-        return _visible(place, list(_walk(place, place.path)), place.path, manifests, {place.path: top})
+        known = {place.path: top}
+        shown = _visible(place, list(_walk(place, place.path)), place.path, manifests, known, all_listed=True)
+        return shown, True
     matches = list(_glob(place)) if _GLOB.search(place.path) else []
     if not matches:
         what = "matches no file" if _GLOB.search(place.path) else "does not exist"
@@ -98,7 +101,7 @@ def _found(place: Location, manifests: bool) -> list[_Found]:
     for match in matches:
         inside = _walk(place, match.path) if match.type == pafs.FileType.Directory else [match]
         files |= {found.path: found for found in inside}
-    return _visible(place, list(files.values()), _fixed_part(place.path), manifests)
+    return _visible(place, list(files.values()), _fixed_part(place.path), manifests), False
 
 
 def _walk(place: Location, directory: str) -> Iterator[pafs.FileInfo]:
@@ -132,8 +135,13 @@ def _visible(
     top: str,
     manifests: bool,
     known: dict[str, Manifest | None] | None = None,
+    *,
+    all_listed: bool = False,
 ) -> list[_Found]:
-    """Without the files that the manifest of their nearest directory does not list."""
+    """Without the files that the manifest of their nearest directory does not list.
+
+    `all_listed`: with every file that these list; a pattern may mean a part of them.
+    """
     if not manifests:
         return [(info, None, None) for info in files]
     known = {} if known is None else known
@@ -169,7 +177,7 @@ def _visible(
             shown.append((info, listed, manifest))
     for directory, names in skipped.items():
         _log.info("%s: %d files are not in its manifest and are not read", place.show(directory), len(names))
-    if not _GLOB.search(place.path):
+    if all_listed:
         for directory, found in known.items():
             if found is not None:
                 shown.extend(_not_walked(place, directory, found, seen.get(directory, set())))
@@ -219,7 +227,7 @@ def _glob(place: Location) -> Iterator[pafs.FileInfo]:
 
 def _match(place: Location, directory: str, parts: list[str]) -> Iterator[pafs.FileInfo]:
     if not parts:
-        info = place.fs.get_file_info(directory)
+        info = place.info(directory)
         if info.type != pafs.FileType.NotFound:
             yield info
         return
@@ -229,7 +237,7 @@ def _match(place: Location, directory: str, parts: list[str]) -> Iterator[pafs.F
     elif not _GLOB.search(part):
         yield from _match(place, posixpath.join(directory, part), rest)
         return
-    if place.fs.get_file_info(directory).type != pafs.FileType.Directory:
+    if place.info(directory).type != pafs.FileType.Directory:
         return
     matches = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
     for info in place.fs.get_file_info(pafs.FileSelector(directory)):

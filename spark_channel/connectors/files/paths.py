@@ -2,7 +2,7 @@
 
 Local paths are plain, absolute or relative to the driver, or `file:` uris (percent-encoded, as
 `pathlib.Path.as_uri` writes them). Others are what `pyarrow.fs` takes: s3:// (s3a, s3n), gs://, abfs://; hdfs://; and
-servers of files: sftp://, ftp://, ftps://.
+servers of files: sftp://, ftp://, ftps://. Their paths are taken byte for byte: see `uris`.
 """
 
 import os
@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_channel.connectors import hdfs
 from spark_channel.connectors.files.login import Login
+from spark_channel.connectors.files.uris import BUCKETS, MARK, Uri, check_text
 from spark_channel.connectors.remote import Address, filesystem, is_remote
 from spark_channel.errors import OptionError
 from spark_channel.masking import hide_in_error, is_secret_name, secrets_in
+from spark_channel.working_directory import path_of_uri
 
 __all__ = [
     "LOG",
@@ -45,9 +47,7 @@ PREFIXES = "prefixes"
 """The folder in a target that holds the log and staging. Spark's readers skip names that begin with `_`."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-_HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]*)?")
 _READS = 10
-_SAME_AS = {"s3a": "s3", "s3n": "s3", "abfss": "abfss", "gcs": "gs"}
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,15 @@ class Location:
         """Whether files are renamed in one step, as on a disk: what is replaced moves out of sight."""
         return renames_in(self.root)
 
+    def info(self, path: str) -> pafs.FileInfo:
+        """What is at `path` in this filesystem."""
+        found: pafs.FileInfo = self.fs.get_file_info(path)
+        if found.type == pafs.FileType.NotFound and self.root.startswith("abfs"):
+            # pyarrow asks Azure for the first name that begins with `x`, and that may be `x-2/`, which hides `x/`.
+            inside = self.fs.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+            return pafs.FileInfo(path, pafs.FileType.Directory) if inside else found
+        return found
+
     def show(self, path: str | None = None) -> str:
         """`path` (default: this one) for a message, with the scheme of its filesystem."""
         path = self.path if path is None else path
@@ -93,38 +102,35 @@ def locate(path: str, option: str = "path", login: Login | None = None) -> Locat
     Raises:
         OptionError: empty, an unknown scheme, a password inside, or a uri that its filesystem refuses.
     """
-    if not path:
+    if not path.strip():
         raise OptionError(f"option {option!r} is empty; it takes a path or a uri", option=option, got=path)
     if "\0" in path:
         raise OptionError(f"option {option!r} holds a zero byte", option=option)
+    check_text(path, option)
     if not _SCHEME.match(path):
         return Location(_local(), str(Path(path).absolute()), "")
     scheme, rest = path.split(":", 1)
     if scheme.lower() == "file":
-        return Location(_local(), str(Path(unquote(re.sub(r"^//[^/]*", "", rest))).absolute()), "")
+        try:
+            return Location(_local(), str(Path(path_of_uri(rest)).absolute()), "")
+        except ValueError as error:
+            raise OptionError(f"option {option!r}: it takes {error}", option=option) from None
     if not rest.startswith("//"):
         # A colon is legal in a file's name: 12:30.csv.
         if Path(path).exists():
             return Location(_local(), str(Path(path).absolute()), "")
         raise OptionError(
-            f"option {option!r} got {path!r}; a uri starts with a scheme and two slashes, such as s3://bucket/key",
+            f"option {option!r} got {path!r}; a uri starts with a scheme and two slashes, such as s3://bucket/key; "
+            "a local name with a colon is written after ./",
             option=option, got=path,
         )  # fmt: skip
-    parts = urlsplit(path)
-    if parts.password is not None or not _HOST.fullmatch(parts.netloc.rpartition("@")[2]):
-        # A secret with a / in it, as in s3://KEY:SEC/RET@bucket, leaves its first half where the port should be.
-        raise OptionError(
-            f"option {option!r} holds a password or secret key; "
-            "leave it to the environment, the profile or the role that the filesystem reads",
-            option=option,
-        )
-    scheme = _SAME_AS.get(scheme.lower(), scheme.lower())
-    query = f"?{parts.query}" if parts.query else ""
-    root = f"{scheme}://{parts.netloc}{query}"
-    found = _remote(root, option, login)
+    uri = Uri.parse(path, option)
+    found = _remote(uri.root, option, login)
+    if uri.scheme not in BUCKETS:
+        return Location(found, uri.path, uri.root, login)
     # The filesystem says how it spells the bucket or container; the rest of the path is the user's own.
-    inside = _remote_path(root, login) if scheme in ("s3", "gs", "abfs", "abfss") else ""
-    return Location(found, posixpath.normpath(f"{inside}{parts.path}" or "/"), root, login)
+    bucket = _remote_path(uri.root, login)
+    return Location(found, f"{bucket}/{uri.path.strip('/')}".strip("/"), uri.root, login)
 
 
 def replaced_path(directory: str, number: int, path: str) -> str:
@@ -252,8 +258,9 @@ def _remote(root: str, option: str, login: Login | None) -> pafs.FileSystem:
                 "JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob)",
                 option=option, got=scheme,
             ) from error  # fmt: skip
+        hint = f". {MARK}" if "?" in root else ""
         raise OptionError(
-            f"option {option!r} got a {scheme}:// uri that cannot be opened: {error}",
+            f"option {option!r} got a {scheme}:// uri that cannot be opened: {error}{hint}",
             option=option, got=scheme, takes="a local path, or a file, s3, gs, abfs, hdfs, sftp, ftp or ftps uri",
         ) from error  # fmt: skip
 

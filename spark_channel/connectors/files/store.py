@@ -108,7 +108,7 @@ class Store(ABC):
         """A sign of life: the file's time of change is now."""
 
     def info(self, path: str) -> pafs.FileInfo:
-        return self.place.fs.get_file_info(path)
+        return self.place.info(path)
 
     def exists(self, path: str) -> bool:
         return bool(self.info(path).type != pafs.FileType.NotFound)

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
-from urllib.parse import quote, unquote, unquote_plus, urlsplit
+from urllib.parse import quote, unquote_plus, urlsplit
 
 from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.direct import DirectOptions
 from spark_channel.connectors.network_options import Seconds
 from spark_channel.connectors.records.options import RecordReadOptions, Zone, texts_by_name
+from spark_channel.connectors.url_text import decoded
 from spark_channel.errors import OptionError
 from spark_channel.options import ColumnList, Options, Secret, Trait, Url
 from spark_channel.working_directory import absolute_path
@@ -42,6 +43,8 @@ def _url(value: object) -> str:
     if "@" in rest.partition("?")[0] or ("@" in rest and "@" not in hosts):
         # The part before the "/" would be taken for the host, and shown.
         raise ValueError(f"{_TAKES}; in a login / ? # @ : are written %2F %3F %23 %40 %3A")
+    if "#" in text.partition("?")[0]:
+        raise ValueError(f"{_TAKES}; in the name of a database # is written %23")
     return _FILE.sub(lambda found: found[1] + quote(absolute_path(unquote_plus(found[2]), uri=False)), text)
 
 
@@ -107,7 +110,7 @@ class MongoAddress(Options):
 
     @property
     def database_name(self) -> str:
-        return self.database or unquote(urlsplit(self.url).path.strip("/"))
+        return self.database or decoded(urlsplit(self.url).path.strip("/"), "database")
 
     @property
     def hosts(self) -> str:

@@ -34,15 +34,11 @@ class Address:
     def of(cls, root: str, settings: tuple[tuple[str, str], ...] = ()) -> "Address":
         """
         Raises:
-            ValueError: no host, a query, or a setting that is malformed.
+            ValueError: no host, or a setting that is malformed.
         """
         parts = urlsplit(root)
         if not parts.hostname:
             raise ValueError("the uri names no host; it takes sftp://host:22/folder")
-        if parts.query or parts.fragment:
-            raise ValueError(
-                "the uri of a file has no ? and no #; in a pattern, write [!/] for one character"
-            )
         own = dict(settings)
         if parts.username and "user" not in own:
             own["user"] = unquote(parts.username)

@@ -18,6 +18,7 @@ class FileUrl:
     suffix: str
     instead_of_parameters: str
     ends_path: str = "?"
+    not_in_path: str = ""
 
     @property
     def takes(self) -> str:
@@ -48,10 +49,17 @@ class FileUrl:
                 got=text,
                 takes=self.takes,
             )
+        option = "url" if from_url is not None else "path"
+        if strange := next((each for each in self.not_in_path if each in text), None):
+            raise OptionError(
+                f"option {option!r} holds {strange!r} in the path of the file, where {self.label} would use another "
+                "file than this; name another file or folder",
+                option=option,
+            )
         return Path(text)
 
     def _of(self, url: str) -> str:
-        text = re.sub(r"^jdbc:", "", url.strip(), flags=re.IGNORECASE)
+        text = re.sub(r"^jdbc:", "", url.lstrip(), flags=re.IGNORECASE)
         scheme, colon, text = text.partition(":")
         if scheme.lower() != self.scheme or not colon:
             shown = scheme if colon else ""  # the rest may hold a login
@@ -59,6 +67,19 @@ class FileUrl:
                 f"option 'url' has scheme {shown!r}; it takes {self.takes}",
                 option="url",
                 got=shown,
+                takes=self.takes,
+            )
+        if text != text.rstrip():
+            raise OptionError(
+                "option 'url' ends with a blank, which may belong to the file's name or not; remove it, or name the "
+                "file with option 'path'",
+                option="url",
+            )
+        if text.startswith("file:") and (strange := re.search("[%#]", text)):
+            raise OptionError(
+                f"option 'url' holds {strange[0]!r} after file:, where it is not a character of the name for "
+                f"{self.label}; leave out file:, and write the name as it is: {self.takes}",
+                option="url",
                 takes=self.takes,
             )
         text = text.removeprefix("file:")

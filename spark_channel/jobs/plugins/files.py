@@ -50,7 +50,6 @@ _BUFFER = {
     "bufferSize": "blocks follow the speed limit",
     "maxTraversalLevel": "folders are read to their ends",
 }
-_HDFS = re.compile(r"(?:hdfs|viewfs)://", re.IGNORECASE)
 _FOLDERS = {"recursiveFileLookup": "true"}
 _NULL = "\\N"
 _WRITTEN_NULL = "null"
@@ -170,11 +169,7 @@ def file_connector(file_type: str, place: Place, key: str = "fileType") -> str:
 def _located(paths: tuple[str, ...], default_fs: str, place: Place) -> dict[str, str]:
     if not paths:
         raise place.missing("path", "a path or a list of paths")
-    # A uri's parameters begin with ?, so the wildcard of one character is written as a class.
-    whole = [
-        path.replace("?", "[!/]") if _HDFS.match(path) else path
-        for path in (_join(default_fs, each) for each in paths)
-    ]
+    whole = [_join(default_fs, each) for each in paths]
     return {"path": whole[0]} if len(whole) == 1 else {"paths": json.dumps(whole)}
 
 

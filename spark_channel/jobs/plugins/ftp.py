@@ -71,8 +71,7 @@ def ftp_reader(parameter: dict[str, Any], place: Place) -> End:
     given = place.read(FtpReader, parameter)
     if not given.path:
         raise place.missing("path", "a path or a list of paths")
-    # A uri's parameters begin with ?, so the wildcard of one character is written as a class.
-    paths = [_uri(given, path.replace("?", "[!/]"), place) for path in given.path]
+    paths = [_uri(given, path, place) for path in given.path]
     where = {"path": paths[0]} if len(paths) == 1 else {"paths": json.dumps(paths)}
     return text_end(given, {**where, "storageOptions": _login(given, place)}, place)
 
@@ -91,8 +90,6 @@ def ftp_writer(parameter: dict[str, Any], place: Place) -> End:
 def _uri(given: FtpReader | FtpWriter, path: str, place: Place) -> str:
     if not path.startswith("/"):
         raise refusal(place.key("path"), path, "a path from the root, such as /home/data")
-    if "?" in path or "#" in path:
-        raise refusal(place.key("path"), path, "a path without # and ?")
     if not given.host.strip() or any(sign in given.host for sign in "/@:"):
         raise refusal(place.key("host"), given.host, "a name or an address; the port is the key port")
     port = "" if given.port is None else f":{given.port}"

@@ -166,8 +166,6 @@ def _format(given: OssReader | S3Reader | OssWriter | S3Writer, place: Place) ->
 
 
 def _uri(given: Oss | S3, name: str, place: Place) -> str:
-    if "#" in name:
-        raise refusal(place.key("object"), name, "a name without #")
     scheme, address = _address(given, place)
     query = {"scheme": scheme} if scheme == "http" else {}
     query["region"] = _region(given, address)

@@ -198,7 +198,7 @@ def test_a_host_that_is_not_known_is_refused(
         ({"filePrefix": "a/b"}, "option 'filePrefix' got 'a/b'"),
         ({"path": "s3://b/x", "filePrefix": "a"}, "option 'filePrefix' is for local disks, FTP and SFTP"),
         ({"path": "ftp:///x"}, "names no host"),
-        ({"path": "ftp://h/x?y=1"}, r"has no \? and no #"),
+        ({"path": "ftp://h#1/x"}, "holds '#' before the first slash"),
         ({"storageOptions": '{"usr": "a"}'}, "option 'storageOptions' has 'usr'"),
     ],
 )

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from pydantic import Field
 
 from spark_channel.connectors.network_options import check_tls
 from spark_channel.connectors.sql.options import ServerOptions, SqlReadOptions, SqlWriteOptions
+from spark_channel.connectors.url_text import check_no_fragment, decoded
 from spark_channel.errors import OptionError
 from spark_channel.options import Amount
 
@@ -22,6 +23,7 @@ class ClickhouseAddress(ServerOptions):
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
+        check_no_fragment(str(getattr(self, "url", None) or "").partition("?")[0])
         try:
             parts = self._parts
             good = bool(parts.hostname) and parts.port != 0
@@ -50,14 +52,16 @@ class ClickhouseAddress(ServerOptions):
 
     @property
     def database(self) -> str:
-        return unquote(self._parts.path.strip("/")) or "default"
+        parts = self._parts
+        named = {name.lower(): value for name, value in parse_qsl(parts.query)}.get("database")
+        return decoded(parts.path.strip("/"), "database") or named or "default"
 
     @property
     def login(self) -> tuple[str, str]:
         parts = self._parts
         given = None if self.password is None else self.password.get_secret_value()
-        user = self.user or (unquote(parts.username) if parts.username else "default")
-        return user, given if given is not None else unquote(parts.password or "")
+        user = self.user or (decoded(parts.username, "user") if parts.username else "default")
+        return user, given if given is not None else decoded(parts.password or "", "password")
 
     @property
     def place(self) -> str:

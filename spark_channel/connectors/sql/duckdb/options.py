@@ -37,6 +37,7 @@ class _DuckdbUrl(FileUrl):
 _FILE_URL = _DuckdbUrl(
     "duckdb", "DuckDB", "duckdb",
     "give a SET statement with 'sessionInitStatement' for a setting",
+    not_in_path="?\\",
     ends_path="?;",  # the JDBC driver's separator is the second
 )  # fmt: skip
 

@@ -3,13 +3,14 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
 from spark_channel.connectors.sql.options import LedgerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.options import ServerOptions as AnyServerOptions
+from spark_channel.connectors.url_text import check_no_fragment, decoded
 from spark_channel.errors import OptionError
 from spark_channel.options import DiskPath, Trait
 
@@ -101,14 +102,15 @@ def _without_login(raw: Mapping[str, Any], ignored: Collection[str]) -> dict[str
     if not separator:
         return dict(raw)
     place, _, query = rest.partition("?")
+    check_no_fragment(place)
     authority, slash, path = place.partition("/")
     login, at, host = authority.rpartition("@")
     found: dict[str, str] = {}
     if at:
         user, colon, password = login.partition(":")
-        found["user"] = unquote(user)
+        found["user"] = decoded(user, "user")
         if colon:
-            found["password"] = unquote(password)
+            found["password"] = decoded(password, "password")
     kept = []
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name.lower() in ("user", "password"):
@@ -266,4 +268,4 @@ def address_of(options: Any) -> Address:
         raise OptionError(f"option 'url' names no host and port; it takes {_TAKES}", option="url") from None
     if "," in parts.netloc:
         raise OptionError("option 'url' names several hosts; name one", option="url", takes=_TAKES)
-    return Address(host, port, unquote(parts.path.lstrip("/")))
+    return Address(host, port, decoded(parts.path.removeprefix("/"), "database"))

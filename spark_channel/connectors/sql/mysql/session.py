@@ -174,7 +174,8 @@ class MysqlSession(BoundSession):
                 host=self._address.host,
                 port=self._address.port,
                 user=options.user,
-                password="" if options.password is None else options.password.get_secret_value(),
+                # PyMySQL would encode a text as Latin-1; the server hashed it in UTF-8.
+                password=b"" if options.password is None else options.password.get_secret_value().encode(),
                 database=self._address.database or None,
                 charset="utf8mb4",
                 autocommit=True,
@@ -314,7 +315,7 @@ class MysqlSession(BoundSession):
         code, text = _code(error), str(arguments[-1]) if arguments else str(error)
         if isinstance(error, OSError):
             code, text = 0, str(error)
-        hint = _HINTS.get(code, "")
+        hint = _UNTRUSTED if _is_untrusted(error) else _HINTS.get(code, "")
         if _is_silence(error):
             hint = "the server said nothing for 'socketTimeout'. "
         return (
@@ -322,6 +323,9 @@ class MysqlSession(BoundSession):
         )
 
 
+_UNTRUSTED = (
+    "the server's certificate is not trusted; name the CA's file with 'sslrootcert', or see 'sslmode'. "
+)
 _HINTS = {
     1040: "all its connections are taken; lower 'maxConnections' or 'channels'. ",
     1044: "this user may not use the database. ",

@@ -3,9 +3,11 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import unquote
+from itertools import zip_longest
+from types import MappingProxyType
 
 from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
+from spark_channel.connectors.url_text import decoded, encoded
 from spark_channel.errors import OptionError
 
 __all__ = ["Address", "conninfo", "parse_url"]
@@ -30,6 +32,9 @@ _SERVER_TYPES = {
 _NO_MEANING = WITHOUT_EFFECT | {"loadbalancehosts", "prefermode"}
 """Parameters of the JDBC driver about itself."""
 _NUMBER = re.compile(r"[0-9]{1,5}")
+_PORT = "5432"
+_PLAIN_IN_VALUES = "/?@:[]"
+_OF_ENVIRONMENT = {"host": "PGHOST", "port": "PGPORT", "dbname": "PGDATABASE"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +48,30 @@ class Address:
 
     @property
     def shown(self) -> str:
-        """For people: the url without any login."""
-        host, port = self.parameters.get("host", ""), self.parameters.get("port", "")
-        hosts, ports = host.split(","), port.split(",") if port else []
+        """The url without any login and parameters: its parts are encoded, so that it is parsed to the same again."""
+        hosts, ports = self.parameters.get("host", "").split(","), self.parameters.get("port", "").split(",")
         places = [
-            (f"[{name}]" if ":" in name else name) + (f":{ports[number]}" if number < len(ports) else "")
-            for number, name in enumerate(hosts)
+            (f"[{encoded(name, ':')}]" if ":" in name else encoded(name)) + (f":{port}" if port else "")
+            for name, port in zip_longest(hosts, ports, fillvalue="")
         ]
-        return f"postgresql://{','.join(places)}/{self.parameters.get('dbname', '')}"
+        return f"postgresql://{','.join(places)}/{encoded(self.parameters.get('dbname', ''))}"
+
+    @property
+    def url(self) -> str:
+        """The url without any login, and without secrets."""
+        parts = [
+            f"{name}={encoded(value, _PLAIN_IN_VALUES)}"
+            for name, value in self.parameters.items()
+            if name not in ("host", "port", "dbname", "sslpassword")
+        ]
+        return self.shown + ("?" + "&".join(parts) if parts else "")
 
 
-def parse_url(url: str) -> Address:
+def parse_url(url: str, environment: Mapping[str, str] = MappingProxyType({})) -> Address:
     """Read `jdbc:postgresql://h:1/db?...`, `jdbc:postgresql:db`, `postgresql://...` or `postgres://...`.
+
+    `environment`: what a url of libpq leaves out is found there, as libpq does; JDBC knows none of it. What a service
+    says is in a file, which libpq reads: it is left out here.
 
     Raises:
         OptionError: another scheme, or a parameter that neither libpq nor JDBC knows; never shows a value.
@@ -66,6 +83,9 @@ def parse_url(url: str) -> Address:
     if scheme.lower() not in ("postgresql", "postgres") or not colon:
         raise _wrong(f"has scheme {scheme!r}", scheme)
     rest, _, query = rest.partition("?")
+    extra, schema = _parameters(query)
+    outside: Mapping[str, str] = {} if jdbc else environment
+    service = extra.get("service") or outside.get("PGSERVICE")
     parameters: dict[str, str] = {}
     user = password = None
     if rest.startswith("//"):
@@ -73,33 +93,43 @@ def parse_url(url: str) -> Address:
         login, at, places = authority.rpartition("@")
         if at:
             name_of_user, has_password, secret = login.partition(":")
-            user = unquote(name_of_user) or None
-            password = unquote(secret) if has_password else None
-        parameters |= _hosts(places)
+            user = decoded(name_of_user, "user") or None
+            password = decoded(secret, "password") if has_password else None
+        parameters |= _hosts(places, "" if service else outside.get("PGPORT") or _PORT)
     else:
         name = rest.lstrip("/")
     if "/" in name:
-        raise _wrong("names more than a database after its host", None)
+        raise _wrong("names more than a database after its host (a slash in its name is written %2F)", None)
     if name:
-        parameters["dbname"] = unquote(name)
-    extra, schema = _parameters(query)
+        parameters["dbname"] = decoded(name, "database")
     user, password = extra.pop("user", user), extra.pop("password", password)
     parameters |= extra
-    parameters.setdefault("host", "localhost")
-    if "dbname" not in parameters and user is not None:
-        parameters["dbname"] = user
+    if service:
+        parameters["service"] = service
+    else:
+        for name, variable in _OF_ENVIRONMENT.items():
+            if outside.get(variable):
+                parameters.setdefault(name, outside[variable])
+        parameters = {"host": "localhost", "port": _PORT, **parameters}
+        if "dbname" not in parameters and user is not None:
+            parameters["dbname"] = user
+        user = user or outside.get("PGUSER") or None
+    if parameters.get("port", "").isdigit():  # libpq takes one for every host
+        parameters["port"] = ",".join([parameters["port"]] * (parameters.get("host", "").count(",") + 1))
     return Address(parameters, user, password, schema)
 
 
-def _hosts(text: str) -> dict[str, str]:
+def _hosts(text: str, default_port: str) -> dict[str, str]:
     hosts, ports = [], []
     for place in text.split(",") if text else []:
         match = re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]*)(?::(.*))?", place)
         if match is None or (match.group(2) and not _NUMBER.fullmatch(match.group(2))):
             raise _wrong("names a host or port that cannot be read", None)
-        hosts.append(unquote(match.group(1).strip("[]")))
-        ports.append(match.group(2) or "5432")
-    return {"host": ",".join(hosts), "port": ",".join(ports)} if hosts and any(hosts) else {}
+        hosts.append(decoded(match.group(1).strip("[]"), "host"))
+        ports.append(match.group(2) or default_port)
+    if not any(hosts):
+        return {"port": ports[0]} if len(hosts) == 1 and text.strip(":") else {}
+    return {"host": ",".join(hosts), **({"port": ",".join(ports)} if any(ports) else {})}
 
 
 def _parameters(query: str) -> tuple[dict[str, str], str | None]:
@@ -107,7 +137,7 @@ def _parameters(query: str) -> tuple[dict[str, str], str | None]:
     schema = None
     for part in query.split("&") if query else []:
         name, _, raw = part.partition("=")
-        value, lowered = unquote(raw), name.lower()
+        value, lowered = decoded(raw, f"parameter {name!r}"), name.lower()
         if lowered == "currentschema":
             schema = value
         elif lowered == "ssl":

@@ -32,6 +32,7 @@ _HINTS = {
     "25P03": "the server's setting idle_in_transaction_session_timeout ended the session, whose transaction had waited",
     "57P05": "the server's setting idle_session_timeout ended the session",
 }
+_UNTRUSTED = "the server's certificate is not trusted, or names another host: see 'sslrootcert', 'url' and 'sslmode'"
 _HINT_TEXTS = {
     "due to statement timeout": "the setting statement_timeout, or option 'queryTimeout', ended the statement",
     "due to lock timeout": "the setting lock_timeout ended the statement, which had waited for a lock: end the session "
@@ -44,6 +45,8 @@ _HINT_TEXTS = {
     "password authentication failed": _HINTS["28P01"],
     "no password supplied": _HINTS["28P01"],
     "no pg_hba.conf entry": _HINTS["28000"],
+    "certificate verify failed": _UNTRUSTED,
+    "does not match host name": _UNTRUSTED,
     "Connection refused": "no server answers there: see 'url', and whether the server runs",
     "Connect call failed": "no server answers there: see 'url', and whether the server runs",
     'FATAL:  database "': _HINTS["3D000"],

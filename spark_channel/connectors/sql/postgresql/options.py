@@ -1,7 +1,9 @@
 """Options of the PostgreSQL connector, and the address that they name."""
 
 import math
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, model_validator
@@ -51,14 +53,12 @@ class PostgresOptions(ServerOptions):
         url = values.get("url") if isinstance(values, dict) else None
         if not isinstance(url, str):
             return values
-        address = parse_url(url)
-        secrets = ("sslpassword",)
-        parts = [
-            f"{name}={certificate_file(value) if name in _FILES else value}"
-            for name, value in address.parameters.items()
-            if name not in ("host", "port", "dbname", *secrets)
-        ]
-        kept = {**values, "url": address.shown + ("?" + "&".join(parts) if parts else "")}
+        address = parse_url(url, os.environ)
+        files = {
+            name: certificate_file(value) for name, value in address.parameters.items() if name in _FILES
+        }
+        absolute = replace(address, parameters={**address.parameters, **files})
+        kept = {**values, "url": absolute.url}
         for name, value in (
             ("user", address.user),
             ("password", address.password),

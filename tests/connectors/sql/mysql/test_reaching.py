@@ -3,15 +3,50 @@
 import socket
 import threading
 from collections.abc import Iterator
+from urllib.parse import quote, unquote
 
 import pytest
 
+from spark_channel.connectors import load_reader
 from spark_channel.connectors.sql.mysql.options import MysqlReadOptions
 from spark_channel.connectors.sql.mysql.session import MysqlSession, is_away
 from spark_channel.connectors.sql.session import BatchSize
-from spark_channel.errors import SourceError
+from spark_channel.errors import OptionError, SourceError
 from spark_channel.testing import VirtualClock
+from tests.connectors.files.helpers import read_all
 from tests.connectors.sql.mysql.conftest import Shop
+from tests.servers.mariadb import MariadbServer
+
+ODD = "a/b?#@:&=%41 +é'\""
+
+
+def test_a_database_and_a_user_of_any_name_are_reached(mariadb_server: MariadbServer) -> None:
+    """Also with a password beyond Latin-1; the neighbour whose name is that name decoded is not read."""
+    password = f"{ODD}密码"
+    for name in (ODD, unquote(ODD)):
+        mariadb_server.sql(f"CREATE DATABASE `{name}`")
+        mariadb_server.sql("CREATE TABLE t (name TEXT CHARACTER SET utf8mb4)", database=name)
+        mariadb_server.sql(f"INSERT INTO t VALUES ('{name.replace(chr(39), chr(39) * 2)}')", database=name)
+    own, secret = (text.replace("'", "''") for text in (ODD, password))
+    mariadb_server.sql(
+        f"CREATE USER '{own}'@'%' IDENTIFIED BY '{secret}'; GRANT SELECT ON *.* TO '{own}'@'%'"
+    )
+    place = f"127.0.0.1:{mariadb_server.port}/{quote(ODD, safe='')}"
+    login = f"{quote(ODD, safe='')}:{quote(password, safe='')}"
+    try:
+        for options in (
+            {"url": f"mysql://{login}@{place}"},
+            {"url": f"jdbc:mariadb://{place}?user={quote(ODD, safe='')}", "password": password},
+            {"url": f"jdbc:mysql://{place}", "user": ODD, "password": password},
+        ):
+            reader, _ = load_reader({**options, "dbtable": "t"})
+            assert read_all(reader).column("name").to_pylist() == [ODD], options
+        with pytest.raises(OptionError, match=r"'url' holds '#'.* write %23"):
+            load_reader({"url": f"mysql://127.0.0.1:{mariadb_server.port}/a#b", "dbtable": "t"})
+    finally:
+        mariadb_server.sql(f"DROP USER '{own}'@'%'")
+        for name in (ODD, unquote(ODD)):
+            mariadb_server.sql(f"DROP DATABASE `{name}`")
 
 
 class Losing:

@@ -2,16 +2,22 @@
 
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
+import psycopg
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_channel.connectors import load_reader, load_writer
 from spark_channel.connectors.describe import describe
 from spark_channel.connectors.registry import find_connector
 from spark_channel.connectors.sql.postgresql.address import conninfo, parse_url
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
+from tests.connectors.files.helpers import read_all
 from tests.connectors.sql.postgresql.conftest import Pg
 from tests.servers.postgres import PostgresServer
 
@@ -22,8 +28,14 @@ from tests.servers.postgres import PostgresServer
         ("jdbc:postgresql://db:5433/shop", {"host": "db", "port": "5433", "dbname": "shop"}),
         ("postgresql://db/shop", {"host": "db", "port": "5432", "dbname": "shop"}),
         ("postgres://a:1,b:2/shop", {"host": "a,b", "port": "1,2", "dbname": "shop"}),
-        ("jdbc:postgresql:shop", {"host": "localhost", "dbname": "shop"}),
-        ("jdbc:postgresql:/", {"host": "localhost"}),
+        ("jdbc:postgresql:shop", {"host": "localhost", "port": "5432", "dbname": "shop"}),
+        ("jdbc:postgresql:/", {"host": "localhost", "port": "5432"}),
+        ("postgresql://:5433/shop", {"host": "localhost", "port": "5433", "dbname": "shop"}),
+        ("postgresql://a,b/shop?port=6000", {"host": "a,b", "port": "6000,6000", "dbname": "shop"}),
+        ("postgresql://%2Frun%2Fpg/a%2Fb?port=1", {"host": "/run/pg", "port": "1", "dbname": "a/b"}),
+        ("postgresql:///x%2541?host=/run", {"host": "/run", "port": "5432", "dbname": "x%41"}),
+        ("postgresql:///?service=shop", {"service": "shop"}),
+        ("postgresql://h/?service=shop", {"host": "h", "service": "shop"}),
         ("postgresql://[::1]:5433/a%20b", {"host": "::1", "port": "5433", "dbname": "a b"}),
         ("jdbc:postgresql://h/d?ssl=true", {"host": "h", "port": "5432", "dbname": "d", "sslmode": "verify-full"}),
         (
@@ -40,12 +52,105 @@ def test_urls(url: str, parameters: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["jdbc:mysql://h/d", "postgresql://h:x/d", "postgresql://h/d/e", "postgresql://h/d?no=geheim"]
-)
+    "url", ["jdbc:mysql://h/d", "postgresql://h:x/d", "postgresql://h/d/e", "postgresql://h/d?no=geheim",
+            "postgresql://u:geheim%FF@h/d", "postgresql://h/d%00", "postgresql://h/%FF"]
+)  # fmt: skip
 def test_urls_that_are_refused(url: str) -> None:
     with pytest.raises(OptionError) as told:
         parse_url(url)
     assert "geheim" not in str(told.value)
+
+
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=8)
+HOST = st.one_of(st.just("h"), st.just("::1"), TEXT.filter(lambda text: not set(",[]") & set(text)))
+
+
+@given(st.lists(st.tuples(HOST, st.integers(1, 65535)), min_size=1, max_size=3), TEXT, TEXT, TEXT)
+def test_a_url_that_is_made_again_names_the_same(
+    places: list[tuple[str, int]], database: str, settings: str, user: str
+) -> None:
+    hosts, ports = ",".join(host for host, _ in places), ",".join(str(port) for _, port in places)
+    parameters = {"host": hosts, "port": ports, "dbname": database, "options": settings}
+    address = parse_url(
+        "postgresql://?" + "&".join(f"{name}={quote(text)}" for name, text in parameters.items())
+    )
+    assert address.parameters == parameters
+    assert parse_url(address.url) == address
+    assert parse_url(f"postgresql://{quote(user, safe='')}:{quote(settings, safe='')}@h/x").user == user
+
+
+def test_what_a_url_leaves_out_is_in_the_environment() -> None:
+    """As libpq finds it. What the url says holds, and JDBC's urls are complete."""
+    here = {"PGHOST": "/run", "PGPORT": "99", "PGDATABASE": "shop", "PGUSER": "ann"}
+    found = parse_url("postgresql:///", here)
+    assert (found.parameters, found.user) == ({"host": "/run", "port": "99", "dbname": "shop"}, "ann")
+    found = parse_url("postgresql://bob@h:1/x", here)
+    assert (found.parameters, found.user) == ({"host": "h", "port": "1", "dbname": "x"}, "bob")
+    assert parse_url("postgresql://h/x", here).parameters["port"] == "99"
+    assert parse_url("jdbc:postgresql://h/", here).parameters == {"host": "h", "port": "5432"}
+    assert parse_url("postgresql:///", {"PGSERVICE": "s", **here}).parameters == {"service": "s"}
+
+
+ODD = "a/b?#@:&=%41 +é'\"\\"
+
+
+def test_a_database_and_a_role_of_any_name_are_reached(postgres_server: PostgresServer) -> None:
+    """By TCP and by a socket, in the url and as options; the neighbour whose name is that name decoded is not."""
+    plain = unquote(ODD)
+    names = {name: name.replace('"', '""') for name in (ODD, plain)}
+    for name, quoted in names.items():
+        postgres_server.psql(f'CREATE DATABASE "{quoted}"')
+        with psycopg.connect(
+            host=str(postgres_server.directory),
+            port=postgres_server.port,
+            user=postgres_server.user,
+            dbname=name,
+        ) as session:
+            session.execute("CREATE TABLE t AS SELECT %s::text AS name", [name])
+            session.execute("GRANT SELECT ON t TO public")
+    postgres_server.psql(f"CREATE ROLE \"{names[ODD]}\" LOGIN PASSWORD '{ODD.replace(chr(39), chr(39) * 2)}'")
+    login, database = f"{quote(ODD, safe='')}:{quote(ODD, safe='')}", quote(ODD, safe="")
+    socket = quote(str(postgres_server.directory), safe="")
+    try:
+        for options in (
+            {"url": f"postgresql://{login}@127.0.0.1:{postgres_server.port}/{database}"},
+            {
+                "url": f"jdbc:postgresql://127.0.0.1:{postgres_server.port}/{database}",
+                "user": ODD,
+                "password": ODD,
+            },
+            {"url": f"postgresql://{postgres_server.user}@{socket}:{postgres_server.port}/{database}"},
+            {
+                "url": f"postgresql:///{database}?host={postgres_server.directory}&port={postgres_server.port}",
+                "user": postgres_server.user,
+            },
+        ):
+            reader, _ = load_reader({**options, "reader": "postgresql", "dbtable": "t"})
+            assert read_all(reader).column("name").to_pylist() == [ODD], options
+        writer, _ = load_writer(
+            {**postgres_server.login, "url": options["url"], "writer": "postgresql", "dbtable": "t"}
+        )
+        assert writer.exists()
+    finally:
+        for quoted in names.values():
+            postgres_server.psql(f'DROP DATABASE "{quoted}" WITH (FORCE)')
+        postgres_server.psql(f'DROP ROLE "{names[ODD]}"')
+
+
+def test_a_service_names_the_server(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "services.conf"
+    file.write_text(
+        f"[shop]\nhost={postgres_server.directory}\nport={postgres_server.port}\nuser={postgres_server.user}\ndbname=template1\n"
+    )
+    monkeypatch.setenv("PGSERVICEFILE", str(file))
+    query = {"reader": "postgresql", "query": "SELECT current_database() AS name"}
+    found, _ = load_reader({"url": "postgresql:///?service=shop", **query})
+    assert read_all(found).column("name").to_pylist() == ["template1"]
+    monkeypatch.setenv("PGSERVICE", "shop")
+    found, _ = load_reader({"url": "postgresql:///postgres", **query})
+    assert read_all(found).column("name").to_pylist() == ["postgres"]
 
 
 def test_values_are_quoted_for_libpq() -> None:
