@@ -12,7 +12,6 @@ import asyncpg
 from spark_channel.connectors.sql.postgresql.copy_address import connect_arguments
 from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
-from spark_channel.connectors.sql.postgresql.pooler import PROCESS
 from spark_channel.connectors.sql.postgresql.row_bounds import Bounds, row_bounds
 from spark_channel.connectors.sql.postgresql.session import PgSession
 from spark_channel.errors import ChannelError
@@ -43,7 +42,7 @@ class PgCopySession(PgSession):
     ) -> None:
         own = {"client_min_messages": "error", **(settings or {})}  # see `_hold_whole`
         super().__init__(options, failure=failure, purpose=purpose, settings=own)
-        parameters = options.parameters("spark-channel read")
+        parameters = options.parameters()
         self._copying: _Copying | None = None
         self._loop = _Loop(parameters)
         with self.closed_on_failure():
@@ -111,9 +110,8 @@ class PgCopySession(PgSession):
         with self.explained():
             self._loop.run_until_complete(self._reached().execute(";\n".join(statements)))
 
-    def _is_shared(self) -> bool:
-        with self.transaction():
-            return bool(self.value(PROCESS) != self._reached().get_server_pid())
+    def _is_own(self) -> str:
+        return f"pg_backend_pid() = {self._reached().get_server_pid()}"
 
     async def _end(self, connection: asyncpg.Connection) -> None:
         copying, self._copying = self._copying, None

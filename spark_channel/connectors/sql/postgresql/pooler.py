@@ -2,27 +2,18 @@
 
 import psycopg
 
-from spark_channel.connectors.sql.postgresql.options import PostgresOptions
-
-__all__ = ["PROCESS", "is_pooler", "is_pooled"]
-
-PROCESS = "SELECT pg_backend_pid()"
+__all__ = ["is_pooler"]
 
 
-def is_pooled(connection: "psycopg.Connection[object]") -> bool:
-    """Whether the protocol names another process than the one that runs statements, as it does behind a pooler."""
-    row = connection.execute(PROCESS).fetchone()
-    return row is None or row != (connection.info.backend_pid,)
-
-
-def is_pooler(options: PostgresOptions) -> bool:
-    """As `is_pooled`, by a connection of its own.
+def is_pooler(conninfo: str, **login: str) -> bool:
+    """Whether the protocol names another process than the one that runs statements; by a connection of its own.
 
     Raises:
         OSError: there is no connection.
     """
     try:
-        with psycopg.connect(options.conninfo("spark-channel"), autocommit=True, prepare_threshold=None) as connection:
-            return is_pooled(connection)
+        with psycopg.connect(conninfo, autocommit=True, prepare_threshold=None, **login) as connection:
+            found = connection.execute("SELECT pg_backend_pid()").fetchone()
+            return found != (connection.info.backend_pid,)
     except psycopg.Error as error:
         raise OSError(str(error)) from error

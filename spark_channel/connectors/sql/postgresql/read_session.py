@@ -32,21 +32,24 @@ class _Lasting:
         pass
 
 
-_databases: dict[tuple[int, str], Any] = {}
+_databases: dict[tuple[int, str], tuple[Any, bool]] = {}
 _databases_lock = threading.Lock()
 _MOST_DATABASES = 8
 
 
-def _database(conninfo: str, *, fresh: bool) -> Any:
-    """The driver's picture of a database: it holds no connection, and takes one to make, to list the types.
+def _database(options: PostgresOptions, *, fresh: bool) -> tuple[Any, bool]:
+    """The driver's picture of a database: it holds no connection, and takes one to make, to list the types. And whether
+    a pooler is between, which the driver's connections do not tell.
 
     One a process; `fresh` creates it again, with the present types.
     """
+    conninfo = options.conninfo()
     key = (os.getpid(), conninfo)
     with _databases_lock:
-        found = None if fresh else _databases.get(key)
+        kept = _databases.get(key)
+    found = None if fresh else kept
     if found is None:
-        found = adbc_driver_postgresql.connect(conninfo)
+        found = adbc_driver_postgresql.connect(conninfo), is_pooler(conninfo) if kept is None else kept[1]
         with _databases_lock:
             while len(_databases) >= _MOST_DATABASES:
                 del _databases[next(iter(_databases))]
@@ -75,9 +78,8 @@ class PgReadSession(PgSession):
         # A cursor is read to its end here, and planned for that.
         own = {"cursor_tuple_fraction": "1.0", **(settings or {})}
         super().__init__(options, failure=failure, purpose=purpose, settings=own)
-        self._options = options
         with self.closed_on_failure(), self.explained():
-            database = _database(options.conninfo("spark-channel read"), fresh=fresh)
+            database, self._is_behind = _database(options, fresh=fresh)
             connection: Any = adbc_driver_manager.dbapi.Connection
             self._connection = connection(
                 _Lasting(), adbc_driver_manager.AdbcConnection(database), autocommit=True
@@ -135,8 +137,8 @@ class PgReadSession(PgSession):
             cursor.execute(sql)
             return list(cursor.fetch_record_batch())
 
-    def _is_shared(self) -> bool:
-        return is_pooler(self._options)  # the driver does not say which process the protocol named
+    def _is_own(self) -> str:
+        return "false" if self._is_behind else "true"
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         with self._cursor() as cursor:

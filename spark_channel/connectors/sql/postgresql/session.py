@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from spark_channel.connectors.sql.postgresql.failures import explain
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
-from spark_channel.connectors.sql.postgresql.settings import Settings
+from spark_channel.connectors.sql.postgresql.settings import Settings, refused_by_pooler, set_config
 from spark_channel.connectors.sql.session import DriverSession, committed
 from spark_channel.connectors.sql.statements import Node
 from spark_channel.errors import ChannelError
@@ -44,9 +44,8 @@ class PgSession(DriverSession):
         self.place = options.address.shown
         self._failure = failure
         self._version: int | None = None
-        self._settings = Settings.of(
-            options, {"application_name": f"spark-channel {purpose}", **(settings or {})}
-        )
+        self._name = {"application_name": f"spark-channel {purpose}"}
+        self._settings = Settings.of(options, {**self._name, **(settings or {})})
         self._is_begun = False
 
     @property
@@ -128,8 +127,13 @@ class PgSession(DriverSession):
             return self._run(sql)
 
     @abstractmethod
+    def _is_own(self) -> str:
+        """A condition in SQL: no other client gets the session. Behind a pooler the protocol names another process than
+        the one that runs statements.
+        """
+
     def _is_shared(self) -> bool:
-        """Whether a pooler answers: the protocol names another process than the one that runs statements."""
+        return not self.value(f"SELECT {self._is_own()}")
 
     def _reached(self) -> Any:
         if self._connection is None:
@@ -137,16 +141,12 @@ class PgSession(DriverSession):
         return self._connection
 
     def _set_up(self) -> None:
-        """Run the user's statements whose effect must last; the others are `Settings.each`."""
+        """Name the session, and run the user's statements whose effect must last; the others are `Settings.each`."""
+        self._run(f"{set_config(self._name, local=False)} WHERE {self._is_own()}")
         if not self._settings.once:
             return
         if self._is_shared():
-            raise self._failure(
-                f"{self.place} is a connection pooler (such as PgBouncer), and option 'sessionInitStatement' holds "
-                f"{self._settings.once[0][:200]!r}, which would stay in a session that other applications get. Use "
-                "SET statements, which then hold for a transaction; or ALTER ROLE ... SET; or name the server itself "
-                "in 'url'"
-            )
+            raise self._failure(refused_by_pooler(self.place, self._settings.once[0], "url"))
         for statement in self._settings.once:
             self._run(statement)
 

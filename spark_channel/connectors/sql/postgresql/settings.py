@@ -15,7 +15,7 @@ from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.statements import Node
 
-__all__ = ["VALUES", "Settings", "for_transaction", "set_config"]
+__all__ = ["VALUES", "Settings", "for_transaction", "refused_by_pooler", "set_config"]
 
 VALUES: Mapping[str, str] = {
     "DateStyle": "ISO",
@@ -81,6 +81,15 @@ def for_transaction(statement: str) -> str | None:
     if found is None or _OF_A_SESSION.match(found["rest"]):
         return None
     return f"SET LOCAL {found['rest']}"
+
+
+def refused_by_pooler(place: str, statement: str, option: str) -> str:
+    """What is said of a statement of `sessionInitStatement` that only a session can keep; `option` names the server."""
+    return (
+        f"{place} is a connection pooler (such as PgBouncer), and option 'sessionInitStatement' holds "
+        f"{statement[:200]!r}, whose effect would stay in a session that other applications get next. Use SET "
+        f"statements, which hold for a transaction there, or ALTER ROLE ... SET, or name the server itself in {option!r}"
+    )
 
 
 def set_config(values: Mapping[str, str], *, local: bool) -> str:

@@ -15,7 +15,6 @@ from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER, C
 from spark_channel.connectors.sql.postgresql.failures import is_ended, is_gone, sqlstate_of
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql.paced_copy import PacedCopy
-from spark_channel.connectors.sql.postgresql.pooler import is_pooled
 from spark_channel.connectors.sql.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import ChannelError
@@ -44,7 +43,7 @@ class PgWriteSession(PgSession):
         """What was learned of the server's speed."""
         with self.explained():
             self._connection = psycopg.connect(
-                options.conninfo(f"spark-channel {purpose}"), autocommit=True, prepare_threshold=None
+                options.conninfo(), autocommit=True, prepare_threshold=None
             )
         with self.closed_on_failure():
             self._set_up()
@@ -142,9 +141,8 @@ class PgWriteSession(PgSession):
             self._script(self._settings.of_session)
         return self._run(sql)
 
-    def _is_shared(self) -> bool:
-        with self.explained():
-            return is_pooled(self._reached())
+    def _is_own(self) -> str:
+        return f"pg_backend_pid() = {self._reached().info.backend_pid}"
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         with self._cursor() as cursor:
