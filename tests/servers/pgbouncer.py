@@ -28,7 +28,7 @@ auth_type = any
 pool_mode = {mode}
 default_pool_size = {size}
 max_client_conn = 100
-query_wait_timeout = 30
+query_wait_timeout = {wait}
 logfile =
 """
 
@@ -59,14 +59,16 @@ class Pgbouncer:
 
 
 @contextmanager
-def pgbouncer(server: PostgresServer, *, size: int, mode: str = "transaction") -> Iterator[Pgbouncer]:
+def pgbouncer(
+    server: PostgresServer, *, size: int, mode: str = "transaction", wait: int = 30
+) -> Iterator[Pgbouncer]:
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:
         raise RuntimeError("no pgbouncer is installed; run .ci/servers")
     made = Pgbouncer(server, free_port(), size)
     directory = Path(tempfile.mkdtemp(prefix="pgbouncer-"))
     config = directory / "pgbouncer.ini"
-    config.write_text(_CONFIG.format(server=server, port=made.port, size=size, mode=mode))
+    config.write_text(_CONFIG.format(server=server, port=made.port, size=size, mode=mode, wait=wait))
     directory.chmod(0o755)
     log = directory / "log"
     with log.open("wb") as output:

@@ -147,7 +147,9 @@ class AdbcSession(BoundSession):
             from spark_channel.connectors.sql.postgresql.pooler import is_pooler
         except ImportError:
             return  # without psycopg it cannot be told
-        login = {name: value for name, value in options.database().items() if name in ("username", "password")}
+        login = {
+            name: value for name, value in options.database().items() if name in ("username", "password")
+        }
         uri = options.database().get("uri", "")
         if "username" in login:
             login["user"] = login.pop("username")

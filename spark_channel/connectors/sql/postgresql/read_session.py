@@ -60,8 +60,8 @@ def _database(options: PostgresOptions, *, fresh: bool) -> tuple[Any, bool]:
 class PgReadSession(PgSession):
     """Used by one thread. `fresh`: it knows types that were made since this process first connected.
 
-    Outside a transaction a query by COPY may not run: the driver prepares, describes and runs it in three exchanges with
-    the server, and a pooler may send each of them to another session.
+    Outside a transaction no query by COPY runs: the driver prepares, describes and runs it in three exchanges with the
+    server, and a pooler may send each of them to another session.
     """
 
     failures = _FAILURES

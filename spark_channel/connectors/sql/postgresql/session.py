@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from spark_channel.connectors.sql.postgresql.failures import explain
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
-from spark_channel.connectors.sql.postgresql.settings import Settings, refused_by_pooler, set_config
+from spark_channel.connectors.sql.postgresql.settings import Settings, refused_by_pooler
 from spark_channel.connectors.sql.session import DriverSession, committed
 from spark_channel.connectors.sql.statements import Node
 from spark_channel.errors import ChannelError
@@ -44,8 +44,8 @@ class PgSession(DriverSession):
         self.place = options.address.shown
         self._failure = failure
         self._version: int | None = None
-        self._name = {"application_name": f"spark-channel {purpose}"}
-        self._settings = Settings.of(options, {**self._name, **(settings or {})})
+        self._name = f"spark-channel {purpose}"
+        self._settings = Settings.of(options, {"application_name": self._name, **(settings or {})})
         self._is_begun = False
 
     @property
@@ -142,7 +142,10 @@ class PgSession(DriverSession):
 
     def _set_up(self) -> None:
         """Name the session, and run the user's statements whose effect must last; the others are `Settings.each`."""
-        self._run(f"{set_config(self._name, local=False)} WHERE {self._is_own()}")
+        name = f"set_config('application_name', {literal_sql(self._name)}, false)"
+        named = f"CASE WHEN {self._is_own()} THEN {name} END"
+        for version, _ in self._run(f"SELECT current_setting('server_version_num'), {named}"):
+            self._version = int(version)
         if not self._settings.once:
             return
         if self._is_shared():

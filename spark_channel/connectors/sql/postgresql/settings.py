@@ -15,7 +15,7 @@ from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.statements import Node
 
-__all__ = ["VALUES", "Settings", "for_transaction", "refused_by_pooler", "set_config"]
+__all__ = ["VALUES", "Settings", "for_transaction", "refused_by_pooler"]
 
 VALUES: Mapping[str, str] = {
     "DateStyle": "ISO",
@@ -65,7 +65,11 @@ class Settings:
         zone = {} if options.session_time_zone is None else {"TimeZone": options.session_time_zone}
 
         def all_of(scripts: Iterable[str], *, local: bool) -> list[str]:
-            return [*([set_config(zone, local=local)] if zone else []), *scripts, set_config(values, local=local)]
+            return [
+                *([_set_config(zone, local=local)] if zone else []),
+                *scripts,
+                _set_config(values, local=local),
+            ]
 
         return cls(
             each=all_of((own for _, own in given if own is not None), local=True),
@@ -87,12 +91,12 @@ def refused_by_pooler(place: str, statement: str, option: str) -> str:
     """What is said of a statement of `sessionInitStatement` that only a session can keep; `option` names the server."""
     return (
         f"{place} is a connection pooler (such as PgBouncer), and option 'sessionInitStatement' holds "
-        f"{statement[:200]!r}, whose effect would stay in a session that other applications get next. Use SET "
-        f"statements, which hold for a transaction there, or ALTER ROLE ... SET, or name the server itself in {option!r}"
+        f"{statement[:200]!r}, whose effect would stay in a session that other applications get next. Use SET for a "
+        f"setting, which then holds for a transaction, or ALTER ROLE ... SET, or name the server itself in {option!r}"
     )
 
 
-def set_config(values: Mapping[str, str], *, local: bool) -> str:
+def _set_config(values: Mapping[str, str], *, local: bool) -> str:
     """The statement that sets `values`; `local`: until the transaction ends."""
     calls: list[Node] = [
         exp.func("set_config", exp.Literal.string(name), exp.Literal.string(value), exp.convert(local))

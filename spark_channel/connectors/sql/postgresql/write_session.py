@@ -42,9 +42,7 @@ class PgWriteSession(PgSession):
         self.pace: PacedCopy | None = None
         """What was learned of the server's speed."""
         with self.explained():
-            self._connection = psycopg.connect(
-                options.conninfo(), autocommit=True, prepare_threshold=None
-            )
+            self._connection = psycopg.connect(options.conninfo(), autocommit=True, prepare_threshold=None)
         with self.closed_on_failure():
             self._set_up()
 

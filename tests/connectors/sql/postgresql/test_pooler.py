@@ -8,16 +8,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pytest
 
-from spark_channel.connectors import Receipt, load_reader
+from spark_channel.connectors import Receipt, load_reader, load_writer
 from spark_channel.connectors.contracts import FetchSize
 from spark_channel.connectors.feed import FeedLimit, FeedOptions
-from spark_channel.connectors.sql.postgresql.reader import PostgresReader
+from spark_channel.connectors.sql.postgresql.copy_session import PgCopySession
+from spark_channel.connectors.sql.postgresql.settings import VALUES
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.service import signal_value, sql_value
 from spark_channel.tunnel import Tunnel
@@ -59,7 +60,7 @@ class Neighbour(threading.Thread):
     def __init__(self, pooler: Pgbouncer, schema: str) -> None:
         super().__init__(daemon=True)
         self._pooler, self._table = pooler, f"{schema}.neighbour"
-        self._left = threading.Event()
+        self._left, self.writes = threading.Event(), threading.Event()
         self.rows = 0
         self.failure: Exception | None = None
 
@@ -69,6 +70,7 @@ class Neighbour(threading.Thread):
                 while not self._left.wait(0.001):
                     connection.execute(f"INSERT INTO {self._table} VALUES (%s)", [self.rows])
                     self.rows += 1
+                    self.writes.set()
         except Exception as error:
             self.failure = error
 
@@ -100,13 +102,16 @@ def unnoticed(pg: Pooled) -> Iterator[None]:
     """The neighbour's rows are all there after the block, and every session of the pool is as a new one."""
     neighbour = Neighbour(pg.pooler, pg.schema)
     neighbour.start()
+    assert neighbour.writes.wait(60)
     try:
         yield
     finally:
         neighbour.leave()
     assert neighbour.failure is None
     assert neighbour.rows > 0
-    assert pg.psql("SELECT count(*), count(DISTINCT n) FROM neighbour") == f"{neighbour.rows}|{neighbour.rows}"
+    assert (
+        pg.psql("SELECT count(*), count(DISTINCT n) FROM neighbour") == f"{neighbour.rows}|{neighbour.rows}"
+    )
     hold_clean(pg.pooler)
 
 
@@ -244,7 +249,9 @@ def test_a_write(pg: Pooled, name: str) -> None:
         WRITES[name](pg, rows)
     target = "new" if name == "new table" else "copy"
     columns = "id, at, v" if name.startswith("native") else "id, at, v, span::text"
-    assert pg.psql(f"SELECT {columns} FROM {target} ORDER BY id") == pg.psql(f"SELECT {columns} FROM t ORDER BY id")
+    assert pg.psql(f"SELECT {columns} FROM {target} ORDER BY id") == pg.psql(
+        f"SELECT {columns} FROM t ORDER BY id"
+    )
     assert pg.staged() == []
 
 
@@ -260,7 +267,9 @@ def test_a_write_with_its_transaction_id_is_done_once(pg: Pooled) -> None:
 
 
 def _changes(feed: Any, after: Any, upto: Any) -> list[Any]:
-    return [row for split in feed.changes(after, upto) for batch in feed.read(split) for row in batch.to_pylist()]
+    return [
+        row for split in feed.changes(after, upto) for batch in feed.read(split) for row in batch.to_pylist()
+    ]
 
 
 def test_a_stream_by_a_cursor_column(pg: Pooled) -> None:
@@ -322,15 +331,124 @@ def test_a_tunnel_whose_store_and_source_are_behind_it(pg: Pooled) -> None:
         tunnel = Tunnel("copy", pg.options(dbtable="t", cursorColumn="id"), store=store)
         tunnel.create()
         tunnel.consume(
-            lambda delivery: seen.extend(id_ for batch in delivery.batches for id_ in batch["id"].to_pylist()), threads=2, drained=True
+            lambda delivery: seen.extend(
+                id_ for batch in delivery.batches for id_ in batch["id"].to_pylist()
+            ),
+            threads=2,
+            drained=True,
         )
     assert sorted(seen) == [*range(1, ROWS + 1)]
 
 
-def test_the_adbc_driver(pg: Pooled) -> None:
+def _by_adbc(pg: Pooled, half: str, name: str, **options: str) -> dict[str, str]:
     url = f"postgresql://{pg.server.user}:any@127.0.0.1:{pg.pooler.port}/postgres"
-    options = {"reader": "adbc", "driver": "postgresql", "uri": url, "dbtable": f"{pg.schema}.t"}
+    return {half: "adbc", "driver": "postgresql", "uri": url, "dbtable": f"{pg.schema}.{name}", **options}
+
+
+@pytest.mark.parametrize("commit", ["task", "job"])
+def test_the_adbc_driver(pg: Pooled, commit: Any) -> None:
+    pg.psql("CREATE TABLE copy (id bigint PRIMARY KEY, v text); CREATE TABLE seen (memory text);")
+    kept = {"sessioninitstatement": "SET work_mem = '1MB'"}
     with unnoticed(pg):
-        reader, _ = load_reader({**options, "sessioninitstatement": "SET work_mem = '1MB'"})
-        found = _all(reader, reader.split(2))
-    assert found.num_rows == ROWS
+        reader, _ = load_reader(_by_adbc(pg, "reader", "t", columns="id,v", **kept))
+        rows = _all(reader, reader.split(2))
+        after = f"INSERT INTO {pg.schema}.seen SELECT current_setting('work_mem')"
+        writer, _ = load_writer(_by_adbc(pg, "writer", "copy", postsql=after, **kept))
+        plan = writer.prepare(pg.context(commit=commit), rows.schema)
+        writer.commit(
+            plan, [run_task(writer, plan, number, part) for number, part in enumerate(_parts(rows))]
+        )
+    assert pg.psql("SELECT id, v FROM copy ORDER BY id") == pg.psql("SELECT id, v FROM t ORDER BY id")
+    assert pg.psql("SELECT * FROM seen") == "1MB"
+
+
+@pytest.mark.parametrize(
+    "statement", ["SELECT set_config('app.tenant', '7', false)", "SET idle_session_timeout = 0"]
+)
+@pytest.mark.parametrize("path", ["read", "native", "write", "adbc"])
+def test_what_only_a_session_can_keep_is_refused(pg: Pooled, statement: str, path: str) -> None:
+    def connect(place: Pg) -> None:
+        options = {"sessionInitStatement": statement}
+        if path == "adbc":
+            reader, _ = load_reader(_by_adbc(pg, "reader", "t", sessioninitstatement=statement))
+            reader.schema()
+        elif path == "write":
+            place.writer(**options).exists()
+        elif path == "read":
+            place.reader(**options).schema()
+        else:
+            PgCopySession(place.reader(**options).options, failure=SourceError, purpose="read").close()
+
+    with (
+        unnoticed(pg),
+        pytest.raises(ChannelError, match=r"connection pooler .*'sessionInitStatement' holds") as told,
+    ):
+        connect(pg)
+    assert statement in str(told.value)
+    if path != "adbc":
+        connect(_direct(pg))
+
+
+def test_a_statement_that_no_transaction_may_hold(pg: Pooled) -> None:
+    """VACUUM runs by itself, where it means the same without the user's settings."""
+    pg.psql("CREATE TABLE copy (LIKE t)")
+    with unnoticed(pg):
+        plain = pg.options(dbtable=f"{pg.schema}.copy", startSql=f"VACUUM {pg.schema}.copy")
+        del plain["currentschema"]
+        load_writer(plain)[0].begin()
+        with pytest.raises(
+            TargetError, match=r"pooler .*'VACUUM copy' cannot run in a transaction.*'currentSchema'"
+        ):
+            pg.writer("copy", startSql="VACUUM copy").begin()
+    _direct(pg).writer("copy", startSql="VACUUM copy").begin()
+
+
+def test_startup_parameters_that_a_pooler_refuses(pg: Pooled) -> None:
+    url = f"{pg.pooler.url}?options=-c%20search_path%3D{pg.schema}"
+    with pytest.raises(SourceError, match=r"connection pooler .* refuses this parameter.*'currentSchema'"):
+        load_reader({**pg.options(dbtable="t"), "url": url})[0].schema()
+
+
+def test_a_pooler_without_transactions_is_named(pg: Pooled) -> None:
+    named = pytest.raises(SourceError, match=r"connection pooler .*pool_mode=transaction")
+    with pgbouncer(pg.server, size=1, mode="statement") as other, named:
+        replace(pg, pooler=other).reader().schema()
+
+
+def test_a_full_pool_is_named(pg: Pooled) -> None:
+    with pgbouncer(pg.server, size=1, wait=1) as other, other.client() as busy:
+        busy.execute("BEGIN")
+        with pytest.raises(SourceError, match=r"no free session .*default_pool_size"):
+            replace(pg, pooler=other).reader(retryTimeout=0).schema()
+
+
+@pytest.mark.parametrize("commit", ["task", "job"])
+def test_sessions_that_are_lost_behind_it(pg: Pooled, commit: Any) -> None:
+    pg.psql("CREATE TABLE copy (LIKE t INCLUDING ALL)")
+    rows = _read(_direct(pg))
+    writer = pg.writer("copy", rowsPerSecond="1M", capacityBytes="1", retryTimeout=20)
+    plan = writer.prepare(pg.context(commit=commit), rows.schema)
+    task = writer.open(plan, 0, 0)
+    for part in _parts(rows):
+        task.write(part.combine_chunks().to_batches()[0])
+        task.flush()
+        ended = "SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity "
+        assert (
+            pg.server.psql(f"{ended}WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()") == "t"
+        )
+    writer.commit(plan, [task.close()])
+    assert pg.psql("SELECT count(*), count(DISTINCT id) FROM copy") == f"{ROWS}|{ROWS}"
+
+
+def test_a_session_of_the_server_itself_has_its_name_also_between_transactions(pg: Pooled) -> None:
+    name = "SELECT application_name, state FROM pg_stat_activity WHERE application_name LIKE 'spark-channel%'"
+    direct = _direct(pg)
+    with direct.reader().connect("read"):
+        assert pg.server.psql(name) == "spark-channel read|idle"
+    with pg.reader().connect("read"):
+        assert pg.server.psql(name) == ""
+
+
+def test_the_page_lists_the_settings() -> None:
+    page = Path("docs/postgresql.md").read_text()
+    assert all(f"| `{name}` | `{value}` |" in page for name, value in VALUES.items())
