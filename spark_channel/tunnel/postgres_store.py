@@ -53,7 +53,8 @@ class PostgresStore(SqlStore):
                         for statement in SCHEMA:
                             statements.rows(statement)
                     yield statements
-                    connection.commit()
+                    # COMMIT alone: `commit` begins another one, with which a pooler drops the session.
+                    connection.adbc_connection.set_autocommit(True)
                 except BaseException:
                     connection.rollback()
                     raise

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
 
-__all__ = ["PostgresServer", "programs"]
+__all__ = ["PostgresServer", "account", "programs"]
 
 USER = "tester"
 PASSWORD = "s3cret-of-tester"
@@ -53,7 +53,7 @@ def programs() -> Path:
     return Path(on_path).resolve().parent
 
 
-def _account() -> dict[str, Any]:
+def account() -> dict[str, Any]:
     """PostgreSQL refuses to run as root: then its processes belong to the user `postgres`."""
     return {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
 
@@ -181,7 +181,7 @@ class PostgresServer:
 
     def _launch(self, arguments: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            arguments, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.directory, **_account()
+            arguments, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.directory, **account()
         )
 
     def _answers(self) -> bool:
@@ -242,7 +242,7 @@ class PostgresServer:
 
     def _command(self, *command: str) -> None:
         done = subprocess.run(
-            command, capture_output=True, check=False, timeout=120, cwd=self.directory, **_account()
+            command, capture_output=True, check=False, timeout=120, cwd=self.directory, **account()
         )
         if done.returncode:
             raise RuntimeError(f"{command[0]}: {done.stderr.decode()}{done.stdout.decode()}")

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_channel.errors import ChannelError
 
-__all__ = ["BatchSize", "BoundSession", "DriverSession", "Session", "transaction"]
+__all__ = ["BatchSize", "BoundSession", "DriverSession", "Session", "committed", "transaction"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,14 @@ class Session(ABC):
         """The first column of the first row; None when there is none."""
         rows = self.rows(sql)
         return rows[0][0] if rows else None
+
+    def ping(self) -> None:
+        """Have the server answer.
+
+        Raises:
+            ChannelError: it does not.
+        """
+        self.rows("SELECT 1")
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
         """A result as Arrow, fetched while it is consumed. A session that only writes has none.
@@ -117,6 +125,13 @@ class BoundSession(DriverSession):
 def transaction(session: Session, begin: str) -> Iterator[None]:
     """Commits in the end; any exception rolls back."""
     session.rows(begin)
+    with committed(session):
+        yield
+
+
+@contextmanager
+def committed(session: Session) -> Iterator[None]:
+    """Commits the transaction that is open in the end; any exception rolls back."""
     try:
         yield
         session.rows("COMMIT")

@@ -87,7 +87,7 @@ class Line:
         """The session where its server still answers, else a new one; it ends with a block that fails."""
         if self._session is not None:
             try:
-                self._session.rows("SELECT 1")
+                self._session.ping()
             except ChannelError:
                 self.drop()
         try:

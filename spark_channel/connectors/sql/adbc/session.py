@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Self, cast
 
 import adbc_driver_manager
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.adbc.options import DriverOptions
 from spark_channel.connectors.sql.named import only_name
+from spark_channel.connectors.sql.postgresql.settings import for_transaction, refused_by_pooler
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.session import BatchSize, BoundSession
 from spark_channel.errors import ChannelError, OptionError, TargetError
@@ -103,6 +104,8 @@ class AdbcSession(BoundSession):
     def __init__(self, options: DriverOptions, failure: type[ChannelError]) -> None:
         self._failure = failure
         self._options = options
+        self._each: list[str] = []
+        """Statements that begin every transaction."""
         self.name = options.driver
         self.place = f"ADBC driver {options.driver}"
         with self.explained():
@@ -115,27 +118,61 @@ class AdbcSession(BoundSession):
             self._run_first(options)
 
     def _run_first(self, options: DriverOptions) -> None:
-        """Outside transactions: some settings are taken only there, and all must outlive a rollback."""
+        """Outside transactions: some settings are taken only there, and all must outlive a rollback.
+
+        Those of PostgreSQL hold for a transaction each: a pooler hands the session to other clients.
+        """
         dialect = options.sql_dialect()
         statements = session_script(options, dialect)
+        if dialect == "postgres":
+            given = [(statement, for_transaction(statement)) for statement in statements]
+            self._each = [own for _, own in given if own is not None]
+            statements = [statement for statement, own in given if own is None]
+            if statements:
+                self._refuse_pooler(options, statements[0])
         if dialect == "sqlite":  # its driver does not wait for another transaction by itself
             statements = ["PRAGMA busy_timeout = 60000", *statements]
-        if not statements:
-            return
-        connection = self._connection.adbc_connection
+        if statements:
+            connection = self._connection.adbc_connection
+            with self.explained():
+                connection.set_autocommit(True)
+                for statement in statements:
+                    self.rows(statement)
+                connection.set_autocommit(False)
+        self._run_each()
+
+    def _refuse_pooler(self, options: DriverOptions, statement: str) -> None:
+        try:
+            from spark_channel.connectors.sql.postgresql.pooler import is_pooler
+        except ImportError:
+            return  # without psycopg it cannot be told
+        login = {
+            name: value for name, value in options.database().items() if name in ("username", "password")
+        }
+        uri = options.database().get("uri", "")
+        if "username" in login:
+            login["user"] = login.pop("username")
         with self.explained():
-            connection.set_autocommit(True)
-            for statement in statements:
-                self.rows(statement)
-            connection.set_autocommit(False)
+            is_shared = is_pooler(uri, **login)
+        if is_shared:
+            raise self._failure(refused_by_pooler(self.place, statement, "uri"))
+
+    def _run_each(self) -> None:
+        for statement in self._each:
+            self.rows(statement)
 
     def commit(self) -> None:
+        """The driver begins the next transaction."""
         with self.explained():
             self._connection.commit()
+        with suppress(self._failure):  # it is committed; without its settings the next one runs no statement
+            self._run_each()
 
     def rollback(self) -> None:
+        """As `commit`."""
         with self.explained():
             self._connection.rollback()
+        self._run_each()
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.explained(), closing(self._connection.cursor()) as cursor:

@@ -43,7 +43,7 @@ def connect_arguments(parameters: Mapping[str, str], environment: Mapping[str, s
     """The arguments of `asyncpg.connect`, password included."""
     tls = {name: value for name, value in parameters.items() if name in _IN_DSN}
     named = {to: parameters[name] for name, to in _NAMED.items() if name in parameters}
-    settings = {"application_name": parameters["application_name"]}
+    settings = {name: parameters[name] for name in ("application_name",) if name in parameters}
     options = parameters.get("options") or environment.get("PGOPTIONS")
     if options:
         settings["options"] = options

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import asyncpg
@@ -32,16 +32,23 @@ class PgCopySession(PgSession):
 
     failures = _FAILURES
 
-    def __init__(self, options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> None:
-        super().__init__(options, failure=failure)
-        parameters = options.parameters("spark-channel")
+    def __init__(
+        self,
+        options: PostgresOptions,
+        *,
+        failure: type[ChannelError],
+        purpose: str,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        own = {"client_min_messages": "error", **(settings or {})}  # see `_hold_whole`
+        super().__init__(options, failure=failure, purpose=purpose, settings=own)
+        parameters = options.parameters()
         self._copying: _Copying | None = None
         self._loop = _Loop(parameters)
         with self.closed_on_failure():
             with self.explained():
                 self._connection = self._loop.run_until_complete(_connected(parameters))
-            self._set_up(options, purpose)
-            self.rows("SET client_min_messages = error")  # see `_hold_whole`
+            self._set_up()
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -61,7 +68,7 @@ class PgCopySession(PgSession):
         """
         connection = self._reached()
         rows = 0
-        with self.closed_on_failure():
+        with self.closed_on_failure(), self.own_transaction():
             with self.explained():
                 copying = self._copying = self._loop.run_until_complete(_begun(connection, sql, piece_bytes))
                 while piece := self._loop.run_until_complete(copying.next()):
@@ -88,9 +95,23 @@ class PgCopySession(PgSession):
                 "Read them through Arrow, with a transformer or 'customSchema', or leave that function out"
             )
 
+    def ping(self) -> None:
+        self._script(["SELECT 1"])
+
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
+        """Outside a transaction without its rows: asyncpg has two exchanges with the server for these."""
+        if not self._is_begun:
+            self._script([sql])
+            return []
         with self.explained():
             return [tuple(row) for row in self._loop.run_until_complete(self._reached().fetch(sql))]
+
+    def _script(self, statements: Sequence[str]) -> None:
+        with self.explained():
+            self._loop.run_until_complete(self._reached().execute(";\n".join(statements)))
+
+    def _is_own(self) -> str:
+        return f"pg_backend_pid() = {self._reached().get_server_pid()}"
 
     async def _end(self, connection: asyncpg.Connection) -> None:
         copying, self._copying = self._copying, None

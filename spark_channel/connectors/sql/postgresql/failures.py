@@ -16,8 +16,11 @@ _GONE_TEXTS = (
     "Connection refused", "could not receive data", "could not send data", "SSL connection has been closed",
     "connection not open", "Connection reset", "terminating connection", "the database system is",
     "timeout expired", "Broken pipe", "SSL SYSCALL error", "unexpected EOF",
-    "the connection is closed", "the connection is lost", "Connect call failed",
+    "the connection is closed", "the connection is lost", "Connect call failed", "cannot connect to server",
+    "server login has been failing", "server conn crashed", "query_wait_timeout", "pgbouncer shutdown",
 )  # fmt: skip
+_OF_PROTOCOL = "08P01"
+"""Also PgBouncer's code of all that it says itself."""
 _HINTS = {
     "28P01": "the login is refused: see 'user' and 'password'",
     "28000": "the login is refused: see 'user', and the server's pg_hba.conf",
@@ -55,6 +58,17 @@ _HINT_TEXTS = {
     "No space left on device": _HINTS["53100"],
     "too many clients": _HINTS["53300"],
     "remaining connection slots": _HINTS["53300"],
+    "unsupported startup parameter": "a connection pooler (such as PgBouncer) answers, which refuses this parameter of "
+    "the url or of PGOPTIONS: use 'currentSchema', SET statements in 'sessionInitStatement' or ALTER ROLE ... SET "
+    "instead, or name the server itself in 'url'. The pooler's ignore_startup_parameters would drop it without a word",
+    "statement pooling mode": "a connection pooler (such as PgBouncer) answers, in statement mode, which has no "
+    "transactions: set pool_mode=transaction or session for this database, or name the server itself in 'url'",
+    "query_wait_timeout": "the connection pooler had no free session for as long as its query_wait_timeout: raise its "
+    "default_pool_size, or lower 'channels' or 'maxConnections'",
+    "cannot connect to server": "the connection pooler does not reach its server",
+    "server login has been failing": "the connection pooler does not reach its server",
+    "max_client_conn": "the connection pooler takes no more clients: raise its max_client_conn, or lower 'channels' or "
+    "'maxConnections'",
 }
 _NOISE = re.compile(
     r"^\w+: |Execution error \[\]: |\[libpq\] |(Failed to [\w ]+(statement|query|params)?( '[^']*')?: )"
@@ -78,8 +92,8 @@ def sqlstate_of(error: BaseException) -> str | None:
 def is_gone(error: BaseException) -> bool:
     """Whether the session is lost, or was ended for another's sake: a new one may succeed."""
     state = sqlstate_of(error)
-    if state is not None:
-        return state in _GONE or (state.startswith("08") and state != "08P01")
+    if state is not None and state != _OF_PROTOCOL:
+        return state in _GONE or state.startswith("08")
     cause = _cause(error)
     return not isinstance(cause, ChannelError) and any(text in str(cause) for text in _GONE_TEXTS)
 

@@ -138,7 +138,7 @@ class PostgresHealth(Health):
         if lag is None and self._standbys:
             missing = (f"replication_lag ({_NEEDS_MONITOR})", *missing)
         delays = {
-            "latency": [_seconds_of(session, "SELECT 1") for _ in range(_PINGS)],
+            "latency": [_seconds_of(session) for _ in range(_PINGS)],
             "wakeup": self._naps.late(end - begin for begin, _, end in session.rows(_ASLEEP)),
         }
         return Sample(
@@ -185,7 +185,7 @@ class PostgresHealth(Health):
         return None if written is None or replayed is None else self._lag.seconds(now, written, replayed)
 
 
-def _seconds_of(session: PgWriteSession, sql: str) -> float:
+def _seconds_of(session: PgWriteSession) -> float:
     begun = time.monotonic()
-    session.rows(sql)
+    session.ping()
     return time.monotonic() - begun

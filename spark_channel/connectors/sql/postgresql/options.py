@@ -81,8 +81,11 @@ class PostgresOptions(ServerOptions):
     def address(self) -> Address:
         return parse_url(str(getattr(self, "url")))  # noqa: B009 - both subclasses have it
 
-    def parameters(self, application: str) -> dict[str, str]:
-        """libpq's connection parameters, including the password: never to be shown."""
+    def parameters(self, application: str | None = None) -> dict[str, str]:
+        """libpq's connection parameters, including the password: never to be shown.
+
+        `application` names the session, and behind a pooler also what other clients do in it.
+        """
         given: dict[str, str | SecretStr | None] = {
             "user": self.user, "password": self.password, "sslmode": self.sslmode,
             "sslrootcert": self.sslrootcert, "sslcert": self.sslcert, "sslkey": self.sslkey,
@@ -90,7 +93,7 @@ class PostgresOptions(ServerOptions):
         }  # fmt: skip
         parameters: dict[str, str] = {
             "connect_timeout": str(math.ceil(self.connect_timeout)),
-            "application_name": application,
+            **({} if application is None else {"application_name": application}),
             # A server that vanished is noticed within a minute instead of hours.
             "keepalives_idle": "30",
             "keepalives_interval": "10",
@@ -103,7 +106,7 @@ class PostgresOptions(ServerOptions):
                 parameters[name] = value.get_secret_value() if isinstance(value, SecretStr) else value
         return parameters
 
-    def conninfo(self, application: str) -> str:
+    def conninfo(self, application: str | None = None) -> str:
         """libpq's connection string: never to be shown."""
         return conninfo(self.parameters(application))
 

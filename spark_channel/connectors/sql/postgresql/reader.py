@@ -6,9 +6,9 @@ As Arrow, or, for a target that is PostgreSQL too, as COPY writes the rows.
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import pyarrow as pa
 
@@ -52,7 +52,7 @@ _PIECE_BYTES = 1 << 20
 _SOCKET_BYTES = 10 << 20
 """Linux lets a receive buffer grow to 6 MiB, and a send buffer to 4 MiB: so far a COPY runs ahead."""
 
-AnySession = TypeVar("AnySession", bound=PgSession)
+_CHANGES_NOTHING = {"transaction_read_only": "on"}
 _LONG_ROWS = 32
 _LONG_VALUES = """
 SELECT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.reltoastrelid <> 0
@@ -82,7 +82,9 @@ class PostgresReader(SqlReader):
     def connect(self, purpose: str) -> PgReadSession:
         """The planner's knows types that were made since this process first connected."""
         fresh = purpose == "plan" and self._source is None
-        return _reading(PgReadSession(self.options, failure=SourceError, purpose=purpose, fresh=fresh))
+        return PgReadSession(
+            self.options, failure=SourceError, purpose=purpose, settings=_CHANGES_NOTHING, fresh=fresh
+        )
 
     def health(self) -> Health:
         from spark_channel.connectors.sql.postgresql.health import PostgresHealth
@@ -128,8 +130,7 @@ class PostgresReader(SqlReader):
             )
         with self.connect("plan") as session:
             self.find_stored(session)
-            with session.transaction():
-                self._enter(session, self._snapshot)
+            with _of_snapshot(session, self._snapshot):
                 splits = self.fine_splits(session, max(1, advice))
         snapshot = {"snapshot": self._snapshot} if self._snapshot is not None else {}
         return [Split({**split.params, **snapshot}, split.rows, split.nbytes) for split in splits]
@@ -191,9 +192,7 @@ class PostgresReader(SqlReader):
             if snapshot is None and self._rows_at_once(split) is None:
                 yield from self.rows(session, split)
                 return
-            with session.transaction():
-                if snapshot is not None:
-                    self._enter(session, snapshot)
+            with session.transaction() if snapshot is None else _of_snapshot(session, snapshot):
                 yield from self.rows(session, split)
 
     def rows(self, session: Session, split: Split) -> Iterator[pa.RecordBatch]:
@@ -272,16 +271,10 @@ class PostgresReader(SqlReader):
     def resource_mark(self, split: Split) -> str | None:
         return self.options.address.parameters.get("host")
 
-    @staticmethod
-    def _enter(session: PgSession, snapshot: str | None) -> None:
-        session.rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        if snapshot is not None:
-            session.rows(f"SET TRANSACTION SNAPSHOT {literal_sql(snapshot)}")
-
     def _copies(self, purpose: str) -> "PgCopySession":
         from spark_channel.connectors.sql.postgresql.copy_session import PgCopySession
 
-        return _reading(PgCopySession(self.options, failure=SourceError, purpose=purpose))
+        return PgCopySession(self.options, failure=SourceError, purpose=purpose, settings=_CHANGES_NOTHING)
 
     def _rows_at_once(self, split: Split) -> int | None:
         """The rows of one FETCH; None: the limit is not low enough for a cursor."""
@@ -300,8 +293,7 @@ def _declared(source: ReadSource) -> list[PgColumn]:
     return [column for column in found if isinstance(column, PgColumn)]
 
 
-def _reading(session: AnySession) -> AnySession:
-    """`session`, which can change nothing."""
-    with session.closed_on_failure():
-        session.rows("SET default_transaction_read_only = on")
-    return session
+def _of_snapshot(session: PgSession, snapshot: str | None) -> AbstractContextManager[None]:
+    """A transaction that sees one state of the database: that of `snapshot`, or its own."""
+    imported = [] if snapshot is None else [f"SET TRANSACTION SNAPSHOT {literal_sql(snapshot)}"]
+    return session.transaction("ISOLATION LEVEL REPEATABLE READ, READ ONLY", *imported)

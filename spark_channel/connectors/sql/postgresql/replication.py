@@ -184,8 +184,9 @@ class ReplicationFeed(ChangeFeed):
         made = self._made(session)
         if made is None:
             name = f"{self._slot[:50]}_now"
-            made = _create(session, name, temporary=True)
-            session.rows(f"SELECT pg_drop_replication_slot({_quoted(name)})::text")
+            with session.transaction():  # the slot belongs to the session, which a pooler changes with it
+                made = _create(session, name, temporary=True)
+                session.rows(f"SELECT pg_drop_replication_slot({_quoted(name)})::text")
         return made
 
     def end(self) -> list[Token]:
@@ -321,13 +322,10 @@ class ReplicationFeed(ChangeFeed):
             )
 
     def _session(self) -> PgReadSession:
-        session = PgReadSession(self._reader.options, failure=SourceError, purpose="changes")
-        try:
-            session.rows("SET TimeZone = 'UTC'")  # pgoutput sends texts
-        except BaseException:
-            session.close()
-            raise
-        return session
+        return PgReadSession(
+            self._reader.options, failure=SourceError, purpose="changes",
+            settings={"TimeZone": "UTC"},  # pgoutput sends texts
+        )  # fmt: skip
 
     def _changes(self, split: Split) -> Iterator[pa.RecordBatch]:
         after, upto = int(split.params["after"]), int(split.params["upto"])

@@ -51,7 +51,7 @@ TASK_SECONDS, _SOME_MORE = 2.5, 1.1
 _OPEN_SECONDS, _SILENT_SECONDS = 3.25, 1.5
 """A task's rows are added as they come if the task is expected to last no longer than the first; a transaction is left
 once it lasts longer than the second, or the server counts so many seconds without a statement, as in a pause."""
-_OPEN = f"""{DIALECT.begin};
+_SILENT = f"""
 SELECT set_config(name, least(nullif(setting::bigint, 0), {round(_SILENT_SECONDS * 1000)})::text, true)
 FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'
 """  # noqa: S608 - a number of ours
@@ -339,7 +339,8 @@ class LimitedTaskWriter(StagedTaskWriter):
             if self._opened_at is None:
                 self._hold_session()
                 session = self._session
-                session.rows(_OPEN)
+                session.rows(DIALECT.begin)
+                session.rows(_SILENT)
                 self._opened_at = self._clock.now()
             elif self._clock.now() - self._opened_at > _OPEN_SECONDS:
                 self._leave()

@@ -153,8 +153,8 @@ class PgWatermarks:
         """
         source = self._table.source(session)
         table = source.origin.partition(" AS ")[0]
-        session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        session.rows(f"LOCK TABLE ONLY {table} IN ACCESS SHARE MODE")
+        lock = f"LOCK TABLE ONLY {table} IN ACCESS SHARE MODE"
+        session.begin("ISOLATION LEVEL REPEATABLE READ, READ ONLY", lock)
         snapshot = _snapshot(session)
         if session.value("SELECT pg_is_in_recovery()"):
             raise SourceError(

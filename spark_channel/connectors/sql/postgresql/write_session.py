@@ -12,7 +12,7 @@ from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.marks import marked
 from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER, CopyRows
-from spark_channel.connectors.sql.postgresql.failures import is_ended, is_gone
+from spark_channel.connectors.sql.postgresql.failures import is_ended, is_gone, sqlstate_of
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql.paced_copy import PacedCopy
 from spark_channel.connectors.sql.postgresql.session import PgSession, literal_sql
@@ -32,6 +32,8 @@ WITH RECURSIVE family (oid) AS (
 )
 SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(oid)), 0)::bigint FROM family
 """
+_BY_ITSELF = "25001"
+"""What is said of a statement that cannot run in a transaction, before it does anything."""
 _TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'statement_timeout'"
 
 
@@ -41,7 +43,7 @@ class PgWriteSession(PgSession):
     failures = (psycopg.Error, OSError)
 
     def __init__(self, options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> None:
-        super().__init__(options, failure=failure)
+        super().__init__(options, failure=failure, purpose=purpose)
         self._timeout: int | None = None
         """`statement_timeout` in milliseconds, once it is known."""
         self.pace: PacedCopy | None = None
@@ -49,11 +51,9 @@ class PgWriteSession(PgSession):
         self.parent: str | None = None
         """A table, as SQL, whose rows may be stored in tables that inherit from it: they are counted there, too."""
         with self.explained():
-            self._connection = psycopg.connect(
-                options.conninfo("spark-channel"), autocommit=True, prepare_threshold=None
-            )
+            self._connection = psycopg.connect(options.conninfo(), autocommit=True, prepare_threshold=None)
         with self.closed_on_failure():
-            self._set_up(options, purpose)
+            self._set_up()
 
     @property
     def is_idle(self) -> bool:
@@ -64,7 +64,7 @@ class PgWriteSession(PgSession):
     def answers(self) -> bool:
         """Whether its server is there; one that is not is closed."""
         try:
-            self.rows("SELECT 1")
+            self.ping()
         except self._failure:
             self.close()
             return False
@@ -91,8 +91,10 @@ class PgWriteSession(PgSession):
         place = statements.named_table((schema, table)).expression.sql("postgres")
         names = ", ".join(identifier(name).sql("postgres") for name in rows.names)
         sql = f"COPY {place} ({names}) FROM STDIN (FORMAT binary)"
+        inside = nullcontext() if self._is_begun else self.transaction()
         ended = nullcontext() if between is None else self._ended_when_still()
         with (
+            inside,
             self.all_stored(place, f"{schema}.{table}", rows.count) as stored,
             ended,
             self._cursor() as cursor,
@@ -159,6 +161,33 @@ class PgWriteSession(PgSession):
                 ) from ConnectionError("the connection is lost")
             raise
         self.rows(f"SET LOCAL statement_timeout = {self._timeout}")
+
+    def _script(self, statements: Sequence[str]) -> None:
+        self._run(";\n".join(statements))
+
+    def _alone(self, sql: str) -> list[tuple[Any, ...]]:
+        """With the settings in one exchange, which is one transaction to the server."""
+        try:
+            return self._run(";\n".join([*self._settings.each, sql]))
+        except self._failure as error:
+            if sqlstate_of(error) != _BY_ITSELF:
+                raise
+            return self._by_itself(sql, error)
+
+    def _by_itself(self, sql: str, error: ChannelError) -> list[tuple[Any, ...]]:
+        """A statement that no transaction may hold, such as VACUUM; settings that it needs are the session's then."""
+        if self._settings.chosen and self._is_shared():
+            raise self._failure(
+                f"{self.place} is a connection pooler (such as PgBouncer), and {sql[:200]!r} cannot run in a "
+                "transaction, for which alone 'currentSchema', 'sessionTimeZone' and 'sessionInitStatement' hold "
+                "there. Omit these and write names with their schema, or name the server itself in 'url'"
+            ) from error.__cause__
+        if self._settings.chosen:
+            self._script(self._settings.of_session)
+        return self._run(sql)
+
+    def _is_own(self) -> str:
+        return f"pg_backend_pid() = {self._reached().info.backend_pid}"
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         with self._cursor() as cursor:

@@ -315,7 +315,7 @@ def test_a_transaction_that_the_server_ends_as_too_long_is_begun_again(
 
 
 def test_a_transaction_that_is_not_begun_well_is_left(pg: Pg, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_channel.connectors.sql.postgresql.task._OPEN", "BEGIN; SELECT 1 / 0")
+    monkeypatch.setattr("spark_channel.connectors.sql.postgresql.task._SILENT", "SELECT 1 / 0")
     writer, plan, task, _ = _short(pg)
     _send(task, _rows(0, 10))
     assert pg.psql(OPEN) == "0"
