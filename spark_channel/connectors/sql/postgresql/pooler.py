@@ -1,11 +1,13 @@
 """Whether a connection pooler answers at an address."""
 
+from typing import Any
+
 import psycopg
 
 __all__ = ["is_pooler"]
 
 
-def is_pooler(conninfo: str, **login: str) -> bool:
+def is_pooler(conninfo: str, **login: Any) -> bool:
     """Whether the protocol names another process than the one that runs statements; by a connection of its own.
 
     Raises:
