@@ -161,7 +161,7 @@ def test_where_rows_may_be_refused_the_skipped_ones_are(place: Place, mode: str)
         pytest.skip("rows of ADBC are judged one by one only where they are inserted")
     make(place)
     refused: list[tuple[dict[str, Any], str]] = []
-    key = {"keyColumns": "id"} if mode == "upsert" else {}
+    key: dict[str, Any] = {"keyColumns": "id"} if mode == "upsert" else {}
     assert write(place, "task", refused=refused, writeMode=mode, **key) == 2
     assert [row["id"] for row, _ in refused] == [2]
     assert "stored 0 of 1 rows" in refused[0][1]
@@ -192,7 +192,7 @@ def test_a_conflict_clause_of_a_table_skips_and_replaces_nothing(
         f"CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(20), w BIGINT, UNIQUE (w) ON CONFLICT {word})"
     )
     rows = ROWS.append_column("w", pa.array([7, 8, 7]))
-    key = {"keyColumns": "id"} if mode == "upsert" else {}
+    key: dict[str, Any] = {"keyColumns": "id"} if mode == "upsert" else {}
     with refuses("UNIQUE constraint failed"):
         write(place, commit, rows, writeMode=mode, **key)
     assert place.read().num_rows == 0
@@ -245,14 +245,14 @@ def test_insert_ignore_leaves_out_keys_and_nothing_else(place: Place) -> None:
 @on("mysql", "duckdb")
 @pytest.mark.parametrize("mode", ["insert", "upsert", "skipExisting"])
 @pytest.mark.parametrize("limit", [{}, {"rowsPerSecond": "1M"}], ids=["unlimited", "limited"])
-def test_rows_that_are_stored_are_counted_as_such(place: Place, mode: str, limit: dict[str, str]) -> None:
+def test_rows_that_are_stored_are_counted_as_such(place: Place, mode: str, limit: dict[str, Any]) -> None:
     place.run("CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(20))")
-    more = {"writeMode": mode, **({"keyColumns": "id"} if mode != "insert" else {})}
+    more: dict[str, Any] = {"writeMode": mode, **limit, **({"keyColumns": "id"} if mode != "insert" else {})}
     commits: tuple[CommitMode, ...] = ("job",) if place.kind == "duckdb" else ("job", "task")
     for commit in commits:
-        assert write(place, commit, **more, **limit) == place.read().num_rows == 3
+        assert write(place, commit, **more) == place.read().num_rows == 3
         if mode != "insert":
-            assert write(place, commit, **more, **limit) == 3  # the same values: an UPDATE changes none
+            assert write(place, commit, **more) == 3  # the same values: an UPDATE changes none
         place.run("DELETE FROM t")
 
 

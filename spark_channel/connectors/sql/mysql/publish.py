@@ -219,7 +219,10 @@ class _MysqlMerge(Merge):
         mode: str,
     ) -> None:
         super().__init__(session.rows, dialect, target, rows, mode)
-        self._affected = session.affected
+        self._session = session
+
+    def _affected(self, statement: str) -> int:
+        return self._session.affected(statement)[0]
 
     def _keep_last(self) -> None:
         last = self.quoted(_LAST)
@@ -240,10 +243,10 @@ class _MysqlMerge(Merge):
         stored = 0
         if update and self.others:
             sets = ", ".join(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others)
-            stored, _ = self._affected(
+            stored = self._affected(
                 f"UPDATE {self._target} AS t JOIN {self._rows} AS s ON {self._same} SET {sets}"  # noqa: S608
             )
-        inserted, _ = self._affected(
+        inserted = self._affected(
             f"INSERT INTO {self._target} ({self.listed(self._names)}) "  # noqa: S608
             f"SELECT {self.listed(self._names, 's.')} FROM {self._rows} AS s LEFT JOIN {self._target} AS t "
             f"ON {self._same} WHERE t.{self.quoted(self._key[0])} IS NULL"

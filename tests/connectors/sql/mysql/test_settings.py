@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -43,8 +44,9 @@ def test_no_global_setting_cuts_or_changes_a_read(shop: Shop) -> None:
     shop.sql("INSERT INTO t SELECT seq, '' FROM seq_1_to_500")
     shop.sql("DELETE FROM t WHERE id > 490")
     with globally(shop, GLOBALS):
-        for options in ({}, {"sqlMode": "session"}, {"rowsPerSecond": "1M"}):
-            assert shop.read(advice=3, **options).num_rows == 490
+        each: dict[str, Any]
+        for each in ({}, {"sqlMode": "session"}, {"rowsPerSecond": "1M"}):
+            assert shop.read(advice=3, **each).num_rows == 490
         assert shop.read(None, query="SELECT id FROM t WHERE id <= 300").num_rows == 300
 
 
@@ -62,7 +64,10 @@ def test_no_global_setting_changes_a_write(shop: Shop) -> None:
 
 def test_the_list_is_set_and_the_users_own_statements_come_after_it(shop: Shop) -> None:
     with globally(shop, GLOBALS):
-        more = {"sessionVariables": "foreign_key_checks=0", "sessionInitStatement": "SET unique_checks = 0"}
+        more: dict[str, Any] = {
+            "sessionVariables": "foreign_key_checks=0",
+            "sessionInitStatement": "SET unique_checks = 0",
+        }
         session = MysqlSession(shop.reader("t", **more).options, SourceError)
         with session.closed_on_failure():
             names = ", ".join(f"'{name}'" for name in SETTINGS)
@@ -91,7 +96,10 @@ def test_the_page_lists_them() -> None:
 def test_words_of_the_users_mode_that_change_values_are_left_out(shop: Shop) -> None:
     shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY AUTO_INCREMENT, v CHAR(3) NOT NULL)")
     mode = "EMPTY_STRING_IS_NULL,PAD_CHAR_TO_FULL_LENGTH,ANSI_QUOTES"
-    options = {"sqlMode": "session", "sessionInitStatement": f"SET SESSION sql_mode = '{mode}'"}
+    options: dict[str, Any] = {
+        "sqlMode": "session",
+        "sessionInitStatement": f"SET SESSION sql_mode = '{mode}'",
+    }
     for local in ("true", "false"):
         shop.write(pa.table({"id": [0, 2], "v": ["", "a"]}), localInfile=local, overwrite=True, **options)
         assert shop.rows("SELECT id, LENGTH(v) FROM t ORDER BY id") == [("0", "0"), ("2", "1")]
