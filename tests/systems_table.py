@@ -63,7 +63,7 @@ def reached() -> Iterator[tuple[str, Connector, AlsoReaches]]:
 
 
 def table(links: str) -> str:
-    lines = {}  # the formats of files have the same rows
+    lines: dict[str, None] = {}  # the formats of files have the same rows
     for page, each, of in reached():
         feeds = ", ".join(FEEDS[feed] for feed in each.feed)
         can = ["yes" if half else "no" for half in (each.reader, each.writer)]

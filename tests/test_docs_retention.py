@@ -59,4 +59,7 @@ def test_the_bounds_of_the_service_are_those_of_the_code() -> None:
         with_tls,
     ]
     assert said("hardening.md", r"connections with a token \| ([\d ]+) \|") == [http_server._MOST_CONNECTIONS]
-    assert said("hardening.md", r"can keep (\d+) connections \(with TLS (\d+)\) busy") == [strangers, with_tls]
+    assert said("hardening.md", r"can keep (\d+) connections \(with TLS (\d+)\) busy") == [
+        strangers,
+        with_tls,
+    ]

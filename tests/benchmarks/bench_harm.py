@@ -315,7 +315,7 @@ def draw(runs: list[Run], out: Path) -> None:
 
 def figures(rounds: "list[Round]") -> HarmFigures:
     def median(run: str, figure: str) -> float:
-        return statistics.median(getattr(getattr(each, run), figure) for each in rounds)
+        return float(statistics.median(getattr(getattr(each, run), figure) for each in rounds))
 
     return HarmFigures(
         rounds=len(rounds),
