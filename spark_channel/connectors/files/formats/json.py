@@ -108,24 +108,25 @@ def _spans_lines(sample: bytes) -> bool:
 
 def _infer(sample: bytes) -> pa.Schema:
     """By Arrow's parser, which rounds long numbers: a sample that has some is looked at line by line."""
-    if (count := count_objects(sample)) is None or sample.count(b"[") + sample.count(b"{") > count:
+    lines = sample.splitlines()
+    if count_objects(sample) is None:
         # Lines that are no object are the read's to report, with their place.
-        lines = [line for line in map(bytes.strip, sample.splitlines()) if line[:1] + line[-1:] == b"{}"]
-        if not lines:
-            return pa.schema([])
-        if nests_deeply(lines):
-            return infer_lines(lines)
+        lines = [text for text in map(bytes.strip, lines) if text[:1] + text[-1:] == b"{}"]
         sample = b"\n".join(lines)
+    if not lines:
+        return pa.schema([])
+    if nests_deeply(lines):
+        return infer_lines(lines)
     try:
         found = pajson.read_json(
             pa.BufferReader(sample),
             read_options=pajson.ReadOptions(use_threads=False, block_size=len(sample) + 1),
         ).schema
     except pa.ArrowInvalid:
-        return infer_lines(sample.splitlines())
+        return infer_lines(lines)
     if not LONG_NUMBER.search(sample):
         return pa.schema([field.with_type(_small(field.type)) for field in found])
-    exact = infer_lines(sample.splitlines())
+    exact = infer_lines(lines)
     times = {field.name: field.type for field in found if pa.types.is_timestamp(field.type)}
     return pa.schema([field.with_type(times.get(field.name, field.type)) for field in exact])
 

@@ -53,9 +53,9 @@ def count_objects(data: bytes, newline: bytes = b"\n") -> int | None:
     Arrow's parser ends the process when `null` is the first value of a block, and ignores where lines end: it must
     see nothing else, and return as many rows.
     """
-    ends = data.count(newline)
-    edges = data.count(b"}" + newline + b"{")
-    if data.startswith(b"{") and edges + data.endswith(newline) == ends:
+    end = b"\r\n" if newline == b"\n" and data.endswith(b"\r\n") else newline
+    edges = data.count(b"}" + end + b"{")
+    if data.startswith(b"{") and edges + data.endswith(end) == data.count(newline):
         return edges + 1
     lines = [line for line in map(bytes.strip, data.split(newline)) if line]
     return len(lines) if all(line.startswith(b"{") and line.endswith(b"}") for line in lines) else None
@@ -63,7 +63,11 @@ def count_objects(data: bytes, newline: bytes = b"\n") -> int | None:
 
 def nests_deeply(lines: Collection[bytes]) -> bool:
     """Whether a line has more levels than an inferred type may have. Arrow's parser ends the process at some 10 000."""
-    return any(_levels(line) > _DEEPEST for line in lines if line.count(b"[") + line.count(b"{") > _DEEPEST)
+    return any(
+        _levels(line) > _DEEPEST
+        for line in lines
+        if len(line) > 2 * _DEEPEST and line.count(b"[") + line.count(b"{") > _DEEPEST
+    )
 
 
 def _levels(line: bytes) -> int:
