@@ -175,12 +175,9 @@ def test_a_uri_keeps_its_path(scheme: str, names: list[str], settings: str) -> N
     ],
 )
 def test_what_no_name_can_have_is_refused(path: str, said: str) -> None:
-    for located in (
-        lambda: locate(load_reader({"reader": "csv", "path": path})[0].options.path),
-        lambda: locate(load_writer({"writer": "csv", "path": path})[0].options.path),
-    ):
+    for loaded, side in ((load_reader, "reader"), (load_writer, "writer")):
         with pytest.raises(OptionError, match=said) as caught:
-            located()
+            locate(loaded({side: "csv", "path": path})[0].options.path)
         assert "CRET" not in str(caught.value)
 
 

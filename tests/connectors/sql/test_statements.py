@@ -2,6 +2,8 @@
 
 import sqlite3
 from contextlib import closing
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import sqlglot
@@ -34,7 +36,8 @@ def test_any_name_is_only_a_name(table: str, column: str) -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("CREATE TABLE witness (w)")
         connection.execute(dialect.created(place, [Column(column, "TEXT", not_null=True)], [column]))
-        connection.execute(insert_one(place, [column]), ("value",))
+        named = cast(Any, SimpleNamespace(staged_names=[column]))
+        connection.execute(insert_one(cast(Any, None), named, place), ("value",))
         read = ReadSource(dialect, place, table, None, ())
         chosen = read.sql([read.column(column)])
         assert connection.execute(chosen).fetchall() == [("value",)]

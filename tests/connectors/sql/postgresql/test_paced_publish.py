@@ -21,7 +21,7 @@ class _Seen:
         self.seconds: list[float] = []
         insert = PostgresMerge._insert
 
-        def counted(merge: PostgresMerge, more: str) -> Sequence[tuple[Any, ...]]:
+        def counted(merge: PostgresMerge, more: str) -> tuple[int, Sequence[tuple[Any, ...]]]:
             begun = SYSTEM_CLOCK.now()
             rows = insert(merge, more)
             self.seconds.append(SYSTEM_CLOCK.now() - begun)
@@ -50,7 +50,7 @@ def test_pieces_are_as_large_where_the_server_is_far_away(pg: Pg, monkeypatch: p
     insert = PostgresMerge._insert
     pieces: list[str] = []
 
-    def far_away(merge: PostgresMerge, more: str) -> Sequence[tuple[Any, ...]]:
+    def far_away(merge: PostgresMerge, more: str) -> tuple[int, Sequence[tuple[Any, ...]]]:
         SYSTEM_CLOCK.sleep(0.02)
         pieces.append(more)
         return insert(merge, more)
