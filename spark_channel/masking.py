@@ -39,31 +39,108 @@ _SECRET_NAME = re.compile(
     r"(access|account|api|private|shared|ssl)[._-]?key|^(key|sig)$|keytab"
 )
 _NAME = re.compile(r"[A-Za-z_][\w.\-]*")
-_NAMED = re.compile(r"([A-Za-z_][\w.\-]*)\s*=\s*(.*?)(?=[;&\s]+[A-Za-z_][\w.\-]*\s*=|\Z)", re.DOTALL)
+_NAMED = re.compile(
+    r"([A-Za-z_][\w.\-]*)\s*=\s*(.*?)(?=[;&\s]+[A-Za-z_][\w.\-]*\s*=|\Z)", re.DOTALL
+)
 """A setting in a connection string, `host=h password=p` or `Server=h;Pwd=p`: its value ends at the next name."""
-_HOSTS = re.compile(r"(?:\[[^\]]*\]|[^:\[\]@,]*)(?::[0-9]*)?(?:,(?:\[[^\]]*\]|[^:\[\]@,]*)(?::[0-9]*)?)*")
+_HOSTS = re.compile(
+    r"(?:\[[^\]]*\]|[^:\[\]@,]*)(?::[0-9]*)?(?:,(?:\[[^\]]*\]|[^:\[\]@,]*)(?::[0-9]*)?)*"
+)
 _NEXT_URL = re.compile(r",\s*(?=[A-Za-z][A-Za-z0-9+.\-]*://)")
 _SHORTEST = 4
 """Characters of a piece of a secret that is looked for in a message: fewer occur in any text."""
 _MOST_CUTS = 64
-_COMMON = frozenset({
-    "clickhouse", "database", "host", "http", "https", "jdbc", "kafka", "mariadb", "mongodb", "mysql", "password",
-    "path", "port", "postgres", "postgresql", "redis", "secret", "server", "sqlite", "token", "user", "username",
-})  # fmt: skip
+_COMMON = frozenset(
+    {
+        "clickhouse",
+        "database",
+        "host",
+        "http",
+        "https",
+        "jdbc",
+        "kafka",
+        "mariadb",
+        "mongodb",
+        "mysql",
+        "password",
+        "path",
+        "port",
+        "postgres",
+        "postgresql",
+        "redis",
+        "secret",
+        "server",
+        "sqlite",
+        "token",
+        "user",
+        "username",
+    }
+)
 """Words of many messages. Hidden in each, they would say what the password is."""
 _NUMBER = re.compile(r"(?i)[0-9]{1,18}|true|false")
-_PLAIN_PARAMETERS = frozenset({
-    "applicationname", "application_name", "charset", "characterencoding", "currentschema", "database", "databasename",
-    "encoding", "encrypt", "region", "schema", "search_path", "servertimezone", "ssl", "sslmode", "targetservertype",
-    "timezone", "user", "username",
-})  # fmt: skip
-_PLAIN_OPTIONS = frozenset({
-    "batchsize", "columns", "compression", "createtablecolumntypes", "createtableoptions", "customschema", "database",
-    "dbtable", "driver", "encoding", "fetchsize", "format", "header", "isolationlevel", "lowerbound", "mode", "name",
-    "numpartitions", "partitioncolumn", "query", "reader", "schema", "sep", "delimiter", "sessioninitstatement",
-    "table", "upperbound", "user", "where", "writemode", "writer", "jobid", "commit",
-    "txnappid", "txnversion", "keycolumns",
-})  # fmt: skip
+_PLAIN_PARAMETERS = frozenset(
+    {
+        "applicationname",
+        "application_name",
+        "charset",
+        "characterencoding",
+        "currentschema",
+        "database",
+        "databasename",
+        "encoding",
+        "encrypt",
+        "region",
+        "schema",
+        "search_path",
+        "servertimezone",
+        "ssl",
+        "sslmode",
+        "targetservertype",
+        "timezone",
+        "user",
+        "username",
+    }
+)
+_PLAIN_OPTIONS = frozenset(
+    {
+        "batchsize",
+        "columns",
+        "compression",
+        "createtablecolumntypes",
+        "createtableoptions",
+        "customschema",
+        "database",
+        "dbtable",
+        "driver",
+        "encoding",
+        "fetchsize",
+        "format",
+        "header",
+        "isolationlevel",
+        "lowerbound",
+        "mode",
+        "name",
+        "numpartitions",
+        "partitioncolumn",
+        "query",
+        "reader",
+        "schema",
+        "sep",
+        "delimiter",
+        "sessioninitstatement",
+        "table",
+        "upperbound",
+        "user",
+        "where",
+        "writemode",
+        "writer",
+        "jobid",
+        "commit",
+        "txnappid",
+        "txnversion",
+        "keycolumns",
+    }
+)
 _PLACES = frozenset({"url", "uri", "path", "paths"})
 
 
@@ -156,7 +233,9 @@ def hide(text: str, secrets: Iterable[str]) -> str:
     `?`: each piece from cut to cut is hidden.
     """
     pieces = {piece for secret in secrets for form in _forms(secret) for piece in _pieces(form)}
-    for piece in sorted((each for each in pieces if each.lower() not in _COMMON), key=len, reverse=True):
+    for piece in sorted(
+        (each for each in pieces if each.lower() not in _COMMON), key=len, reverse=True
+    ):
         text = text.replace(piece, MASK)
     return text
 
@@ -170,7 +249,9 @@ def hide_in_error(error: BaseException, secrets: Iterable[str]) -> None:
     for link in links:
         for name in ("__cause__", "__context__"):
             cause = getattr(link, name)
-            if cause is not None and any(hide(text, known) != text for text in (str(cause), repr(cause))):
+            if cause is not None and any(
+                hide(text, known) != text for text in (str(cause), repr(cause))
+            ):
                 setattr(link, name, None)
 
 
@@ -185,7 +266,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _hide_here(error: BaseException, secrets: list[str]) -> None:
-    error.args = tuple(hide(each, secrets) if isinstance(each, str) else each for each in error.args)
+    error.args = tuple(
+        hide(each, secrets) if isinstance(each, str) else each for each in error.args
+    )
     of_class = ("strerror", "filename", "filename2", "object", "doc")
     for name in {*vars(error), *(name for name in of_class if hasattr(error, name))} - {"option"}:
         value = getattr(error, name)
@@ -197,13 +280,18 @@ def _hide_here(error: BaseException, secrets: list[str]) -> None:
 
 def _forms(secret: str) -> set[str]:
     plain = {secret, unquote(secret), unquote_plus(secret)}
-    made = {form for each in plain for form in (quote(each), quote(each, safe=""), json.dumps(each)[1:-1])}
+    made = {
+        form
+        for each in plain
+        for form in (quote(each), quote(each, safe=""), json.dumps(each)[1:-1])
+    }
     return plain | made | {repr(each)[1:-1] for each in plain}
 
 
 def _pieces(text: str) -> Iterator[str]:
     cuts = sorted(
-        {place for match in re.finditer(r"[^\w.~\-]", text) for place in match.span()} | {0, len(text)}
+        {place for match in re.finditer(r"[^\w.~\-]", text) for place in match.span()}
+        | {0, len(text)}
     )
     if len(cuts) > _MOST_CUTS:
         yield text
@@ -223,7 +311,9 @@ def is_plain_parameter(name: str, value: str) -> bool:
 def mask_text(text: str) -> str:
     """A text that may be a url, or anything else."""
     return (
-        mask_url(text) if "://" in text or "@" in text or text.lstrip().lower().startswith("jdbc:") else text
+        mask_url(text)
+        if "://" in text or "@" in text or text.lstrip().lower().startswith("jdbc:")
+        else text
     )
 
 

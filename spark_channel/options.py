@@ -129,7 +129,9 @@ def resolve_secret(value: object) -> SecretStr:
             raise ValueError(f"a value; the environment variable {name} is not set on the driver")
         return SecretStr(os.environ[name])
     try:
-        return SecretStr(Path(absolute_path(name, uri=False)).read_text(encoding="utf-8").rstrip("\r\n"))
+        return SecretStr(
+            Path(absolute_path(name, uri=False)).read_text(encoding="utf-8").rstrip("\r\n")
+        )
     except OSError as error:
         raise ValueError(f"a readable file; {name}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -162,7 +164,9 @@ def _split_names(text: str, takes: str) -> list[str]:
         if match is None:
             raise ValueError(takes)
         quoted, ticked, plain = match.groups()
-        names.append(plain or (quoted or "").replace('""', '"') or (ticked or "").replace("``", "`"))
+        names.append(
+            plain or (quoted or "").replace('""', '"') or (ticked or "").replace("``", "`")
+        )
         place = match.end()
     if text.rstrip().endswith(","):
         raise ValueError(takes)
@@ -229,7 +233,9 @@ def _dirty_amount(value: object) -> int:
     try:
         return 0 if text == "0" else parse_amount(value)
     except ValueError:
-        raise ValueError("a whole number of 0 or more, such as 100 or 10k, or 'unlimited'") from None
+        raise ValueError(
+            "a whole number of 0 or more, such as 100 or 10k, or 'unlimited'"
+        ) from None
 
 
 DirtyAmount = Annotated[int, BeforeValidator(_dirty_amount)]
@@ -306,12 +312,16 @@ class Options(BaseModel):
     @classmethod
     def with_trait(cls, trait: Trait) -> frozenset[str]:
         """The lower-cased names of the options that have `trait`, aliases and former names included."""
-        return cls._spellings(name for name, field in cls.model_fields.items() if _has(field, trait))
+        return cls._spellings(
+            name for name, field in cls.model_fields.items() if _has(field, trait)
+        )
 
     @classmethod
     def secrets(cls) -> frozenset[str]:
         """The lower-cased names of the options whose whole value is secret, aliases and former names included."""
-        return cls._spellings(name for name, field in cls.model_fields.items() if _has(field, SecretStr))
+        return cls._spellings(
+            name for name, field in cls.model_fields.items() if _has(field, SecretStr)
+        )
 
     @classmethod
     def _spellings(cls, fields: Iterable[str]) -> frozenset[str]:
@@ -319,7 +329,9 @@ class Options(BaseModel):
         known = cls.names()
         found = {name for name, field in known.items() if field in wanted}
         others = {**cls.aliases, **cls.renamed}
-        return frozenset(found | {other.lower() for other, name in others.items() if name.lower() in found})
+        return frozenset(
+            found | {other.lower() for other, name in others.items() if name.lower() in found}
+        )
 
     @classmethod
     def shown(cls, raw: Mapping[str, Any]) -> dict[str, str]:
@@ -450,12 +462,16 @@ class Options(BaseModel):
 
     def _own_secrets(self) -> set[str]:
         fields = type(self).model_fields
-        return self._secrets_of((fields[name].alias or name, value) for name, value in self if name in fields)
+        return self._secrets_of(
+            (fields[name].alias or name, value) for name, value in self if name in fields
+        )
 
     @classmethod
     def _parsed(cls, raw: Mapping[str, Any], connector: str) -> tuple[Self, list[str]]:
         known = cls.names()
-        aliases = {alias.lower(): target for alias, target in {**cls.aliases, **cls.renamed}.items()}
+        aliases = {
+            alias.lower(): target for alias, target in {**cls.aliases, **cls.renamed}.items()
+        }
         renamed = {old.lower(): new for old, new in cls.renamed.items()}
         ignored = {name.lower(): reason for name, reason in cls.ignored.items()}
         refused = {name.lower(): (name, reason) for name, reason in cls.refused.items()}
@@ -492,14 +508,18 @@ class Options(BaseModel):
             raise cls._bad_value(error, values, connector) from None
         for name, (shown, reason) in refused.items():
             field = known.get(name, "")
-            if field in values and getattr(parsed, field) not in (cls.model_fields[field].default, 0):
+            if field in values and getattr(parsed, field) not in (
+                cls.model_fields[field].default,
+                0,
+            ):
                 raise OptionError(f"option {shown!r} is not supported: {reason}", option=shown)
         return parsed, warnings
 
     @classmethod
     def _unknown(cls, key: str, connector: str) -> OptionError:
         spellings = {
-            (field.alias or name).lower(): field.alias or name for name, field in cls.model_fields.items()
+            (field.alias or name).lower(): field.alias or name
+            for name, field in cls.model_fields.items()
         }
         spellings |= {alias.lower(): alias for alias in cls.aliases}
         other_half = {"reader": "writer", "writer": "reader"}.get(key.lower())
@@ -509,7 +529,11 @@ class Options(BaseModel):
             else difflib.get_close_matches(key.lower(), spellings, n=1, cutoff=0.6)
         )
         where = f" of connector {connector!r}" if connector else ""
-        hint = f"did you mean {spellings[near[0]]!r}?" if near else "known: " + ", ".join(spellings.values())
+        hint = (
+            f"did you mean {spellings[near[0]]!r}?"
+            if near
+            else "known: " + ", ".join(spellings.values())
+        )
         return OptionError(
             f"unknown option {key!r}{where}; {hint}",
             option=key,
@@ -517,7 +541,9 @@ class Options(BaseModel):
         )
 
     @classmethod
-    def _bad_value(cls, error: ValidationError, values: Mapping[str, Any], connector: str) -> OptionError:
+    def _bad_value(
+        cls, error: ValidationError, values: Mapping[str, Any], connector: str
+    ) -> OptionError:
         detail = error.errors(include_url=False, include_context=True)[0]
         location = str(detail["loc"][0]) if detail["loc"] else ""
         by_spelling = {field.alias or name: name for name, field in cls.model_fields.items()}
@@ -529,12 +555,17 @@ class Options(BaseModel):
             return OptionError(f"option {option!r} is missing{where}", option=option)
         takes = _takes(detail)
         if field is not None and _has(field, SecretStr):
-            return OptionError(f"option {option!r} takes {takes}{where}", option=option, takes=takes)
+            return OptionError(
+                f"option {option!r} takes {takes}{where}", option=option, takes=takes
+            )
         got = str(values.get(field_name))
         if field is None or _has(field, Trait.HOLDS_LOGIN) or "@" in got:
             got = cls._shown_places(got)
         return OptionError(
-            f"option {option!r} got {got!r}; it takes {takes}{where}", option=option, got=got, takes=takes
+            f"option {option!r} got {got!r}; it takes {takes}{where}",
+            option=option,
+            got=got,
+            takes=takes,
         )
 
 
@@ -627,7 +658,8 @@ class CommonOptions(Options):
         description="limit of each Spark task in Arrow bytes per second, without coordination; default: unlimited",
     )
     shared_limit: str | None = Field(
-        None, description="a limit that several jobs share: its name, or `host:port/name`; default: none"
+        None,
+        description="a limit that several jobs share: its name, or `host:port/name`; default: none",
     )
     shared_limit_token: Secret | None = Field(
         None, description="the token of a `host:port/name` limit; default: none"
@@ -647,7 +679,9 @@ class CommonOptions(Options):
         "default: each signal's own, with `protect=auto`",
     )
     capacity_rows: Amount = Field(1_048_576, description="capacity of the channel in rows")
-    capacity_bytes: ByteAmount = Field(64 << 20, description="capacity of the channel in Arrow bytes")
+    capacity_bytes: ByteAmount = Field(
+        64 << 20, description="capacity of the channel in Arrow bytes"
+    )
 
     @property
     def is_limited(self) -> bool:
@@ -670,7 +704,9 @@ class CommonOptions(Options):
                 "option 'sharedLimitToken' needs 'sharedLimit': the token of which limit?",
                 option="sharedLimit",
             )
-        if self.shared_limit is not None and (not self.shared_limit.strip() or _is_amount(self.shared_limit)):
+        if self.shared_limit is not None and (
+            not self.shared_limit.strip() or _is_amount(self.shared_limit)
+        ):
             raise OptionError(
                 f"option 'sharedLimit' got {self.shared_limit!r}; it takes a name or host:port/name. "
                 "A bare number is a speed: that is 'rowsPerSecond'",
@@ -686,9 +722,12 @@ class ReadOptions(CommonOptions):
     aliases: ClassVar[Mapping[str, str]] = {"numPartitions": "channels"}
 
     reader: str | None = Field(
-        None, description="the connector's name; default: from the url's scheme or the path's suffix"
+        None,
+        description="the connector's name; default: from the url's scheme or the path's suffix",
     )
-    columns: ColumnList | None = Field(None, description="columns to read, in this order; default: all")
+    columns: ColumnList | None = Field(
+        None, description="columns to read, in this order; default: all"
+    )
     where: str | None = Field(
         None, description="a SQL condition that the source evaluates; default: all rows"
     )
@@ -696,7 +735,9 @@ class ReadOptions(CommonOptions):
         None,
         description="channels that run at the same time in the whole job; default: the session's parallelism",
     )
-    channels_per_task: Annotated[int, Field(ge=1, le=64)] = Field(1, description="channels in one Spark task")
+    channels_per_task: Annotated[int, Field(ge=1, le=64)] = Field(
+        1, description="channels in one Spark task"
+    )
     limit_per_mark: bool = Field(
         False,
         description="apply the limit to each resource (database host) that is read, not to their sum",
@@ -709,7 +750,8 @@ class WriteOptions(CommonOptions):
     aliases: ClassVar[Mapping[str, str]] = {}
 
     writer: str | None = Field(
-        None, description="the connector's name; default: from the url's scheme or the path's suffix"
+        None,
+        description="the connector's name; default: from the url's scheme or the path's suffix",
     )
     commit: CommitMode | None = Field(
         None,
@@ -736,7 +778,8 @@ class WriteOptions(CommonOptions):
         "with `maxDirtyFraction`",
     )
     max_dirty_fraction: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)] | None = Field(
-        None, description="share of all rows, 0 to 1, that the target may refuse; default: see `maxDirtyRows`"
+        None,
+        description="share of all rows, 0 to 1, that the target may refuse; default: see `maxDirtyRows`",
     )
     dirty_rows_path: FilePath | None = Field(
         None,
@@ -775,8 +818,10 @@ class WriteOptions(CommonOptions):
                 f"options 'maxDirtyRows' and 'maxDirtyFraction' need commit={self.dirty_commit}: "
                 f"with commit={self.commit} this target judges rows when all are published together, "
                 "and one refused row refuses them all",
-                option="commit", got=self.commit, takes=str(self.dirty_commit),
-            )  # fmt: skip
+                option="commit",
+                got=self.commit,
+                takes=str(self.dirty_commit),
+            )
         if self.dirty_rows_path is not None and not self.dirty_rows_path.strip():
             raise OptionError("option 'dirtyRowsPath' is empty", option="dirtyRowsPath", got="")
         if (self.txn_app_id is None) != (self.txn_version is None):

@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-__all__ = ["WorkingDirectory", "absolute_path", "absolute_url", "path_of_uri", "relative_to", "shorten"]
+__all__ = [
+    "WorkingDirectory",
+    "absolute_path",
+    "absolute_url",
+    "path_of_uri",
+    "relative_to",
+    "shorten",
+]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _URI_AFTER_BLANK = re.compile(r"\s+(?:[A-Za-z][A-Za-z0-9+.-]+://|file:)")
@@ -28,7 +35,9 @@ class WorkingDirectory:
     default_fs: str = ""
 
 
-_current: ContextVar[WorkingDirectory | None] = ContextVar("spark_channel_working_directory", default=None)
+_current: ContextVar[WorkingDirectory | None] = ContextVar(
+    "spark_channel_working_directory", default=None
+)
 
 
 @contextmanager
@@ -49,7 +58,12 @@ def absolute_path(text: str, *, uri: bool = True) -> str:
     Raises:
         ValueError: it is relative and where it begins cannot be told: what to give instead.
     """
-    if not text.strip() or text.startswith("/") or "\0" in text or (text.startswith(":") and not uri):
+    if (
+        not text.strip()
+        or text.startswith("/")
+        or "\0" in text
+        or (text.startswith(":") and not uri)
+    ):
         return text
     if uri and _URI_AFTER_BLANK.match(text):
         raise ValueError(
@@ -82,7 +96,9 @@ def path_of_uri(rest: str) -> str:
     try:
         found = unquote(slash + path, errors="strict")
     except UnicodeDecodeError:
-        raise ValueError("percent-encoded UTF-8; the name is in another encoding: rename the file") from None
+        raise ValueError(
+            "percent-encoded UTF-8; the name is in another encoding: rename the file"
+        ) from None
     if "\0" in found:
         raise ValueError("a path; %00 is a zero byte, which no name has")
     return found
@@ -91,7 +107,9 @@ def path_of_uri(rest: str) -> str:
 def absolute_url(url: str, schemes: tuple[str, ...]) -> str:
     """`sqlite:a/b.db` as `sqlite:/work/a/b.db`: the url of a database that is one local file."""
     names = "|".join(schemes)
-    match = re.match(rf"\s*((?:jdbc:)?(?:{names}):(?:file:)?+)(?=[^/:?;\s])(?!md:)", url, re.IGNORECASE)
+    match = re.match(
+        rf"\s*((?:jdbc:)?(?:{names}):(?:file:)?+)(?=[^/:?;\s])(?!md:)", url, re.IGNORECASE
+    )
     if match is None:
         return url
     rest = url[match.end() :]

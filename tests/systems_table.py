@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from spark_channel.connectors.registry import AlsoReaches, Connector, Delivery, all_connectors
+from spark_channel.connectors.base.registry import AlsoReaches, Connector, Delivery, all_connectors
 from spark_channel.options import CommitMode
 
 __all__ = ["own_connectors", "pages"]
@@ -17,12 +17,26 @@ ROOT = Path(__file__).resolve().parents[1]
 FOR_TESTS = {"generator", "discard"}
 FILES = "Parquet, CSV, JSON lines, ORC, Arrow files on a disk"
 TITLES = {
-    "postgresql": "PostgreSQL", "mysql": "MariaDB", "sqlite": "SQLite", "duckdb": "DuckDB", "redis": "Redis",
-    "parquet": FILES, "csv": FILES, "json": FILES, "orc": FILES, "arrow": FILES, "delta": "Delta Lake on a disk",
-    "iceberg": "Apache Iceberg on a disk", "adbc": "ADBC drivers", "clickhouse": "ClickHouse",
-    "http": "Web services (JSON over HTTP)", "kafka": "Kafka", "mongodb": "MongoDB",
-    "elasticsearch": "Elasticsearch, OpenSearch", "streamload": "Doris, StarRocks, SelectDB",
-}  # fmt: skip
+    "postgresql": "PostgreSQL",
+    "mysql": "MariaDB",
+    "sqlite": "SQLite",
+    "duckdb": "DuckDB",
+    "redis": "Redis",
+    "parquet": FILES,
+    "csv": FILES,
+    "json": FILES,
+    "orc": FILES,
+    "arrow": FILES,
+    "delta": "Delta Lake on a disk",
+    "iceberg": "Apache Iceberg on a disk",
+    "adbc": "ADBC drivers",
+    "clickhouse": "ClickHouse",
+    "http": "Web services (JSON over HTTP)",
+    "kafka": "Kafka",
+    "mongodb": "MongoDB",
+    "elasticsearch": "Elasticsearch, OpenSearch",
+    "streamload": "Doris, StarRocks, SelectDB",
+}
 """In the order of the table."""
 FEEDS = {
     "cursorColumn": "cursor column",
@@ -40,7 +54,8 @@ def own_connectors() -> dict[str, Connector]:
     return {
         each.name: each
         for each in all_connectors()
-        if (each.reader or each.writer or "").startswith("spark_channel.") and each.name not in FOR_TESTS
+        if (each.reader or each.writer or "").startswith("spark_channel.")
+        and each.name not in FOR_TESTS
     }
 
 
@@ -68,7 +83,13 @@ def table(links: str) -> str:
         feeds = ", ".join(FEEDS[feed] for feed in each.feed)
         can = ["yes" if half else "no" for half in (each.reader, each.writer)]
         told = f"**{of.maturity}**: {of.tested}"
-        cells = [f"[{of.system}]({links}{page})", *can, feeds or "no", delivery_text(of.delivery), told]
+        cells = [
+            f"[{of.system}]({links}{page})",
+            *can,
+            feeds or "no",
+            delivery_text(of.delivery),
+            told,
+        ]
         lines[f"| {' | '.join(cells)} |\n"] = None
     return HEAD + "".join(lines)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_channel.connectors.direct import DirectWriter
-from spark_channel.connectors.registry import Connector, all_connectors
+from spark_channel.connectors.base.registry import Connector, all_connectors
+from spark_channel.connectors.records.direct_writer import DirectWriter
 from spark_channel.errors import OptionError
 from spark_channel.options import WriteOptions
 from tests import systems_table
@@ -30,7 +30,9 @@ NEEDED = {
     "bootstrapservers": "host:9092",
 }
 SHIPPED = [
-    each for each in all_connectors() if (each.reader or each.writer or "").startswith("spark_channel.")
+    each
+    for each in all_connectors()
+    if (each.reader or each.writer or "").startswith("spark_channel.")
 ]
 MARK = re.compile(r"mark\.real_server\(([^)]*)\)")
 
@@ -91,7 +93,9 @@ def test_what_is_called_stable_has_a_test_with_the_real_server(connector: Connec
     reached = [(connector.maturity, connector.tested)]
     reached += [(each.maturity, each.tested) for each in connector.also]
     for tested in [tested for maturity, tested in reached if maturity == "stable"]:
-        started = [what for what, name in MARKS if name == connector.name and tested.startswith(what)]
+        started = [
+            what for what, name in MARKS if name == connector.name and tested.startswith(what)
+        ]
         assert started, f"no test of {connector.name} is marked real_server with {tested!r}"
 
 
@@ -108,7 +112,9 @@ def test_delivery_is_that_of_the_commit_modes(connector: Connector) -> None:
         assert connector.delivery == {}
         return
     writer = connector.writer_class()
-    assert set(connector.delivery) == {mode for mode in ("job", "task") if takes(writer.Options, commit=mode)}
+    assert set(connector.delivery) == {
+        mode for mode in ("job", "task") if takes(writer.Options, commit=mode)
+    }
     promises = set(connector.delivery.values())
     assert ("once" in promises) == takes(writer.Options, txnAppId="a", txnVersion="1")
     assert bool(promises - {"once"}) == issubclass(writer, DirectWriter)
@@ -119,7 +125,9 @@ def test_the_table_of_extras_has_those_of_users() -> None:
     extras = set(project["optional-dependencies"]) - {"dev", "docs", "demo"}
     lines = README.split("| Extra | Adds |")[1].split("\n\n")[0].splitlines()
     assert {
-        name for line in lines for name in re.findall(r"`([\w-]+)`", line.split("|")[1] if line else "")
+        name
+        for line in lines
+        for name in re.findall(r"`([\w-]+)`", line.split("|")[1] if line else "")
     } == extras
 
 

@@ -22,11 +22,10 @@ from typing import Any
 
 from pyspark import TaskContext
 
-from spark_channel.connectors.stored import Stored
+from spark_channel.connectors.base.stored import Stored
 from spark_channel.errors import ServiceUnavailableError
 from spark_channel.service import driver_pid
-from spark_channel.service.processes import pid_namespace, started
-from spark_channel.service.rendezvous import private_directory
+from spark_channel.service.discovery import pid_namespace, private_directory, started
 
 __all__ = ["note_planned", "note_read", "planned_reads", "reads_of_task"]
 
@@ -176,7 +175,11 @@ def _read(directory: int, name: str) -> list[Stored]:
         return []
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        if (
+            not stat.S_ISREG(status.st_mode)
+            or status.st_uid != os.geteuid()
+            or status.st_mode & 0o077
+        ):
             return []
         with contextlib.suppress(ValueError, TypeError):
             return [_stored(each) for each in json.loads(file.read(_LARGEST))]

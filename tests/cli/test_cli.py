@@ -50,7 +50,9 @@ def test_limits_of_an_idle_host_are_none() -> None:
     assert "limit" in run("limits", "list")
 
 
-@pytest.mark.parametrize("command", [["show"], ["pause"], ["resume"], ["set", "--rows-per-second", "5"]])
+@pytest.mark.parametrize(
+    "command", [["show"], ["pause"], ["resume"], ["set", "--rows-per-second", "5"]]
+)
 def test_a_limit_that_is_not_there_is_named(command: list[str]) -> None:
     assert "no limit 'orders-db' runs on this host" in run("limits", *command, "orders-db", code=2)
 

@@ -84,8 +84,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         data, at = found or (b"", datetime.now(UTC))
         headers = {
-            "Last-Modified": format_datetime(at, usegmt=True), "ETag": _tag(data), "Accept-Ranges": "bytes",
-        }  # fmt: skip
+            "Last-Modified": format_datetime(at, usegmt=True),
+            "ETag": _tag(data),
+            "Accept-Ranges": "bytes",
+        }
         given = self.headers.get("Range", "").removeprefix("bytes=")
         if not body or not given:
             self._answer(200, data, headers, body=body)
@@ -118,7 +120,9 @@ class _Handler(BaseHTTPRequestHandler):
                 f"<Contents><Key>{escape(key)}</Key><LastModified>{_listed(at)}</LastModified>"
                 f"<ETag>{escape(_tag(data))}</ETag><Size>{len(data)}</Size></Contents>"
             )
-        parts += [f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in folders]
+        parts += [
+            f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in folders
+        ]
         if more:
             parts.append(f"<NextContinuationToken>{escape(contents[-1])}</NextContinuationToken>")
         text = (

@@ -53,9 +53,16 @@ class Pgbouncer:
     def client(self, **more: Any) -> "psycopg.Connection[Any]":
         """An application's connection."""
         return psycopg.connect(
-            host="127.0.0.1", port=self.port, user=self.server.user, password="any", dbname="postgres",
-            autocommit=True, prepare_threshold=None, connect_timeout=30, **more,
-        )  # fmt: skip
+            host="127.0.0.1",
+            port=self.port,
+            user=self.server.user,
+            password="any",
+            dbname="postgres",
+            autocommit=True,
+            prepare_threshold=None,
+            connect_timeout=30,
+            **more,
+        )
 
 
 @contextmanager
@@ -68,12 +75,18 @@ def pgbouncer(
     made = Pgbouncer(server, free_port(), size)
     directory = Path(tempfile.mkdtemp(prefix="pgbouncer-"))
     config = directory / "pgbouncer.ini"
-    config.write_text(_CONFIG.format(server=server, port=made.port, size=size, mode=mode, wait=wait))
+    config.write_text(
+        _CONFIG.format(server=server, port=made.port, size=size, mode=mode, wait=wait)
+    )
     directory.chmod(0o755)
     log = directory / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [program, str(config)], stdout=output, stderr=output, stdin=subprocess.DEVNULL, **account()
+            [program, str(config)],
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            **account(),
         )
     try:
         deadline = time.monotonic() + _START_SECONDS
@@ -83,7 +96,9 @@ def pgbouncer(
                 break
             except psycopg.OperationalError as error:
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"PgBouncer did not start: {log.read_text()[-2000:]}") from error
+                    raise RuntimeError(
+                        f"PgBouncer did not start: {log.read_text()[-2000:]}"
+                    ) from error
                 time.sleep(0.02)
         yield made
     finally:

@@ -7,8 +7,7 @@ import pytest
 
 from spark_channel.progress import Counters, JobProgress, JobSpec, Phase
 from spark_channel.service import ProgressDisplay
-from spark_channel.service.live_line import LiveLine, live_line
-from spark_channel.service.terminal import TerminalView
+from spark_channel.service.display import LiveLine, TerminalView, live_line
 
 LINE = "25 % 250 rows 99.8k/s of 100k/s - waits: limit 71 % source 3 % target 26 % - dirty 0 - ETA 3:20"
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
@@ -45,7 +44,9 @@ def plain(text: str) -> str:
     return COLOUR.sub("", text)
 
 
-def test_a_job_of_a_known_size_has_a_bar_as_long_as_its_percent(environment: pytest.MonkeyPatch) -> None:
+def test_a_job_of_a_known_size_has_a_bar_as_long_as_its_percent(
+    environment: pytest.MonkeyPatch,
+) -> None:
     assert LINE in plain(shown(LiveLine(LINE, 25.0)))
     environment.setenv("NO_COLOR", "1")  # only what is done is drawn
     bars = [shown(LiveLine(LINE, percent)).split("25 %")[0] for percent in (10, 50, 100)]
@@ -72,7 +73,9 @@ def test_refused_rows_stand_out() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_a_terminal_without_colours_has_none(environment: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_a_terminal_without_colours_has_none(
+    environment: pytest.MonkeyPatch, name: str, value: str
+) -> None:
     coloured = re.compile(r"\x1b\[(?:\d+;)*(?:3|4|9)\d[;m]")
     assert coloured.search(shown(LiveLine(LINE, 25.0))) is not None
     environment.setenv(name, value)

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StructType
 
-from spark_channel.connectors import find_connector, registry
+from spark_channel.connectors import find_connector
+from spark_channel.connectors.base import registry
 from spark_channel.local import LocalEngine
-from spark_channel.planning import Endpoint, EndpointPart, Target, TransferSpec
-from spark_channel.spark.facts import SessionFacts
+from spark_channel.planning import Endpoint, EndpointOverrides, Target, TransferSpec
+from spark_channel.spark.driver import SessionFacts
 from spark_channel.spark.read import ChannelReader
 from spark_channel.spark.stream_read import ChannelStreamReader
 from spark_channel.spark.stream_write import stream_writer
@@ -72,8 +73,10 @@ def test_a_connector_of_a_third_party_is_experimental_until_it_says_otherwise() 
     assert registry.Connector("theirs", "module:Reader", None).maturity == "experimental"
 
 
-def test_a_transfer_with_several_ends_has_one_line(said: list[str], shop: str, tmp_path: Path) -> None:
-    parts = (EndpointPart({"dbtable": "t"}), EndpointPart({"query": "SELECT id FROM t"}))
+def test_a_transfer_with_several_ends_has_one_line(
+    said: list[str], shop: str, tmp_path: Path
+) -> None:
+    parts = (EndpointOverrides({"dbtable": "t"}), EndpointOverrides({"query": "SELECT id FROM t"}))
     source = Endpoint("mine", {"path": shop}, parts=parts)
     ends = [
         Endpoint(name, {"path": str(tmp_path / f"{number}.db"), "dbtable": "t"})
@@ -84,7 +87,9 @@ def test_a_transfer_with_several_ends_has_one_line(said: list[str], shop: str, t
         (line,) = said
         assert "mine, tested only against a server written for the tests; theirs, which" in line
         assert "good" not in line
-        carry_out(engine, TransferSpec(replace(source, name="good"), replace(ends[2], name="sqlite")))
+        carry_out(
+            engine, TransferSpec(replace(source, name="good"), replace(ends[2], name="sqlite"))
+        )
         assert len(said) == 1
         carry_out(engine, TransferSpec(replace(source, name="good"), ends[0]))
         assert len(said) == 2
@@ -92,10 +97,14 @@ def test_a_transfer_with_several_ends_has_one_line(said: list[str], shop: str, t
 
 def test_a_read_and_a_write_have_one_line_each(said: list[str], shop: str) -> None:
     for name in ("good", "mine"):
-        ChannelReader({"reader": name, "path": shop, "dbtable": "t"}, SCHEMA, FACTS, "load").partitions()
+        ChannelReader(
+            {"reader": name, "path": shop, "dbtable": "t"}, SCHEMA, FACTS, "load"
+        ).partitions()
     assert len(said) == 1
     for name in ("good", "mine"):
-        ChannelWriter({"writer": name, "path": shop, "dbtable": "t"}, SCHEMA, False, FACTS).abort([])
+        ChannelWriter({"writer": name, "path": shop, "dbtable": "t"}, SCHEMA, False, FACTS).abort(
+            []
+        )
     assert len(said) == 2
 
 
@@ -108,7 +117,13 @@ def test_a_streaming_write_has_one_line_a_query(said: list[str], shop: str) -> N
 
 
 def test_a_streaming_read_has_one_line_a_query(said: list[str], shop: str) -> None:
-    options = {"reader": "mine", "path": shop, "dbtable": "t", "cursorColumn": "id", "tunnelType": "stream"}
+    options = {
+        "reader": "mine",
+        "path": shop,
+        "dbtable": "t",
+        "cursorColumn": "id",
+        "tunnelType": "stream",
+    }
     reader = ChannelStreamReader({**options, "startingOffsets": "earliest"}, SCHEMA, FACTS)
     start = reader.initialOffset()
     end = reader.latestOffset()

@@ -33,13 +33,17 @@ def read(spark: SparkSession, path: Path, table: str = "t") -> DataFrame:
     return spark.read.format("channel").options(dbtable=table, channels=5).load(str(path))
 
 
-def write(frame: DataFrame, path: Path, table: str = "t", mode: str = "append", **options: str) -> None:
+def write(
+    frame: DataFrame, path: Path, table: str = "t", mode: str = "append", **options: str
+) -> None:
     frame.write.format("channel").options(dbtable=table, **options).mode(mode).save(str(path))
 
 
 def counts(path: Path, table: str = "t") -> tuple[int, int]:
     with closing(sqlite3.connect(path)) as connection:
-        (found,) = connection.execute(f"SELECT count(*), count(DISTINCT id) FROM {table}").fetchall()
+        (found,) = connection.execute(
+            f"SELECT count(*), count(DISTINCT id) FROM {table}"
+        ).fetchall()
     return int(found[0]), int(found[1])
 
 

@@ -12,13 +12,18 @@ from typing import Any, ClassVar, Self
 import pyarrow as pa
 
 from spark_channel.connectors import Reader
-from spark_channel.connectors.feed import ChangeFeed, FeedOptions
-from spark_channel.connectors.files.conditions import ValueRange
-from spark_channel.connectors.files.errors_at import reading
+from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
+from spark_channel.connectors.files.conditions import ValueRange, exact
+from spark_channel.connectors.files.filesystem import open_planned, reading
 from spark_channel.connectors.files.formats import format_of
-from spark_channel.connectors.files.formats.base import Cut, Format, Piece, Wanted, batch_rows
-from spark_channel.connectors.files.listing import SourceFile
-from spark_channel.connectors.files.literals import exact
+from spark_channel.connectors.files.formats.base import (
+    Format,
+    Piece,
+    ReadRequest,
+    SplitRequest,
+    batch_rows,
+)
+from spark_channel.connectors.files.listing import SourceFile, partition_value
 from spark_channel.connectors.files.options import (
     ArrowReadOptions,
     CsvReadOptions,
@@ -27,10 +32,14 @@ from spark_channel.connectors.files.options import (
     OrcReadOptions,
     ParquetReadOptions,
 )
-from spark_channel.connectors.files.partitions import partition_value
-from spark_channel.connectors.files.paths import open_planned
-from spark_channel.connectors.files.source import SourcePlan, find_files, plan_source
-from spark_channel.connectors.files.splits import FilePiece, pack, target_bytes
+from spark_channel.connectors.files.source import (
+    FilePiece,
+    SourcePlan,
+    find_files,
+    pack,
+    plan_source,
+    target_bytes,
+)
 from spark_channel.connectors.files.versions import PlannedFile, show_file, with_tag, with_tags
 from spark_channel.errors import SourceError
 from spark_channel.options import ReadOptions
@@ -120,7 +129,9 @@ class FilesReader(Reader):
             return None
         plan = self._planned()
         with reading(show_file(file.root, file.path)), self._open(file) as opened:
-            return self.form.schema(opened, file.path, plan.as_written(self.options), multi_line=False)
+            return self.form.schema(
+                opened, file.path, plan.as_written(self.options), multi_line=False
+            )
 
     def _open(self, file: SourceFile) -> pa.NativeFile:
         return open_planned(file.root, file.path, self.options.login)
@@ -157,13 +168,15 @@ class FilesReader(Reader):
             return file, [Piece({}, rows, file.size)]
         with reading(show_file(file.root, file.path)), self._open(file) as opened:
             file = with_tag(file, opened, self.options.login)
-            cut = Cut(file.size, target, plan.as_written(self.options), plan.condition)
+            cut = SplitRequest(file.size, target, plan.as_written(self.options), plan.condition)
             pieces = self.form.pieces(opened, file.path, cut)
         if rows is None:
             return file, pieces
         # What a manifest counted is shared out where the format itself does not count.
         return file, [
-            piece if piece.rows is not None else replace(piece, rows=rows * piece.nbytes // file.size)
+            piece
+            if piece.rows is not None
+            else replace(piece, rows=rows * piece.nbytes // file.size)
             for piece in pieces
         ]
 
@@ -175,7 +188,7 @@ class FilesReader(Reader):
     def _read_piece(self, piece: Mapping[str, Any], plan: SourcePlan) -> Iterator[pa.RecordBatch]:
         planned = PlannedFile.of(piece)
         shown, login = planned.shown, self.options.login
-        wanted = Wanted(
+        wanted = ReadRequest(
             schema=plan.needed(),
             all=plan.files,
             options=plan.as_written(self.options),
@@ -206,7 +219,9 @@ class FilesReader(Reader):
                     with reading(shown):
                         planned.check_unchanged(login)
                     return
-                rows = batch_rows(self.fetch_size, made.num_rows, made.nbytes) if made.num_rows else 1
+                rows = (
+                    batch_rows(self.fetch_size, made.num_rows, made.nbytes) if made.num_rows else 1
+                )
                 for start in range(0, made.num_rows, rows):
                     yield made.slice(start, rows)
         finally:
@@ -234,7 +249,9 @@ def _result(
     if condition is not None and condition.columns:
         everything = pa.schema([*plan.files, *plan.partitions])
         asked = [everything.field(name) for name in sorted(condition.columns)]
-        tested = pa.RecordBatch.from_arrays([column(field) for field in asked], schema=pa.schema(asked))
+        tested = pa.RecordBatch.from_arrays(
+            [column(field) for field in asked], schema=pa.schema(asked)
+        )
         batch = batch.filter(condition.mask(tested))
     elif condition is not None and not condition.may_match({}):
         batch = batch.slice(0, 0)
@@ -243,7 +260,9 @@ def _result(
 
 def _cast(values: pa.Array, field: pa.Field, shown: str) -> pa.Array:
     if not field.nullable and values.null_count:
-        raise SourceError(f"{shown}: column {field.name!r} holds NULL, and its schema promises none")
+        raise SourceError(
+            f"{shown}: column {field.name!r} holds NULL, and its schema promises none"
+        )
     if values.type == field.type:
         return values
     try:

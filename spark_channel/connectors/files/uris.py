@@ -51,7 +51,9 @@ class Uri:
         return f"{self.scheme}://{self.place}" + (f"?{self.settings}" if self.settings else "")
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.place}{self.path}" + (f"?{self.settings}" if self.settings else "")
+        return f"{self.scheme}://{self.place}{self.path}" + (
+            f"?{self.settings}" if self.settings else ""
+        )
 
     @classmethod
     def parse(cls, text: str, option: str = "path") -> "Uri":
@@ -117,7 +119,9 @@ def _check_place(scheme: str, given: str, place: str, option: str) -> None:
             f"option {option!r} names no {what}; it takes {given}://{what}/folder", option=option
         )
     user, _, host = place.rpartition("@")
-    strange = re.sub(_OF_USER, "", user) or re.sub(_OF_BUCKET if of_bucket else _OF_HOST, "", host) or "@"
+    strange = (
+        re.sub(_OF_USER, "", user) or re.sub(_OF_BUCKET if of_bucket else _OF_HOST, "", host) or "@"
+    )
     strange = strange[0]
     raise OptionError(
         f"option {option!r} holds {strange!r} before the first slash after {given}://, where it names a {what}, which "
@@ -136,4 +140,6 @@ def _check_settings(given: str, settings: str, option: str) -> None:
             "path, before the '?'",
             option=option,
         )
-    raise OptionError(f"option {option!r} holds '?', and no setting follows it: {MARK}", option=option)
+    raise OptionError(
+        f"option {option!r} holds '?', and no setting follows it: {MARK}", option=option
+    )

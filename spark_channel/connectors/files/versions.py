@@ -21,10 +21,15 @@ from typing import Any, Self
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from spark_channel.connectors.files.errors_at import reading
+from spark_channel.connectors.files.filesystem import (
+    StorageCredentials,
+    find_replaced,
+    open_planned,
+    reading,
+    renames_in,
+    reopen,
+)
 from spark_channel.connectors.files.listing import UNCHANGING, SourceFile
-from spark_channel.connectors.files.login import Login
-from spark_channel.connectors.files.paths import find_replaced, open_planned, renames_in, reopen
 from spark_channel.errors import SourceError
 
 __all__ = ["PlannedFile", "show_file", "with_tag", "with_tags"]
@@ -86,7 +91,7 @@ class PlannedFile:
     def shown(self) -> str:
         return show_file(self.root, self.path)
 
-    def open(self, login: Login | None) -> pa.NativeFile:
+    def open(self, login: StorageCredentials | None) -> pa.NativeFile:
         """The file that was planned, also when a write has put it aside since.
 
         Raises:
@@ -100,7 +105,7 @@ class PlannedFile:
             raise
         return opened
 
-    def check_unchanged(self, login: Login | None) -> None:
+    def check_unchanged(self, login: StorageCredentials | None) -> None:
         """Whether all that was read since `open` is of one version.
 
         Raises:
@@ -115,7 +120,7 @@ class PlannedFile:
         elif not renames_in(self.root):  # elsewhere an open file that is removed stays readable
             raise FileNotFoundError(self.path)
 
-    def explain(self, login: Login | None) -> None:
+    def explain(self, login: StorageCredentials | None) -> None:
         """To be called where reading failed: what was read may be parts of two versions.
 
         Raises:
@@ -126,7 +131,7 @@ class PlannedFile:
         except (OSError, pa.ArrowException):
             pass  # the first error tells more
 
-    def _opened(self, opened: pa.NativeFile, login: Login | None) -> _Version:
+    def _opened(self, opened: pa.NativeFile, login: StorageCredentials | None) -> _Version:
         fs = reopen(self.root, login)
         if fs.type_name in _OBJECTS:
             return _object_version(opened)
@@ -150,7 +155,9 @@ class PlannedFile:
             )
 
 
-def with_tag(file: SourceFile, opened: pa.NativeFile | None, login: Login | None) -> SourceFile:
+def with_tag(
+    file: SourceFile, opened: pa.NativeFile | None, login: StorageCredentials | None
+) -> SourceFile:
     """`file`, which is open, with its tag.
 
     Raises:
@@ -169,17 +176,21 @@ def with_tag(file: SourceFile, opened: pa.NativeFile | None, login: Login | None
     return replace(file, tag=now.tag)
 
 
-def with_tags(files: Iterable[SourceFile], login: Login | None) -> list[SourceFile]:
+def with_tags(files: Iterable[SourceFile], login: StorageCredentials | None) -> list[SourceFile]:
     """The files, each with its tag: in an object store this takes one request for each that was not opened yet."""
     files = list(files)
     unknown = [file for file in files if not file.tag and file.mtime_ns != UNCHANGING]
     local = [_tagged(file, login) for file in unknown if file.root == ""]
-    objects = [file for file in unknown if file.root and reopen(file.root, login).type_name in _OBJECTS]
+    objects = [
+        file for file in unknown if file.root and reopen(file.root, login).type_name in _OBJECTS
+    ]
     found = {(file.root, file.path): file for file in [*local, *_tagged_objects(objects, login)]}
     return [found.get((file.root, file.path), file) for file in files]
 
 
-def _tagged_objects(files: Sequence[SourceFile], login: Login | None) -> list[SourceFile]:
+def _tagged_objects(
+    files: Sequence[SourceFile], login: StorageCredentials | None
+) -> list[SourceFile]:
     if not files:
         return []
     with ThreadPoolExecutor(min(_THREADS, len(files)), "file-tags") as pool:
@@ -190,7 +201,7 @@ def _tagged_objects(files: Sequence[SourceFile], login: Login | None) -> list[So
             pool.shutdown(cancel_futures=True)
 
 
-def _tagged(file: SourceFile, login: Login | None) -> SourceFile:
+def _tagged(file: SourceFile, login: StorageCredentials | None) -> SourceFile:
     with reading(show_file(file.root, file.path)):
         if file.root == "":
             return with_tag(file, None, login)
@@ -213,7 +224,11 @@ def _version_at(fs: pafs.FileSystem, path: str) -> _Version | None:
         except FileNotFoundError:
             return None
     info = fs.get_file_info(path)
-    return None if info.type == pafs.FileType.NotFound else _Version(info.size or 0, info.mtime_ns or 0, "")
+    return (
+        None
+        if info.type == pafs.FileType.NotFound
+        else _Version(info.size or 0, info.mtime_ns or 0, "")
+    )
 
 
 def _local_version(path: str) -> _Version | None:
@@ -233,7 +248,11 @@ def _object_version(opened: pa.NativeFile) -> _Version:
     if generation := found.get("generation"):
         tag = f"generation {generation}"
     else:
-        named = {"ETag": found.get("etag"), "version": found.get("versionid"), "changed at": changed}
+        named = {
+            "ETag": found.get("etag"),
+            "version": found.get("versionid"),
+            "changed at": changed,
+        }
         tag = ", ".join(f"{name} {value}" for name, value in named.items() if value)
     return _Version(opened.size(), _nanoseconds(changed), tag)
 

@@ -7,9 +7,16 @@ __all__ = ["PORTS", "SETTINGS", "Address", "is_remote"]
 
 PORTS = {"ftp": 21, "ftps": 21, "sftp": 22}
 SETTINGS = (
-    "user", "password", "private_key_file", "private_key_password", "host_key", "timeout", "active", "sslmode",
+    "user",
+    "password",
+    "private_key_file",
+    "private_key_password",
+    "host_key",
+    "timeout",
+    "active",
+    "sslmode",
     "sslrootcert",
-)  # fmt: skip
+)
 """Names of settings in option `storageOptions`."""
 _TIMEOUT = 60.0
 _LONGEST = 86_400
@@ -43,10 +50,15 @@ class Address:
         if parts.username and "user" not in own:
             own["user"] = unquote(parts.username)
         made = cls(
-            parts.scheme, parts.hostname, parts.port or PORTS[parts.scheme], tuple(sorted(own.items()))
+            parts.scheme,
+            parts.hostname,
+            parts.port or PORTS[parts.scheme],
+            tuple(sorted(own.items())),
         )
         if not 0 < made.timeout <= _LONGEST:
-            raise ValueError(f"'timeout' in option 'storageOptions' is not between 0 and {_LONGEST} seconds")
+            raise ValueError(
+                f"'timeout' in option 'storageOptions' is not between 0 and {_LONGEST} seconds"
+            )
         if made.get("sslmode") not in (None, "verify-full", "require"):
             raise ValueError(
                 "'sslmode' in option 'storageOptions' is not verify-full, or require, which checks no certificate"
@@ -63,7 +75,9 @@ class Address:
         try:
             return _TIMEOUT if given is None else float(given)
         except ValueError:
-            raise ValueError("'timeout' in option 'storageOptions' is not a number of seconds") from None
+            raise ValueError(
+                "'timeout' in option 'storageOptions' is not a number of seconds"
+            ) from None
 
     @property
     def shown(self) -> str:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.base.types import Node, exp, sqlglot
 from spark_channel.connectors.sql.catalog import Table
-from spark_channel.connectors.sql.parser import Node, exp, sqlglot
-from spark_channel.connectors.stored import Stored
 from spark_channel.errors import ChannelError
 
 __all__ = ["stored_query", "stored_table"]
@@ -41,9 +41,13 @@ class Catalog(Protocol):
     def find_table(self, session: Any, text: str) -> Table | None: ...
 
 
-def stored_table(session: Asked, dialect: Catalog, schema: str, name: str, *, is_view: bool) -> Stored:
+def stored_table(
+    session: Asked, dialect: Catalog, schema: str, name: str, *, is_view: bool
+) -> Stored:
     """Where a table's or a view's rows are."""
-    return _Search(session, dialect).stored(lambda search: search.add(schema, name, is_view=is_view))
+    return _Search(session, dialect).stored(
+        lambda search: search.add(schema, name, is_view=is_view)
+    )
 
 
 def stored_query(session: Asked, dialect: Catalog, query: str) -> Stored:
@@ -107,7 +111,9 @@ class _Search:
         """The tables that a query, or the definition of a view, names."""
         try:
             trees = [
-                tree for tree in sqlglot.parse(query, read=self._dialect.sql or None) if tree is not None
+                tree
+                for tree in sqlglot.parse(query, read=self._dialect.sql or None)
+                if tree is not None
             ]
         except sqlglot.errors.SqlglotError:
             self._complete = False
@@ -122,7 +128,9 @@ class _Search:
         if not isinstance(name, exp.Identifier):
             self._complete = False  # a function that returns rows
             return
-        text = ".".join(each.sql(self._dialect.sql or None) for each in (schema, name) if each is not None)
+        text = ".".join(
+            each.sql(self._dialect.sql or None) for each in (schema, name) if each is not None
+        )
         table = self._dialect.find_table(self._session, text)
         if table is not None:
             self.add(table.schema, table.name, is_view=table.is_view)
@@ -146,7 +154,9 @@ def _postgres(session: Asked) -> Iterator[str]:
     """The cluster's number, which a standby shares; and for a role that may not ask, when the server was started."""
     may = "has_function_privilege(to_regprocedure('pg_catalog.pg_control_system()'), 'EXECUTE')"
     if session.rows(f"SELECT 1 WHERE {may}"):
-        ((number,),) = session.rows("SELECT system_identifier::text FROM pg_catalog.pg_control_system()")
+        ((number,),) = session.rows(
+            "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
+        )
         yield f"cluster {number}"
     started = "extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text"
     ((at, port),) = session.rows(f"SELECT {started}, pg_catalog.current_setting('port')")

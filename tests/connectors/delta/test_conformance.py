@@ -32,7 +32,9 @@ def test_a_partitioned_table(tmp_path: Path) -> None:
     assert DeltaTable(str(tmp_path / "t")).metadata().partition_columns == ["day"]
     reader_conformance(partial(reader_of, tmp_path / "t"), expected=table)
     some = table.filter(pc.equal(table["day"], "2024-01-02"))
-    reader_conformance(partial(reader_of, tmp_path / "t", where="day = '2024-01-02'"), expected=some)
+    reader_conformance(
+        partial(reader_of, tmp_path / "t", where="day = '2024-01-02'"), expected=some
+    )
 
 
 def test_an_empty_table(tmp_path: Path) -> None:

@@ -13,16 +13,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.connectors import WriteContext, load_reader, load_writer
-from spark_channel.connectors.files.paths import locate
+from spark_channel.connectors.files.filesystem import locate
 from spark_channel.connectors.files.uris import Uri
 from spark_channel.errors import OptionError, UnsupportedError
 from tests.connectors.files.helpers import numbers, read, write
 from tests.servers.stores import STORES, object_server
 
 ODD = (
-    "#2", "?2", "%232", "%2F2", "%412", "+2", ";2", "@2", ":2", "&=2", " 2", " ", "*2", "[1]2", "{a,b}2", "~2", "\\2",
-    "é2", "-2",
-)  # fmt: skip
+    "#2",
+    "?2",
+    "%232",
+    "%2F2",
+    "%412",
+    "+2",
+    ";2",
+    "@2",
+    ":2",
+    "&=2",
+    " 2",
+    " ",
+    "*2",
+    "[1]2",
+    "{a,b}2",
+    "~2",
+    "\\2",
+    "é2",
+    "-2",
+)
 REFUSED = {"hdfs": (":2",), "s3": ("?2",), "gcs": ("?2",), "azure": ("?2", "\\2")}
 SERVERS = ("ftp", "sftp")
 
@@ -48,7 +65,10 @@ def _place(kind: str, folder: Path) -> Iterator[tuple[Spelled, dict[str, str]]]:
                 port = held.enter_context(ftp_server(folder))
             else:
                 port, login["host_key"] = held.enter_context(sftp_server(folder))
-            yield lambda name: f"{kind}://127.0.0.1:{port}/{name}", {"storageOptions": json.dumps(login)}
+            yield (
+                lambda name: f"{kind}://127.0.0.1:{port}/{name}",
+                {"storageOptions": json.dumps(login)},
+            )
         else:
             server = held.enter_context(object_server(kind))
             patch = held.enter_context(pytest.MonkeyPatch.context())
@@ -103,7 +123,9 @@ def test_the_disk_has_the_names_as_they_were_given(tmp_path: Path) -> None:
     for number, end in enumerate(ODD):
         write("parquet", f"{tmp_path}/x{end}", numbers(number))
         write("parquet", f"{tmp_path.as_uri()}/y{quote(end)}", numbers(number))
-    assert {path.name for path in tmp_path.iterdir()} == {f"{first}{end}" for first in "xy" for end in ODD}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{first}{end}" for first in "xy" for end in ODD
+    }
 
 
 def test_the_whole_log_is_read_of_a_folder_whose_name_is_a_pattern(tmp_path: Path) -> None:
@@ -117,7 +139,9 @@ def test_the_whole_log_is_read_of_a_folder_whose_name_is_a_pattern(tmp_path: Pat
     assert sorted(read("parquet", tmp_path / "a[!/]b").column("n").to_pylist()) == [2, 3]
 
 
-NAME = st.text(st.characters(exclude_characters="/", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=8)
+NAME = st.text(
+    st.characters(exclude_characters="/", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=8
+)
 SCHEMES = st.sampled_from(["s3", "gs", "abfs", "abfss", "hdfs", "viewfs", "sftp", "ftp", "ftps"])
 
 
@@ -250,7 +274,7 @@ def test_a_database_file_has_such_a_name(scheme: str, tmp_path: Path) -> None:
 )
 def test_iceberg_is_given_no_location_that_it_would_cut_off(place: str) -> None:
     pytest.importorskip("pyiceberg")
-    from spark_channel.connectors.iceberg.file_io import ArrowFileIO
+    from spark_channel.connectors.iceberg.table import ArrowFileIO
 
     with pytest.raises(UnsupportedError, match="where pyiceberg would cut it off"):
         ArrowFileIO({}).new_input(place)

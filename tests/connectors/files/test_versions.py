@@ -22,8 +22,8 @@ import pyarrow.parquet
 import pytest
 
 from spark_channel.connectors import load_reader
-from spark_channel.connectors.feed import FeedLimit, FeedOptions
-from spark_channel.connectors.files.paths import locate
+from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
+from spark_channel.connectors.files.filesystem import locate
 from spark_channel.connectors.files.reader import FilesReader
 from spark_channel.connectors.files.store import store_of
 from spark_channel.errors import SourceError
@@ -100,9 +100,14 @@ def _served(folder: Path, uri: str, **settings: str) -> Place:
         os.utime(folder / "new", (at := next(time), at))
         (folder / "new").rename(folder / "x")
 
-    login = ", ".join(f'"{k}": "{v}"' for k, v in {"user": USER, "password": PASSWORD, **settings}.items())
+    login = ", ".join(
+        f'"{k}": "{v}"' for k, v in {"user": USER, "password": PASSWORD, **settings}.items()
+    )
     return Place(
-        uri, {"storageOptions": f"{{{login}}}"}, put, r"changed at 2023-11-14T22:13:20.*now: .*T22:13:21"
+        uri,
+        {"storageOptions": f"{{{login}}}"},
+        put,
+        r"changed at 2023-11-14T22:13:20.*now: .*T22:13:21",
     )
 
 
@@ -150,7 +155,10 @@ def place(
 def _in_bucket(found: Bucket) -> Place:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     return Place(
-        found.uri("a/x"), {}, lambda data: found.put("a/x", data, at), r'ETag "\w+".*now: .*ETag "\w+"'
+        found.uri("a/x"),
+        {},
+        lambda data: found.put("a/x", data, at),
+        r'ETag "\w+".*now: .*ETag "\w+"',
     )
 
 
@@ -195,10 +203,14 @@ def test_no_read_returns_rows_of_two_versions(place: Place, form: str) -> None:
     batches = reader.read(splits[-1])
     next(batches)
     place.put(second)
-    with pytest.raises(SourceError, match=f"x {CHANGED} .*{place.shows_identity}.*load\\(\\) it again"):
+    with pytest.raises(
+        SourceError, match=f"x {CHANGED} .*{place.shows_identity}.*load\\(\\) it again"
+    ):
         list(batches)
     for split in splits:  # another attempt, or the splits of other tasks
-        with pytest.raises(SourceError, match=f"x {CHANGED} .*{place.shows_identity}.*load\\(\\) it again"):
+        with pytest.raises(
+            SourceError, match=f"x {CHANGED} .*{place.shows_identity}.*load\\(\\) it again"
+        ):
             list(reader.read(split))
     assert sorted(read_all(place.reader(form)).column("n").to_pylist()) == numbers_in(3)
 
@@ -231,7 +243,9 @@ def test_a_compressed_object_is_read_as_one_version(objects: Bucket) -> None:
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_the_splits_are_of_the_version_that_the_columns_came_from(objects: Bucket, form: str) -> None:
+def test_the_splits_are_of_the_version_that_the_columns_came_from(
+    objects: Bucket, form: str
+) -> None:
     objects.put("x", made(form, 2), AT)
     reader = reader_of(form, objects.uri("x"))
     reader.schema()
@@ -239,7 +253,9 @@ def test_the_splits_are_of_the_version_that_the_columns_came_from(objects: Bucke
     with pytest.raises(SourceError, match=CHANGED):
         reader.split(4)
     # It lists again, as a later read does.
-    assert sorted(n for split in reader.split(4) for n in numbers_of(reader.read(split))) == numbers_in(3)
+    assert sorted(
+        n for split in reader.split(4) for n in numbers_of(reader.read(split))
+    ) == numbers_in(3)
 
 
 @pytest.mark.parametrize("where", ["local", "bucket"])

@@ -11,7 +11,7 @@ import pytest
 from spark_channel.connectors import load_reader
 from spark_channel.errors import OptionError, SourceError, UnsupportedError
 from spark_channel.local import LocalEngine
-from spark_channel.planning import Endpoint, EndpointPart, Target, TransferSpec
+from spark_channel.planning import Endpoint, EndpointOverrides, Target, TransferSpec
 from spark_channel.progress import TransferReport
 from spark_channel.transfers.run import carry_out
 from tests.connectors.sql.places import Place, open_place
@@ -69,7 +69,10 @@ TWICE = list(range(2 * ROWS))
 def test_a_table_is_appended_to_itself(
     engine: LocalEngine, place: Place, splits: int, limit: int | None
 ) -> None:
-    source, more = end(place, **shifted(place)), {"splits_per_channel": splits, "rows_per_second": limit}
+    source, more = (
+        end(place, **shifted(place)),
+        {"splits_per_channel": splits, "rows_per_second": limit},
+    )
     says = "'commit' to job" if place.kind in _BY_TASK else "commit"
     with pytest.raises(OptionError, match=says):
         copy(engine, source, end(place, commit="task"), **more)
@@ -80,7 +83,9 @@ def test_a_table_is_appended_to_itself(
 
 @pytest.mark.parametrize("limit", [None, 100_000])
 @pytest.mark.parametrize("place", _KINDS, indirect=True)
-def test_a_table_without_a_key_is_doubled(engine: LocalEngine, place: Place, limit: int | None) -> None:
+def test_a_table_without_a_key_is_doubled(
+    engine: LocalEngine, place: Place, limit: int | None
+) -> None:
     """By what it is cut by itself: pages, row numbers, ranges of a column with NULLs."""
     place.create("bare", {"id": "int"}, [(n if n % 10 else None,) for n in range(ROWS)])
     before = place.read("bare")["id"].to_pylist()
@@ -89,7 +94,11 @@ def test_a_table_without_a_key_is_doubled(engine: LocalEngine, place: Place, lim
         if place.kind == "duckdb" and not cut:
             continue  # the claim is written into the file, and moves its rows: see the next test
         copy(
-            engine, end(place, "bare", **cut), end(place, "bare"), splits_per_channel=5, rows_per_second=limit
+            engine,
+            end(place, "bare", **cut),
+            end(place, "bare"),
+            splits_per_channel=5,
+            rows_per_second=limit,
         )
         after = place.read("bare")["id"].to_pylist()
         assert sorted(after, key=str) == sorted(2 * before, key=str)
@@ -97,7 +106,9 @@ def test_a_table_without_a_key_is_doubled(engine: LocalEngine, place: Place, lim
 
 
 @pytest.mark.parametrize("place", ["duckdb"], indirect=True)
-def test_row_numbers_of_a_file_that_is_written_are_refused(engine: LocalEngine, place: Place) -> None:
+def test_row_numbers_of_a_file_that_is_written_are_refused(
+    engine: LocalEngine, place: Place
+) -> None:
     with pytest.raises(SourceError, match="name a 'partitionColumn'"):
         copy(engine, end(place), end(place), save_mode="overwrite")
     assert ids(place) == ONCE
@@ -113,7 +124,9 @@ def test_a_table_is_overwritten_by_what_is_read_of_it(engine: LocalEngine, place
     assert ids(place) == ONCE[100:]
 
 
-@pytest.mark.parametrize("place", [kind for kind in _BY_TASK if not kind.startswith("adbc")], indirect=True)
+@pytest.mark.parametrize(
+    "place", [kind for kind in _BY_TASK if not kind.startswith("adbc")], indirect=True
+)
 def test_a_script_before_the_rows_takes_none_of_them(engine: LocalEngine, place: Place) -> None:
     script = {"preSql": f"DELETE FROM {place.quoted('t')} WHERE {place.quoted('v')} >= 10"}
     source = end(place, **shifted(place))
@@ -146,7 +159,9 @@ def test_rows_are_written_by_key_into_the_table_they_come_from(
         copy(engine, source, end(place, **by_key, commit="task"), splits_per_channel=5)
     copy(engine, source, end(place, **by_key), splits_per_channel=5)
     found = place.read("t", columns="id,v").to_pylist()
-    changed = {n: n - 100 if n >= (100 if mode == "upsert" else ROWS) else n for n in range(ROWS + 100)}
+    changed = {
+        n: n - 100 if n >= (100 if mode == "upsert" else ROWS) else n for n in range(ROWS + 100)
+    }
     assert {row["id"]: row["v"] for row in found} == changed
     assert len(found) == ROWS + 100
 
@@ -174,7 +189,9 @@ def test_a_table_of_the_same_name_is_another_one(engine: LocalEngine, tmp_path: 
 
 
 @pytest.mark.parametrize("place", ["postgresql"], indirect=True)
-def test_a_role_that_may_not_ask_for_the_cluster_finds_it(engine: LocalEngine, place: Place) -> None:
+def test_a_role_that_may_not_ask_for_the_cluster_finds_it(
+    engine: LocalEngine, place: Place
+) -> None:
     schema = str(place.options["currentschema"])
     asks = "FUNCTION pg_catalog.pg_control_system()"
     place.run(
@@ -231,14 +248,19 @@ def other_spellings(place: Place, directory: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("place", ["sqlite", "postgresql", "mysql"], indirect=True)
-def test_another_spelling_is_the_same_table(engine: LocalEngine, place: Place, tmp_path: Path) -> None:
+def test_another_spelling_is_the_same_table(
+    engine: LocalEngine, place: Place, tmp_path: Path
+) -> None:
     (tmp_path / "x").mkdir()
     for name, spelled in other_spellings(place, tmp_path).items():
         target = end(place)
         options = {**target.options, **spelled}
         if "url" in spelled:
             options.pop("path", None)
-        for source, written in ((end(place), options), (Endpoint(target.name, options), target.options)):
+        for source, written in (
+            (end(place), options),
+            (Endpoint(target.name, options), target.options),
+        ):
             with pytest.raises(OptionError, match="'commit' to job"):
                 copy(engine, source, Endpoint(target.name, {**written, "commit": "task"}))
         assert ids(place) == ONCE, name
@@ -247,7 +269,9 @@ def test_another_spelling_is_the_same_table(engine: LocalEngine, place: Place, t
 def test_another_connector_reaches_the_same_table(engine: LocalEngine, tmp_path: Path) -> None:
     with open_place(None, "sqlite", tmp_path) as place:  # type: ignore[arg-type]
         place.create("t", {"id": "int", "v": "int"}, [(1, 1)])
-        adbc = Endpoint("adbc", {"driver": "sqlite", "uri": f"file:{place.options['path']}", "dbtable": "T"})
+        adbc = Endpoint(
+            "adbc", {"driver": "sqlite", "uri": f"file:{place.options['path']}", "dbtable": "T"}
+        )
         for source, target in ((end(place), adbc), (adbc, end(place))):
             with pytest.raises(OptionError, match="'commit' to job"):
                 copy(engine, source, Endpoint(target.name, {**target.options, "commit": "task"}))
@@ -266,7 +290,9 @@ def test_partitions_and_children_are_their_parents(engine: LocalEngine, place: P
         with pytest.raises(OptionError, match="'commit' to job"):
             copy(engine, end(place, source), end(place, target, commit="task"))
     text = f"SELECT id + 100 AS id, v FROM {place.options['currentschema']}.p1"
-    assert copy(engine, end(place, query=text), end(place, "p2")).commit == "task"  # siblings share no row
+    assert (
+        copy(engine, end(place, query=text), end(place, "p2")).commit == "task"
+    )  # siblings share no row
     assert ids(place, "p") == sorted([*range(200), *range(100, 200)])
 
 
@@ -280,7 +306,9 @@ def test_what_cannot_be_looked_into_is_staged(engine: LocalEngine, place: Place)
     assert copy(engine, source, end(place), splits_per_channel=5).commit == "job"
     assert ids(place) == TWICE
     place.create("other", {"id": "int", "v": "int"}, [])
-    assert copy(engine, source, end(place, "other", commit="task")).commit == "task"  # the user knows
+    assert (
+        copy(engine, source, end(place, "other", commit="task")).commit == "task"
+    )  # the user knows
 
 
 @pytest.mark.parametrize("place", ["sqlite", "postgresql"], indirect=True)
@@ -288,20 +316,29 @@ def test_one_of_several_sources_or_targets_is_enough(engine: LocalEngine, place:
     for name in ("other", "third"):
         place.create(name, {"id": "int", "v": "int"}, [])
     one = end(place)
-    parts = (EndpointPart({"dbtable": "t"}), EndpointPart({"dbtable": "other"}))
+    parts = (EndpointOverrides({"dbtable": "t"}), EndpointOverrides({"dbtable": "other"}))
     both = Endpoint(one.name, one.options, parts=parts)
     for target in ("t", "other"):
         with pytest.raises(OptionError, match="'commit' to job"):
             copy(engine, both, end(place, target, commit="task"))
     source = end(place, **shifted(place))
-    report = copy(engine, source, end(place, "other"), targets=(Target(end(place, "other")), Target(one)))
+    report = copy(
+        engine, source, end(place, "other"), targets=(Target(end(place, "other")), Target(one))
+    )
     assert [each.commit for each in report.targets] == ["task", "job"]
     assert (ids(place), ids(place, "other")) == (TWICE, TWICE[ROWS:])
     swapped = Endpoint(
-        one.name, one.options, parts=(EndpointPart({"dbtable": "other"}), EndpointPart({"dbtable": "third"}))
+        one.name,
+        one.options,
+        parts=(EndpointOverrides({"dbtable": "other"}), EndpointOverrides({"dbtable": "third"})),
     )
-    assert copy(engine, both, swapped).commit == "job"  # 1:1, and the second reads what the first writes
-    assert (ids(place, "other"), ids(place, "third")) == (sorted([*TWICE, *TWICE[ROWS:]]), TWICE[ROWS:])
+    assert (
+        copy(engine, both, swapped).commit == "job"
+    )  # 1:1, and the second reads what the first writes
+    assert (ids(place, "other"), ids(place, "third")) == (
+        sorted([*TWICE, *TWICE[ROWS:]]),
+        TWICE[ROWS:],
+    )
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
@@ -341,11 +378,19 @@ def test_a_folder_that_contains_the_target_is_read_as_it_was(
 ) -> None:
     inner = tmp_path / "all" / "inner"
     copy(
-        engine, Endpoint("generator", {"rows": "500"}), Endpoint("parquet", {"path": str(inner)}), channels=4
+        engine,
+        Endpoint("generator", {"rows": "500"}),
+        Endpoint("parquet", {"path": str(inner)}),
+        channels=4,
     )
     outer = Endpoint("parquet", {"path": str(tmp_path / "all")})
     for rows in (1000, 2000):
-        copy(engine, outer, Endpoint("parquet", {"path": str(inner), "commit": commit}), splits_per_channel=5)
+        copy(
+            engine,
+            outer,
+            Endpoint("parquet", {"path": str(inner), "commit": commit}),
+            splits_per_channel=5,
+        )
         assert len(lines(inner, "parquet")) == rows
 
 
@@ -386,7 +431,9 @@ def _clickhouse() -> Iterator[tuple[Endpoint, Endpoint]]:
 
 
 @pytest.mark.parametrize("ends", [_mongodb, _elasticsearch, _clickhouse])
-def test_a_target_that_stages_nothing_is_not_written_by_its_source(engine: LocalEngine, ends: Any) -> None:
+def test_a_target_that_stages_nothing_is_not_written_by_its_source(
+    engine: LocalEngine, ends: Any
+) -> None:
     with ends() as (source, other):
         target = Endpoint(source.name, {k: v for k, v in source.options.items() if k != "schema"})
         for mode in ("append", "overwrite"):

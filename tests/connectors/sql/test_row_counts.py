@@ -42,7 +42,9 @@ def on(*kinds: str) -> pytest.MarkDecorator:
 def make(place: Place, *, event: str = "INSERT") -> None:
     place.run("CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(20))")
     place.run(
-        (PG_TRIGGER if place.database == "postgresql" else SQLITE_TRIGGER).format(event=event, schema="")
+        (PG_TRIGGER if place.database == "postgresql" else SQLITE_TRIGGER).format(
+            event=event, schema=""
+        )
     )
 
 
@@ -83,13 +85,13 @@ def write(
 
 
 def hand_over(task: Any, rows: pa.Table, refused: list[tuple[dict[str, Any], str]] | None) -> None:
-    from spark_channel.connectors.sieve import sift
+    from spark_channel.connectors.base.contract import bisect_refused
 
     for batch in rows.to_batches():
         if refused is None:
             task.write(batch)
         else:
-            sift(batch, task.write, task.refused)
+            bisect_refused(batch, task.write, task.refused)
 
 
 @contextmanager
@@ -232,7 +234,9 @@ def test_a_trigger_may_put_rows_into_tables_that_inherit(
 
 @on("mysql")
 def test_insert_ignore_leaves_out_keys_and_nothing_else(place: Place) -> None:
-    place.run("CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(20) CHECK (v <> 'skip')) ENGINE=InnoDB")
+    place.run(
+        "CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(20) CHECK (v <> 'skip')) ENGINE=InnoDB"
+    )
     place.run("INSERT INTO t VALUES (1, 'old')")
     for commit in ("job", "task"):
         with refuses("INSERT IGNORE left out rows"):
@@ -245,9 +249,15 @@ def test_insert_ignore_leaves_out_keys_and_nothing_else(place: Place) -> None:
 @on("mysql", "duckdb")
 @pytest.mark.parametrize("mode", ["insert", "upsert", "skipExisting"])
 @pytest.mark.parametrize("limit", [{}, {"rowsPerSecond": "1M"}], ids=["unlimited", "limited"])
-def test_rows_that_are_stored_are_counted_as_such(place: Place, mode: str, limit: dict[str, Any]) -> None:
+def test_rows_that_are_stored_are_counted_as_such(
+    place: Place, mode: str, limit: dict[str, Any]
+) -> None:
     place.run("CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(20))")
-    more: dict[str, Any] = {"writeMode": mode, **limit, **({"keyColumns": "id"} if mode != "insert" else {})}
+    more: dict[str, Any] = {
+        "writeMode": mode,
+        **limit,
+        **({"keyColumns": "id"} if mode != "insert" else {}),
+    }
     commits: tuple[CommitMode, ...] = ("job",) if place.kind == "duckdb" else ("job", "task")
     for commit in commits:
         assert write(place, commit, **more) == place.read().num_rows == 3
