@@ -11,8 +11,12 @@ import adbc_driver_manager.dbapi
 import pyarrow as pa
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
 
-from spark_channel.connectors.postgresql.settings import for_transaction, refused_by_pooler
 from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
+from spark_channel.connectors.sql.postgresql_pooler import (
+    for_transaction,
+    is_pooler,
+    refused_by_pooler,
+)
 from spark_channel.connectors.sql.session import BatchSize, BoundSession, session_script
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.errors import ChannelError, OptionError, TargetError
@@ -363,10 +367,6 @@ class AdbcSession(BoundSession):
         self._run_each()
 
     def _refuse_pooler(self, options: DriverOptions, statement: str) -> None:
-        try:
-            from spark_channel.connectors.postgresql.pooler import is_pooler
-        except ImportError:
-            return  # without psycopg it cannot be told
         login = {
             name: value
             for name, value in options.database().items()
@@ -375,8 +375,11 @@ class AdbcSession(BoundSession):
         uri = options.database().get("uri", "")
         if "username" in login:
             login["user"] = login.pop("username")
-        with self.explained():
-            is_shared = is_pooler(uri, **login)
+        try:
+            with self.explained():
+                is_shared = is_pooler(uri, **login)
+        except ImportError:
+            return  # without psycopg it cannot be told
         if is_shared:
             raise self._failure(refused_by_pooler(self.place, statement, "uri"))
 

@@ -4,7 +4,7 @@ from spark_channel.connectors.adbc.dialect import AdbcDialect
 from spark_channel.connectors.adbc.session import AdbcSession
 from spark_channel.connectors.sql.catalog import TargetTable
 from spark_channel.connectors.sql.publish import Merge
-from spark_channel.connectors.sqlite.skips import has_triggers, insert_words
+from spark_channel.connectors.sql.sqlite_conflicts import has_triggers, insert_words
 
 __all__ = ["AdbcMerge", "affected", "insert_into", "may_skip"]
 

@@ -32,10 +32,10 @@ from spark_channel.connectors.postgresql.copy import (
 from spark_channel.connectors.postgresql.copy_address import connect_arguments
 from spark_channel.connectors.postgresql.failures import explain, is_ended, is_gone, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresOptions
-from spark_channel.connectors.postgresql.pooler import is_pooler
-from spark_channel.connectors.postgresql.settings import Settings, refused_by_pooler
+from spark_channel.connectors.postgresql.settings import Settings
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.dialect import marked
+from spark_channel.connectors.sql.postgresql_pooler import is_pooler, refused_by_pooler
 from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import BatchSize, DriverSession, committed
 from spark_channel.connectors.sql.statements import Node, identifier

@@ -4,18 +4,17 @@ Each is set for one transaction. What is set for a session stays in it, and behi
 transaction of that session is another client's.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from sqlglot import exp
-
+from spark_channel.connectors.base.types import exp
 from spark_channel.connectors.postgresql.options import PostgresOptions
+from spark_channel.connectors.sql.postgresql_pooler import for_transaction
 from spark_channel.connectors.sql.session import session_script
 from spark_channel.connectors.sql.statements import Node
 
-__all__ = ["VALUES", "Settings", "for_transaction", "refused_by_pooler"]
+__all__ = ["VALUES", "Settings"]
 
 VALUES: Mapping[str, str] = {
     "DateStyle": "ISO",
@@ -25,17 +24,6 @@ VALUES: Mapping[str, str] = {
     "standard_conforming_strings": "on",
 }
 """What the text of a value depends on, as rows are read and as conditions and keys are sent."""
-
-_SPACE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)"
-_SET = re.compile(
-    rf"{_SPACE}*SET{_SPACE}+(?:LOCAL{_SPACE}+|SESSION{_SPACE}+(?!AUTHORIZATION\b|CHARACTERISTICS\b))?(?P<rest>.*)",
-    re.IGNORECASE | re.DOTALL,
-)
-_OF_A_SESSION = re.compile(
-    r"(?:SESSION\s+CHARACTERISTICS|TRANSACTION|CONSTRAINTS|default_transaction_\w+|idle_session_timeout)\b",
-    re.IGNORECASE,
-)
-"""What SET LOCAL does nothing with, or another thing than SET."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +70,6 @@ class Settings:
             ),
             chosen=bool(given or zone or options.current_schema is not None),
         )
-
-
-def for_transaction(statement: str) -> str | None:
-    """A user's SET, for one transaction; None = another statement, or a setting that transactions do not have."""
-    found = _SET.fullmatch(statement)
-    if found is None or _OF_A_SESSION.match(found["rest"]):
-        return None
-    return f"SET LOCAL {found['rest']}"
-
-
-def refused_by_pooler(place: str, statement: str, option: str) -> str:
-    """What is said of a statement of `sessionInitStatement` that only a session can keep; `option` names the server."""
-    return (
-        f"{place} is a connection pooler (such as PgBouncer), and option 'sessionInitStatement' holds "
-        f"{statement[:200]!r}, whose effect would stay in a session that other applications get next. Use SET for a "
-        f"setting, which then holds for a transaction, or ALTER ROLE ... SET, or name the server itself in {option!r}"
-    )
 
 
 def _set_config(values: Mapping[str, str], *, local: bool) -> str:

@@ -17,6 +17,7 @@ from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.file_database import FileTask, FileWriter
 from spark_channel.connectors.sql.publish import PLACE, Merge
 from spark_channel.connectors.sql.row_counts import hold_stored
+from spark_channel.connectors.sql.sqlite_conflicts import has_triggers, insert_words
 from spark_channel.connectors.sql.statements import is_plain_name, parsed_name
 from spark_channel.connectors.sql.writer import WriteTarget
 from spark_channel.connectors.sqlite.dialect import SqliteWriteDialect
@@ -27,7 +28,6 @@ from spark_channel.connectors.sqlite.session import (
     refuses_data,
     session_statements,
 )
-from spark_channel.connectors.sqlite.skips import has_triggers, insert_words
 from spark_channel.connectors.sqlite.types import encode
 from spark_channel.errors import BatchRefusedError, OptionError, TargetError
 from spark_channel.options import WriteOptions

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spark_channel.connectors.sqlite.dialect import SqliteDialect
+from spark_channel.connectors.base.types import exp
 
 __all__ = ["has_triggers", "insert_words"]
 
@@ -29,7 +29,7 @@ def insert_words(run: Run, table: str) -> str:
 
 def _statements(run: Run, table: str, kind: str) -> Sequence[tuple[Any, ...]]:
     """The statements that made the table, or its triggers."""
-    name = SqliteDialect().literal(table, None)
+    name = exp.Literal.string(table).sql("sqlite")
     return run(
         f"SELECT sql FROM main.sqlite_master WHERE type = '{kind}' AND lower(tbl_name) = lower({name})"  # noqa: S608
     )
