@@ -245,7 +245,7 @@ class ArrowFileIO(PyArrowFileIO):
         Raises:
             UnsupportedError: a uri with a character at which Iceberg's libraries cut it off: another table's folder.
         """
-        if "://" in location and (strange := re.search(r"[?#\x00-\x20\x7f]", location)):
+        if "://" in location and (strange := re.search(r"[?#\t\r\n]", location)):
             raise UnsupportedError(
                 f"the location {location} holds {strange[0]!r}, where pyiceberg would cut it off, and use another "
                 "folder; give the table another location or name"

@@ -116,13 +116,6 @@ class FileUrl:
                 "file with option 'path'",
                 option="url",
             )
-        if text.startswith("file:") and (strange := re.search("[%#]", text)):
-            raise OptionError(
-                f"option 'url' holds {strange[0]!r} after file:, where it is not a character of the name for "
-                f"{self.label}; leave out file:, and write the name as it is: {self.takes}",
-                option="url",
-                takes=self.takes,
-            )
         text = text.removeprefix("file:")
         text, mark, parameters = self._split(text)
         if mark:
