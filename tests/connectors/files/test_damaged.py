@@ -21,6 +21,8 @@ from spark_channel.errors import SchemaError, SourceError
 from tests.connectors.files.helpers import read, read_all, reader_of
 
 BOM = b"\xef\xbb\xbf"
+Case = tuple[str, Path, str | None, dict[str, str]]
+"""(format, file, its one column of int64, options)."""
 
 CHILD = """
 import base64, json, logging, sys
@@ -41,8 +43,8 @@ for line in sys.stdin:
 """
 
 
-def read_in_child(cases: list[tuple[str, Path, str | None, dict[str, str]]]) -> list[Any]:
-    """For each (format, file, its one column of int64, options): the rows, or the text of the error."""
+def read_in_child(cases: list[Case]) -> list[Any]:
+    """The rows of each case, or the text of its error."""
     lines = "\n".join(json.dumps([form, str(path), column, options]) for form, path, column, options in cases)
     done = subprocess.run(
         [sys.executable, "-c", CHILD],
@@ -100,7 +102,8 @@ def judged(data: bytes) -> tuple[list[int | None], int | None]:
 
 
 def test_json_lines_that_are_no_objects_are_the_same_in_splits_of_any_size(tmp_path: Path) -> None:
-    cases, expected = [], []
+    cases: list[Case] = []
+    expected: list[tuple[bytes, list[dict[str, int | None]] | None, int | None]] = []
     for number, data in enumerate(json_files()):
         path = tmp_path / f"{number}.json"
         path.write_bytes(data)
@@ -129,7 +132,7 @@ def test_a_json_file_without_an_object_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("opening", "end"), [("[", "]"), ('{"b":', "}")])
 def test_a_json_value_may_nest_deeply(tmp_path: Path, opening: str, end: str) -> None:
-    cases = []
+    cases: list[Case] = []
     for depth in (60, 1_200, 100_000):
         path = tmp_path / f"{depth}.json"
         path.write_text('{"a":1}\n{"a":' + opening * depth + "1" + end * depth + "}\n")
@@ -201,7 +204,7 @@ def test_an_encrypted_column_is_named_and_the_others_are_read(tmp_path: Path) ->
     nested = write_encrypted(tmp_path / "nested.parquet", table, "n.p", plaintext_footer=True)
     footer = write_encrypted(tmp_path / "footer.parquet", table, "a")
     first: dict[str, str] = {"columns": "b"}
-    cases: list[tuple[str, Path, str | None, dict[str, str]]] = [
+    cases: list[Case] = [
         ("parquet", path, None, options)
         for path in (flat, nested)
         for options in (
@@ -275,7 +278,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path, form: str, where: st
     assert read(form, path, columns="good").num_rows == len(values)
     if form == "parquet" and where == "column":
         with pytest.raises(duckdb.Error, match=r"(?i)utf"):
-            duckdb.sql(f"SELECT bad FROM '{path}'").fetchall()
+            duckdb.execute(f"SELECT bad FROM '{path}'").fetchall()
     if where in ("column", "cut"):
         given = pa.schema([("bad", pa.binary())])
         found = read_all(reader_of(form, path).with_schema(given)).column("bad")
@@ -299,7 +302,7 @@ def test_arrow_files_with_wrong_offsets(tmp_path: Path) -> None:
         "list": wrong,
         "entry": pa.DictionaryArray.from_arrays(pa.array([0, 5], pa.int32()), ["x"], safe=False),
     }
-    cases = []
+    cases: list[Case] = []
     for name, values in columns.items():
         path = tmp_path / f"{name}.arrow"
         write_arrow(path, pa.Table.from_arrays([values], [name]))
@@ -334,7 +337,7 @@ def test_cut_files_are_refused(tmp_path: Path, form: str) -> None:
     whole = tmp_path / f"whole.{form}"
     WRITERS[form](whole, pa.table({"a": list(range(100)), "b": ["x" * n for n in range(100)]}))
     data = whole.read_bytes()
-    cases = []
+    cases: list[Case] = []
     for size in sorted({*range(16), *range(16, len(data), len(data) // 20), len(data) - 1}):
         path = tmp_path / f"{size}.{form}"
         path.write_bytes(data[:size])
