@@ -1,4 +1,4 @@
-"""Move data between systems with Spark without hurting either end.
+"""Copy data with Spark under a speed limit, all or nothing where the target allows it.
 
     spark_channel.register(spark)
     df = spark.read.format("channel").load("flights.csv")
@@ -14,12 +14,10 @@ from spark_channel import lazy
 if TYPE_CHECKING:
     from spark_channel.progress import TransferReport
     from spark_channel.service import SharedLimit
-    from spark_channel.spark.explain import explain
-    from spark_channel.spark.run import run
     from spark_channel.spark.session import last_report, register
-    from spark_channel.spark.source import ChannelDataSource
+    from spark_channel.spark.source import ChannelDataSource, explain
     from spark_channel.spark.throttle import throttle
-    from spark_channel.spark.transfer import transfer
+    from spark_channel.spark.transfer import run, transfer
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
 

@@ -5,10 +5,20 @@ State machines take a `Clock`, so that tests run them on `spark_channel.testing.
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "utc_now", "utc_text"]
+__all__ = [
+    "SYSTEM_CLOCK",
+    "Clock",
+    "SystemClock",
+    "connecting",
+    "seconds_connecting",
+    "utc_now",
+    "utc_text",
+]
 
 
 class Clock(Protocol):
@@ -55,3 +65,33 @@ def utc_now() -> datetime:
 def utc_text(at: datetime | None = None) -> str:
     """`at`, or the time now, as targets keep it: 2026-01-31T12:00:00Z. Such texts compare as their times do."""
     return (at or utc_now()).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+# Tells the code that times a step of this thread how much of it was spent connecting.
+
+
+class _Thread(threading.local):
+    seconds = 0.0
+    inside = False
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def connecting() -> Iterator[None]:
+    """The time that the block takes goes into a connection. One inside another counts once."""
+    if _thread.inside:
+        yield
+        return
+    _thread.inside, began = True, time.perf_counter()
+    try:
+        yield
+    finally:
+        _thread.seconds += time.perf_counter() - began
+        _thread.inside = False
+
+
+def seconds_connecting() -> float:
+    """What this thread has spent so, since it began."""
+    return _thread.seconds

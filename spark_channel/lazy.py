@@ -66,7 +66,9 @@ def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
 
         source = module.__loader__.get_source(package)  # type: ignore[union-attr] # of files and of zips
         if source is None:
-            raise ImportError(f"{package} is installed without its source, which says where its names are")
+            raise ImportError(
+                f"{package} is installed without its source, which says where its names are"
+            )
         return {
             name.name: statement.module
             for statement in ast.walk(ast.parse(source))

@@ -1,20 +1,30 @@
 """Values as text, without the logins that they may contain.
 
 What is secret is known by an option's type (`Secret`, `Url` in `spark_channel.options`). Here is how a url is
-shown, and what is shown of options whose types are not declared, such as those of a Spark format.
+shown, which of its texts are secret, how these are removed from a message, and what is shown of options whose types
+are not declared, such as those of a Spark format.
 """
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any
+from urllib.parse import quote, unquote, unquote_plus
 
 __all__ = [
     "MASK",
+    "hide",
+    "hide_in_error",
+    "is_clear",
     "is_plain_parameter",
     "is_secret_name",
     "mask_text",
     "mask_untyped",
     "mask_url",
+    "misplaced_secret",
+    "scheme_of",
+    "secrets_in",
     "without_login",
 ]
 
@@ -26,21 +36,111 @@ _SCHEME = re.compile(r"(?i)(?:jdbc:)?[a-z][a-z0-9+.\-]*:")
 _PARAMETERS = re.compile(r"[?;]|:(?=[A-Za-z_][\w.\-]*=)")
 _SECRET_NAME = re.compile(
     r"(?i)pass(word|wd|phrase|code)?$|passw|pwd|token|secret|credential|signature|auth|"
-    r"(access|account|api|private|shared|ssl)[._-]?key|^key$|keytab"
+    r"(access|account|api|private|shared|ssl)[._-]?key|^(key|sig)$|keytab"
 )
+_NAME = re.compile(r"[A-Za-z_][\w.\-]*")
+_NAMED = re.compile(
+    r"([A-Za-z_][\w.\-]*)\s*=\s*(.*?)(?=[;&\s]+[A-Za-z_][\w.\-]*\s*=|\Z)", re.DOTALL
+)
+"""A setting in a connection string, `host=h password=p` or `Server=h;Pwd=p`: its value ends at the next name."""
+_HOSTS = re.compile(
+    r"(?:\[[^\]]*\]|[^:\[\]@,]*)(?::[0-9]*)?(?:,(?:\[[^\]]*\]|[^:\[\]@,]*)(?::[0-9]*)?)*"
+)
+_NEXT_URL = re.compile(r",\s*(?=[A-Za-z][A-Za-z0-9+.\-]*://)")
+_SHORTEST = 4
+"""Characters of a piece of a secret that is looked for in a message: fewer occur in any text."""
+_MOST_CUTS = 64
+_COMMON = frozenset(
+    {
+        "clickhouse",
+        "database",
+        "host",
+        "http",
+        "https",
+        "jdbc",
+        "kafka",
+        "mariadb",
+        "mongodb",
+        "mysql",
+        "password",
+        "path",
+        "port",
+        "postgres",
+        "postgresql",
+        "redis",
+        "secret",
+        "server",
+        "sqlite",
+        "token",
+        "user",
+        "username",
+    }
+)
+"""Words of many messages. Hidden in each, they would say what the password is."""
 _NUMBER = re.compile(r"(?i)[0-9]{1,18}|true|false")
-_PLAIN_PARAMETERS = frozenset({
-    "applicationname", "application_name", "charset", "characterencoding", "currentschema", "database", "databasename",
-    "encoding", "encrypt", "region", "schema", "search_path", "servertimezone", "ssl", "sslmode", "targetservertype",
-    "timezone", "user", "username",
-})  # fmt: skip
-_PLAIN_OPTIONS = frozenset({
-    "batchsize", "columns", "compression", "createtablecolumntypes", "createtableoptions", "customschema", "database",
-    "dbtable", "driver", "encoding", "fetchsize", "format", "header", "isolationlevel", "lowerbound", "mode", "name",
-    "numpartitions", "partitioncolumn", "query", "reader", "schema", "sep", "delimiter", "sessioninitstatement",
-    "table", "upperbound", "user", "where", "writemode", "writer", "jobid", "commit",
-    "txnappid", "txnversion", "keycolumns",
-})  # fmt: skip
+_PLAIN_PARAMETERS = frozenset(
+    {
+        "applicationname",
+        "application_name",
+        "charset",
+        "characterencoding",
+        "currentschema",
+        "database",
+        "databasename",
+        "encoding",
+        "encrypt",
+        "region",
+        "schema",
+        "search_path",
+        "servertimezone",
+        "ssl",
+        "sslmode",
+        "targetservertype",
+        "timezone",
+        "user",
+        "username",
+    }
+)
+_PLAIN_OPTIONS = frozenset(
+    {
+        "batchsize",
+        "columns",
+        "compression",
+        "createtablecolumntypes",
+        "createtableoptions",
+        "customschema",
+        "database",
+        "dbtable",
+        "driver",
+        "encoding",
+        "fetchsize",
+        "format",
+        "header",
+        "isolationlevel",
+        "lowerbound",
+        "mode",
+        "name",
+        "numpartitions",
+        "partitioncolumn",
+        "query",
+        "reader",
+        "schema",
+        "sep",
+        "delimiter",
+        "sessioninitstatement",
+        "table",
+        "upperbound",
+        "user",
+        "where",
+        "writemode",
+        "writer",
+        "jobid",
+        "commit",
+        "txnappid",
+        "txnversion",
+        "keycolumns",
+    }
+)
 _PLACES = frozenset({"url", "uri", "path", "paths"})
 
 
@@ -60,6 +160,147 @@ def without_login(url: str) -> str:
     return scheme + _split_parameters(text[len(scheme) :])[0]
 
 
+def scheme_of(url: str) -> str:
+    """The scheme of `url` in lower case, without `jdbc:`; "" if it has none: it may begin with a login."""
+    match = _SCHEME.match(url.strip())
+    return "" if match is None else match.group(0).lower().removeprefix("jdbc:").rstrip(":")
+
+
+def is_clear(url: str, ends: str = "/?#") -> bool:
+    """Whether each reader of `url` finds the same login in it.
+
+    A login ends at the first of `ends`. An `@` after it may belong to a password that is not percent-encoded: then the
+    first half of the password is where host and port should be. In a query an `@` is part of a value, unless a login
+    comes before it.
+    """
+    return all(_is_clear(each, ends) for each in _NEXT_URL.split(url))
+
+
+def _is_clear(url: str, ends: str) -> bool:
+    _, mark, rest = url.partition("://")
+    at = rest.rfind("@")
+    end = min((place for char in ends if (place := rest.find(char)) >= 0), default=len(rest))
+    head = rest[:end]
+    if not mark or at < end or not head:
+        return True
+    if ":" in head and _HOSTS.fullmatch(head) is None:
+        return False
+    return "@" not in rest[end:].partition("?")[0]
+
+
+def misplaced_secret(url: str) -> str:
+    """The name of a secret parameter that follows a `;`, as in SQL Server's urls; "" if there is none."""
+    found = re.findall(r";\s*([A-Za-z_][\w.\-]*)\s*=", url.partition("?")[0])
+    return next((name for name in found if is_secret_name(name)), "")
+
+
+def secrets_in(value: str, is_plain: Callable[[str, str], bool] | None = None) -> Iterator[str]:
+    """The texts that must not be shown of a value which is not secret as a whole: a url, or a connection string."""
+    for each in _NEXT_URL.split(value):
+        if _WITH_SLASHES.match(each.strip()) or _ORACLE.match(each.strip()) or "@" in each:
+            yield from _secrets_in_url(each.strip(), is_plain or is_plain_parameter)
+        else:
+            yield from (found for name, found in _NAMED.findall(each) if is_secret_name(name))
+
+
+def _secrets_in_url(url: str, is_plain: Callable[[str, str], bool]) -> Iterator[str]:
+    scheme = _scheme(url)
+    rest = url[len(scheme) :]
+    user, _, password = rest.rpartition("@")[0].partition("/" if _ORACLE.fullmatch(scheme) else ":")
+    yield password
+    if not password and _is_http(scheme):
+        yield user
+    _, parameters = _split_parameters(rest)
+    if "@" in parameters:
+        yield parameters[1:].rpartition("@")[0]
+    hidden = ""
+    for piece in re.split(r"(?=[?;&])", parameters):
+        name, given, found = piece[1:].partition("=")
+        if given and not hidden and not is_plain(name, found):
+            hidden = found
+            yield found
+        elif hidden and not (given and is_plain(name, "")):
+            hidden += piece
+            yield hidden
+        else:
+            hidden = ""
+
+
+def hide(text: str, secrets: Iterable[str]) -> str:
+    """`text` with `***` for each secret, also as it is written in urls and JSON, and for parts of one.
+
+    A parser that takes a secret for something else cuts it at characters that separate the parts of a url, such as
+    `?`: each piece from cut to cut is hidden.
+    """
+    pieces = {piece for secret in secrets for form in _forms(secret) for piece in _pieces(form)}
+    for piece in sorted(
+        (each for each in pieces if each.lower() not in _COMMON), key=len, reverse=True
+    ):
+        text = text.replace(piece, MASK)
+    return text
+
+
+def hide_in_error(error: BaseException, secrets: Iterable[str]) -> None:
+    """Hide the secrets in `error` and in all that caused it. A cause whose text cannot be changed is dropped."""
+    known = list(secrets)
+    links = list(_chain(error))
+    for link in links:
+        _hide_here(link, known)
+    for link in links:
+        for name in ("__cause__", "__context__"):
+            cause = getattr(link, name)
+            if cause is not None and any(
+                hide(text, known) != text for text in (str(cause), repr(cause))
+            ):
+                setattr(link, name, None)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    left, seen = [error], set[int]()
+    while left:
+        link = left.pop()
+        if id(link) not in seen:
+            seen.add(id(link))
+            left += [each for each in (link.__cause__, link.__context__) if each is not None]
+            yield link
+
+
+def _hide_here(error: BaseException, secrets: list[str]) -> None:
+    error.args = tuple(
+        hide(each, secrets) if isinstance(each, str) else each for each in error.args
+    )
+    of_class = ("strerror", "filename", "filename2", "object", "doc")
+    for name in {*vars(error), *(name for name in of_class if hasattr(error, name))} - {"option"}:
+        value = getattr(error, name)
+        if isinstance(value, str) and (hidden := hide(value, secrets)) != value:
+            setattr(error, name, hidden)
+        elif name == "__notes__":
+            error.__notes__ = [hide(each, secrets) for each in error.__notes__]
+
+
+def _forms(secret: str) -> set[str]:
+    plain = {secret, unquote(secret), unquote_plus(secret)}
+    made = {
+        form
+        for each in plain
+        for form in (quote(each), quote(each, safe=""), json.dumps(each)[1:-1])
+    }
+    return plain | made | {repr(each)[1:-1] for each in plain}
+
+
+def _pieces(text: str) -> Iterator[str]:
+    cuts = sorted(
+        {place for match in re.finditer(r"[^\w.~\-]", text) for place in match.span()}
+        | {0, len(text)}
+    )
+    if len(cuts) > _MOST_CUTS:
+        yield text
+        yield from (text[start:end] for start, end in pairwise(cuts) if end - start >= _SHORTEST)
+        return
+    for number, start in enumerate(cuts):
+        yield from (text[start:end] for end in cuts[number + 1 :] if end - start >= _SHORTEST)
+
+
 def is_plain_parameter(name: str, value: str) -> bool:
     """Whether a url's parameter can be shown: a well-known one, or a number that is not secret by its name."""
     if name.lower() in _PLAIN_PARAMETERS:
@@ -70,7 +311,9 @@ def is_plain_parameter(name: str, value: str) -> bool:
 def mask_text(text: str) -> str:
     """A text that may be a url, or anything else."""
     return (
-        mask_url(text) if "://" in text or "@" in text or text.lstrip().lower().startswith("jdbc:") else text
+        mask_url(text)
+        if "://" in text or "@" in text or text.lstrip().lower().startswith("jdbc:")
+        else text
     )
 
 
@@ -85,7 +328,8 @@ def mask_untyped(name: str, value: Any) -> str:
     if lowered in _PLAIN_OPTIONS:
         return text
     if lowered in _PLACES:
-        return mask_url(text)
+        is_settings = lowered == "uri" and "://" not in text  # as of ODBC: "Server=h;Pwd=p"
+        return MASK if is_settings else mask_url(text)
     return text if is_plain_parameter(name, text) else MASK
 
 
@@ -94,6 +338,10 @@ def _scheme(text: str) -> str:
         if (match := known.match(text)) is not None:
             return match.group(0)
     return ""
+
+
+def _is_http(scheme: str) -> bool:
+    return scheme.lower() in ("http://", "https://")
 
 
 def _split_parameters(rest: str) -> tuple[str, str]:
@@ -115,20 +363,26 @@ def _masked(text: str, is_plain: Callable[[str, str], bool], *, keep_login: bool
         user, found, _ = login.partition(separator)
         if scheme and not oracle and not scheme.endswith("//"):
             user, found = MASK, ""  # as of `user:password@host`, which has no scheme at all
+        if _is_http(scheme) and len(login) == len(user + found):
+            user, found = MASK, ""  # a token in place of a user
         shown = f"{user}{found}{MASK}" if found else user
         place = f"{shown}@{rest}" if keep_login else rest
     return f"{scheme}{place}{_shown_parameters(parameters, is_plain)}"
 
 
 def _shown_parameters(parameters: str, is_plain: Callable[[str, str], bool]) -> str:
+    """A hidden value may hold a `&` or `;`: what follows it is shown only if its name is a well-known one."""
     shown, hidden = [], False
     for piece in re.split(r"([?;&]|\A:)", parameters):
         name, given, value = piece.partition("=")
-        if given and not is_plain(name, value):
+        if piece in ("", "?", ";", "&", ":") or (given and is_plain(name, "" if hidden else value)):
+            shown.append(piece)
+        elif given and _NAME.fullmatch(name) and (not hidden or is_secret_name(name)):
             hidden = True
             shown.append(f"{name}={MASK}")
-        elif hidden and not given and piece not in ("", "?", ";", "&"):
-            shown.append(MASK)  # the end of a value that holds an `&` or a `;`
+        elif hidden or given:
+            hidden = True
+            shown.append(MASK)
         else:
             shown.append(piece)
     return "".join(shown)

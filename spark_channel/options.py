@@ -8,18 +8,29 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
 from spark_channel.errors import OptionError
-from spark_channel.masking import MASK, is_plain_parameter, mask_untyped, mask_url
+from spark_channel.masking import (
+    MASK,
+    hide,
+    hide_in_error,
+    is_clear,
+    is_plain_parameter,
+    is_secret_name,
+    mask_untyped,
+    mask_url,
+    misplaced_secret,
+    secrets_in,
+)
 from spark_channel.working_directory import absolute_path
 
 __all__ = [
@@ -42,6 +53,7 @@ __all__ = [
     "resolve_secret",
 ]
 
+_E = TypeVar("_E", bound=BaseException)
 _LARGEST = 2**63 - 1
 _DECIMAL_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY_UNITS = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -117,7 +129,9 @@ def resolve_secret(value: object) -> SecretStr:
             raise ValueError(f"a value; the environment variable {name} is not set on the driver")
         return SecretStr(os.environ[name])
     try:
-        return SecretStr(Path(absolute_path(name, uri=False)).read_text(encoding="utf-8").rstrip("\r\n"))
+        return SecretStr(
+            Path(absolute_path(name, uri=False)).read_text(encoding="utf-8").rstrip("\r\n")
+        )
     except OSError as error:
         raise ValueError(f"a readable file; {name}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -150,7 +164,9 @@ def _split_names(text: str, takes: str) -> list[str]:
         if match is None:
             raise ValueError(takes)
         quoted, ticked, plain = match.groups()
-        names.append(plain or (quoted or "").replace('""', '"') or (ticked or "").replace("``", "`"))
+        names.append(
+            plain or (quoted or "").replace('""', '"') or (ticked or "").replace("``", "`")
+        )
         place = match.end()
     if text.rstrip().endswith(","):
         raise ValueError(takes)
@@ -183,6 +199,8 @@ def _disk_path(value: object) -> str:
 
 
 def _file_path(value: object) -> str:
+    if not isinstance(value, (str, os.PathLike)):
+        raise ValueError("a path or a uri, as text")
     return absolute_path(str(value))
 
 
@@ -215,7 +233,9 @@ def _dirty_amount(value: object) -> int:
     try:
         return 0 if text == "0" else parse_amount(value)
     except ValueError:
-        raise ValueError("a whole number of 0 or more, such as 100 or 10k, or 'unlimited'") from None
+        raise ValueError(
+            "a whole number of 0 or more, such as 100 or 10k, or 'unlimited'"
+        ) from None
 
 
 DirtyAmount = Annotated[int, BeforeValidator(_dirty_amount)]
@@ -281,6 +301,8 @@ class Options(BaseModel):
     refused: ClassVar[Mapping[str, str]] = {}
     aliases: ClassVar[Mapping[str, str]] = {}
     renamed: ClassVar[Mapping[str, str]] = {}
+    login_ends: ClassVar[str] = "/?#"
+    """Where the login of a url ends for the parser of its urls: a password with one of these is percent-encoded."""
 
     @classmethod
     def names(cls) -> dict[str, str]:
@@ -290,12 +312,16 @@ class Options(BaseModel):
     @classmethod
     def with_trait(cls, trait: Trait) -> frozenset[str]:
         """The lower-cased names of the options that have `trait`, aliases and former names included."""
-        return cls._spellings(name for name, field in cls.model_fields.items() if _has(field, trait))
+        return cls._spellings(
+            name for name, field in cls.model_fields.items() if _has(field, trait)
+        )
 
     @classmethod
     def secrets(cls) -> frozenset[str]:
         """The lower-cased names of the options whose whole value is secret, aliases and former names included."""
-        return cls._spellings(name for name, field in cls.model_fields.items() if _has(field, SecretStr))
+        return cls._spellings(
+            name for name, field in cls.model_fields.items() if _has(field, SecretStr)
+        )
 
     @classmethod
     def _spellings(cls, fields: Iterable[str]) -> frozenset[str]:
@@ -303,7 +329,9 @@ class Options(BaseModel):
         known = cls.names()
         found = {name for name, field in known.items() if field in wanted}
         others = {**cls.aliases, **cls.renamed}
-        return frozenset(found | {other.lower() for other, name in others.items() if name.lower() in found})
+        return frozenset(
+            found | {other.lower() for other, name in others.items() if name.lower() in found}
+        )
 
     @classmethod
     def shown(cls, raw: Mapping[str, Any]) -> dict[str, str]:
@@ -325,13 +353,15 @@ class Options(BaseModel):
         return shown
 
     @classmethod
-    def _shown_places(cls, value: Any) -> str:
-        def is_plain(name: str, text: str) -> bool:
-            lowered = name.lower()
-            return lowered not in hidden and (lowered in known or is_plain_parameter(name, text))
+    def _is_plain(cls, name: str, text: str) -> bool:
+        lowered = name.lower()
+        if lowered in cls.secrets() | cls.with_trait(Trait.HOLDS_LOGIN):
+            return False
+        return lowered in cls._spellings(cls.model_fields) or is_plain_parameter(name, text)
 
-        known = cls._spellings(cls.model_fields)
-        hidden = cls.secrets() | cls.with_trait(Trait.HOLDS_LOGIN)
+    @classmethod
+    def _shown_places(cls, value: Any) -> str:
+        is_plain = cls._is_plain
         listed = value
         if isinstance(value, str) and value.lstrip().startswith("["):
             try:
@@ -355,10 +385,93 @@ class Options(BaseModel):
         """Read options as Spark gives them; returns the model and warnings about ignored options.
 
         Raises:
-            OptionError: an unknown or refused name, a bad value, or options that contradict.
+            OptionError: an unknown or refused name, a bad value, or options that contradict. Neither it nor its cause
+                shows a secret, whoever wrote the connector.
         """
+        cls._check_logins(raw)
+        try:
+            return cls._parsed(cls.prepared(raw), connector)
+        except Exception as error:
+            hide_in_error(error, cls._secrets_of(raw.items()))
+            raise
+
+    @classmethod
+    def prepared(cls, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options as they are parsed: a connector may move what a url says to other options."""
+        return raw
+
+    @classmethod
+    def _check_logins(cls, raw: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            OptionError: a url whose login may end in more than one place.
+        """
+        for key, value in raw.items():
+            name = key.lower()
+            if (
+                name not in cls.with_trait(Trait.HOLDS_LOGIN) or "path" in name
+            ):  # names of files contain '@', too
+                continue
+            if misplaced := misplaced_secret(str(value)):
+                raise OptionError(
+                    f"option {key!r} has parameter {misplaced!r} after a ';', where it would be part of a name; write "
+                    "parameters after a '?'",
+                    option=key,
+                )
+            if is_clear(str(value), cls.login_ends):
+                continue
+            instead = ", or use options 'user' and 'password'" if "password" in cls.names() else ""
+            raise OptionError(
+                f"option {key!r} has an '@' after the first '/', '?' or '#', so it is not clear where its login ends. "
+                f"Percent-encode the password ('/' is %2F, '?' is %3F, '#' is %23, '@' is %40){instead}",
+                option=key,
+            )
+
+    @classmethod
+    def _secrets_of(cls, given: Iterable[tuple[str, Any]]) -> set[str]:
+        """What no message about these options may show."""
+        secret, places, known = (
+            cls.secrets(),
+            cls.with_trait(Trait.HOLDS_LOGIN),
+            cls._spellings(cls.model_fields),
+        )
+        found: set[str] = set()
+        for key, value in given:
+            name = key.lower()
+            whole = name in secret or (name not in known and is_secret_name(name))
+            for inside, given_text in _leaves(value):
+                text = _without_reference(given_text)
+                is_url = "://" in text
+                if name in places or is_url or (whole and not is_secret_name(inside or name)):
+                    found |= (secrets := set(secrets_in(text, cls._is_plain)))
+                    whole_text = whole and not inside and not is_url and not secrets
+                else:
+                    whole_text = whole and not inside
+                if whole_text or (whole and is_secret_name(inside or name)):
+                    found.add(text)
+        return found - {""}
+
+    def hide(self, text: str) -> str:
+        """`text`, such as a driver's error, without the secrets that these options hold, or parts of them."""
+        return hide(text, self._own_secrets())
+
+    def hidden(self, error: _E) -> _E:
+        """`error` of a driver, to be the cause of one of ours: it and its causes lose what `hide` removes."""
+        hide_in_error(error, self._own_secrets())
+        return error
+
+    def _own_secrets(self) -> set[str]:
+        fields = type(self).model_fields
+        return self._secrets_of(
+            (fields[name].alias or name, value) for name, value in self if name in fields
+        )
+
+    @classmethod
+    def _parsed(cls, raw: Mapping[str, Any], connector: str) -> tuple[Self, list[str]]:
         known = cls.names()
-        aliases = {alias.lower(): target for alias, target in {**cls.aliases, **cls.renamed}.items()}
+        aliases = {
+            alias.lower(): target for alias, target in {**cls.aliases, **cls.renamed}.items()
+        }
         renamed = {old.lower(): new for old, new in cls.renamed.items()}
         ignored = {name.lower(): reason for name, reason in cls.ignored.items()}
         refused = {name.lower(): (name, reason) for name, reason in cls.refused.items()}
@@ -395,14 +508,18 @@ class Options(BaseModel):
             raise cls._bad_value(error, values, connector) from None
         for name, (shown, reason) in refused.items():
             field = known.get(name, "")
-            if field in values and getattr(parsed, field) not in (cls.model_fields[field].default, 0):
+            if field in values and getattr(parsed, field) not in (
+                cls.model_fields[field].default,
+                0,
+            ):
                 raise OptionError(f"option {shown!r} is not supported: {reason}", option=shown)
         return parsed, warnings
 
     @classmethod
     def _unknown(cls, key: str, connector: str) -> OptionError:
         spellings = {
-            (field.alias or name).lower(): field.alias or name for name, field in cls.model_fields.items()
+            (field.alias or name).lower(): field.alias or name
+            for name, field in cls.model_fields.items()
         }
         spellings |= {alias.lower(): alias for alias in cls.aliases}
         other_half = {"reader": "writer", "writer": "reader"}.get(key.lower())
@@ -412,7 +529,11 @@ class Options(BaseModel):
             else difflib.get_close_matches(key.lower(), spellings, n=1, cutoff=0.6)
         )
         where = f" of connector {connector!r}" if connector else ""
-        hint = f"did you mean {spellings[near[0]]!r}?" if near else "known: " + ", ".join(spellings.values())
+        hint = (
+            f"did you mean {spellings[near[0]]!r}?"
+            if near
+            else "known: " + ", ".join(spellings.values())
+        )
         return OptionError(
             f"unknown option {key!r}{where}; {hint}",
             option=key,
@@ -420,7 +541,9 @@ class Options(BaseModel):
         )
 
     @classmethod
-    def _bad_value(cls, error: ValidationError, values: Mapping[str, Any], connector: str) -> OptionError:
+    def _bad_value(
+        cls, error: ValidationError, values: Mapping[str, Any], connector: str
+    ) -> OptionError:
         detail = error.errors(include_url=False, include_context=True)[0]
         location = str(detail["loc"][0]) if detail["loc"] else ""
         by_spelling = {field.alias or name: name for name, field in cls.model_fields.items()}
@@ -432,13 +555,50 @@ class Options(BaseModel):
             return OptionError(f"option {option!r} is missing{where}", option=option)
         takes = _takes(detail)
         if field is not None and _has(field, SecretStr):
-            return OptionError(f"option {option!r} takes {takes}{where}", option=option, takes=takes)
+            return OptionError(
+                f"option {option!r} takes {takes}{where}", option=option, takes=takes
+            )
         got = str(values.get(field_name))
         if field is None or _has(field, Trait.HOLDS_LOGIN) or "@" in got:
             got = cls._shown_places(got)
         return OptionError(
-            f"option {option!r} got {got!r}; it takes {takes}{where}", option=option, got=got, takes=takes
+            f"option {option!r} got {got!r}; it takes {takes}{where}",
+            option=option,
+            got=got,
+            takes=takes,
         )
+
+
+def _without_reference(text: str) -> str:
+    """What `${env:NAME}` or `${file:PATH}` names; "" if it names nothing."""
+    if _REFERENCE.fullmatch(text) is None:
+        return text
+    try:
+        return resolve_secret(text).get_secret_value()
+    except ValueError:
+        return ""
+
+
+def _leaves(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """The texts in a value, also in its JSON, each with its name there."""
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            yield name, str(value)
+            return
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _leaves(each, str(key))
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for each in value:
+            yield from _leaves(each, name)
+    elif value is not None:
+        yield name, str(value)
 
 
 def _has(field: FieldInfo, what: object) -> bool:
@@ -498,7 +658,8 @@ class CommonOptions(Options):
         description="limit of each Spark task in Arrow bytes per second, without coordination; default: unlimited",
     )
     shared_limit: str | None = Field(
-        None, description="a limit that several jobs share: its name, or `host:port/name`; default: none"
+        None,
+        description="a limit that several jobs share: its name, or `host:port/name`; default: none",
     )
     shared_limit_token: Secret | None = Field(
         None, description="the token of a `host:port/name` limit; default: none"
@@ -518,7 +679,9 @@ class CommonOptions(Options):
         "default: each signal's own, with `protect=auto`",
     )
     capacity_rows: Amount = Field(1_048_576, description="capacity of the channel in rows")
-    capacity_bytes: ByteAmount = Field(64 << 20, description="capacity of the channel in Arrow bytes")
+    capacity_bytes: ByteAmount = Field(
+        64 << 20, description="capacity of the channel in Arrow bytes"
+    )
 
     @property
     def is_limited(self) -> bool:
@@ -541,7 +704,9 @@ class CommonOptions(Options):
                 "option 'sharedLimitToken' needs 'sharedLimit': the token of which limit?",
                 option="sharedLimit",
             )
-        if self.shared_limit is not None and (not self.shared_limit.strip() or _is_amount(self.shared_limit)):
+        if self.shared_limit is not None and (
+            not self.shared_limit.strip() or _is_amount(self.shared_limit)
+        ):
             raise OptionError(
                 f"option 'sharedLimit' got {self.shared_limit!r}; it takes a name or host:port/name. "
                 "A bare number is a speed: that is 'rowsPerSecond'",
@@ -557,9 +722,12 @@ class ReadOptions(CommonOptions):
     aliases: ClassVar[Mapping[str, str]] = {"numPartitions": "channels"}
 
     reader: str | None = Field(
-        None, description="the connector's name; default: from the url's scheme or the path's suffix"
+        None,
+        description="the connector's name; default: from the url's scheme or the path's suffix",
     )
-    columns: ColumnList | None = Field(None, description="columns to read, in this order; default: all")
+    columns: ColumnList | None = Field(
+        None, description="columns to read, in this order; default: all"
+    )
     where: str | None = Field(
         None, description="a SQL condition that the source evaluates; default: all rows"
     )
@@ -567,7 +735,9 @@ class ReadOptions(CommonOptions):
         None,
         description="channels that run at the same time in the whole job; default: the session's parallelism",
     )
-    channels_per_task: Annotated[int, Field(ge=1, le=64)] = Field(1, description="channels in one Spark task")
+    channels_per_task: Annotated[int, Field(ge=1, le=64)] = Field(
+        1, description="channels in one Spark task"
+    )
     limit_per_mark: bool = Field(
         False,
         description="apply the limit to each resource (database host) that is read, not to their sum",
@@ -580,7 +750,8 @@ class WriteOptions(CommonOptions):
     aliases: ClassVar[Mapping[str, str]] = {}
 
     writer: str | None = Field(
-        None, description="the connector's name; default: from the url's scheme or the path's suffix"
+        None,
+        description="the connector's name; default: from the url's scheme or the path's suffix",
     )
     commit: CommitMode | None = Field(
         None,
@@ -607,7 +778,8 @@ class WriteOptions(CommonOptions):
         "with `maxDirtyFraction`",
     )
     max_dirty_fraction: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)] | None = Field(
-        None, description="share of all rows, 0 to 1, that the target may refuse; default: see `maxDirtyRows`"
+        None,
+        description="share of all rows, 0 to 1, that the target may refuse; default: see `maxDirtyRows`",
     )
     dirty_rows_path: FilePath | None = Field(
         None,
@@ -646,8 +818,10 @@ class WriteOptions(CommonOptions):
                 f"options 'maxDirtyRows' and 'maxDirtyFraction' need commit={self.dirty_commit}: "
                 f"with commit={self.commit} this target judges rows when all are published together, "
                 "and one refused row refuses them all",
-                option="commit", got=self.commit, takes=str(self.dirty_commit),
-            )  # fmt: skip
+                option="commit",
+                got=self.commit,
+                takes=str(self.dirty_commit),
+            )
         if self.dirty_rows_path is not None and not self.dirty_rows_path.strip():
             raise OptionError("option 'dirtyRowsPath' is empty", option="dirtyRowsPath", got="")
         if (self.txn_app_id is None) != (self.txn_version is None):

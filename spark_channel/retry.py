@@ -4,15 +4,22 @@ The one policy of everything that waits for a server, a file or a slot. stamina 
 can be switched off; the pauses are cut here, so that the last attempt begins at the deadline and none after.
 """
 
+import functools
 import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["Retry"]
+__all__ = [
+    "Backoff",
+    "Retry",
+    "RetryingCalls",
+    "reconnect_delay",
+]
+
 
 _log = logging.getLogger(__name__)
 # Where a program has set up no logging, each retry would print a bare "stamina.retry_scheduled".
@@ -64,7 +71,9 @@ class Retry:
                 return False
             failed += 1
             seconds = min(left, max(asked, self.pause(failed)))
-            _log.debug("%s failed with %s; again in %.2f s", self.what, type(error).__name__, seconds)
+            _log.debug(
+                "%s failed with %s; again in %.2f s", self.what, type(error).__name__, seconds
+            )
             if self.clock is SYSTEM_CLOCK:
                 return seconds
             self.clock.sleep(seconds)
@@ -83,3 +92,107 @@ class Retry:
         """Seconds to wait after so many failures, at random: not all who lost one server come back at once."""
         base = min(self.longest, self.first * 2.0 ** min(failed - 1, 30))
         return base * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - spreads load, keeps no secret
+
+
+# How long a pipeline waits when there is little to read. Pure.
+
+
+_ENOUGH_ROWS = 500
+_ENOUGH_BYTES = 900 << 10
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 10.0
+
+
+class Backoff:
+    """10 ms, times 5, up to 2 s, each 25 % more or less; starts over after a round with enough rows.
+
+    Args:
+        chance: a number of [0, 1) per call, `random.random` by default.
+    """
+
+    def __init__(
+        self,
+        first: float = 0.01,
+        factor: float = 5.0,
+        most: float = 2.0,
+        jitter: float = 0.25,
+        *,
+        chance: "random.Random | None" = None,
+    ) -> None:
+        self._first = first
+        self._factor = factor
+        self._most = most
+        self._jitter = jitter
+        self._random = chance or random.Random()  # noqa: S311 - spreads load, keeps no secret
+        self._next = first
+
+    def after(self, rows: int, nbytes: int) -> float:
+        """Seconds to wait after a round of `rows` and `nbytes`; 0 when it had enough."""
+        if rows > _ENOUGH_ROWS or nbytes > _ENOUGH_BYTES:
+            self._next = self._first
+            return 0.0
+        base = self._next
+        self._next = min(self._most, base * self._factor)
+        return base * (1 + self._jitter * (2 * self._random.random() - 1))
+
+
+def reconnect_delay(attempt: int = 0, chance: "random.Random | None" = None) -> float:
+    """Seconds before a lost connection is renewed for the `attempt`-th time (from 0): at random up to 0.1 s,
+    then up to three times as long each time, 10 s at most. At random, so that not all come at once.
+    """
+    most = min(_LONGEST_PAUSE, _FIRST_PAUSE * 3.0 ** min(attempt, 10))
+    return (chance or random.Random()).uniform(0.001, most)  # noqa: S311 - spreads load, keeps no secret
+
+
+# A call that fails because a connection was lost: made again, after waits that grow, for a while.
+
+
+class RetryingCalls:
+    """Makes calls for one thread.
+
+    Args:
+        seconds: how long a call is made again; then its error is raised.
+    """
+
+    def __init__(self, seconds: float, *, clock: Clock | None = None) -> None:
+        self._seconds = seconds
+        self._clock: Clock = clock or SYSTEM_CLOCK
+
+    def call(self, what: Callable[[], _T], passes: Callable[[BaseException], bool]) -> _T:
+        """What `what` returns. It is called again after errors that `passes` says to be of the moment."""
+        until = self._clock.now() + self._seconds
+        attempt = 0
+        while True:
+            try:
+                return what()
+            except Exception as error:
+                wait = reconnect_delay(attempt)
+                if not passes(error) or self._clock.now() + wait > until:
+                    raise
+                _log.warning("%s; trying again in %.1f s", error, wait)
+            attempt += 1
+            self._clock.sleep(wait)
+
+    def of(self, target: _T, passes: Callable[[BaseException], bool]) -> _T:
+        """`target`, each of whose methods is called in this way: they must be safe to call twice."""
+        return cast(_T, _Renewed(self, target, passes))
+
+
+class _Renewed:
+    def __init__(
+        self, renewal: RetryingCalls, target: object, passes: Callable[[BaseException], bool]
+    ) -> None:
+        self._renewal = renewal
+        self._target = target
+        self._passes = passes
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        if not callable(found):
+            return found
+
+        @functools.wraps(found)
+        def call(*args: Any, **named: Any) -> Any:
+            return self._renewal.call(lambda: found(*args, **named), self._passes)
+
+        return call

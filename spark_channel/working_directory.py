@@ -13,9 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-__all__ = ["WorkingDirectory", "absolute_path", "absolute_url", "relative_to", "shorten"]
+__all__ = [
+    "WorkingDirectory",
+    "absolute_path",
+    "absolute_url",
+    "path_of_uri",
+    "relative_to",
+    "shorten",
+]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_URI_AFTER_BLANK = re.compile(r"\s+(?:[A-Za-z][A-Za-z0-9+.-]+://|file:)")
 _LOCAL = ("", "file")
 
 
@@ -27,7 +35,9 @@ class WorkingDirectory:
     default_fs: str = ""
 
 
-_current: ContextVar[WorkingDirectory | None] = ContextVar("spark_channel_working_directory", default=None)
+_current: ContextVar[WorkingDirectory | None] = ContextVar(
+    "spark_channel_working_directory", default=None
+)
 
 
 @contextmanager
@@ -48,12 +58,22 @@ def absolute_path(text: str, *, uri: bool = True) -> str:
     Raises:
         ValueError: it is relative and where it begins cannot be told: what to give instead.
     """
-    if not text.strip() or text.startswith((":", "/")) or "\0" in text:
+    if (
+        not text.strip()
+        or text.startswith("/")
+        or "\0" in text
+        or (text.startswith(":") and not uri)
+    ):
         return text
+    if uri and _URI_AFTER_BLANK.match(text):
+        raise ValueError(
+            "a path or a uri; this begins with a blank, before a uri: remove it, "
+            "or write ./ before the name of a local folder"
+        )
     if uri and _SCHEME.match(text):
         scheme, rest = text.split(":", 1)
         if scheme.lower() == "file":
-            path = unquote(re.sub(r"^//[^/]*", "", rest))
+            path = path_of_uri(rest)
             return text if path.startswith("/") or not path else _joined(path, text, Path("/"))
         if rest.startswith("//") or not _exists(text):
             return text  # a colon is legal in a file's name: noon:30.csv
@@ -62,10 +82,34 @@ def absolute_path(text: str, *, uri: bool = True) -> str:
     return _joined(text, text, Path("/"))
 
 
+def path_of_uri(rest: str) -> str:
+    """The local path that `file:` and `rest` name, percent-decoded; `#` and `?` are characters of it.
+
+    Raises:
+        ValueError: a host, or bytes that are not text: what to give instead.
+    """
+    host, slash, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
+    if host.lower() not in ("", "localhost"):
+        raise ValueError(
+            f"a local file; file:// is followed by a host, here {host!r}: write file:///{host}/..."
+        )
+    try:
+        found = unquote(slash + path, errors="strict")
+    except UnicodeDecodeError:
+        raise ValueError(
+            "percent-encoded UTF-8; the name is in another encoding: rename the file"
+        ) from None
+    if "\0" in found:
+        raise ValueError("a path; %00 is a zero byte, which no name has")
+    return found
+
+
 def absolute_url(url: str, schemes: tuple[str, ...]) -> str:
     """`sqlite:a/b.db` as `sqlite:/work/a/b.db`: the url of a database that is one local file."""
     names = "|".join(schemes)
-    match = re.match(rf"\s*((?:jdbc:)?(?:{names}):(?:file:)?+)(?=[^/:?;\s])(?!md:)", url, re.IGNORECASE)
+    match = re.match(
+        rf"\s*((?:jdbc:)?(?:{names}):(?:file:)?+)(?=[^/:?;\s])(?!md:)", url, re.IGNORECASE
+    )
     if match is None:
         return url
     rest = url[match.end() :]

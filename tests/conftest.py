@@ -59,10 +59,10 @@ _LONG_FILES = (
     "connectors/sql/test_reading.py",
     "connectors/protocol/test_targets.py",
     "connectors/files/test_interleavings.py",
-    "connectors/sql/adbc/test_adbc.py",
-    "connectors/sql/duckdb/test_contract.py",
-    "connectors/sql/mysql/test_contract.py",
-    "connectors/sql/postgresql/test_conformance.py",
+    "connectors/adbc/test_adbc.py",
+    "connectors/duckdb/test_contract.py",
+    "connectors/mysql/test_contract.py",
+    "connectors/postgresql/test_conformance.py",
     "connectors/sql/test_short.py",
     "connectors/sql/test_health.py",
     "connectors/sql/test_oldest.py",
@@ -105,7 +105,10 @@ _LONG_FILES = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--begin-with-spark", type=int, default=0, help="how many processes of -n run files with Spark first"
+        "--begin-with-spark",
+        type=int,
+        default=0,
+        help="how many processes of -n run files with Spark first",
     )
 
 

@@ -3,9 +3,13 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from spark_channel.connectors.files.options import FileReadOptions, FileWriteOptions, TextReadOptions
-from spark_channel.connectors.lake.options import LakeWriteOptions
-from spark_channel.connectors.registry import all_connectors
+from spark_channel.connectors.base.registry import all_connectors
+from spark_channel.connectors.files.options import (
+    FileReadOptions,
+    FileWriteOptions,
+    TextReadOptions,
+)
+from spark_channel.connectors.lake.table import LakeWriteOptions
 from spark_channel.connectors.sql.options import (
     Credentials,
     FileOptions,
@@ -44,11 +48,21 @@ overrides a shared one.
 """
 
 TITLES = {
-    "adbc": "Any ADBC driver", "clickhouse": "ClickHouse", "delta": "Delta Lake", "duckdb": "DuckDB",
-    "elasticsearch": "Elasticsearch and OpenSearch", "iceberg": "Apache Iceberg", "kafka": "Kafka",
-    "mongodb": "MongoDB", "mysql": "MySQL and MariaDB", "postgresql": "PostgreSQL", "redis": "Redis",
-    "http": "Web services", "sqlite": "SQLite", "streamload": "Doris, StarRocks, SelectDB",
-}  # fmt: skip
+    "adbc": "Any ADBC driver",
+    "clickhouse": "ClickHouse",
+    "delta": "Delta Lake",
+    "duckdb": "DuckDB",
+    "elasticsearch": "Elasticsearch and OpenSearch",
+    "iceberg": "Apache Iceberg",
+    "kafka": "Kafka",
+    "mongodb": "MongoDB",
+    "mysql": "MySQL and MariaDB",
+    "postgresql": "PostgreSQL",
+    "redis": "Redis",
+    "http": "Web services",
+    "sqlite": "SQLite",
+    "streamload": "Doris, StarRocks, SelectDB",
+}
 
 SHARED: tuple[tuple[str, str, type[Options], type[Options] | None], ...] = (
     ("Common", "Every read and write takes these. See [Limits](limits.md).", CommonOptions, None),
@@ -59,21 +73,36 @@ SHARED: tuple[tuple[str, str, type[Options], type[Options] | None], ...] = (
         WriteOptions,
         CommonOptions,
     ),
-    ("Streams and tunnels", "See [Streams](streams.md) and [Tunnels](tunnel.md).", TunnelOptions, None),
+    (
+        "Streams and tunnels",
+        "See [Streams](streams.md) and [Tunnels](tunnel.md).",
+        TunnelOptions,
+        None,
+    ),
     (
         "Databases: reading",
         "The readers `postgresql`, `mysql`, `sqlite`, `duckdb` and `adbc` take these.",
         SqlReadOptions,
         ReadOptions,
     ),
-    ("Databases: writing", "The writers of the same connectors take these.", SqlWriteOptions, WriteOptions),
+    (
+        "Databases: writing",
+        "The writers of the same connectors take these.",
+        SqlWriteOptions,
+        WriteOptions,
+    ),
     (
         "Database servers",
         "`postgresql` and `mysql` take these for reading and writing; `adbc` takes `user` and `password`.",
         ServerOptions,
         None,
     ),
-    ("Database files", "`sqlite` and `duckdb` take these for reading and writing.", FileOptions, None),
+    (
+        "Database files",
+        "`sqlite` and `duckdb` take these for reading and writing.",
+        FileOptions,
+        None,
+    ),
     (
         "Files: reading",
         "The readers `parquet`, `csv`, `json`, `arrow` and `orc` take these. See [Files](files.md).",
@@ -86,18 +115,50 @@ SHARED: tuple[tuple[str, str, type[Options], type[Options] | None], ...] = (
         TextReadOptions,
         FileReadOptions,
     ),
-    ("Files: writing", "The writers of the same connectors take these.", FileWriteOptions, WriteOptions),
-    ("Lake tables: writing", "The writers `delta` and `iceberg` take these.", LakeWriteOptions, WriteOptions),
+    (
+        "Files: writing",
+        "The writers of the same connectors take these.",
+        FileWriteOptions,
+        WriteOptions,
+    ),
+    (
+        "Lake tables: writing",
+        "The writers `delta` and `iceberg` take these.",
+        LakeWriteOptions,
+        WriteOptions,
+    ),
 )
 
 BASES: tuple[type[Options], ...] = (*(model for _, _, model, _ in SHARED), Credentials)
 
 # What people set first comes first; the rest keeps the order of the models.
 FIRST = (
-    "rowsPerSecond", "bytesPerSecond", "protect", "sharedLimit", "channels", "where", "columns", "commit", "txnAppId",
-    "txnVersion", "maxConnections", "maxDirtyRows", "url", "path", "dbtable", "query", "user", "password",
-    "writeMode", "keyColumns", "preSql", "postSql", "tunnel", "cursorColumn", "tunnelType",
-)  # fmt: skip
+    "rowsPerSecond",
+    "bytesPerSecond",
+    "protect",
+    "sharedLimit",
+    "channels",
+    "where",
+    "columns",
+    "commit",
+    "txnAppId",
+    "txnVersion",
+    "maxConnections",
+    "maxDirtyRows",
+    "url",
+    "path",
+    "dbtable",
+    "query",
+    "user",
+    "password",
+    "writeMode",
+    "keyColumns",
+    "preSql",
+    "postSql",
+    "tunnel",
+    "cursorColumn",
+    "tunnelType",
+)
 
 
 def spelling(model: type[Options], name: str) -> str:
@@ -172,7 +233,10 @@ def others(model: type[Options], shared: Iterable[type[Options]]) -> list[str]:
             hidden = what == "ignored" and name.lower() in offered | refused
             if not hidden and (what, name, reason) not in said:
                 grouped.setdefault((what, reason), []).append(f"`{name}`")
-    return [f"| {', '.join(names)} | {what} | {_cell(reason)} |" for (what, reason), names in grouped.items()]
+    return [
+        f"| {', '.join(names)} | {what} | {_cell(reason)} |"
+        for (what, reason), names in grouped.items()
+    ]
 
 
 def _both(halves: Mapping[str, list[str]]) -> list[str]:
@@ -185,7 +249,11 @@ def _both(halves: Mapping[str, list[str]]) -> list[str]:
 
 
 def _block(heads: str, lines: list[str]) -> str:
-    return "\n".join(("", f"| {heads} |", "|" + "---|" * (heads.count("|") + 1), *lines, "")) if lines else ""
+    return (
+        "\n".join(("", f"| {heads} |", "|" + "---|" * (heads.count("|") + 1), *lines, ""))
+        if lines
+        else ""
+    )
 
 
 OPTION, OTHER = "option | meaning | default", "option | what happens | why, or what to use"
@@ -213,7 +281,11 @@ def page() -> str:
         if tables:
             see = TITLES.get(connector.name, "Files")
             name = connector.name if connector.name in TITLES else "files"
-            link = f"\nSee [{see}]({name}.md).\n" if connector.name not in ("discard", "generator") else ""
+            link = (
+                f"\nSee [{see}]({name}.md).\n"
+                if connector.name not in ("discard", "generator")
+                else ""
+            )
             parts.append(f"\n## {connector.name}\n{link}{tables}")
     return "".join(parts)
 

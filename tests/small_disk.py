@@ -20,8 +20,10 @@ def small_disk(place: Path, megabytes: int, owner: str | None = None) -> Iterato
     place.mkdir()
     mount = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", place],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if mount.returncode != 0:
         told = f"a tiny tmpfs cannot be mounted here: {mount.stderr.strip()}"
         if os.environ.get("CI") and os.geteuid() == 0:

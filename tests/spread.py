@@ -24,11 +24,18 @@ class Spread(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
     """
 
     def __init__(
-        self, config: pytest.Config, log: Producer, *, has_spark: Callable[[str], bool], begin_with_spark: int
+        self,
+        config: pytest.Config,
+        log: Producer,
+        *,
+        has_spark: Callable[[str], bool],
+        begin_with_spark: int,
     ) -> None:
         super().__init__(config, log)
         self._has_spark = has_spark
-        self._begin_with_spark = min(begin_with_spark, self.numnodes - 1)  # one is left for the others
+        self._begin_with_spark = min(
+            begin_with_spark, self.numnodes - 1
+        )  # one is left for the others
         self._prefers_spark: set[WorkerController] = set()
         self._had_spark: set[WorkerController] = set()
 
@@ -45,7 +52,8 @@ class Spread(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
         if node in self._prefers_spark:
             return with_spark or without
         enough = (
-            self._begin_with_spark and len(self._had_spark.intersection(self.nodes)) > self._begin_with_spark
+            self._begin_with_spark
+            and len(self._had_spark.intersection(self.nodes)) > self._begin_with_spark
         )
         return without or (None if enough else with_spark)
 
@@ -64,5 +72,7 @@ class Spread(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
             return
         if self._next_file(node) is None:
             node.shutdown()
-        elif self._pending_of(self.assigned_work[node]) < 2:  # a test begins when the next one is known
+        elif (
+            self._pending_of(self.assigned_work[node]) < 2
+        ):  # a test begins when the next one is known
             self._assign_work_unit(node)

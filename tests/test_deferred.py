@@ -46,8 +46,12 @@ USES = {
 def run(code: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -65,7 +69,7 @@ def test_a_module_that_is_not_there_is_not_deferred() -> None:
 
 def test_adbc_ingests_a_dataset_all_the_same() -> None:
     run(
-        "import spark_channel.connectors.sql.sqlite.database, adbc_driver_sqlite.dbapi as dbapi, pyarrow as pa, sys\n"
+        "import spark_channel.connectors.sqlite.session, adbc_driver_sqlite.dbapi as dbapi, pyarrow as pa, sys\n"
         "assert 'pandas' not in sys.modules\n"
         "import pyarrow.dataset as ds\n"
         "with dbapi.connect() as connection, connection.cursor() as cursor:\n"

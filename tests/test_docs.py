@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from spark_channel.jobs import load_job
+from spark_channel.datax import load_job
 from tests.servers.elastic import elastic_server
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
@@ -25,7 +25,9 @@ from tests.servers.postgres import PostgresServer
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"^```(?:text|toml|yaml)\n# (\S+\.(?:py|toml|yml))\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(
+    r"^```(?:text|toml|yaml)\n# (\S+\.(?:py|toml|yml))\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 SERVERS = "DOCS_SERVERS"
 """The environment variable with the addresses of the tests' servers, as JSON, by those that examples name."""
@@ -46,7 +48,9 @@ ADDRESSES = (*POSTGRESQL, MYSQL, MONGODB, ELASTICSEARCH)
 def blocks(page: Path) -> list[tuple[int, str]]:
     """(line, code) of each block."""
     text = page.read_text(encoding="utf-8")
-    return [(text.count("\n", 0, match.start()) + 2, match.group(1)) for match in BLOCK.finditer(text)]
+    return [
+        (text.count("\n", 0, match.start()) + 2, match.group(1)) for match in BLOCK.finditer(text)
+    ]
 
 
 def needs_spark(page: Path) -> bool:
@@ -81,7 +85,9 @@ def test_the_examples_of_a_page_run(page: Path, empty_folder: Path) -> None:
 
 
 WITH_SERVER = [
-    page for page in WITH_SPARK if any(address in code for _, code in blocks(page) for address in ADDRESSES)
+    page
+    for page in WITH_SPARK
+    if any(address in code for _, code in blocks(page) for address in ADDRESSES)
 ]
 
 
@@ -104,7 +110,8 @@ def test_the_examples_with_a_server_run(
     prepare_mysql(mariadb_server)
     with mongo_server() as mongo, elastic_server() as elastic:
         mongo.put(
-            "orders", [{"status": status, "customer": n} for n, status in enumerate(["paid", "open"] * 50)]
+            "orders",
+            [{"status": status, "customer": n} for n, status in enumerate(["paid", "open"] * 50)],
         )
         elastic.login = "ApiKey secret"
         elastic.indexes["logs-2024"] = {
@@ -140,9 +147,13 @@ def test_the_examples_with_a_server_run(
 
 @pytest.mark.spark  # runs where these servers run for the examples
 @pytest.mark.newest
-def test_the_statements_for_a_dba_run(postgres_server: PostgresServer, mariadb_server: MariadbServer) -> None:
+def test_the_statements_for_a_dba_run(
+    postgres_server: PostgresServer, mariadb_server: MariadbServer
+) -> None:
     dba = (ROOT / "docs" / "dba.md").read_text(encoding="utf-8")
-    statements = re.findall(r"^```sql\n-- (PostgreSQL|MySQL)(.*?)^```$", dba, re.MULTILINE | re.DOTALL)
+    statements = re.findall(
+        r"^```sql\n-- (PostgreSQL|MySQL)(.*?)^```$", dba, re.MULTILINE | re.DOTALL
+    )
     assert [system for system, _ in statements] == ["PostgreSQL", "PostgreSQL", "MySQL"]
     postgres_server.psql("CREATE DATABASE dba")
     postgres_server.psql("CREATE SCHEMA shop; CREATE TABLE shop.orders (id bigint)", database="dba")
@@ -157,8 +168,13 @@ def test_the_job_of_the_datax_guide_can_be_read() -> None:
     page = (ROOT / "docs" / "from-datax.md").read_text(encoding="utf-8")
     (job,) = re.findall(r"^```json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert load_job(json.loads(job), {"day": "2026-11-01"}).spec.channels == 3
-    names = [*re.findall(r"--txn (\w+)$", page, re.MULTILINE), *re.findall(r'"transaction": "(\w+):', page)]
-    assert len(set(names)) == len(names) == 2, "a reader runs both, and the second would write nothing"
+    names = [
+        *re.findall(r"--txn (\w+)$", page, re.MULTILINE),
+        *re.findall(r'"transaction": "(\w+):', page),
+    ]
+    assert len(set(names)) == len(names) == 2, (
+        "a reader runs both, and the second would write nothing"
+    )
 
 
 def prepare(server: PostgresServer) -> None:
@@ -195,7 +211,12 @@ def in_a_process(pages: list[Path], folder: Path, more: dict[str, str] | None = 
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, pages)],
         cwd=folder,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), **(more or {})},
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+            **(more or {}),
+        },
         capture_output=True,
         text=True,
         timeout=590,
@@ -216,7 +237,9 @@ def test_links_to_other_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-FILES = [(page, match) for page in PAGES for match in FILE.finditer(page.read_text(encoding="utf-8"))]
+FILES = [
+    (page, match) for page in PAGES for match in FILE.finditer(page.read_text(encoding="utf-8"))
+]
 
 
 def shown(page: str, name: str) -> str:

@@ -16,19 +16,22 @@ import typer.main
 
 from spark_channel import errors
 from spark_channel.cli.app import complete
-from spark_channel.connectors.registry import all_connectors
+from spark_channel.connectors.base.registry import all_connectors
 from spark_channel.options import Options, ReadOptions, WriteOptions
-from spark_channel.transfers.targets import TargetOptions
+from spark_channel.transfers.options import TargetOptions
 from spark_channel.tunnel.options import TunnelOptions
 
-pytest.importorskip("deltalake", reason="options of all connectors are looked at where all are installed")
+pytest.importorskip(
+    "deltalake", reason="options of all connectors are looked at where all are installed"
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 QUOTED = re.compile(r"`([^`\n]+)`")
 COMMAND = re.compile(
-    r"(?:^|`|; )spark-channel((?: (?:limits|tunnel))? [a-z]+(?:-[a-z]+)*)((?:[^\n`;#]|\\\n)*)", re.MULTILINE
+    r"(?:^|`|; )spark-channel((?: (?:limits|tunnel))? [a-z]+(?:-[a-z]+)*)((?:[^\n`;#]|\\\n)*)",
+    re.MULTILINE,
 )
 NO_COMMANDS = {"read", "write", "health", "found"}
 """Names of sessions in a database begin so, and an error."""
@@ -37,7 +40,14 @@ OPTION = re.compile(r"\.option\(\s*\"(\w+)\"")
 OPTIONS_CALL = re.compile(r"\.options\(([^()]*(?:\([^()]*\)[^()]*)*)\)")
 NOT_OURS = {"header", "sep", "inferSchema", "checkpointLocation", "replaceWhere", "path", "driver"}
 """Options of Spark's own formats and writers, in examples."""
-IN_TABLES = {"onSlow", "onFailure", "spillBytes", "max_dirty_rows", "max_dirty_fraction", "dirty_rows_path"}
+IN_TABLES = {
+    "onSlow",
+    "onFailure",
+    "spillBytes",
+    "max_dirty_rows",
+    "max_dirty_fraction",
+    "dirty_rows_path",
+}
 """Options of a writer in a list, and arguments of `transfer`."""
 FILES = re.compile(r"^(?:docs|tests|notebooks|spark_channel|\.ci)/[\w./-]+$")
 OF_LIBRARIES = {"AlreadyExistsError"}
@@ -55,9 +65,9 @@ def commands() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
 
     def walk(command: Any, name: str) -> None:
-        found[name] = {text for each in command.params for text in (*each.opts, *each.secondary_opts)} | {
-            "--help"
-        }
+        found[name] = {
+            text for each in command.params for text in (*each.opts, *each.secondary_opts)
+        } | {"--help"}
         for below, each in getattr(command, "commands", {}).items():
             walk(each, f"{name} {below}".strip())
 
@@ -71,7 +81,11 @@ COMMANDS = commands()
 def all_models() -> set[type[Options]]:
     models: set[type[Options]] = {ReadOptions, WriteOptions, TunnelOptions, TargetOptions}
     for connector in all_connectors():
-        models |= {connector.options_class(half) for half in ("reader", "writer") if getattr(connector, half)}
+        models |= {
+            connector.options_class(half)
+            for half in ("reader", "writer")
+            if getattr(connector, half)
+        }
     return models
 
 
@@ -81,7 +95,10 @@ def known_options() -> set[str]:
     for model in all_models():
         names |= {
             *model.names(),
-            *(name.lower() for name in (*model.aliases, *model.renamed, *model.ignored, *model.refused)),
+            *(
+                name.lower()
+                for name in (*model.aliases, *model.renamed, *model.ignored, *model.refused)
+            ),
         }
     return names
 
@@ -103,7 +120,9 @@ def test_a_command_that_a_page_names_exists_with_its_options(page: Path) -> None
 
 @pages
 def test_an_option_that_an_example_sets_exists(page: Path) -> None:
-    unknown = {name for name in OPTION.findall(text_of(page)) if name.lower() not in OPTIONS} - NOT_OURS
+    unknown = {
+        name for name in OPTION.findall(text_of(page)) if name.lower() not in OPTIONS
+    } - NOT_OURS
     assert not unknown, f"{page.name}: {sorted(unknown)}"
 
 
@@ -137,7 +156,9 @@ def test_a_number_behind_an_option_is_its_default() -> None:
             if known := defaults.get(name.lower()):
                 seen += 1
                 value = int(number.replace(" ", "")) * UNITS[unit]
-                assert value in known, f"{page.name}: `{name}` ({number} {unit}), and the code has {known}"
+                assert value in known, (
+                    f"{page.name}: `{name}` ({number} {unit}), and the code has {known}"
+                )
     assert seen > 12
 
 
@@ -178,7 +199,9 @@ def test_a_module_that_a_page_runs_exists(page: Path) -> None:
 
 @pages
 def test_an_extra_that_a_page_installs_exists(page: Path) -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     for names in re.findall(r"spark[-_]channel(?:-[\w.-]+\.whl)?\[([\w,]+)\]", text_of(page)):
         assert set(names.split(",")) <= set(extras), f"{page.name}: spark-channel[{names}]"
 
@@ -194,7 +217,9 @@ def test_a_make_target_that_a_page_names_exists(page: Path) -> None:
 def test_a_benchmark_that_a_page_names_exists(page: Path) -> None:
     for names in re.findall(r"BENCH=\"?([a-z_ ]+)", text_of(page)):
         for name in names.split():
-            assert (ROOT / "tests" / "benchmarks" / f"bench_{name}.py").exists(), f"{page.name}: BENCH={name}"
+            assert (ROOT / "tests" / "benchmarks" / f"bench_{name}.py").exists(), (
+                f"{page.name}: BENCH={name}"
+            )
 
 
 @pages
@@ -265,7 +290,10 @@ def test_a_message_that_a_page_explains_is_one_of_ours() -> None:
 
 
 def test_each_table_of_benchmarks_names_the_command_that_measures_it() -> None:
-    there = {path.stem.removeprefix("bench_") for path in (ROOT / "tests" / "benchmarks").glob("bench_*.py")}
+    there = {
+        path.stem.removeprefix("bench_")
+        for path in (ROOT / "tests" / "benchmarks").glob("bench_*.py")
+    }
     sections = text_of(ROOT / "docs" / "benchmarks.md").split("\n## ")[1:]
     assert sections
     for section in sections:

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 from spark_channel.cli.limits import serve
-from spark_channel.connectors.commit import BEAT_SECONDS, ORPHAN_SECONDS
-from spark_channel.connectors.files import manifest
-from spark_channel.connectors.sql import claims, kept
+from spark_channel.connectors.base.claims import BEAT_SECONDS, ORPHAN_SECONDS
+from spark_channel.connectors.files import log
+from spark_channel.connectors.sql import claim_tables, claims
 from spark_channel.service import ServiceServer, http_server
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -23,10 +23,10 @@ def said(page: str, pattern: str) -> list[int]:
 
 def test_claims_and_plans_are_kept_for_as_many_days() -> None:
     days = claims._DAYS
-    assert days == kept._DAYS
+    assert days == claim_tables._DAYS
     assert said("operations.md", r"a later job, (\d+) days after they were published") == [days]
     assert said("operations.md", r"the publish; a later transfer, after (\d+) days") == [days]
-    assert said("operations.md", r"a directory keeps the last ([\d ]+)\)") == [manifest._JOBS_KEPT]
+    assert said("operations.md", r"a directory keeps the last ([\d ]+)\)") == [log._JOBS_KEPT]
     assert said("commits.md", r"Plans of transfers are kept for at least (\d+) days") == [days]
     assert said("commits-internals.md", r"is dropped after (\d+) days") == [days]
 
@@ -36,7 +36,11 @@ def test_staging_of_a_run_elsewhere_is_kept_for_two_days_without_a_heartbeat() -
     assert (BEAT_SECONDS, ORPHAN_SECONDS) == (3_600, 86_400)
     assert said("commits.md", r"heartbeat once an hour, also while a limit is paused") == []
     assert (
-        said("commits.md", r"had no heartbeat for a day\. .* a second day without a heartbeat removes") == []
+        said(
+            "commits.md",
+            r"had no heartbeat for a day\. .* a second day without a heartbeat removes",
+        )
+        == []
     )
     assert said("commits.md", r"kept for two days without a heartbeat") == []
     assert said("operations.md", r"had no heartbeat for two days") == []
@@ -47,16 +51,21 @@ def test_the_service_listens_where_the_docs_say() -> None:
     assert inspect.signature(serve).parameters["host"].default == loopback
     assert inspect.signature(ServiceServer).parameters["host"].default == loopback
     assert f"| `--host` | `{loopback}` |" in (DOCS / "share-a-limit.md").read_text(encoding="utf-8")
-    assert f"| `SPARK_CHANNEL_HOST` | `{loopback}` for a `local` master" in (DOCS / "service.md").read_text(
-        "utf-8"
-    )
+    assert f"| `SPARK_CHANNEL_HOST` | `{loopback}` for a `local` master" in (
+        DOCS / "service.md"
+    ).read_text("utf-8")
 
 
 def test_the_bounds_of_the_service_are_those_of_the_code() -> None:
     strangers, with_tls = http_server._MOST_STRANGERS, http_server._MOST_WITH_TLS
-    assert said("security.md", r"connections without a token \| (\d+), .*? With TLS (\d+),") == [
+    assert said("hardening.md", r"connections without a token \| (\d+), .*? With TLS (\d+),") == [
         strangers,
         with_tls,
     ]
-    assert said("security.md", r"connections with a token \| ([\d ]+) \|") == [http_server._MOST_CONNECTIONS]
-    assert said("security.md", r"can keep (\d+) connections \(with TLS (\d+)\) busy") == [strangers, with_tls]
+    assert said("hardening.md", r"connections with a token \| ([\d ]+) \|") == [
+        http_server._MOST_CONNECTIONS
+    ]
+    assert said("hardening.md", r"can keep (\d+) connections \(with TLS (\d+)\) busy") == [
+        strangers,
+        with_tls,
+    ]

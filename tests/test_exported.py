@@ -14,9 +14,19 @@ ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 SOURCES = ROOT / "spark_channel"
 PACKAGES = (
-    "carrier", "channel", "connectors", "errors", "jobs", "limits", "planning", "progress", "service", "testing",
-    "transform", "tunnel",
-)  # fmt: skip
+    "carrier",
+    "channel",
+    "connectors",
+    "errors",
+    "jobs",
+    "limits",
+    "planning",
+    "progress",
+    "service",
+    "testing",
+    "transform",
+    "tunnel",
+)
 WITHOUT_A_PAGE = {"jobs"}  # docs/datax.md tells of it key by key
 
 
@@ -46,8 +56,12 @@ def test_what_is_brought_in_is_promised(name: str) -> None:
     assert brought <= set(package.__all__)
 
 
-@pytest.mark.parametrize("init", sorted(SOURCES.rglob("__init__.py")), ids=lambda path: str(path.parent.name))
-def test_a_package_states_its_lazy_names_in_order_and_none_is_a_module_of_its_own(init: Path) -> None:
+@pytest.mark.parametrize(
+    "init", sorted(SOURCES.rglob("__init__.py")), ids=lambda path: str(path.parent.name)
+)
+def test_a_package_states_its_lazy_names_in_order_and_none_is_a_module_of_its_own(
+    init: Path,
+) -> None:
     tree = ast.parse(init.read_text("utf-8"))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     if not any(each.module == "spark_channel" and each.names[0].name == "lazy" for each in imports):
@@ -68,7 +82,10 @@ def test_a_package_states_its_lazy_names_in_order_and_none_is_a_module_of_its_ow
 
 @pytest.mark.parametrize("name", sorted({"spark_channel", *PACKAGES} - WITHOUT_A_PAGE))
 def test_a_package_has_its_page_of_reference(name: str) -> None:
-    assert f"spark_channel.{name}".removeprefix("spark_channel.") in (REFERENCE / f"{name}.md").read_text()
+    assert (
+        f"spark_channel.{name}".removeprefix("spark_channel.")
+        in (REFERENCE / f"{name}.md").read_text()
+    )
 
 
 def test_each_name_is_imported_when_it_is_used() -> None:

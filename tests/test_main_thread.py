@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import queue, signal, sys, threading
-from spark_channel.main_thread import wake_on_signals, woken_by_signals
+from spark_channel.signals import wake_on_signals, woken_by_signals
 
 class CameError(Exception):
     pass
@@ -71,7 +71,11 @@ print("done")
 @pytest.mark.parametrize("how", ["block", "always", "others"])
 def test_the_main_thread_wakes(how: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PROGRAM, how],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.stdout.strip() == "done", done.stderr
 
@@ -79,7 +83,7 @@ def test_the_main_thread_wakes(how: str) -> None:
 def test_in_another_thread_nothing_changes() -> None:
     import threading
 
-    from spark_channel.main_thread import wake_on_signals
+    from spark_channel.signals import wake_on_signals
 
     before = signal.getsignal(signal.SIGURG)
     thread = threading.Thread(target=wake_on_signals)

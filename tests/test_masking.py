@@ -5,15 +5,21 @@ from typing import Annotated, ClassVar
 
 import pytest
 
+from spark_channel.connectors.base.registry import shown_options
 from spark_channel.connectors.files.options import CsvReadOptions, ParquetWriteOptions
-from spark_channel.connectors.registry import shown_options
 from spark_channel.masking import MASK, mask_text, mask_untyped, mask_url, without_login
 from spark_channel.options import Options, ReadOptions, Secret, Trait, Url
-from spark_channel.planning import Endpoint, EndpointPart
+from spark_channel.planning import Endpoint, EndpointOverrides
 
 PLACES = [
-    ("mysql://root:hunter2@db/shop?sslpassword=hunter2&x=1", "mysql://root:***@db/shop?sslpassword=***&x=1"),
-    ("jdbc:mysql://db:3306/shop?user=me&password=hunter2", "jdbc:mysql://db:3306/shop?user=me&password=***"),
+    (
+        "mysql://root:hunter2@db/shop?sslpassword=hunter2&x=1",
+        "mysql://root:***@db/shop?sslpassword=***&***",
+    ),
+    (
+        "jdbc:mysql://db:3306/shop?user=me&password=hunter2",
+        "jdbc:mysql://db:3306/shop?user=me&password=***",
+    ),
     ("postgresql://me:p@hunter2@h1:1,h2:2/d", "postgresql://me:***@h1:1,h2:2/d"),
     ("postgresql://me:p/hunter2@h/d", "postgresql://me:***@h/d"),
     ("postgresql://me:p?hunter2@h/d", "postgresql://***"),
@@ -30,13 +36,19 @@ PLACES = [
         "jdbc:sqlserver://h:1433;user=sa;password=a;hunter2;databaseName=q",
         "jdbc:sqlserver://h:1433;user=sa;password=***;***;databaseName=q",
     ),
-    ("jdbc:db2://h:50000/d:user=me;password=hunter2;", "jdbc:db2://h:50000/d:user=me;password=***;"),
+    (
+        "jdbc:db2://h:50000/d:user=me;password=hunter2;",
+        "jdbc:db2://h:50000/d:user=me;password=***;",
+    ),
     ("jdbc:postgresql://h/d?password=a&hunter2", "jdbc:postgresql://h/d?password=***&***"),
     ("me:hunter2@host/d", "me:***@host/d"),
     ("md:?motherduck_token=hunter2", "md:?motherduck_token=***"),
     # nothing to hide
     ("s3://bucket/mail=a@b/c", "s3://bucket/mail=a@b/c"),
-    ("abfss://container@account.dfs.core.windows.net/p", "abfss://container@account.dfs.core.windows.net/p"),
+    (
+        "abfss://container@account.dfs.core.windows.net/p",
+        "abfss://container@account.dfs.core.windows.net/p",
+    ),
     ("/data/part-?-[0-9]*.csv", "/data/part-?-[0-9]*.csv"),
     ("sqlite:/data/a b#c.db", "sqlite:/data/a b#c.db"),
     ("mysql://h/d?sslMode=required", "mysql://h/d?sslMode=required"),
@@ -67,13 +79,23 @@ class Theirs(ReadOptions):
 
 def test_types_say_what_is_secret() -> None:
     given = {
-        "pin": "1234", "STYLE": "any text: not a secret", "url": "x://h/d?style=plain&pin=1234&other=text",
-        "fast": 3, "sharedLimitToken": "t", "unknown": "who knows", "number": "7",
-    }  # fmt: skip
+        "pin": "1234",
+        "STYLE": "any text: not a secret",
+        "url": "x://h/d?style=plain&pin=1234&other=text",
+        "fast": 3,
+        "sharedLimitToken": "t",
+        "unknown": "who knows",
+        "number": "7",
+    }
     assert Theirs.shown(given) == {
-        "pin": MASK, "STYLE": "any text: not a secret", "url": "x://h/d?style=plain&pin=***&other=***",
-        "fast": "3", "sharedLimitToken": MASK, "unknown": MASK, "number": "7",
-    }  # fmt: skip
+        "pin": MASK,
+        "STYLE": "any text: not a secret",
+        "url": "x://h/d?style=plain&pin=***&***",
+        "fast": "3",
+        "sharedLimitToken": MASK,
+        "unknown": MASK,
+        "number": "7",
+    }
     assert Theirs.secrets() == {"pin", "sharedlimittoken"}
     assert Theirs.with_trait(Trait.SAME_ROWS) == {"fast"}
 
@@ -103,12 +125,16 @@ def test_traits_and_secrets_are_known_by_every_name_of_an_option() -> None:
         {"reader": "csv", "path": "s3://KEY:hun/ter2@bucket/a"},
         {"reader": "csv", "paths": '["s3://KEY:hunter2@bucket/a", "s3://KEY:hun/ter2@bucket/b"]'},
         {"reader": "csv", "paths": ["s3://KEY:hunter2@bucket/a"]},
-        {"url": "jdbc:oracle:thin:scott/hunter2@h", "apiSecret": "hunter2", "connectionProvider": "hunter2"},
+        {
+            "url": "jdbc:oracle:thin:scott/hunter2@h",
+            "apiSecret": "hunter2",
+            "connectionProvider": "hunter2",
+        },
     ],
 )
 def test_no_connector_s_options_show_a_secret(options: dict[str, object]) -> None:
     shown = str(shown_options(options, "reader")) + repr(
-        Endpoint("x", options, parts=(EndpointPart(options),))
+        Endpoint("x", options, parts=(EndpointOverrides(options),))
     )
     for secret in ("hunter2", "hun?ter2", "hun/ter2", "ter2"):
         assert secret not in shown

@@ -14,9 +14,15 @@ from pydantic import Field
 
 import spark_channel.options
 from spark_channel.errors import OptionError
-from spark_channel.options import ColumnList, Options, ReadOptions, Secret, WriteOptions, parse_amount
-from spark_channel.tunnel.option_names import STREAM_OPTIONS
-from spark_channel.tunnel.options import TunnelOptions
+from spark_channel.options import (
+    ColumnList,
+    Options,
+    ReadOptions,
+    Secret,
+    WriteOptions,
+    parse_amount,
+)
+from spark_channel.tunnel.options import STREAM_OPTIONS, TunnelOptions
 
 
 class Sample(ReadOptions):
@@ -43,10 +49,21 @@ def parse(**options: Any) -> Sample:
 @pytest.mark.parametrize(
     ("text", "amount"),
     [
-        ("1", 1), ("50000", 50_000), ("50k", 50_000), ("50K", 50_000), ("1.5M", 1_500_000), ("2g", 2 * 10**9),
-        ("1_000", 1000), ("  7  ", 7), ("0.001k", 1), ("9223372036854775807", 2**63 - 1), (5, 5), (5.0, 5), ("3t", 3 * 10**12),
+        ("1", 1),
+        ("50000", 50_000),
+        ("50k", 50_000),
+        ("50K", 50_000),
+        ("1.5M", 1_500_000),
+        ("2g", 2 * 10**9),
+        ("1_000", 1000),
+        ("  7  ", 7),
+        ("0.001k", 1),
+        ("9223372036854775807", 2**63 - 1),
+        (5, 5),
+        (5.0, 5),
+        ("3t", 3 * 10**12),
     ],
-)  # fmt: skip
+)
 def test_amounts_of_rows(text: object, amount: int) -> None:
     assert parse_amount(text) == amount
 
@@ -54,19 +71,49 @@ def test_amounts_of_rows(text: object, amount: int) -> None:
 @pytest.mark.parametrize(
     ("text", "amount"),
     [
-        ("1", 1), ("64MB", 64_000_000), ("64MiB", 64 << 20), ("64 mib", 64 << 20), ("1.5GiB", 3 << 29), ("2k", 2000),
-        ("10B", 10), ("1KB", 1000), ("1TiB", 1 << 40), ("67108864", 67_108_864),
+        ("1", 1),
+        ("64MB", 64_000_000),
+        ("64MiB", 64 << 20),
+        ("64 mib", 64 << 20),
+        ("1.5GiB", 3 << 29),
+        ("2k", 2000),
+        ("10B", 10),
+        ("1KB", 1000),
+        ("1TiB", 1 << 40),
+        ("67108864", 67_108_864),
     ],
-)  # fmt: skip
+)
 def test_amounts_of_bytes(text: str, amount: int) -> None:
     assert parse_amount(text, bytes_=True) == amount
 
 
 @pytest.mark.parametrize(
     "text",
-    ["0", "-1", "", " ", "abc", "1e3", "1.5", "1,000", "k", "5x", "1.2.3k", "0.0001k", "9223372036854775808", "9223372036854775807k",
-     True, None, "\u0665", "+5", "5 5", "0x10", "nan", "inf"],
-)  # fmt: skip
+    [
+        "0",
+        "-1",
+        "",
+        " ",
+        "abc",
+        "1e3",
+        "1.5",
+        "1,000",
+        "k",
+        "5x",
+        "1.2.3k",
+        "0.0001k",
+        "9223372036854775808",
+        "9223372036854775807k",
+        True,
+        None,
+        "\u0665",
+        "+5",
+        "5 5",
+        "0x10",
+        "nan",
+        "inf",
+    ],
+)
 def test_what_is_no_amount(text: object) -> None:
     for bytes_ in (False, True):
         with pytest.raises(ValueError, match=" of 1 "):
@@ -124,10 +171,15 @@ def test_booleans_as_spark_sends_them(text: object) -> None:
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        ("rowPerSecond", "rowsPerSecond"), ("rows_per_second", "rowsPerSecond"), ("channel", "channels"), ("numpartition", "numPartitions"),
-        ("colums", "columns"), ("tablename2", "tableName"), ("headers", "header"),
+        ("rowPerSecond", "rowsPerSecond"),
+        ("rows_per_second", "rowsPerSecond"),
+        ("channel", "channels"),
+        ("numpartition", "numPartitions"),
+        ("colums", "columns"),
+        ("tablename2", "tableName"),
+        ("headers", "header"),
     ],
-)  # fmt: skip
+)
 def test_a_misspelt_option_is_answered_with_the_nearest(typed: str, meant: str) -> None:
     with pytest.raises(
         OptionError, match=f"unknown option '{typed}' of connector 'csv'; did you mean '{meant}'?"
@@ -137,12 +189,16 @@ def test_a_misspelt_option_is_answered_with_the_nearest(typed: str, meant: str) 
 
 
 def test_an_option_like_no_other_is_answered_with_all() -> None:
-    with pytest.raises(OptionError, match=r"unknown option 'zzzz'; known: .*rowsPerSecond.*dbtable"):
+    with pytest.raises(
+        OptionError, match=r"unknown option 'zzzz'; known: .*rowsPerSecond.*dbtable"
+    ):
         parse(zzzz="1")
 
 
 def test_ignored_options_are_warned_of_and_refused_ones_are_not_taken() -> None:
-    assert Sample.parse({"DRIVER": "x.y.Z"})[1] == ["option 'DRIVER' is ignored: no JDBC driver takes part"]
+    assert Sample.parse({"DRIVER": "x.y.Z"})[1] == [
+        "option 'DRIVER' is ignored: no JDBC driver takes part"
+    ]
     with pytest.raises(
         OptionError, match="option 'pushDownLimit' is not supported: write the limit into the query"
     ):
@@ -153,7 +209,9 @@ def test_aliases_mean_their_option() -> None:
     assert parse(numpartitions="3").channels == 3
     assert parse(TABLENAME="t").dbtable == "t"
     assert parse(numPartitions="3", channels="3").channels == 3
-    with pytest.raises(OptionError, match="options 'numPartitions' and 'channels' mean the same and differ"):
+    with pytest.raises(
+        OptionError, match="options 'numPartitions' and 'channels' mean the same and differ"
+    ):
         parse(numPartitions="3", channels="4")
     with pytest.raises(OptionError, match=r"'Path1' and 'path1'|mean the same and differ"):
         Sample.parse({"DbTable": "a", "dbtable": "b"})
@@ -190,7 +248,23 @@ def test_column_lists(text: object, names: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", ",", "a,", ",a", "a,,b", '"a', 'a"b', '"a"b', "[1]", "[", "[]", '{"a": 1}x,', '"",b', "a,b,a"],
+    [
+        "",
+        " ",
+        ",",
+        "a,",
+        ",a",
+        "a,,b",
+        '"a',
+        'a"b',
+        '"a"b',
+        "[1]",
+        "[",
+        "[]",
+        '{"a": 1}x,',
+        '"",b',
+        "a,b,a",
+    ],
 )
 def test_what_is_no_column_list(text: str) -> None:
     with pytest.raises(OptionError, match="'columns'"):
@@ -220,7 +294,10 @@ def test_secrets_come_from_the_environment_and_from_files(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("${env:NO_SUCH_NAME}", "'password' takes a value; the environment variable NO_SUCH_NAME is not set"),
+        (
+            "${env:NO_SUCH_NAME}",
+            "'password' takes a value; the environment variable NO_SUCH_NAME is not set",
+        ),
         ("${file:/no/such/file}", "'password' takes a readable file; /no/such/file: No such file"),
     ],
 )
@@ -269,7 +346,9 @@ def test_an_error_beside_a_secret_does_not_show_it(options: dict[str, str]) -> N
 
     with pytest.raises(OptionError) as caught:
         parse(**options)
-    assert SECRET not in "".join(traceback.format_exception(caught.value)) + repr(vars(caught.value))
+    assert SECRET not in "".join(traceback.format_exception(caught.value)) + repr(
+        vars(caught.value)
+    )
 
 
 def test_a_secret_given_twice_and_differently_is_not_shown() -> None:
@@ -299,7 +378,11 @@ def test_a_secret_given_twice_and_differently_is_not_shown() -> None:
             "'transactionRows' got 2000000; it takes at most 'capacityRows'",
         ),
         (WriteOptions, {"commit": "both"}, "'commit' got 'both'; it takes one of 'job' or 'task'"),
-        (WriteOptions, {"maxConnections": "0"}, "'maxConnections' got '0'; it takes a number of 1 or more"),
+        (
+            WriteOptions,
+            {"maxConnections": "0"},
+            "'maxConnections' got '0'; it takes a number of 1 or more",
+        ),
     ],
 )
 def test_contradictions(cls: type[Options], options: dict[str, str], message: str) -> None:
@@ -354,8 +437,11 @@ def test_errors_travel_between_processes() -> None:
         parse(channels="x")
     back = pickle.loads(pickle.dumps(caught.value))
     assert (str(back), back.option, back.got, back.takes) == (
-        str(caught.value), "channels", "x", "a whole number",
-    )  # fmt: skip
+        str(caught.value),
+        "channels",
+        "x",
+        "a whole number",
+    )
 
 
 def test_what_is_exported_is_there() -> None:

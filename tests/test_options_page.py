@@ -4,15 +4,17 @@ import re
 
 import pytest
 
+from spark_channel.connectors.base.registry import all_connectors
 from spark_channel.connectors.files import feed
 from spark_channel.connectors.files.options import OrcWriteOptions, ParquetWriteOptions
-from spark_channel.connectors.registry import all_connectors
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.tunnel.options import TunnelOptions
 from spark_channel.tunnel.store import default_store
 from tests.options_page import PAGE, default, page
 
-pytest.importorskip("deltalake", reason="options of all connectors are looked at where all are installed")
+pytest.importorskip(
+    "deltalake", reason="options of all connectors are looked at where all are installed"
+)
 
 ROWS = [line.split(" | ") for line in page().splitlines() if line.startswith("| `")]
 
@@ -27,7 +29,9 @@ def test_no_cell_of_the_page_is_blank() -> None:
 
 
 def test_no_option_is_both_offered_and_refused_or_ignored_by_one_connector() -> None:
-    for name, section in re.findall(r"^## (\w+)$(.*?)(?=^## |\Z)", page(), re.MULTILINE | re.DOTALL):
+    for name, section in re.findall(
+        r"^## (\w+)$(.*?)(?=^## |\Z)", page(), re.MULTILINE | re.DOTALL
+    ):
         if name not in {connector.name for connector in all_connectors()}:
             continue
         offered: set[tuple[str, str]] = set()
@@ -46,4 +50,8 @@ def test_defaults_that_are_told_in_text_are_those_of_the_code() -> None:
     assert default(TunnelOptions, "late_seconds") == late
     assert default(TunnelOptions, "tunnel_store") == f"`~/{'/'.join(default_store().parts[-2:])}`"
     codecs = f"{ParquetWriteOptions.default_codec} for Parquet, zstd for ORC, else none"
-    assert default(ParquetWriteOptions, "compression") == default(OrcWriteOptions, "compression") == codecs
+    assert (
+        default(ParquetWriteOptions, "compression")
+        == default(OrcWriteOptions, "compression")
+        == codecs
+    )

@@ -1,19 +1,22 @@
-"""README's table of systems says what the connectors do."""
+"""The tables of systems say what the connectors do, and were tested against."""
 
+import ast
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from spark_channel.connectors.registry import Connector, all_connectors
+from spark_channel.connectors.base.registry import Connector, all_connectors
+from spark_channel.connectors.records.direct_writer import DirectWriter
 from spark_channel.errors import OptionError
 from spark_channel.options import WriteOptions
+from tests import systems_table
+from tests.benchmarks.harm_caption import BEGIN, END, HarmFigures, caption
+from tests.systems_table import own_connectors
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COLUMNS = ("system", "connector", "read", "write", "stream from", "stream into", "commit modes")
-FOR_TESTS = {"generator", "discard"}
 NEEDED = {
     "url": None,
     "path": "/tmp/t",
@@ -26,96 +29,149 @@ NEEDED = {
     "database": "shop",
     "bootstrapservers": "host:9092",
 }
-FEEDS = {
-    "cursorColumn": "a growing column",
-    "slot": "logical replication",
-    "binlog": "the binary log",
-    "files that arrive": "new files",
-    "new versions": "new versions",
-    "new snapshots": "new snapshots",
-    "new records": "new records",
-}
+SHIPPED = [
+    each
+    for each in all_connectors()
+    if (each.reader or each.writer or "").startswith("spark_channel.")
+]
+MARK = re.compile(r"mark\.real_server\(([^)]*)\)")
 
 
-def table() -> dict[str, dict[str, str]]:
-    """The rows of the table by connector, each a cell by column."""
-    lines = iter(README.splitlines())
-    assert any(line == f"| {' | '.join(COLUMNS)} |" for line in lines), "README has no such table"
-    rows = {}
-    for line in lines:
-        if not line.startswith("|"):
-            break
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if not set(line) <= set("|-"):
-            row = dict(zip(COLUMNS, cells, strict=True))
-            rows[row["connector"].strip("`")] = row
-    return rows
-
-
-def own() -> dict[str, Connector]:
-    return {
-        each.name: each
-        for each in all_connectors()
-        if (each.reader or each.writer or "").startswith("spark_channel.") and each.name not in FOR_TESTS
-    }
-
-
-def commits(connector: Connector) -> str:
-    """The values of `commit` that the writer's options take."""
-    if connector.writer is None:
-        return "no"
-    model: type[WriteOptions] = connector.writer_class().Options
+def takes(model: type[WriteOptions], **more: str) -> bool:
+    """Whether the writer's options accept `more`, beside what they need."""
     names = model.names()
     given = {name: value for name, value in NEEDED.items() if name in names and value}
-    if connector.schemes and "path" not in names:
-        given["url"] = f"{connector.schemes[0]}://host/base"
-    elif "index" in names or "queryserver" in names:
-        given["url"] = "http://host:9200"
     if "keyprefix" in names:
         given |= {"keycolumns": "k", "url": "redis://host/0"}
-    taken = []
-    for mode in ("job", "task"):
-        try:
-            model.parse({**given, "commit": mode})
-        except OptionError as error:
-            if error.option != "commit":
-                raise
-        else:
-            taken.append(mode)
-    return ", ".join(taken)
+    elif "index" in names or "queryserver" in names:
+        given["url"] = "http://host:9200"
+    elif "path" not in names and "url" in names:
+        scheme = next(
+            each.schemes for each in SHIPPED if each.writer and each.writer_class().Options is model
+        )
+        given |= {"url": f"{scheme[0]}://host/base"} if scheme else {}
+    try:
+        model.parse({**given, **more})
+    except OptionError as error:
+        if error.option not in ("commit", "txnAppId"):
+            raise
+        return False
+    return True
 
 
-def test_the_overview_has_the_same_matrix() -> None:
-    """docs/index.md has one row for all formats of files, and no column of connectors."""
-    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    for name, row in table().items():
-        (page,) = re.findall(r"\]\(docs/(\w+\.md)\)", row["system"])
-        (line,) = [each for each in index.splitlines() if each.startswith("| [") and f"]({page})" in each]
-        cells = [cell.strip() for cell in line.strip("|").split("|")][1:]
-        assert cells == [row[each] for each in ("read", "write", "stream from", "commit modes")], name
+def marks() -> set[tuple[str, str]]:
+    """What the tests' markers `real_server` say, from their source: (what is started, connector)."""
+    found = set()
+    for file in (ROOT / "tests").rglob("test_*.py"):
+        for arguments in MARK.findall(file.read_text(encoding="utf-8")):
+            what, *connectors = ast.literal_eval(f"({arguments},)")
+            found |= {(what, connector) for connector in connectors}
+    return found
+
+
+MARKS = marks()
+
+
+@pytest.mark.parametrize("page", systems_table.pages(), ids=lambda page: page.name)
+def test_the_tables_are_what_the_connectors_declare(page: Path) -> None:
+    written, wanted = systems_table.pages()[page]
+    assert written == wanted, "run: python -m tests.systems_table"
+
+
+def test_every_connector_has_a_row() -> None:
+    assert set(systems_table.TITLES) == set(own_connectors())
+
+
+@pytest.mark.parametrize("connector", SHIPPED, ids=lambda each: each.name)
+def test_a_connector_declares_what_it_was_tested_against(connector: Connector) -> None:
+    assert connector.tested
+    assert all(each.tested and each.maturity != connector.maturity for each in connector.also)
+
+
+@pytest.mark.parametrize("connector", SHIPPED, ids=lambda each: each.name)
+def test_what_is_called_stable_has_a_test_with_the_real_server(connector: Connector) -> None:
+    reached = [(connector.maturity, connector.tested)]
+    reached += [(each.maturity, each.tested) for each in connector.also]
+    for tested in [tested for maturity, tested in reached if maturity == "stable"]:
+        started = [
+            what for what, name in MARKS if name == connector.name and tested.startswith(what)
+        ]
+        assert started, f"no test of {connector.name} is marked real_server with {tested!r}"
+
+
+def test_a_mark_names_a_connector_that_exists() -> None:
+    assert {name for _, name in MARKS} <= {each.name for each in SHIPPED}
+
+
+@pytest.mark.parametrize(
+    "connector", [each for each in SHIPPED if each.name != "discard"], ids=lambda each: each.name
+)
+def test_delivery_is_that_of_the_commit_modes(connector: Connector) -> None:
+    """Each mode that the options take has a promise, and "once" needs the transaction id that makes a rerun safe."""
+    if connector.writer is None:
+        assert connector.delivery == {}
+        return
+    writer = connector.writer_class()
+    assert set(connector.delivery) == {
+        mode for mode in ("job", "task") if takes(writer.Options, commit=mode)
+    }
+    promises = set(connector.delivery.values())
+    assert ("once" in promises) == takes(writer.Options, txnAppId="a", txnVersion="1")
+    assert bool(promises - {"once"}) == issubclass(writer, DirectWriter)
 
 
 def test_the_table_of_extras_has_those_of_users() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = set(project["optional-dependencies"]) - {"dev", "docs", "demo"}
-    lines = README.split("| extra | adds |")[1].split("\n\n")[0].splitlines()
+    lines = README.split("| Extra | Adds |")[1].split("\n\n")[0].splitlines()
     assert {
-        name for line in lines for name in re.findall(r"`([\w-]+)`", line.split("|")[1] if line else "")
+        name
+        for line in lines
+        for name in re.findall(r"`([\w-]+)`", line.split("|")[1] if line else "")
     } == extras
 
 
-def test_every_connector_is_in_the_table() -> None:
-    assert set(table()) == set(own())
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 160
 
 
-@pytest.mark.parametrize("name", sorted(own()))
-def test_a_row_of_the_table_is_true(name: str) -> None:
-    connector, row = own()[name], table()[name]
-    yes = {True: "yes", False: "no"}
-    assert row["read"] == yes[connector.reader is not None]
-    assert row["write"] == yes[connector.writer is not None]
-    assert row["stream from"] == ("; ".join(FEEDS[each] for each in connector.feed) or "no")
-    assert row["stream into"] == yes[connector.writer is not None]
-    assert row["commit modes"] == commits(connector)
-    (page,) = re.findall(r"\]\((docs/\w+\.md)\)", row["system"])
-    assert (ROOT / page).exists()
+def test_the_caption_has_the_medians_of_the_benchmarks() -> None:
+    benchmarks = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    page = benchmarks.split("An application beside a copy\n")[1]
+
+    def measured(name: str) -> tuple[float, float]:
+        """The milliseconds, and the last cell, of the first row of that name."""
+        line = re.findall(rf"^\| [^|]*{name}[^|]*\|.*\d ms.*$", page, re.MULTILINE)[0]
+        ms = re.search(r"([\d.]+) ms", line)
+        assert ms is not None
+        speed = line.strip("| ").rpartition("|")[2].replace(" ", "")
+        return float(ms[1]), float(speed) if speed.isdigit() else 0.0
+
+    jdbc, limited = measured("Spark's JDBC source"), measured("40 000 rows/s")
+    rows = re.search(r"(\d[\d ]+) rows (?:are copied )?out of", page)
+    assert rows is not None
+    wanted = HarmFigures(
+        3,
+        int(rows[1].replace(" ", "")),
+        40_000,
+        measured("idle")[0],
+        jdbc[0],
+        limited[0],
+        jdbc[1],
+        limited[1],
+    )
+    assert README.split(BEGIN)[1].split(END)[0] == caption(wanted)
+
+
+PROMISE = re.compile(
+    r"\b(exactly once|atomic\w*|(?<!at least )once(?! in a run)|no row is lost)\b", re.IGNORECASE
+)
+NAMES = re.compile(r'"once"|\*\*once\*\*|commits\.md|`commit=job`|systems')
+
+
+def test_the_readme_promises_nothing_without_its_targets() -> None:
+    """Outside of the generated table, whose rows are targets."""
+    head, rest = README.split("<!-- systems -->\n")
+    text = head + rest.split("<!-- /systems -->\n")[1]
+    for line in text.splitlines():
+        assert not PROMISE.search(line) or NAMES.search(line), line

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import spark_channel.errors as errors
-from spark_channel.cli import codes
+from spark_channel.cli import outcome
 from tests.cli_page import PAGE, page
 
 ERRORS = Path(__file__).resolve().parents[1] / "docs" / "reference" / "errors.md"
@@ -16,12 +16,17 @@ def test_the_page_of_the_command_line_is_true() -> None:
 
 
 def test_the_exit_codes_of_the_page_are_those_of_the_commands() -> None:
-    told = {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)}
-    assert told == {value for value in vars(codes).values() if isinstance(value, int)}
+    told = {
+        int(code)
+        for code in re.findall(r"^\| (\d+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert told == {value for value in vars(outcome).values() if isinstance(value, int)}
 
 
 def test_every_error_has_a_row_that_says_what_happened_and_what_to_do() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", ERRORS.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \| (.+) \| (.+) \|$", ERRORS.read_text(encoding="utf-8"), re.MULTILINE
+    )
     named = [name for name, _, _ in rows]
     assert sorted(named) == sorted(set(errors.__all__) - {"ChannelError"})
     assert all(happened.endswith(".") and todo.endswith(".") for _, happened, todo in rows)

@@ -17,7 +17,11 @@ class Work:
     """Fails so many times, and notes when it was called."""
 
     def __init__(
-        self, clock: VirtualClock, fails: int, error: type[Exception] = BusyError, takes: float = 0.0
+        self,
+        clock: VirtualClock,
+        fails: int,
+        error: type[Exception] = BusyError,
+        takes: float = 0.0,
     ) -> None:
         self.clock, self.fails, self.error, self.takes = clock, fails, error, takes
         self.called: list[float] = []
@@ -60,7 +64,9 @@ def test_a_server_is_left_alone_for_as_long_as_it_asks(
     assert work.called == pytest.approx([begin + n * asked for n in range(attempts)])
 
 
-def test_the_last_attempt_begins_at_the_deadline_and_its_error_is_raised(clock: VirtualClock) -> None:
+def test_the_last_attempt_begins_at_the_deadline_and_its_error_is_raised(
+    clock: VirtualClock,
+) -> None:
     work, begin = Work(clock, 1_000_000), clock.now()
     with pytest.raises(BusyError, match=r"attempt \d+"):
         Retry(60, clock=clock).call(work, is_busy)

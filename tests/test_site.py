@@ -13,7 +13,17 @@ ROOT = Path(__file__).resolve().parents[1]
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="the site is built where the docs extra is installed")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", ".ci/mkdocs.yml", "-d", str(tmp_path)],
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "-f",
+            ".ci/mkdocs.yml",
+            "-d",
+            str(tmp_path),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

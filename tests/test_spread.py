@@ -31,9 +31,11 @@ def spread(processes: int, begin_with_spark: int, tests: list[str]) -> tuple[Spr
         getvalue=lambda _: [f"{processes}*popen"], option=SimpleNamespace(loadscopereorder=False)
     )
     made = Spread(
-        config, Producer("test", enabled=False), has_spark=lambda name: name.startswith("spark"),
+        config,
+        Producer("test", enabled=False),
+        has_spark=lambda name: name.startswith("spark"),
         begin_with_spark=begin_with_spark,
-    )  # fmt: skip
+    )
     nodes: list[Any] = [Process() for _ in range(processes)]
     for node in nodes:
         made.add_node(node)
@@ -64,7 +66,11 @@ def ids_of(**files: int) -> list[str]:
 def test_files_with_spark_run_beside_the_others() -> None:
     tests = ids_of(a=6, b=6, c=6, d=6, spark_a=6, spark_b=6)
     made, nodes = spread(3, 1, tests)
-    assert run(made, nodes, tests) == [["spark_a.py", "spark_b.py"], ["a.py", "c.py"], ["b.py", "d.py"]]
+    assert run(made, nodes, tests) == [
+        ["spark_a.py", "spark_b.py"],
+        ["a.py", "c.py"],
+        ["b.py", "d.py"],
+    ]
     assert sorted(test for node in nodes for test in node.begun) == sorted(tests)
 
 
@@ -102,7 +108,11 @@ def test_without_a_number_each_process_takes_what_comes() -> None:
 def test_a_process_that_prefers_spark_takes_others_where_there_is_none() -> None:
     tests = ids_of(a=3, b=3, c=3)
     made, nodes = spread(2, 2, tests)
-    assert sorted(name for files in run(made, nodes, tests) for name in files) == ["a.py", "b.py", "c.py"]
+    assert sorted(name for files in run(made, nodes, tests) for name in files) == [
+        "a.py",
+        "b.py",
+        "c.py",
+    ]
 
 
 def test_the_last_files_are_not_kept_by_a_process_that_is_busy() -> None:

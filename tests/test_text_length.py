@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_channel.text_length import (
+from spark_channel.arrow_schema import (
     TEXT_LENGTH,
     UNLIMITED,
     length_in,
@@ -15,7 +15,7 @@ from spark_channel.text_length import (
     without_notes,
 )
 from spark_channel.transform import prepare
-from spark_channel.transform.columns import Output, Rename, Select
+from spark_channel.transform.select import Output, Rename, Select
 
 PLAIN = pa.schema([("id", pa.int64()), pa.field("item", pa.string(), metadata={"more": "kept"})])
 
@@ -34,10 +34,20 @@ def test_a_note_is_metadata_of_its_field_and_makes_no_other_schema() -> None:
 @pytest.mark.parametrize(
     ("value", "means"),
     [
-        ("200", "200"), (b"200", "200"), ("0200", "200"), ("unlimited", UNLIMITED), ("0", None), ("-1", None),
-        ("1e3", None), ("٣", None), ("", None), (200, None), (b"\xff", None), (None, None),
+        ("200", "200"),
+        (b"200", "200"),
+        ("0200", "200"),
+        ("unlimited", UNLIMITED),
+        ("0", None),
+        ("-1", None),
+        ("1e3", None),
+        ("٣", None),
+        ("", None),
+        (200, None),
+        (b"\xff", None),
+        (None, None),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_length_says_nothing(value: Any, means: str | None) -> None:
     assert length_in({TEXT_LENGTH: value}) == means
     assert length_in(None) is None

@@ -7,11 +7,16 @@ from pathlib import Path
 import pytest
 
 from spark_channel.connectors import load_reader, load_writer
-from spark_channel.connectors.describe import describe
+from spark_channel.connectors.base.registry import describe
 from spark_channel.errors import OptionError
 from spark_channel.spark.driver import working_directory
 from spark_channel.tunnel.options import TunnelOptions
-from spark_channel.working_directory import WorkingDirectory, absolute_path, absolute_url, relative_to
+from spark_channel.working_directory import (
+    WorkingDirectory,
+    absolute_path,
+    absolute_url,
+    relative_to,
+)
 
 DRIVER = WorkingDirectory("/srv/job")
 
@@ -111,10 +116,14 @@ def test_files_of_certificates_are_found_by_executors(options: dict[str, str], n
 
 def test_so_are_those_in_the_url_of_postgresql() -> None:
     with relative_to(DRIVER):
-        reader, _ = load_reader({"url": "postgresql://h/d?sslrootcert=a.pem&sslcrl=b.pem", "dbtable": "t"})
+        reader, _ = load_reader(
+            {"url": "postgresql://h/d?sslrootcert=a.pem&sslcrl=b.pem", "dbtable": "t"}
+        )
         assert reader.options.parameters("x")["sslrootcert"] == "/srv/job/a.pem"
         assert reader.options.parameters("x")["sslcrl"] == "/srv/job/b.pem"
-        reader, _ = load_reader({"url": "postgresql://h/d", "sslrootcert": "system", "dbtable": "t"})
+        reader, _ = load_reader(
+            {"url": "postgresql://h/d", "sslrootcert": "system", "dbtable": "t"}
+        )
         assert reader.options.sslrootcert == "system", "libpq's name of no file"
 
 
@@ -129,7 +138,11 @@ def test_and_in_that_of_mongodb() -> None:
 def test_a_key_of_a_server_of_files() -> None:
     with relative_to(DRIVER):
         reader, _ = load_reader(
-            {"reader": "csv", "path": "sftp://h/x", "storageOptions": '{"private_key_file": "id_rsa"}'}
+            {
+                "reader": "csv",
+                "path": "sftp://h/x",
+                "storageOptions": '{"private_key_file": "id_rsa"}',
+            }
         )
     assert reader.options.login.get("private_key_file") == "/srv/job/id_rsa"
 
@@ -137,7 +150,9 @@ def test_a_key_of_a_server_of_files() -> None:
 def test_a_secret_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("pw\n")
     with relative_to(WorkingDirectory(str(tmp_path))):
-        reader, _ = load_reader({"url": "postgresql://h/d", "dbtable": "t", "password": "${file:secret}"})
+        reader, _ = load_reader(
+            {"url": "postgresql://h/d", "dbtable": "t", "password": "${file:secret}"}
+        )
     assert reader.options.password.get_secret_value() == "pw"
 
 
@@ -149,7 +164,10 @@ def test_a_secret_in_a_file(tmp_path: Path) -> None:
             {"uri": "sqlite:////srv/job/ice.db", "warehouse": "/srv/job/wh"},
         ),
         ({"uri": "sqlite:////ice.db", "warehouse": "file:wh"}, {"warehouse": "/srv/job/wh"}),
-        ({"type": "sql", "uri": "postgresql://h/d", "warehouse": "wh"}, {"warehouse": "/srv/job/wh"}),
+        (
+            {"type": "sql", "uri": "postgresql://h/d", "warehouse": "wh"},
+            {"warehouse": "/srv/job/wh"},
+        ),
         ({"type": "sql", "uri": "sqlite:///:memory:", "warehouse": "s3://b/wh"}, {}),
         ({"type": "rest", "uri": "https://h", "warehouse": "prod"}, {}),
     ],

@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.carrier.carrier import DataCarrier
-    from spark_channel.carrier.consumer import Consumer
+    from spark_channel.carrier.carrier import (
+        DataCarrier,
+        Partitioner,
+        RollingPartitioner,
+        ThreadPartitioner,
+    )
+    from spark_channel.carrier.consumer import CarrierMetrics, Consumer, PoolThreadMetrics
     from spark_channel.carrier.driver import ConsumerDriver
-    from spark_channel.carrier.metrics import CarrierMetrics, PoolThreadMetrics
-    from spark_channel.carrier.partitioners import Partitioner, RollingPartitioner, ThreadPartitioner
-    from spark_channel.carrier.pool import BulkConsumePool
-    from spark_channel.carrier.pools import ConsumerPools, consumer_pools
+    from spark_channel.carrier.pool import BulkConsumePool, ConsumerPools, consumer_pools
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
 

@@ -1,28 +1,130 @@
-"""Several channels as one: fan-in of producer threads, fan-out to consumer threads."""
+"""DataCarrier: several channels, partitioners, metrics (SkyWalking)."""
 
 import logging
 import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Protocol, Self
 
 import pyarrow as pa
 
-from spark_channel.carrier.consumer import Consumer
+from spark_channel.carrier.consumer import CarrierMetrics, Consumer, ReadyQueue
 from spark_channel.carrier.driver import ConsumerDriver
-from spark_channel.carrier.metrics import CarrierMetrics
-from spark_channel.carrier.partitioners import Partitioner, PartitionerName, named_partitioner
 from spark_channel.carrier.pool import BulkConsumePool
-from spark_channel.carrier.ready_queue import ReadyQueue
-from spark_channel.carrier.statistics import sum_statistics
 from spark_channel.channel import ChannelStatistics, Limiter, MemoryChannel, Overflow
-from spark_channel.channel.sized_batch import measure
+from spark_channel.channel.batches import measure
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import ChannelClosedError, EndOfChannel, FlowError
 
-__all__ = ["DataCarrier"]
+__all__ = [
+    "DataCarrier",
+    "Partitioner",
+    "PartitionerName",
+    "RollingPartitioner",
+    "ThreadPartitioner",
+    "named_partitioner",
+    "sum_statistics",
+]
+
+
+# Which channel a batch goes to.
+
+
+PartitionerName = Literal["rolling", "thread"]
+
+
+class Partitioner(Protocol):
+    """Any callable that gives the index of a batch's channel.
+
+    It is called by producer threads, several at once, without a lock. What it raises reaches that
+    producer, and nothing was published. A partitioner whose choice is a preference and not a promise
+    has a true attribute `may_try_others`: under `overflow="reject"` the carrier then offers a refused
+    batch once to each other channel.
+    """
+
+    def __call__(self, batch: pa.RecordBatch, channels: int, /) -> int:
+        """An index from 0 to `channels - 1`."""
+        ...
+
+
+class RollingPartitioner:
+    """Each channel in turn, over all producers."""
+
+    may_try_others = True
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turn = -1
+
+    def __call__(self, batch: pa.RecordBatch, channels: int) -> int:
+        with self._lock:
+            self._turn = (self._turn + 1) % channels
+            return self._turn
+
+
+class ThreadPartitioner:
+    """One channel for all batches of one producer thread, so that their order is kept.
+
+    Threads get the channels in turn as they first produce: identities modulo the number of channels
+    would not do, since they are addresses with a common factor.
+    """
+
+    may_try_others = False
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._mine = threading.local()
+
+    def __call__(self, batch: pa.RecordBatch, channels: int) -> int:
+        place: int | None = getattr(self._mine, "place", None)
+        if place is None:
+            with self._lock:
+                place = self._threads
+                self._threads += 1
+            self._mine.place = place
+        return place % channels
+
+
+def named_partitioner(partitioner: PartitionerName | Partitioner) -> Partitioner:
+    """The partitioner of that name, or the callable itself.
+
+    Raises:
+        ValueError: neither a known name nor a callable.
+    """
+    if partitioner == "rolling":
+        return RollingPartitioner()
+    if partitioner == "thread":
+        return ThreadPartitioner()
+    if callable(partitioner):
+        return partitioner
+    raise ValueError(
+        f'partitioner={partitioner!r} is not "rolling", "thread", or a callable of (batch, channels)'
+    )
+
+
+# The statistics of several channels as those of one.
+
+
+def sum_statistics(parts: Iterable[ChannelStatistics]) -> ChannelStatistics:
+    """Every field summed, waits by reason too. `parts` has one or more."""
+    parts = list(parts)
+    totals = {
+        field.name: sum(getattr(part, field.name) for part in parts)
+        for field in fields(ChannelStatistics)
+        if field.name != "throttled_seconds"
+    }
+    throttled: dict[str, float] = {}
+    for part in parts:
+        for reason, seconds in part.throttled_seconds.items():
+            throttled[reason] = throttled.get(reason, 0.0) + seconds
+    return ChannelStatistics(**totals, throttled_seconds=throttled)
+
+
+# Several channels as one: fan-in of producer threads, fan-out to consumer threads.
+
 
 logger = logging.getLogger("spark_channel")
 
@@ -71,7 +173,9 @@ class DataCarrier:
             raise ValueError(f"limiter={limiter!r} has {len(limiters)} for {channels} channels")
         self._clock = clock or SYSTEM_CLOCK
         self._channels = tuple(
-            MemoryChannel(capacity_rows, capacity_bytes, overflow=overflow, limiter=own, clock=clock)
+            MemoryChannel(
+                capacity_rows, capacity_bytes, overflow=overflow, limiter=own, clock=clock
+            )
             for own in limiters
         )
         self._lock = threading.Lock()
@@ -289,12 +393,17 @@ class DataCarrier:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         if error is None:
             self.shutdown()
             return
-        if not isinstance(error, Exception):  # GeneratorExit, KeyboardInterrupt: not a producer's to raise
+        if not isinstance(
+            error, Exception
+        ):  # GeneratorExit, KeyboardInterrupt: not a producer's to raise
             error = ChannelClosedError(f"the carrier was left by {type(error).__name__}")
         self.fail(error)
         with self._lock:
@@ -383,7 +492,15 @@ class DataCarrier:
             )
 
     def __repr__(self) -> str:
-        state = "failed" if self.error else "ended" if self.ended else "closed" if self.closed else "open"
+        state = (
+            "failed"
+            if self.error
+            else "ended"
+            if self.ended
+            else "closed"
+            if self.closed
+            else "open"
+        )
         s = self.statistics()
         return (
             f"<DataCarrier {state}: {len(self._channels)} channels, {s.rows_stored} of {s.capacity_rows} "

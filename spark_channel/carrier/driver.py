@@ -5,11 +5,14 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Literal
 
-from spark_channel.carrier.consumer import Consumer
-from spark_channel.carrier.lifecycle import Lifecycle
+from spark_channel.carrier.consumer import (
+    Consumer,
+    ConsumerThread,
+    IdleCheck,
+    Lifecycle,
+    ReadyQueue,
+)
 from spark_channel.carrier.pool import BulkConsumePool
-from spark_channel.carrier.ready_queue import ReadyQueue
-from spark_channel.carrier.worker import Idle, Worker
 from spark_channel.channel import MemoryChannel
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 
@@ -62,11 +65,15 @@ class ConsumerDriver:
         if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
             raise ValueError(f"threads={threads!r} is not a whole number, 1 or more")
         if pool is not None and threads != 1:
-            raise ValueError(f"threads={threads} and a pool: a pool serves a consumer in its own threads")
+            raise ValueError(
+                f"threads={threads} and a pool: a pool serves a consumer in its own threads"
+            )
         if linger != "auto" and not linger >= 0:
             raise ValueError(f'linger={linger!r} is not a number of seconds, 0 or more, or "auto"')
         if not isinstance(consumer, Consumer) and not callable(consumer):
-            raise TypeError(f"a consumer is a Consumer or a callable that makes one, not {consumer!r}")
+            raise TypeError(
+                f"a consumer is a Consumer or a callable that makes one, not {consumer!r}"
+            )
         self._channels = tuple(channels)
         self._clock = clock or SYSTEM_CLOCK
         self._pool = pool
@@ -74,7 +81,14 @@ class ConsumerDriver:
         self._ended = threading.Condition(threading.Lock())
         self._begun = False
         self._workers = _deal(
-            self._channels, consumer, threads, linger, priority, self._fail, self._worker_over, self._clock
+            self._channels,
+            consumer,
+            threads,
+            linger,
+            priority,
+            self._fail,
+            self._worker_over,
+            self._clock,
         )
         self._left = len(self._workers)
         self._ready_queues: tuple[ReadyQueue[Hashable], ...] = ()
@@ -100,7 +114,10 @@ class ConsumerDriver:
                 worker.open(ready)
                 self._threads += (
                     threading.Thread(
-                        target=_run, args=(worker, ready), name=f"spark-channel-consume-{number}", daemon=True
+                        target=_run,
+                        args=(worker, ready),
+                        name=f"spark-channel-consume-{number}",
+                        daemon=True,
                     ),
                 )
             self._ready_queues = tuple(ready_queues.values())
@@ -202,18 +219,20 @@ class ConsumerDriver:
             try:
                 self._told(error)
             except BaseException:
-                logger.exception("the fail= callback of a consumer raised; its channels fail with %r", error)
+                logger.exception(
+                    "the fail= callback of a consumer raised; its channels fail with %r", error
+                )
             else:
                 return
         for channel in self._channels:
             channel.fail(error)
 
 
-def _run(worker: Worker, ready: ReadyQueue[Hashable]) -> None:
+def _run(worker: ConsumerThread, ready: ReadyQueue[Hashable]) -> None:
     try:
         if worker.enter():
             while (key := ready.get()) is not None:
-                if not (worker.idle() if isinstance(key, Idle) else worker.serve()):
+                if not (worker.idle() if isinstance(key, IdleCheck) else worker.serve()):
                     break
     finally:
         worker.leave()
@@ -228,14 +247,14 @@ def _deal(
     fail: Callable[[BaseException], None],
     over: Callable[[], None],
     clock: Clock,
-) -> list[Worker]:
+) -> list[ConsumerThread]:
     """One worker per thread: channels in turn to the threads, or threads in turn to the channels."""
     if isinstance(consumer, Consumer):
         shared = Lifecycle(lambda: consumer, threads, shared=True)
         lifecycles = [shared] * threads
     else:
         lifecycles = [Lifecycle(consumer, 1) for _ in range(threads)]
-    workers: list[Worker] = []
+    workers: list[ConsumerThread] = []
     for number, lifecycle in enumerate(lifecycles):
         if threads <= len(channels):
             mine, peers = channels[number::threads], 1
@@ -243,7 +262,7 @@ def _deal(
             place = number % len(channels)
             mine, peers = [channels[place]], len(range(place, threads, len(channels)))
         workers.append(
-            Worker(
+            ConsumerThread(
                 mine,
                 lifecycle,
                 peers=peers,

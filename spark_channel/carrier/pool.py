@@ -1,17 +1,24 @@
-"""A few threads that serve many carriers."""
+"""BulkConsumePool: few threads for many carriers; named pools."""
 
+import os
 import threading
 from collections.abc import Hashable
 from types import TracebackType
 from typing import Self
 
-from spark_channel.carrier.metrics import PoolThreadMetrics
-from spark_channel.carrier.ready_queue import ReadyQueue
-from spark_channel.carrier.worker import Idle, Worker
+from spark_channel.carrier.consumer import ConsumerThread, IdleCheck, PoolThreadMetrics, ReadyQueue
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import FlowError
 
-__all__ = ["BulkConsumePool"]
+__all__ = [
+    "BulkConsumePool",
+    "ConsumerPools",
+    "consumer_pools",
+]
+
+
+# A few threads that serve many carriers.
+
 
 _HELP_SECONDS = 0.1
 """How long a carrier waits for its busy thread before an idle one takes it: a move for less is not worth it."""
@@ -47,7 +54,8 @@ class BulkConsumePool:
         self._lock = threading.Lock()
         self._closed = False
         self._members = [
-            _PoolThread(f"spark-channel-{name}-{number}", self._clock, self) for number in range(threads)
+            _PoolThread(f"spark-channel-{name}-{number}", self._clock, self)
+            for number in range(threads)
         ]
 
     @property
@@ -74,7 +82,7 @@ class BulkConsumePool:
         with self._lock:
             return [member.metrics() for member in self._members]
 
-    def add(self, worker: Worker) -> None:
+    def add(self, worker: ConsumerThread) -> None:
         """Serve `worker` from now on. Raises `FlowError` when the pool is closed."""
         with self._lock:  # one at a time, so that each sees what the one before has brought
             if self._closed:
@@ -103,10 +111,12 @@ class BulkConsumePool:
             if taken is not None:
                 taker.take(taken[3])
 
-    def pass_on(self, worker: Worker, busy: "_PoolThread") -> None:
+    def pass_on(self, worker: ConsumerThread, busy: "_PoolThread") -> None:
         """Give a carrier of `busy`, which calls this, to a thread that is idle."""
         with self._lock:
-            idle = next((each for each in self._members if each is not busy and each.is_idle()), None)
+            idle = next(
+                (each for each in self._members if each is not busy and each.is_idle()), None
+            )
             if not self._closed and idle is not None and busy.give(worker):
                 idle.take(worker)
 
@@ -118,7 +128,7 @@ class BulkConsumePool:
         """Whether a carrier waits for a thread that is busy with another one."""
         return any(member is not but and member.is_behind() for member in self._members)
 
-    def serves_here(self, worker: Worker) -> bool:
+    def serves_here(self, worker: ConsumerThread) -> bool:
         """Is the calling thread the one that serves `worker`?"""
         return any(member.is_here() and member.serves(worker) for member in self._members)
 
@@ -141,7 +151,10 @@ class BulkConsumePool:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -168,8 +181,8 @@ class _PoolThread:
         self._pool = pool
         self._ready = _PoolQueue(clock, self)
         self._changed = threading.Condition(threading.Lock())
-        self._workers: dict[Hashable, Worker] = {}
-        self._current: Worker | None = None
+        self._workers: dict[Hashable, ConsumerThread] = {}
+        self._current: ConsumerThread | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
         self._looks_round = False
@@ -182,25 +195,29 @@ class _PoolThread:
             workers = list(self._workers.values())
         return sum(worker.backlog for worker in workers), len(workers)
 
-    def add(self, worker: Worker) -> None:
+    def add(self, worker: ConsumerThread) -> None:
         self._welcome(worker)
         worker.open(self._ready)
 
-    def take(self, worker: Worker) -> None:
+    def take(self, worker: ConsumerThread) -> None:
         """Serve a worker that was another thread's."""
         with self._changed:
             self._taken += 1
         self._welcome(worker)
         worker.move(self._ready)
 
-    def give(self, worker: Worker) -> bool:
+    def give(self, worker: ConsumerThread) -> bool:
         """Let another thread have it, unless it is served at this moment, or this thread ends."""
         with self._changed:
-            if self._current is worker or self._closing or self._workers.get(worker.key) is not worker:
+            if (
+                self._current is worker
+                or self._closing
+                or self._workers.get(worker.key) is not worker
+            ):
                 return False
             del self._workers[worker.key]
         self._ready.forget(worker)
-        self._ready.forget(Idle(worker))
+        self._ready.forget(IdleCheck(worker))
         return True
 
     def metrics(self) -> PoolThreadMetrics:
@@ -208,12 +225,16 @@ class _PoolThread:
         with self._changed:
             return PoolThreadMetrics(self._name, workers, rows, self._busy_seconds, self._taken)
 
-    def waiting(self) -> list[Worker]:
+    def waiting(self) -> list[ConsumerThread]:
         """The workers that have waited for a while, since this thread is busy with another one."""
         with self._changed:
             if self._current is None or self._closing:
                 return []
-            found = [each for each in self._workers.values() if each is not self._current and each.is_free]
+            found = [
+                each
+                for each in self._workers.values()
+                if each is not self._current and each.is_free
+            ]
         return [worker for worker in found if (self._ready.overdue(worker) or 0.0) >= _HELP_SECONDS]
 
     def is_idle(self) -> bool:
@@ -244,7 +265,7 @@ class _PoolThread:
         self._ready.put(_HELP, _HELP_SECONDS)
         return True
 
-    def serves(self, worker: Worker) -> bool:
+    def serves(self, worker: ConsumerThread) -> bool:
         with self._changed:
             return worker.key in self._workers
 
@@ -273,7 +294,7 @@ class _PoolThread:
             thread.join()  # nothing is left for it to do
         return True
 
-    def _welcome(self, worker: Worker) -> None:
+    def _welcome(self, worker: ConsumerThread) -> None:
         with self._changed:
             self._workers[worker.key] = worker
             self._begin()
@@ -291,9 +312,11 @@ class _PoolThread:
                 self._pool.take_from_busy(self)
                 self._look_on()
                 continue
-            idle = isinstance(key, Idle)
+            idle = isinstance(key, IdleCheck)
             with self._changed:
-                worker = self._current = self._workers.get(key.worker.key if isinstance(key, Idle) else key)
+                worker = self._current = self._workers.get(
+                    key.worker.key if isinstance(key, IdleCheck) else key
+                )
                 looks_round = self._looks_round and worker is not None
                 self._looks_round = self._looks_round and worker is None
             if worker is None:
@@ -320,7 +343,7 @@ class _PoolThread:
         if not self._ready.has_due() and self._pool.has_waiting(self):
             self._ready.put(_HELP, _HELP_SECONDS)
 
-    def _pass_on(self, worker: Worker) -> None:
+    def _pass_on(self, worker: ConsumerThread) -> None:
         """Others wait while this one took long: where its consumer is bound to this thread, only this thread can
         end that, and let an idle thread continue with another consumer."""
         if worker.is_free or not self._ready.has_due() or not self._pool.has_idle(self):
@@ -332,7 +355,7 @@ class _PoolThread:
             self._current = None
         self._pool.pass_on(worker, self)
 
-    def _part(self, worker: Worker) -> None:
+    def _part(self, worker: ConsumerThread) -> None:
         def gone() -> None:
             with self._changed:
                 del self._workers[worker.key]
@@ -342,3 +365,61 @@ class _PoolThread:
                 self._ready.stop()
 
         worker.leave(gone)
+
+
+# Consumer pools by name, for a whole process.
+
+
+class ConsumerPools:
+    """Pools that parts of a program share by name. A forked child starts without any."""
+
+    def __init__(self) -> None:
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def create(self, name: str, threads: int = 1) -> BulkConsumePool:
+        """The pool of that name, made if there is none yet.
+
+        Raises:
+            FlowError: it is there, with another number of threads.
+        """
+        with self._lock:
+            pool = self._pools.get(name)
+            if pool is None or pool.closed:
+                pool = self._pools[name] = BulkConsumePool(threads, name=name)
+            elif pool.threads != threads:
+                raise FlowError(
+                    f"the pool {name!r} has {pool.threads} threads, not {threads}; see get()"
+                )
+            return pool
+
+    def get(self, name: str) -> BulkConsumePool:
+        """The pool of that name.
+
+        Raises:
+            FlowError: there is none; the message names those that are.
+        """
+        with self._lock:
+            pool = self._pools.get(name)
+            if pool is None or pool.closed:
+                known = ", ".join(
+                    sorted(name for name, pool in self._pools.items() if not pool.closed)
+                )
+                raise FlowError(
+                    f"pool {name!r} does not exist; create it first. Pools: {known or 'none'}"
+                )
+            return pool
+
+    def close(self, name: str, timeout: float | None = None) -> bool:
+        """Close the pool of that name and forget it; True when there is none. See `BulkConsumePool`."""
+        with self._lock:
+            pool = self._pools.pop(name, None)
+        return pool is None or pool.close(timeout)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._pools: dict[str, BulkConsumePool] = {}
+
+
+consumer_pools = ConsumerPools()
+"""The pools of this process."""

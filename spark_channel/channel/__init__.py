@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.channel.limiter import Limiter, Payment, Wait
+    from spark_channel.channel.batches import ChannelStatistics
+    from spark_channel.channel.capacity import Limiter, Overflow, Payment, Wait
     from spark_channel.channel.memory import MemoryChannel
-    from spark_channel.channel.overflow import Overflow
-    from spark_channel.channel.statistics import ChannelStatistics
     from spark_channel.channel.transaction import Transaction, TransactionState
 else:
     __getattr__, __dir__ = lazy.exports(__name__)

@@ -23,26 +23,30 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from spark_channel.channel.counters import Counters
-from spark_channel.channel.limiter import Limiter, Payment
-from spark_channel.channel.overflow import Overflow
-from spark_channel.channel.reservations import (
+from spark_channel.channel.batches import ChannelStatistics, Counters, Sized, SizedBatch
+from spark_channel.channel.capacity import (
+    AllOrNothingReservation,
+    Capacity,
+    CapacityRequest,
     CommitReservation,
+    Limiter,
+    Overflow,
+    Payment,
     PushReservation,
     Reservation,
     ResizeRequest,
-    RoomRequest,
-    WholeReservation,
+    TransactionBuffer,
 )
-from spark_channel.channel.room import Room
-from spark_channel.channel.sized_batch import Sized, SizedBatch
-from spark_channel.channel.staged import Staged
-from spark_channel.channel.statistics import ChannelStatistics
-from spark_channel.channel.waiters import Payer, Reader, is_paid
+from spark_channel.channel.monitor import WaitingConsumer, WaitingPayment, is_paid
 from spark_channel.clock import Clock
-from spark_channel.errors import ChannelClosedError, ChannelFullError, EndOfChannel, TransactionFullError
+from spark_channel.errors import (
+    ChannelClosedError,
+    ChannelFullError,
+    EndOfChannel,
+    TransactionFullError,
+)
 
-__all__ = ["Callback", "Core"]
+__all__ = ["Callback", "ChannelCore"]
 
 logger = logging.getLogger("spark_channel")
 
@@ -50,7 +54,7 @@ Callback = Callable[[], None]
 T = TypeVar("T")
 
 
-class Core:
+class ChannelCore:
     """What is in a channel, which threads wait in it, and what is done to it; for `MemoryChannel` and transactions.
 
     Everything that changes it runs in `_atomic`. A thread that waits in there has changed nothing before, so
@@ -59,7 +63,7 @@ class Core:
 
     def __init__(
         self,
-        room: Room,
+        room: Capacity,
         *,
         overflow: Overflow,
         keep_alive: float,
@@ -79,9 +83,9 @@ class Core:
         self._closed = False
         self._error: BaseException | None = None
         self._error_traceback: TracebackType | None = None
-        self._requests: deque[RoomRequest] = deque()
-        self._readers: deque[Reader] = deque()
-        self._payers: set[Payer] = set()
+        self._requests: deque[CapacityRequest] = deque()
+        self._readers: deque[WaitingConsumer] = deque()
+        self._payers: set[WaitingPayment] = set()
         self._sleeping: set[threading.Condition] = set()
         self._listeners: tuple[Callback, ...] = ()
         self._block_listeners: tuple[Callback, ...] = ()
@@ -135,7 +139,7 @@ class Core:
     # -- without waiting
 
     def _push_or_reject(self, batches: Sequence[Sized], rows: int, nbytes: int) -> bool:
-        request = WholeReservation(batches, rows, nbytes, free=self.limiter is None)
+        request = AllOrNothingReservation(batches, rows, nbytes, free=self.limiter is None)
         payment: Payment | None = None
         try:
             admitted = self._atomic(self._claim_now, request)
@@ -153,11 +157,11 @@ class Core:
                 self._counters.rejected(rows, nbytes)
         return request.published
 
-    def _claim_now(self, request: WholeReservation) -> bool:
+    def _claim_now(self, request: AllOrNothingReservation) -> bool:
         self._raise_if_ended()
         return not self._requests and self._admit(request)
 
-    def _publish_if_paid(self, request: WholeReservation, payment: Payment) -> None:
+    def _publish_if_paid(self, request: AllOrNothingReservation, payment: Payment) -> None:
         self._raise_if_ended()
         if is_paid(payment.remaining()):
             self._publish_claim(request)
@@ -184,7 +188,7 @@ class Core:
         may still take the rows that would be dropped.
         """
         request.max_rows, request.max_bytes = limiter.slice_size()
-        payer = Payer(self._lock, self._own_condition())
+        payer = WaitingPayment(self._lock, self._own_condition())
         payment: Payment | None = None
         try:
             pay_first, owed = self._atomic(self._reserve_slice, request)
@@ -205,7 +209,9 @@ class Core:
         self._wait_for_room(request)
         return False, request.owe(request.rows)
 
-    def _publish_slice(self, request: PushReservation, payment: Payment | None, payer: Payer) -> None:
+    def _publish_slice(
+        self, request: PushReservation, payment: Payment | None, payer: WaitingPayment
+    ) -> None:
         if payment is not None:
             self._wait_for_limit(payment, payer)
         if request.rows:
@@ -278,9 +284,9 @@ class Core:
                 left -= rows
         return batches
 
-    # ---- commit: what a transaction put and took, `Staged`, together or not at all
+    # ---- commit: what a transaction put and took, `TransactionBuffer`, together or not at all
 
-    def put(self, staged: Staged, batch: pa.RecordBatch, rows: int, nbytes: int) -> None:
+    def put(self, staged: TransactionBuffer, batch: pa.RecordBatch, rows: int, nbytes: int) -> None:
         put_rows, put_bytes = staged.put_rows + rows, staged.put_bytes + nbytes
         with self._lock:  # no other thread is concerned yet
             self._begin_push(1, rows, nbytes)
@@ -295,10 +301,10 @@ class Core:
             )
         staged.add_put(batch, rows, nbytes)
 
-    def take(self, staged: Staged) -> pa.RecordBatch | None:
+    def take(self, staged: TransactionBuffer) -> pa.RecordBatch | None:
         return self._atomic(self._take, staged)
 
-    def _take(self, staged: Staged) -> pa.RecordBatch | None:
+    def _take(self, staged: TransactionBuffer) -> pa.RecordBatch | None:
         self._counters.take_attempts += 1
         most_rows = self._most_transaction_rows()
         if staged.taken_rows >= most_rows:
@@ -311,7 +317,9 @@ class Core:
                 return None
         except EndOfChannel:
             if staged.takes:
-                return None  # to be committed: raising would roll back the last rows, again and again
+                return (
+                    None  # to be committed: raising would roll back the last rows, again and again
+                )
             raise
         entry = self._queue.pop(most_rows - staged.taken_rows)
         self._room.held_rows += entry.rows
@@ -319,7 +327,7 @@ class Core:
         staged.add_take(entry)
         return entry.batch
 
-    def commit(self, staged: Staged) -> None:
+    def commit(self, staged: TransactionBuffer) -> None:
         """Publish the puts and free the takes, together or not at all."""
         if self._atomic(self._commit_at_once, staged):
             return
@@ -329,7 +337,7 @@ class Core:
             self._atomic(self._reserve_commit, request)
             if not staged.committed:
                 assert self.limiter is not None
-                payer = Payer(self._lock, self._own_condition())
+                payer = WaitingPayment(self._lock, self._own_condition())
                 payment = self.limiter.pay(*staged.owed(), payer.wake)
                 self._atomic(self._pay_and_publish, request, payment, payer)
         except BaseException:
@@ -338,7 +346,7 @@ class Core:
                 self._count_failed(staged.put_rows, staged.put_bytes)
             raise
 
-    def _commit_at_once(self, staged: Staged) -> bool:
+    def _commit_at_once(self, staged: TransactionBuffer) -> bool:
         if not staged.puts:
             if self._error is not None:
                 self._raise_if_failed()
@@ -354,7 +362,7 @@ class Core:
         self._publish_staged(staged)
         return True
 
-    def _publish_staged(self, staged: Staged) -> None:
+    def _publish_staged(self, staged: TransactionBuffer) -> None:
         for batch, rows, nbytes in staged.commit(self._room, self._counters):
             self._publish(batch, rows, nbytes)
 
@@ -366,7 +374,9 @@ class Core:
         if request.is_paid() or not self._room.evicting:
             self._wait_for_commit_room(request)
 
-    def _pay_and_publish(self, request: CommitReservation, payment: Payment, payer: Payer) -> None:
+    def _pay_and_publish(
+        self, request: CommitReservation, payment: Payment, payer: WaitingPayment
+    ) -> None:
         self._wait_for_limit(payment, payer)
         request.staged.mark_paid()
         if request.granted:
@@ -384,11 +394,11 @@ class Core:
                 "commit again, or roll back"
             )
 
-    def rollback(self, staged: Staged) -> None:
+    def rollback(self, staged: TransactionBuffer) -> None:
         """Return the takes to the head; the puts were never in the channel."""
         self._atomic(self._roll_back, staged)
 
-    def abandon(self, staged: Staged) -> None:
+    def abandon(self, staged: TransactionBuffer) -> None:
         """Roll back for a thread that has ended; it is counted, for logging here would bring the thread
         back as a dummy that never ends.
         """
@@ -396,13 +406,15 @@ class Core:
             self._counters.transactions_abandoned += 1
         self._atomic(self._roll_back, staged)
 
-    def _roll_back(self, staged: Staged) -> None:
+    def _roll_back(self, staged: TransactionBuffer) -> None:
         if staged.takes:
             self._news = True
         staged.roll_back(self._room)
 
     def _most_transaction_rows(self) -> int:
-        return self._room.capacity_rows if self._transaction_rows is None else self._transaction_rows
+        return (
+            self._room.capacity_rows if self._transaction_rows is None else self._transaction_rows
+        )
 
     # ---- change a live channel
 
@@ -446,7 +458,9 @@ class Core:
         rows = room.capacity_rows if capacity_rows is None else capacity_rows
         if least is not None and rows < least:
             raise ValueError(f"capacity_rows={rows} is below transaction_rows={least}")
-        for other in self._requests:  # one that waits is granted later, whatever was changed meanwhile
+        for (
+            other
+        ) in self._requests:  # one that waits is granted later, whatever was changed meanwhile
             if isinstance(other, ResizeRequest):
                 theirs = other.capacity_rows, other.transaction_rows
                 if (least or 0) > (theirs[0] or rows) or (theirs[1] or 0) > rows:
@@ -484,7 +498,9 @@ class Core:
 
     def remove_block_listener(self, callback: Callback) -> None:
         with self._lock:
-            self._block_listeners = tuple(known for known in self._block_listeners if known != callback)
+            self._block_listeners = tuple(
+                known for known in self._block_listeners if known != callback
+            )
 
     # ---- look
 
@@ -558,7 +574,8 @@ class Core:
                 capacity_bytes=room.capacity_bytes,
                 wait_reader_seconds=counters.wait_reader_seconds
                 + sum(now - reader.since for reader in self._readers),
-                wait_writer_seconds=counters.wait_writer_seconds + sum(now - since for since in writers),
+                wait_writer_seconds=counters.wait_writer_seconds
+                + sum(now - since for since in writers),
                 throttled_seconds=throttled,
             )
 
@@ -635,7 +652,9 @@ class Core:
                 requests.popleft()
             elif self._admit(request):
                 requests.popleft()
-                if not request.granted:  # there is more of the batch: its next turn comes after the others'
+                if (
+                    not request.granted
+                ):  # there is more of the batch: its next turn comes after the others'
                     requests.append(request)
                     continue
             else:
@@ -644,7 +663,7 @@ class Core:
             assert request.condition is not None
             request.condition.notify()
 
-    def _admit(self, request: RoomRequest) -> bool:
+    def _admit(self, request: CapacityRequest) -> bool:
         """Give the request its room, and publish what it has paid for. False = it does not fit yet."""
         if not request.admit(self._room):
             return False
@@ -676,7 +695,7 @@ class Core:
 
     # ---- waiting; inside `_atomic`
 
-    def _wait_for_room(self, request: RoomRequest, timeout: float | None = None) -> bool:
+    def _wait_for_room(self, request: CapacityRequest, timeout: float | None = None) -> bool:
         """Until the request is granted, or some slices of a push were published without a wait.
 
         False when `timeout` seconds passed; raises when the channel ends.
@@ -722,7 +741,7 @@ class Core:
         self._raise_at_end(own_rows)
         if hurried:
             return False
-        reader = Reader(self._own_condition(), self._clock.now())
+        reader = WaitingConsumer(self._own_condition(), self._clock.now())
         deadline = None if timeout is None else reader.since + timeout
         readers = self._readers
         readers.append(reader)
@@ -739,7 +758,7 @@ class Core:
             readers.remove(reader)
             self._counters.wait_reader_seconds += self._clock.now() - reader.since
 
-    def _wait_for_limit(self, payment: Payment, payer: Payer) -> None:
+    def _wait_for_limit(self, payment: Payment, payer: WaitingPayment) -> None:
         """Until it is paid; raises when the channel ends, or the limiter gives up."""
         self._payers.add(payer)
         try:
@@ -780,14 +799,14 @@ class Core:
         finally:
             self._sleeping.discard(condition)
 
-    def _end_wait(self, request: RoomRequest) -> None:
+    def _end_wait(self, request: CapacityRequest) -> None:
         """Whoever ends a wait counts it, so that the sum never goes back between two snapshots."""
         if request.since is not None:
             if request.produces:
                 self._counters.wait_writer_seconds += self._clock.now() - request.since
             request.since = None
 
-    def _tell_of_block(self, request: RoomRequest) -> None:
+    def _tell_of_block(self, request: CapacityRequest) -> None:
         """The request keeps its place while the callbacks run without the lock."""
         if request.told or not request.produces or not self._block_listeners:
             return
@@ -820,7 +839,7 @@ class Core:
         if self._closed:
             raise ChannelClosedError("the channel is closed and takes no more batches")
 
-    def _raise_if_over(self, request: RoomRequest) -> None:
+    def _raise_if_over(self, request: CapacityRequest) -> None:
         """A resize continues in a closed channel; a push does not."""
         if request.produces:
             self._raise_if_ended()

@@ -6,13 +6,10 @@ from typing import overload
 
 import pyarrow as pa
 
-from spark_channel.channel.core import Callback, Core
-from spark_channel.channel.limiter import Limiter
-from spark_channel.channel.overflow import Overflow
-from spark_channel.channel.room import Room
-from spark_channel.channel.sized_batch import measure
-from spark_channel.channel.statistics import ChannelStatistics
-from spark_channel.channel.transaction import Slot, Transaction
+from spark_channel.channel.batches import ChannelStatistics, measure
+from spark_channel.channel.capacity import Capacity, Limiter, Overflow
+from spark_channel.channel.core import Callback, ChannelCore
+from spark_channel.channel.transaction import ThreadTransaction, Transaction
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import EndOfChannel, TransactionStateError
 
@@ -65,8 +62,8 @@ class MemoryChannel:
         if not keep_alive >= 0:
             raise ValueError(f"keep_alive={keep_alive} is not a number of seconds, 0 or more")
         overflow = Overflow(overflow)
-        self._core = Core(
-            Room(capacity_rows, capacity_bytes, evicting=overflow is Overflow.OVERWRITE),
+        self._core = ChannelCore(
+            Capacity(capacity_rows, capacity_bytes, evicting=overflow is Overflow.OVERWRITE),
             overflow=overflow,
             keep_alive=keep_alive,
             transaction_rows=transaction_rows,
@@ -120,7 +117,9 @@ class MemoryChannel:
         """
         return self._core.pull(timeout, self._own_rows)
 
-    def pull_all(self, max_rows: int | None = None, timeout: float | None = None) -> list[pa.RecordBatch]:
+    def pull_all(
+        self, max_rows: int | None = None, timeout: float | None = None
+    ) -> list[pa.RecordBatch]:
         """All stored batches, at least one, at most `max_rows` rows; waits for the first.
 
         The last batch is cut where `max_rows` ends, without a copy. Empty when `timeout` seconds
@@ -157,7 +156,7 @@ class MemoryChannel:
         """
         slot = getattr(self._threads, "slot", None)
         if slot is None:
-            slot = self._threads.slot = Slot(self)
+            slot = self._threads.slot = ThreadTransaction(self)
         transaction: Transaction | None = slot.transaction
         if transaction is None or transaction.closed:
             transaction = slot.transaction = Transaction(self._core)

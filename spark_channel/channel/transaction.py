@@ -7,12 +7,12 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from spark_channel.channel.core import Core
-from spark_channel.channel.sized_batch import measure
-from spark_channel.channel.staged import Staged
+from spark_channel.channel.batches import measure
+from spark_channel.channel.capacity import TransactionBuffer
+from spark_channel.channel.core import ChannelCore
 from spark_channel.errors import TransactionStateError
 
-__all__ = ["Slot", "Transaction", "TransactionState"]
+__all__ = ["ThreadTransaction", "Transaction", "TransactionState"]
 
 
 class TransactionState(StrEnum):
@@ -38,11 +38,11 @@ class Transaction:
 
     __slots__ = ("_core", "_owner", "_staged", "_state")
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: ChannelCore) -> None:
         self._core = core
         self._owner = get_ident()
         self._state = _NEW
-        self._staged = Staged()
+        self._staged = TransactionBuffer()
 
     @property
     def state(self) -> TransactionState:
@@ -127,7 +127,10 @@ class Transaction:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         try:
             if kind is None and self._state is _OPEN:
@@ -146,10 +149,12 @@ class Transaction:
         if self._owner != get_ident():
             raise TransactionStateError(f"{what}() from another thread than the transaction's own")
         if self._state is not state:
-            raise TransactionStateError(f"{what}() needs a transaction that is {state}; it is {self._state}")
+            raise TransactionStateError(
+                f"{what}() needs a transaction that is {state}; it is {self._state}"
+            )
 
 
-class Slot:
+class ThreadTransaction:
     """Where a thread keeps its transaction.
 
     It ends with the thread. A transaction that was left open is rolled back then, so that what it took

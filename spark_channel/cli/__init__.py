@@ -14,7 +14,7 @@ def main() -> None:
     143 ended by SIGTERM.
     """
     from spark_channel.cli.app import complete
-    from spark_channel.cli.codes import INTERRUPTED, TERMINATED, exit_code
+    from spark_channel.cli.outcome import INTERRUPTED, TERMINATED, exit_code
     from spark_channel.errors import ChannelError
 
     # Spark starts its Python workers with `python3` from PATH unless it is told otherwise.

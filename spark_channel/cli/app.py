@@ -1,16 +1,28 @@
-"""The commands, one function each; what they do is done elsewhere."""
+"""Commands, one function each."""
 
+import logging
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from spark_channel.cli.engine import EngineName
+from spark_channel.cli.run import EngineName
+from spark_channel.errors import OptionError
+
+__all__ = [
+    "note_datax_flags",
+    "set_log_level",
+]
+
+
+# The commands, one function each; what they do is done elsewhere.
+
 
 app = typer.Typer(
     name="spark-channel",
-    help="Move data between systems with Spark without hurting either end.",
+    help="Copy data with Spark under a speed limit, all or nothing where the target allows it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -31,14 +43,17 @@ def common(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Move data between systems with Spark without hurting either end."""
+    """Copy data with Spark under a speed limit, all or nothing where the target allows it."""
 
 
 @app.command()
 def demo(
-    rows_per_second: Annotated[str, typer.Option(help="The limit of the copy, in rows per second.")] = "50k",
+    rows_per_second: Annotated[
+        str, typer.Option(help="The limit of the copy, in rows per second.")
+    ] = "50k",
     directory: Annotated[
-        Path | None, typer.Option(help="Directory of the new database; default: a new temporary directory.")
+        Path | None,
+        typer.Option(help="Directory of the new database; default: a new temporary directory."),
     ] = None,
 ) -> None:
     """Copy 336 776 flights into SQLite through Spark, under a limit, and read them back."""
@@ -55,19 +70,22 @@ def report(
     ] = None,
 ) -> None:
     """Show a saved report."""
-    from spark_channel.cli.report import show_report
+    from spark_channel.cli.outcome import show_report
 
     show_report(file, picture)
 
 
 _Job = Annotated[Path, typer.Argument(help="A DataX job.json.", show_default=False)]
-_Jobs = Annotated[list[Path], typer.Argument(help="DataX job files, or folders of them.", show_default=False)]
+_Jobs = Annotated[
+    list[Path], typer.Argument(help="DataX job files, or folders of them.", show_default=False)
+]
 _Output = Annotated[
     Literal["text", "json"],
     typer.Option(help="json: print one line of JSON to stdout, and nothing else."),
 ]
 _Parameters = Annotated[
-    list[str] | None, typer.Option("-p", metavar='"-Dname=value"', help="Values of ${name} in the job.")
+    list[str] | None,
+    typer.Option("-p", metavar='"-Dname=value"', help="Values of ${name} in the job."),
 ]
 _Master = Annotated[
     str | None, typer.Option(help="Spark's master; default: spark-submit's, else this machine.")
@@ -84,12 +102,15 @@ def run(
     master: _Master = None,
     conf: Annotated[
         list[str] | None,
-        typer.Option("--conf", metavar="name=value", help="A Spark setting; may be given several times."),
+        typer.Option(
+            "--conf", metavar="name=value", help="A Spark setting; may be given several times."
+        ),
     ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Connect to source and target, and show the plan without moving a row."
+            "--dry-run",
+            help="Connect to source and target, and show the plan without moving a row.",
         ),
     ] = False,
     all_content: _AllContent = False,
@@ -126,10 +147,12 @@ def run(
         ),
     ] = None,
     bytes_per_second: Annotated[
-        str | None, typer.Option(help="The same in Arrow bytes per second, such as 64MB; default: unlimited.")
+        str | None,
+        typer.Option(help="The same in Arrow bytes per second, such as 64MB; default: unlimited."),
     ] = None,
     shared_limit: Annotated[
-        str | None, typer.Option(help="The name of a limit that `spark-channel limits serve` serves.")
+        str | None,
+        typer.Option(help="The name of a limit that `spark-channel limits serve` serves."),
     ] = None,
     report: Annotated[
         Path | None,
@@ -142,18 +165,26 @@ def run(
     datax_summary: Annotated[
         bool, typer.Option("--datax-summary", help="Print the final table with DataX's labels.")
     ] = False,
-    jobid: Annotated[str | None, typer.Option("--jobid", help="As in DataX: the job's name.")] = None,
+    jobid: Annotated[
+        str | None, typer.Option("--jobid", help="As in DataX: the job's name.")
+    ] = None,
     loglevel: Annotated[
         str | None,
-        typer.Option("--loglevel", help="As in DataX: debug, info, warn or error; default: unchanged."),
+        typer.Option(
+            "--loglevel", help="As in DataX: debug, info, warn or error; default: unchanged."
+        ),
     ] = None,
     jvm: Annotated[
         str | None,
-        typer.Option("-j", "--jvm", help="As in DataX, without effect: --conf sets Spark's memory."),
+        typer.Option(
+            "-j", "--jvm", help="As in DataX, without effect: --conf sets Spark's memory."
+        ),
     ] = None,
     mode: Annotated[
         str | None,
-        typer.Option("-m", "--mode", help="As in DataX, without effect: see --engine and --master."),
+        typer.Option(
+            "-m", "--mode", help="As in DataX, without effect: see --engine and --master."
+        ),
     ] = None,
 ) -> None:
     """Run DataX jobs: files, or folders of them.
@@ -161,13 +192,11 @@ def run(
     Exit codes: 0 done, 1 failed, 2 bad input, 3 more rows were refused than allowed, 130 interrupted, 143 ended by
     SIGTERM. Of several jobs that failed for different reasons: 1.
     """
-    from spark_channel.cli.datax_flags import note_datax_flags, set_log_level
 
     note_datax_flags(jvm=jvm, mode=mode)
     set_log_level(loglevel)
     if dry_run:
-        from spark_channel.cli.files import job_files
-        from spark_channel.cli.plan import plan_job
+        from spark_channel.cli.plan import job_files, plan_job
 
         for job in job_files(jobs):
             plan_job(job, parameters or [], master=master, all_content=all_content)
@@ -175,18 +204,33 @@ def run(
     from spark_channel.cli.run import RunOptions, run_jobs
 
     options = RunOptions(
-        parameters=parameters or [], master=master, conf=conf or [], all_content=all_content,
-        dirty_rows_path=dirty_rows_path, commit=commit, txn=txn, job_id=jobid, engine=engine, parallel=parallel,
-        rows_per_second=rows_per_second, bytes_per_second=bytes_per_second, shared_limit=shared_limit,
-        report=report, json_output=output == "json", datax_summary=datax_summary,
-    )  # fmt: skip
+        parameters=parameters or [],
+        master=master,
+        conf=conf or [],
+        all_content=all_content,
+        dirty_rows_path=dirty_rows_path,
+        commit=commit,
+        txn=txn,
+        job_id=jobid,
+        engine=engine,
+        parallel=parallel,
+        rows_per_second=rows_per_second,
+        bytes_per_second=bytes_per_second,
+        shared_limit=shared_limit,
+        report=report,
+        json_output=output == "json",
+        datax_summary=datax_summary,
+    )
     if code := run_jobs(jobs, options):
         raise typer.Exit(code)
 
 
 @app.command()
 def plan(
-    job: _Job, parameters: _Parameters = None, master: _Master = None, all_content: _AllContent = False
+    job: _Job,
+    parameters: _Parameters = None,
+    master: _Master = None,
+    all_content: _AllContent = False,
 ) -> None:
     """Show the plan of a DataX job as a table, without moving a row."""
     from spark_channel.cli.plan import plan_job
@@ -207,7 +251,7 @@ def check(
 
     Exit codes: 0, or 2 when one is refused.
     """
-    from spark_channel.cli.check import check_jobs
+    from spark_channel.cli.plan import check_jobs
 
     if not check_jobs(jobs, parameters or [], as_json=output == "json", connect=connect):
         raise typer.Exit(2)
@@ -215,22 +259,30 @@ def check(
 
 @app.command()
 def connectors() -> None:
-    """List the connectors: whether each reads and writes, and which urls and suffixes select it."""
+    """List the connectors: what each reads and writes, what it was tested against, and what selects it."""
     from rich.console import Console
     from rich.table import Table
 
-    from spark_channel.connectors.registry import all_connectors
+    from spark_channel.connectors.base.registry import all_connectors
 
-    table = Table("name", "reads", "writes", "recognised by", "what it is")
+    table = Table(
+        "name", "reads", "writes", "maturity", "tested against", "recognised by", "what it is"
+    )
     for found in all_connectors():
-        marks = [f"{scheme}:" for scheme in found.schemes] + [f"*{suffix}" for suffix in found.suffixes]
+        marks = [f"{scheme}:" for scheme in found.schemes] + [
+            f"*{suffix}" for suffix in found.suffixes
+        ]
         table.add_row(
             found.name,
             "yes" if found.reader else "-",
             "yes" if found.writer else "-",
+            found.maturity,
+            found.tested or "not declared",
             " ".join(marks),
             found.about,
         )
+        for more in found.also:
+            table.add_row("", "", "", more.maturity, more.tested, "", more.system)
     Console().print(table)
 
 
@@ -251,3 +303,48 @@ def complete(arguments: Sequence[str]) -> typer.Typer:
 
 def _name_of(function: Callable[..., object] | None) -> str:
     return getattr(function, "__name__", "")
+
+
+# Flags of DataX's own command line.
+
+
+_LEVELS = {
+    "trace": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "off": logging.CRITICAL,
+}
+
+
+def note_datax_flags(*, jvm: str | None, mode: str | None) -> None:
+    """Say of flags that have no effect here why."""
+    notes = []
+    if jvm is not None:
+        notes.append(
+            "--jvm has no effect: --engine local runs no JVM, and --conf spark.driver.memory sets Spark's"
+        )
+    if mode is not None:
+        notes.append(f"--mode {mode} has no effect: --engine and --master say where a job runs")
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)  # noqa: T201 - the command line talks
+
+
+def set_log_level(level: str | None) -> None:
+    """Log from `level` on, to the standard error.
+
+    Raises:
+        OptionError: another word.
+    """
+    if level is None:
+        return
+    if level.lower() not in _LEVELS:
+        takes = "debug, info, warn or error"
+        raise OptionError(
+            f"option '--loglevel' got {level!r}; it takes {takes}", option="--loglevel", takes=takes
+        )
+    logging.basicConfig(
+        level=_LEVELS[level.lower()], format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )

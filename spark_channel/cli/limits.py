@@ -11,16 +11,25 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from spark_channel.limits import LimitStatus, Pressure, UnreachablePolicy
-from spark_channel.main_thread import woken_by_signals
+from spark_channel.limits import AimdController, LimitStatus, UnreachablePolicy
 from spark_channel.options import CommonOptions, parse_amount
 from spark_channel.progress.render import short
-from spark_channel.service import LimitControl, Probe, SharedLimit, TlsFiles, signal_value, sql_value
+from spark_channel.service import (
+    LimitControl,
+    Probe,
+    SharedLimit,
+    TlsFiles,
+    signal_value,
+    sql_value,
+)
 from spark_channel.service.shared_limit import MOST_JOBS
+from spark_channel.signals import woken_by_signals
 
 __all__ = ["limits"]
 
-limits = typer.Typer(help="Serve a shared limit; list, show, change, pause and resume those of this host.")
+limits = typer.Typer(
+    help="Serve a shared limit; list, show, change, pause and resume those of this host."
+)
 
 _Name = Annotated[str, typer.Argument(help="The limit's name; of a job, its id.")]
 _Rows = Annotated[str | None, typer.Option(help="Rows per second, such as 50k.")]
@@ -32,17 +41,26 @@ def serve(
     name: Annotated[str, typer.Argument(help="The name that jobs give in option sharedLimit.")],
     rows_per_second: _Rows = None,
     bytes_per_second: _Bytes = None,
-    host: Annotated[str, typer.Option(help="The address to bind; executors must reach it.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="The address to bind; executors must reach it.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The TCP port; 0: any free port.")] = 0,
     token_file: Annotated[
-        Path | None, typer.Option(help="File for the token of other hosts, mode 0600; default: not written.")
+        Path | None,
+        typer.Option(help="File for the token of other hosts, mode 0600; default: not written."),
     ] = None,
     tls_certificate: Annotated[
-        Path | None, typer.Option(help="A PEM certificate with its chain, for TLS; default: no TLS.")
+        Path | None,
+        typer.Option(help="A PEM certificate with its chain, for TLS; default: no TLS."),
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="The private key of the certificate.")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="The private key of the certificate.")
+    ] = None,
     max_jobs: Annotated[
-        int, typer.Option(min=1, help="Most jobs that share the limit at the same time; more are refused.")
+        int,
+        typer.Option(
+            min=1, help="Most jobs that share the limit at the same time; more are refused."
+        ),
     ] = MOST_JOBS,
     probe_url: Annotated[
         str | None,
@@ -56,9 +74,13 @@ def serve(
     ] = None,
     probe_password: Annotated[
         str | None,
-        typer.Option(help="Its password, as `${env:NAME}` or `${file:PATH}`; default: from the url."),
+        typer.Option(
+            help="Its password, as `${env:NAME}` or `${file:PATH}`; default: from the url."
+        ),
     ] = None,
-    probe_query: Annotated[str | None, typer.Option(help="A query that returns one number.")] = None,
+    probe_query: Annotated[
+        str | None, typer.Option(help="A query that returns one number.")
+    ] = None,
     pressure: Annotated[
         str | None,
         typer.Option(
@@ -68,7 +90,9 @@ def serve(
     probe_threshold: Annotated[
         float, typer.Option(help="The limit is lowered while the number is above this value.")
     ] = 0.0,
-    probe_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds between two queries.")] = 5.0,
+    probe_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Seconds between two queries.")
+    ] = 5.0,
     probe_policy: Annotated[
         UnreachablePolicy,
         typer.Option(
@@ -78,13 +102,20 @@ def serve(
 ) -> None:
     """Serve a limit until interrupted."""
     probe = None
-    if any(each is not None for each in (probe_url, probe_query, probe_user, probe_password, pressure)):
+    if any(
+        each is not None for each in (probe_url, probe_query, probe_user, probe_password, pressure)
+    ):
         if probe_url is None or (probe_query is None) == (pressure is None):
             raise typer.BadParameter("--probe-url goes with one of --probe-query and --pressure")
         _refuse_plain_password(probe_url, probe_password)
-        options = {"url": probe_url, "query": probe_query, "user": probe_user, "password": probe_password}
+        options = {
+            "url": probe_url,
+            "query": probe_query,
+            "user": probe_user,
+            "password": probe_password,
+        }
         given = {name: value for name, value in options.items() if value is not None}
-        reaction = Pressure(policy=probe_policy)
+        reaction = AimdController(policy=probe_policy)
         if pressure is None:
             probe = Probe(
                 sql_value(given),
@@ -96,7 +127,11 @@ def serve(
         else:
             name_, most = _signal(pressure)
             probe = Probe(
-                signal_value(given, name_), most, seconds=probe_seconds, what=name_, pressure=reaction
+                signal_value(given, name_),
+                most,
+                seconds=probe_seconds,
+                what=name_,
+                pressure=reaction,
             )
     if (tls_certificate is None) != (tls_key is None):
         raise typer.BadParameter("--tls-certificate and --tls-key go together")
@@ -123,7 +158,9 @@ def serve(
         )
         if token_file is not None:
             _write_private(token_file, served.token)
-            typer.echo(f"elsewhere as sharedLimit={served.address}, sharedLimitToken=${{file:{token_file}}}")
+            typer.echo(
+                f"elsewhere as sharedLimit={served.address}, sharedLimitToken=${{file:{token_file}}}"
+            )
         ended.get()
     typer.echo(f"limit {name} is served no more")
 
@@ -131,7 +168,9 @@ def serve(
 @limits.command("list")
 def list_() -> None:
     """List the shared limits and the limits of running jobs on this host."""
-    table = Table("limit", "rows/s", "bytes/s", "used rows/s", "jobs", "clients", "waiting", "state")
+    table = Table(
+        "limit", "rows/s", "bytes/s", "used rows/s", "jobs", "clients", "waiting", "state"
+    )
     for kept in LimitControl().all():
         status = kept.status
         table.add_row(
@@ -160,8 +199,16 @@ def set_(name: _Name, rows_per_second: _Rows = None, bytes_per_second: _Bytes = 
     before = control.show(name)
     if rows_per_second is None and bytes_per_second is None:
         raise typer.BadParameter("give --rows-per-second, --bytes-per-second, or both")
-    rows = _whole(before.rows_per_second) if rows_per_second is None else _parsed(rows_per_second, False)
-    nbytes = _whole(before.bytes_per_second) if bytes_per_second is None else _parsed(bytes_per_second, True)
+    rows = (
+        _whole(before.rows_per_second)
+        if rows_per_second is None
+        else _parsed(rows_per_second, False)
+    )
+    nbytes = (
+        _whole(before.bytes_per_second)
+        if bytes_per_second is None
+        else _parsed(bytes_per_second, True)
+    )
     _print(control.set(name, rows, nbytes))
 
 
@@ -214,7 +261,9 @@ def _now(status: LimitStatus) -> str:
     """What is left of the limit, where something holds it below what was set."""
     effective = status.effective_rows_per_second
     return (
-        "" if status.paused or effective in (None, status.rows_per_second) else f" (now {_speed(effective)})"
+        ""
+        if status.paused or effective in (None, status.rows_per_second)
+        else f" (now {_speed(effective)})"
     )
 
 

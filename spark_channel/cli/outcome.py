@@ -1,14 +1,68 @@
-"""What became of each job of a command, and of all of them: for people, and as the JSON that schedulers read."""
+"""Outcome of jobs: tables, JSON, exit codes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
-from spark_channel.cli.codes import DONE, FAILED
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from spark_channel.errors import (
+    BatchRefusedError,
+    DirtyRowsError,
+    JobFileError,
+    OptionError,
+    SchemaError,
+    UnsupportedError,
+)
 from spark_channel.progress import TransferReport
+from spark_channel.progress.plot import svg
+from spark_channel.signals import TERMINATED
 
-__all__ = ["JobOutcome", "RunOutcome"]
+__all__ = [
+    "BAD_INPUT",
+    "DONE",
+    "FAILED",
+    "INTERRUPTED",
+    "REFUSED_ROWS",
+    "TERMINATED",
+    "JobOutcome",
+    "RunOutcome",
+    "closing_table",
+    "exit_code",
+    "print_summary",
+    "show_report",
+]
+
+
+# Which exit code an error ends a command with.
+
+
+DONE, FAILED, BAD_INPUT, REFUSED_ROWS = 0, 1, 2, 3
+INTERRUPTED = 130
+"""What typer makes of Ctrl-C, without a word."""
+
+
+def exit_code(error: BaseException) -> int:
+    """1 failed, 2 bad input, 3 more rows were refused than allowed, 130 interrupted, 143 ended by SIGTERM."""
+    if isinstance(error, (OptionError, JobFileError, SchemaError, UnsupportedError)):
+        return BAD_INPUT
+    if isinstance(error, (DirtyRowsError, BatchRefusedError)):
+        return REFUSED_ROWS
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else FAILED
+    return FAILED
+
+
+# What became of each job of a command, and of all of them: for people, and as the JSON that
+# schedulers read.
+
 
 _VERSION = 1
 
@@ -78,7 +132,9 @@ class JobOutcome(_Counted):
     @property
     def rows_read(self) -> int:
         """Rows that the readers gave: those written, refused, and dropped by transformers."""
-        return sum(each.rows + each.rows_dirty + sum(each.rows_dropped.values()) for each in self.reports)
+        return sum(
+            each.rows + each.rows_dirty + sum(each.rows_dropped.values()) for each in self.reports
+        )
 
     @property
     def rows_written(self) -> int:
@@ -148,3 +204,113 @@ class RunOutcome(_Counted):
             **self.figures(),
             "jobs": [each.to_plain() for each in self.jobs],
         }
+
+
+# The table that ends a run: DataX's figures in English, or with its own labels for tools that parse
+# them.
+
+
+_ENGLISH = (
+    "Job started at",
+    "Job ended at",
+    "Total time",
+    "Average bytes",
+    "Average records",
+    "Records read",
+    "Records refused",
+)
+_DATAX = (
+    "任务启动时刻",
+    "任务结束时刻",
+    "任务总计耗时",
+    "任务平均流量",
+    "记录写入速度",
+    "读出记录总数",
+    "读写失败总数",
+)
+_UNITS = ((1 << 40, "TB"), (1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
+
+
+def closing_table(run: RunOutcome, *, as_datax: bool = False) -> str:
+    """Seven lines, laid out as DataX does. Times are local ones, bytes are Arrow bytes."""
+    labels = _DATAX if as_datax else _ENGLISH
+    values = (
+        f"{run.started_at.astimezone():%Y-%m-%d %H:%M:%S}",
+        f"{run.ended_at.astimezone():%Y-%m-%d %H:%M:%S}",
+        f"{run.seconds:.0f}s" if as_datax else f"{run.seconds:.1f}s",
+        f"{_bytes(int(run.bytes_per_second))}/s",
+        f"{int(run.rows_per_second)}rec/s",
+        f"{run.rows_read}",
+        f"{run.rows_refused}",
+    )
+    lines = [
+        f"{label:<26}: {value:<18}" if place < 2 else f"{label:<26}: {value:>19}"
+        for place, (label, value) in enumerate(zip(labels, values, strict=True))
+    ]
+    return "\n".join(lines)
+
+
+def _bytes(number: int) -> str:
+    """As DataX writes a number of bytes."""
+    for unit, name in _UNITS:
+        if number >= unit:
+            return f"{number / unit:.2f}{name}"
+    return f"{number}B"
+
+
+# `spark-channel report`: a report that was kept, shown again.
+
+
+_BAD_INPUT = 2
+
+
+def show_report(file: Path, picture: Path | None) -> None:
+    """Print the summary of the report in `file`; draw it into `picture` (SVG) when one is named."""
+    try:
+        report = TransferReport.from_json(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        _refuse(f"{file} cannot be read: {error.strerror}")
+    except ValueError as error:
+        _refuse(f"{file} holds no report: {error}")
+    typer.echo(str(report))
+    if picture is None:
+        return
+    drawn = svg(report)
+    if not drawn:
+        _refuse(
+            "no picture can be drawn: no row was moved, or matplotlib is missing (extra `notebook`)"
+        )
+    picture.write_text(drawn, encoding="utf-8")
+    typer.echo(f"the picture is in {picture}")
+
+
+def _refuse(why: str) -> NoReturn:
+    typer.echo(why, err=True)
+    raise typer.Exit(_BAD_INPUT)
+
+
+# A row for each job of a command.
+
+
+_COLORS = {"done": "green", "failed": "red", "not run": "yellow"}
+
+
+def print_summary(run: RunOutcome) -> None:
+    table = Table()
+    table.add_column("job", overflow="fold")
+    for name in ("state", "rows", "refused", "seconds"):
+        table.add_column(name, justify="right" if name != "state" else "left", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for job in run.jobs:
+        table.add_row(
+            escape(job.file),
+            f"[{_COLORS[job.state]}]{job.state}[/]",
+            str(job.rows_written),
+            str(job.rows_refused),
+            f"{job.seconds:.1f}",
+            escape(job.error.splitlines()[0] if job.error else ""),
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    done = sum(job.state == "done" for job in run.jobs)
+    console.print(f"{done} of {len(run.jobs)} jobs done")

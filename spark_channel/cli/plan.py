@@ -1,23 +1,172 @@
-"""`spark-channel plan`, and `run --dry-run`: what a DataX job would do."""
+"""plan and check: job files, what they would do."""
 
+import importlib
+import json
 import os
+import shutil
+import sys
+import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from importlib.abc import MetaPathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from spark_channel.cli.files import load
-from spark_channel.jobs import LoadedJob
-from spark_channel.planning import TransferSpec
+from spark_channel.connectors import find_connector, load_reader, load_writer
+from spark_channel.connectors.base.registry import has_third_parties, take_schema
+from spark_channel.datax import LoadedJob, load_job, parse_parameters
+from spark_channel.datax.check import check_job_file
+from spark_channel.errors import ChannelError, MissingPackageError, OptionError
+from spark_channel.option_types import has_reference, without_references
+from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.progress.render import short
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["plan_job"]
+__all__ = [
+    "Verdict",
+    "check_job",
+    "check_jobs",
+    "check_place",
+    "job_files",
+    "load",
+    "plan_job",
+    "publish_text",
+    "without_pandas",
+]
 
 
-def plan_job(job: Path, parameters: Sequence[str], *, master: str | None, all_content: bool) -> None:
+# Keeps imports that a short job does not need from slowing it down.
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("not now", name=fullname)
+
+
+def without_pandas() -> None:
+    """Keep pyarrow from importing pandas, which takes longer than a small job.
+
+    It does so at its first `pa.array`, wherever pandas is installed, to see whether the values are pandas'. A later
+    `to_pandas` imports it all the same.
+    """
+    if "pandas" in sys.modules:
+        return
+    pa = importlib.import_module("pyarrow")
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(finder)
+
+
+# The job files of a command: found, read, and reports put beside them.
+
+
+def job_files(given: Sequence[Path]) -> list[Path]:
+    """The files, and those that end with .json below the folders, by name; each once.
+
+    Raises:
+        OptionError: a folder without job files.
+    """
+    found: dict[Path, None] = {}
+    for path in given:
+        if not path.is_dir():
+            found[path] = None
+            continue
+        inside = sorted(each for each in path.rglob("*.json") if each.is_file())
+        if not inside:
+            raise OptionError(
+                f"folder {path} has no job files: it takes files that end with .json",
+                option="jobs",
+                got=str(path),
+            )
+        found.update(dict.fromkeys(inside))
+    return list(found)
+
+
+def load(
+    job: Path,
+    parameters: Sequence[str],
+    all_content: bool,
+    *,
+    commit: str | None = None,
+    transaction: str | None = None,
+    named: bool = False,
+) -> LoadedJob:
+    """The job in a file; its warnings go to the standard error, `named` with the file's name.
+
+    Raises:
+        JobFileError: it is broken.
+    """
+    if not has_third_parties():  # whose connectors may hand pyarrow what only pandas can read
+        without_pandas()
+    loaded = load_job(
+        str(job),
+        parse_parameters(" ".join(parameters)),
+        all_content=all_content,
+        commit=commit,
+        transaction=transaction,
+    )
+    for warning in loaded.warnings:
+        print(f"{f'{job}: ' if named else ''}warning: {warning}", file=sys.stderr)  # noqa: T201 - the command line talks
+    return loaded
+
+
+def check_place(path: Path) -> None:
+    """Hold that a report can be put at `path`, before a row moves.
+
+    Raises:
+        OptionError: it cannot.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-"):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> OptionError:
+    return OptionError(
+        f"option '--report' got {str(path)!r}, which cannot be written: {error.strerror or error}",
+        option="--report",
+        got=str(path),
+    )
+
+
+def publish_text(path: Path, text: str) -> None:
+    """Put `text` in place of the file at `path`, so that a reader finds the old one or the new one, and no half.
+
+    Raises:
+        OptionError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with os.fdopen(number, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(name).chmod(0o644)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+# `spark-channel plan`, and `run --dry-run`: what a DataX job would do.
+
+
+def plan_job(
+    job: Path, parameters: Sequence[str], *, master: str | None, all_content: bool
+) -> None:
     """Show the plan. Opens both ends; moves and changes nothing, and needs no Spark session.
 
     Raises:
@@ -39,7 +188,7 @@ def _show(loaded: LoadedJob, master: str | None) -> None:
 def _show_one(spec: TransferSpec, parallelism: int, console: "Console") -> None:
     from rich.table import Table
 
-    from spark_channel.transfers.rehearse import rehearse
+    from spark_channel.transfers.plan import rehearse
 
     if spec.reader.spark_format or spec.writer.spark_format:
         ends = (spec.reader, spec.writer)
@@ -103,3 +252,145 @@ def _cores(master: str | None) -> int:
     """What `local[4]` says; else this machine's cores, since only a session knows a cluster's."""
     inside = (master or "").removeprefix("local[").partition("]")[0].partition(",")[0]
     return int(inside) if inside.isdigit() and int(inside) else os.cpu_count() or 1
+
+
+# `spark-channel check`: which job files run here.
+
+
+_RUNS, _NEEDS, _REFUSED = "runs", "needs a driver", "refused"
+_DRIVERS = {
+    "oracle": "Oracle's JDBC driver",
+    "sqlserver": "SQL Server's JDBC driver",
+    "db2": "DB2's JDBC driver",
+    "mysql": "MySQL's JDBC driver",
+    "postgresql": "PostgreSQL's JDBC driver",
+}
+_WIDTH = 80
+"""Of the table, where no terminal says how wide it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`state` is "runs", "needs a driver" or "refused"; `faults` is every reason, `missing` the plugins not here."""
+
+    state: str
+    faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def check_jobs(
+    given: Sequence[Path], parameters: Sequence[str], *, as_json: bool, connect: bool
+) -> bool:
+    """Print a row per file, and totals; True when none is refused. Opens nothing but the files, unless `connect`.
+
+    Raises:
+        OptionError: a folder without job files.
+    """
+    if not has_third_parties():
+        without_pandas()
+    variables = parse_parameters(" ".join(parameters))
+    verdicts = {path: check_job(path, variables, connect=connect) for path in job_files(given)}
+    states = Counter(each.state for each in verdicts.values())
+    missing = Counter(name.strip().lower() for each in verdicts.values() for name in each.missing)
+    if as_json:
+        told: dict[str, Any] = {
+            "version": 1,
+            "totals": {state: states[state] for state in (_RUNS, _NEEDS, _REFUSED)},
+            "missing_plugins": dict(missing.most_common()),
+            "jobs": [{"file": str(path), **asdict(verdict)} for path, verdict in verdicts.items()],
+        }
+        print(json.dumps(told, ensure_ascii=False))  # noqa: T201 - the command line talks
+    else:
+        _print(verdicts, states, missing)
+    return not states[_REFUSED]
+
+
+def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -> Verdict:
+    """Whether the job runs, as far as its text tells; with `connect`, as far as both ends tell."""
+    found = check_job_file(path, variables)
+    if found.faults or found.loaded is None:
+        faults = found.faults
+        return Verdict(_REFUSED if faults else _RUNS, faults, found.notes, found.missing)
+    try:
+        needs = [need for spec in found.loaded.specs for need in _needs(spec)]
+        if connect and not needs:
+            _connect(found.loaded.specs)
+    except ChannelError as error:
+        return Verdict(_REFUSED, (str(error),), found.notes)
+    if needs:
+        return Verdict(_NEEDS, tuple(dict.fromkeys(needs)), found.notes)
+    return Verdict(_RUNS, (), found.notes)
+
+
+def _connect(specs: Sequence[TransferSpec]) -> None:
+    from spark_channel.transfers.plan import rehearse
+
+    for spec in specs:
+        with ExitStack() as held:
+            rehearse(spec, 1, held)
+
+
+def _needs(spec: TransferSpec) -> list[str]:
+    """What must be installed besides.
+
+    Raises:
+        ChannelError: options that a connector does not take.
+    """
+    needs = []
+    targets = [each.writer for each in spec.targets] or [spec.writer]
+    for half, end in (("reader", spec.reader), *(("writer", each) for each in targets)):
+        first = end.resolve(lambda urls: urls[0])[0]
+        if end.spark_format:
+            needs.append(f"{half}: {_driver(first)}")
+            continue
+        given = {**({half: end.name} if end.name else {}), **without_references(first.options)}
+        try:
+            if half == "reader":
+                take_schema(given)
+                load_reader(given)
+            else:
+                load_writer(given)
+        except MissingPackageError:
+            name = find_connector(given, half).name
+            needs.append(f"{half}: pip install 'spark-channel[{name}]'")
+        except ImportError as error:
+            needs.append(f"{half}: {error.name or error} (pip install 'spark-channel[{end.name}]')")
+        except OptionError as error:
+            if not has_reference(
+                first.options.get(error.option)
+            ):  # which is resolved when the job runs
+                raise
+    return needs
+
+
+def _driver(end: Endpoint) -> str:
+    if end.name.lower() == "hive":
+        return "a Hive metastore (spark.sql.catalogImplementation=hive)"
+    scheme = str(end.options.get("url", "")).removeprefix("jdbc:").partition(":")[0].lower()
+    named = _DRIVERS.get(scheme) or (f"the JDBC driver of {scheme}" if scheme else end.name)
+    return f"{named} (--conf spark.jars=...)"
+
+
+def _print(verdicts: dict[Path, Verdict], states: Counter[str], missing: Counter[str]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table()
+    table.add_column("job", overflow="fold", ratio=2)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("why", overflow="fold", ratio=3)
+    for path, verdict in verdicts.items():
+        color = {_RUNS: "green", _NEEDS: "yellow"}.get(verdict.state, "red")
+        why = "\n".join((*verdict.faults, *(f"note: {note}" for note in verdict.notes)))
+        table.add_row(escape(str(path)), f"[{color}]{verdict.state}[/]", escape(why))
+    console = Console(highlight=False, width=shutil.get_terminal_size((_WIDTH, 24)).columns)
+    console.print(table)
+    console.print(
+        f"{len(verdicts)} jobs: "
+        + ", ".join(f"{states[each]} {each}" for each in (_RUNS, _NEEDS, _REFUSED))
+    )
+    if missing:
+        listed = ", ".join(f"{name} ({count})" for name, count in missing.most_common())
+        console.print(f"plugins that are not here: {listed}", markup=False)

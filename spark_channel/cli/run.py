@@ -1,30 +1,110 @@
-"""`spark-channel run`: DataX jobs, one after the other or beside each other."""
+"""run: DataX jobs; which engine, Spark session."""
 
 import contextlib
 import json
 import logging
+import os
 import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from spark_channel.cli.closing import closing_table
-from spark_channel.cli.codes import exit_code
-from spark_channel.cli.engine import EngineName, chosen_engine, parse_conf
-from spark_channel.cli.files import check_place, job_files, load, publish_text
-from spark_channel.cli.outcome import JobOutcome, RunOutcome
+from spark_channel.cli.outcome import JobOutcome, RunOutcome, closing_table, exit_code
+from spark_channel.cli.plan import check_place, job_files, load, publish_text
 from spark_channel.clock import utc_now
+from spark_channel.datax import LoadedJob
+from spark_channel.datax.plugins.connectors import is_database
 from spark_channel.errors import ChannelError, JobFileError, OptionError
-from spark_channel.jobs import LoadedJob
-from spark_channel.jobs.plugins.own_databases import is_database
 from spark_channel.planning import TransferSpec
 from spark_channel.progress import TransferReport
+from spark_channel.signals import ending_on_signals, raise_if_ended
 
-__all__ = ["RunOptions", "run_jobs"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "EngineName",
+    "RunOptions",
+    "chosen_engine",
+    "parse_conf",
+    "run_jobs",
+    "session",
+]
+
+
+# Chooses the engine of a job: processes of this machine, or Spark.
+
+
+EngineName = Literal["auto", "local", "spark"]
+
+
+def chosen_engine(
+    asked: EngineName, specs: Sequence[TransferSpec], *, master: str | None, conf: Mapping[str, str]
+) -> Literal["local", "spark"]:
+    """`auto` is local, unless something asks for Spark: `--master`, `--conf`, spark-submit, or a format of Spark's.
+
+    Raises:
+        OptionError: `local`, and only Spark can do what is asked for.
+    """
+    if asked == "spark":
+        return "spark"
+    why = _asks_for_spark(specs, master=master, conf=conf)
+    if not why:
+        return "local"
+    if asked == "auto":
+        return "spark"
+    raise OptionError(
+        f"option '--engine' got 'local', and {why}: omit --engine, or give --engine spark",
+        option="--engine",
+        got="local",
+        takes="auto, local or spark",
+    )
+
+
+def _asks_for_spark(
+    specs: Sequence[TransferSpec], *, master: str | None, conf: Mapping[str, str]
+) -> str:
+    if master is not None:
+        return f"--master {master} names a Spark"
+    if conf:
+        return f"--conf {next(iter(conf))} is a setting of Spark"
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return "spark-submit runs this command in a Spark driver"
+    for spec in specs:
+        for end in (spec.reader, spec.writer, *(each.writer for each in spec.targets)):
+            if end.spark_format:
+                return f"{end.name} is read and written by Spark alone"
+    return ""
+
+
+def parse_conf(texts: Sequence[str]) -> dict[str, str]:
+    """`k=v` texts, as `spark-submit --conf` takes them.
+
+    Raises:
+        OptionError: one that is not.
+    """
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            takes = "a setting of Spark as name=value"
+            raise OptionError(
+                f"option '--conf' got {key!r}; it takes {takes}",
+                option="--conf",
+                got=key,
+                takes=takes,
+            )
+        found[key.strip()] = value
+    return found
+
+
+# `spark-channel run`: DataX jobs, one after the other or beside each other.
+
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +176,9 @@ def run_jobs(given: Sequence[Path], options: RunOptions) -> int:
     return run.outcome.code
 
 
-def _run_all(run: "_Run", jobs: Sequence[_JobRun], options: RunOptions, settings: dict[str, str]) -> None:
+def _run_all(
+    run: "_Run", jobs: Sequence[_JobRun], options: RunOptions, settings: dict[str, str]
+) -> None:
     specs = [spec for job in jobs if job.loaded is not None for spec in job.loaded.specs]
     engine = chosen_engine(options.engine, specs, master=options.master, conf=settings)
     for note in _notes(specs, options):
@@ -193,7 +275,10 @@ class _Run:
             if failed is not None and failed.phase == "failed":
                 reports.append(failed)
             outcome.state, outcome.code = "failed", exit_code(error)
-            outcome.error, outcome.error_type = str(error) or type(error).__name__, type(error).__name__
+            outcome.error, outcome.error_type = (
+                str(error) or type(error).__name__,
+                type(error).__name__,
+            )
             if not isinstance(error, ChannelError):
                 raise
             self.error = error
@@ -284,9 +369,11 @@ def _engine(
 
 
 @contextlib.contextmanager
-def _local_engine(specs: Sequence[TransferSpec]) -> Iterator[tuple[_Move, _Last, Callable[[], None]]]:
-    from spark_channel.cli.signals import ending_on_sigterm
+def _local_engine(
+    specs: Sequence[TransferSpec],
+) -> Iterator[tuple[_Move, _Last, Callable[[], None]]]:
     from spark_channel.local import LocalEngine
+    from spark_channel.signals import ending_on_sigterm
     from spark_channel.transfers.run import carry_out
 
     limited = any(spec.rows_per_second or spec.bytes_per_second for spec in specs)
@@ -308,11 +395,10 @@ def _local_engine(specs: Sequence[TransferSpec]) -> Iterator[tuple[_Move, _Last,
 def _spark_engine(
     master: str | None, settings: dict[str, str]
 ) -> Iterator[tuple[_Move, _Last, Callable[[], None]]]:
-    from spark_channel.cli.session import session
-    from spark_channel.cli.signals import raise_if_ended
-    from spark_channel.spark.failures import own_error
+    from spark_channel.signals import raise_if_ended
     from spark_channel.spark.session import context_of, kept_report
     from spark_channel.spark.transfer import carry_out
+    from spark_channel.spark.worker import own_error
 
     with session(master, settings, "spark-channel") as spark:
 
@@ -322,7 +408,9 @@ def _spark_engine(
             except ChannelError as error:
                 raise_if_ended(error)
                 raise
-            except Exception as error:  # Spark's own: a page of stack traces, of which one line says it
+            except (
+                Exception
+            ) as error:  # Spark's own: a page of stack traces, of which one line says it
                 raise_if_ended(error)
                 raise own_error(error) or ChannelError(_first_line(error)) from error
 
@@ -339,14 +427,16 @@ def _spark_engine(
 def _tell(run: RunOutcome, options: RunOptions) -> None:
     if options.report is not None:
         try:
-            publish_text(options.report, json.dumps(run.to_plain(), ensure_ascii=False, indent=1) + "\n")
+            publish_text(
+                options.report, json.dumps(run.to_plain(), ensure_ascii=False, indent=1) + "\n"
+            )
         except OptionError as error:  # the rows are where they are: the exit code tells of them
             print(f"warning: {error}", file=sys.stderr)  # noqa: T201 - the command line talks
     if options.json_output:
         print(json.dumps(run.to_plain(), ensure_ascii=False))  # noqa: T201 - the command line talks
         return
     if len(run.jobs) > 1:
-        from spark_channel.cli.summary import print_summary
+        from spark_channel.cli.outcome import print_summary
 
         print_summary(run)
     print(closing_table(run, as_datax=options.datax_summary), flush=True)  # noqa: T201 - the command line talks
@@ -355,3 +445,56 @@ def _tell(run: RunOutcome, options: RunOptions) -> None:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+# The Spark session of a command: made here, or the one that `spark-submit` has begun.
+
+
+@contextmanager
+def session(master: str | None, conf: dict[str, str], name: str) -> "Iterator[SparkSession]":
+    """A session for a `with` block; `master` None is `spark-submit`'s own, else this machine."""
+    from pyspark.sql import SparkSession
+
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    local = (
+        master is None
+        and not submitted
+        and "spark.master" not in conf
+        and "spark.remote" not in conf
+    )
+    here = local or (master or "").startswith("local")
+    if here:
+        os.environ.setdefault(
+            "SPARK_LOCAL_IP", "127.0.0.1"
+        )  # one machine: no look-up of the host's name
+    builder = SparkSession.builder.appName(name)
+    if master is not None or local:
+        builder = builder.master(master or "local[*]")
+    # nonstrict: the partitions of a table of Hive are those that the rows name, as hivewriter writes.
+    own = {"spark.ui.showConsoleProgress": "false", "hive.exec.dynamic.partition.mode": "nonstrict"}
+    if not submitted:
+        # FATAL: the reason of a failed task is told once, in our own words, and not after a page of the JVM's.
+        own |= {"spark.ui.enabled": "false", "spark.log.level": "FATAL"}
+    for key, value in (own | conf).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    if threading.current_thread() is threading.main_thread():
+        ending_on_signals()
+    try:
+        try:
+            yield spark
+        except Exception as error:
+            raise_if_ended(error)
+            raise
+    except (KeyboardInterrupt, SystemExit):
+        try:
+            spark.stop()
+        except (
+            Exception
+        ) as error:  # the signal came amid a call of the JVM, which ends with this process
+            _log.debug("Spark could not be stopped: %s", error)
+        raise
+    except BaseException:
+        spark.stop()
+        raise
+    spark.stop()

@@ -1,19 +1,290 @@
-"""`spark-channel tunnel`: make tunnels, look at them, pause and resume what they read, and start them again."""
+"""tunnel commands and their tables."""
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from spark_channel.cli.tunnel_view import plain_view, print_view
-from spark_channel.tunnel.lag_words import grouped
-from spark_channel.tunnel.tunnel import Tunnel
+from spark_channel.connectors.base.contract import Token
+from spark_channel.connectors.base.feed import FeedLag, TableLag
+from spark_channel.serialization import dump_tagged
+from spark_channel.tunnel.positions import base_words, grouped, in_flight_words, kept_words
+from spark_channel.tunnel.process import is_gone
+from spark_channel.tunnel.records import Client
+from spark_channel.tunnel.tunnel import ChannelView, Tunnel, TunnelView
 
-__all__ = ["tunnel"]
+__all__ = [
+    "plain_view",
+    "print_view",
+    "tunnel",
+]
+
+
+# A tunnel at one moment, as tables for people and as JSON.
+
+
+_SHOWN = 40
+
+
+def print_view(view: TunnelView) -> None:
+    """Tables of channels, of the tables of those that have several, and of clients; and what else is known in lines."""
+    record = view.record
+    wide = Console(file=sys.stdout)
+    wide.print(f"{record.name}: {record.type} of {record.source}", highlight=False)
+    wide.print(_channels(view))
+    for each in view.channels:
+        for about, words in _remarks(each):
+            wide.print(f"{each.channel.id} ({about}) {words}", markup=False, highlight=False)
+    tables = _tables(view)
+    if tables.row_count:
+        wide.print(tables)
+    for each in view.channels:
+        if each.channel.parked:
+            wide.print(
+                f"parked {each.channel.id}: {each.channel.parked}", markup=False, highlight=False
+            )
+    if view.clients:
+        clients = Table("client", "tag", "host", "timeout", "last heartbeat")
+        for client in view.clients:
+            clients.add_row(
+                client.id,
+                client.tag,
+                client.host.partition("/")[0],
+                f"{client.timeout:g} s",
+                _heard(view, client),
+            )
+        wide.print(clients)
+
+
+def plain_view(view: TunnelView) -> str:
+    """The same as one JSON object; null for what is not known."""
+    record = view.record
+    found = {
+        "tunnel": record.name,
+        "type": str(record.type),
+        "source": record.source,
+        "channels": [_plain_channel(each) for each in view.channels],
+        "clients": [
+            {
+                "client": each.id,
+                "tag": each.tag,
+                "host": each.host.partition("/")[0],
+                "timeout_seconds": each.timeout,
+                "heartbeat_seconds_ago": round(max(0.0, view.now - each.last_seen), 1),
+                "has_ended": is_gone(each.host, each.process),
+            }
+            for each in view.clients
+        ],
+    }
+    return json.dumps(found, indent=2, ensure_ascii=False)
+
+
+# --- text ---
+
+
+def _channels(view: TunnelView) -> Table:
+    found = Table(
+        "channel",
+        "state",
+        "version",
+        "client",
+        "checkpoint",
+        "rows behind",
+        "bytes behind",
+        "seconds",
+    )
+    for each in view.channels:
+        channel, lag = each.channel, each.lag or FeedLag()
+        found.add_row(
+            channel.id,
+            str(channel.state),
+            str(channel.version),
+            channel.client or "-",
+            str(channel.sequence),
+            grouped(lag.rows),
+            grouped(lag.nbytes),
+            _seconds(lag.seconds),
+        )
+    return found
+
+
+def _remarks(each: ChannelView) -> Iterator[tuple[str, str]]:
+    if each.stage == "stream":
+        until = "" if each.channel.until is None else f", and ends at {_shown(each.channel.until)}"
+        yield "stream", f"reads on from {_shown(each.channel.token)}{until}"
+    if each.no_lag:
+        yield "lag", f"is not known: {each.no_lag}"
+    paused = each.channel.paused and each.channel.has_base
+    lag = each.lag or FeedLag()
+    base = base_words(lag, paused=paused) or (
+        "existing rows are paused by pause-base" if paused else ""
+    )
+    in_flight = (
+        ""
+        if each.in_flight is None
+        else in_flight_words(each.in_flight.rows, each.in_flight.seconds)
+    )
+    said = {"slot": kept_words(lag), "base": base, "waits": lag.held_up, "in flight": in_flight}
+    for about, words in said.items():
+        if words:
+            yield about, words
+    for table in lag.tables:
+        if table.stage == "dropped" and each.channel.until is None:
+            yield (
+                "dropped",
+                f"`spark-channel tunnel remove-table` removes {table.name}, which does not exist, from the tunnel",
+            )
+
+
+def _tables(view: TunnelView) -> Table:
+    found = Table(
+        "channel",
+        "table",
+        "existing rows",
+        "chunks",
+        "changes behind",
+        "bytes",
+        "seconds",
+        "in flight",
+    )
+    for each in view.channels:
+        for lag, in_flight in _by_table(each):
+            found.add_row(
+                each.channel.id,
+                lag.name,
+                _existing(lag),
+                _chunks(lag),
+                grouped(lag.changes),
+                grouped(lag.nbytes),
+                _seconds(lag.seconds),
+                grouped(in_flight),
+            )
+    return found
+
+
+def _existing(lag: TableLag) -> str:
+    if not lag.stage:
+        return "-"
+    if lag.stage == "changes":
+        return "are read"
+    if lag.stage == "dropped":
+        return "table was dropped"
+    if lag.base_read is None:
+        return "wait for transactions that ran when it was added"
+    return f"{grouped(lag.base_read)}{'' if lag.base_rows is None else f' of about {grouped(lag.base_rows)}'}"
+
+
+def _chunks(lag: TableLag) -> str:
+    if lag.base_chunks is None:
+        return "-"
+    return f"{grouped(lag.base_chunks)}{'' if lag.chunks is None else f' of about {grouped(lag.chunks)}'}"
+
+
+def _heard(view: TunnelView, client: Client) -> str:
+    ago = f"{max(0.0, view.now - client.last_seen):.0f} s ago"
+    return f"{ago}, its process has ended" if is_gone(client.host, client.process) else ago
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _shown(token: Token) -> str:
+    """A position in one short line."""
+    text = ", ".join(f"{name}={value}" for name, value in token.items())
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+# --- JSON ---
+
+
+def _plain_channel(each: ChannelView) -> dict[str, Any]:
+    channel, flight = each.channel, each.in_flight
+    return {
+        "channel": channel.id,
+        "stage": each.stage,
+        "state": str(channel.state),
+        "version": channel.version,
+        "client": channel.client or None,
+        "checkpoint": channel.sequence,
+        "position": _plain(channel.token) if each.stage == "stream" else None,
+        "until": _plain(channel.until),
+        "parked": channel.parked or None,
+        "is_base_paused": channel.paused and channel.has_base,
+        "lag": None if each.lag is None else _plain_lag(each.lag),
+        "no_lag": each.no_lag or None,
+        "in_flight": None
+        if flight is None
+        else {"rows": flight.rows, "seconds_ago": round(flight.seconds, 1)},
+        "tables": [_plain_table(*found) for found in _by_table(each)],
+    }
+
+
+def _plain_lag(lag: FeedLag) -> dict[str, Any]:
+    return {
+        "rows": lag.rows,
+        "bytes": lag.nbytes,
+        "seconds": _rounded(lag.seconds),
+        "wal_kept_bytes": lag.kept,
+        "waits": lag.held_up or None,
+        "base": None
+        if lag.base_read is None
+        else {**_plain_base(lag), "is_paused_by_max_slot_lag": lag.base_held},
+    }
+
+
+def _plain_table(lag: TableLag, in_flight: int | None) -> dict[str, Any]:
+    return {
+        "table": lag.name,
+        "stage": lag.stage or None,
+        "changes": lag.changes,
+        "bytes": lag.nbytes,
+        "seconds": _rounded(lag.seconds),
+        "base": None if lag.base_read is None else _plain_base(lag),
+        "rows_in_flight": in_flight,
+    }
+
+
+def _plain_base(lag: FeedLag | TableLag) -> dict[str, int | None]:
+    return {
+        "rows_read": lag.base_read,
+        "rows": lag.base_rows,
+        "chunks_read": lag.base_chunks,
+        "chunks": lag.chunks,
+    }
+
+
+def _plain(token: Token | None) -> Any:
+    return None if token is None else json.loads(dump_tagged(token))
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
+
+
+# --- both ---
+
+
+def _by_table(each: ChannelView) -> Iterator[tuple[TableLag, int | None]]:
+    """The tables of a channel of several, and their rows in flight. A lag without a stage is not known."""
+    flight: Mapping[str, int] | None = None if each.in_flight is None else each.in_flight.tables
+    lags = {table.name: table for table in (each.lag or FeedLag()).tables}
+    for name in dict.fromkeys([*lags, *(flight or ())]):
+        if name:  # of a channel of one table, rows in flight are under no name
+            yield (
+                lags.get(name, TableLag(name, "")),
+                None if flight is None else flight.get(name, 0),
+            )
+
+
+# `spark-channel tunnel`: make tunnels, look at them, pause and resume what they read, and start
+# them again.
+
 
 tunnel = typer.Typer(
     help="Create, list, describe, pause, resume, split, change, delete and reset tunnels.",
@@ -24,13 +295,16 @@ _Name = Annotated[str, typer.Argument(help="The tunnel's name.")]
 _Option = Annotated[
     list[str] | None,
     typer.Option(
-        "--option", "-o", metavar="NAME=VALUE",
+        "--option",
+        "-o",
+        metavar="NAME=VALUE",
         help="An option of the source, as spark.readStream takes it; may be given several times. "
         "`${env:NAME}` and `${file:PATH}` keep secrets out of the command.",
     ),
-]  # fmt: skip
+]
 _OptionsFile = Annotated[
-    Path | None, typer.Option(help="A file of NAME=VALUE lines, for options that a command should not show.")
+    Path | None,
+    typer.Option(help="A file of NAME=VALUE lines, for options that a command should not show."),
 ]
 _Store = Annotated[
     str | None,
@@ -40,7 +314,9 @@ _Store = Annotated[
         "`$SPARK_CHANNEL_TUNNEL_STORE`, else `~/.spark_channel/tunnels.db`.",
     ),
 ]
-_Channels = Annotated[int, typer.Option(min=1, help="Approximate number of splits of the existing rows.")]
+_Channels = Annotated[
+    int, typer.Option(min=1, help="Approximate number of splits of the existing rows.")
+]
 _StreamChannels = Annotated[
     list[str] | None,
     typer.Option("--channel", help="A stream channel; may be given several times. Default: all."),
@@ -50,14 +326,19 @@ _Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 @tunnel.command()
 def create(
-    name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None,
+    name: _Name,
+    option: _Option = None,
+    options_file: _OptionsFile = None,
+    store: _Store = None,
     channels: _Channels = 8,
-) -> None:  # fmt: skip
+) -> None:
     """Create a tunnel: record the end of its source, and split the existing rows."""
     made = Tunnel(name, _options(option, options_file), store=store)
     record = made.create(channels=channels)
     count = len(made.store.state(name).channels)
-    typer.echo(f"tunnel {name} of {record.source}: {record.type}, {count} channels, in {made.store.show()}")
+    typer.echo(
+        f"tunnel {name} of {record.source}: {record.type}, {count} channels, in {made.store.show()}"
+    )
 
 
 @tunnel.command("list")
@@ -65,10 +346,14 @@ def list_(
     store: _Store = None,
     orphans: Annotated[
         bool,
-        typer.Option("--orphans", help="List the source's replication slots that no tunnel of this store names."),
+        typer.Option(
+            "--orphans",
+            help="List the source's replication slots that no tunnel of this store names.",
+        ),
     ] = False,
-    option: _Option = None, options_file: _OptionsFile = None,
-) -> None:  # fmt: skip
+    option: _Option = None,
+    options_file: _OptionsFile = None,
+) -> None:
     """List the tunnels of a store; or, with --orphans, the slots that a server keeps WAL for without one."""
     if orphans:
         _print_orphans(Tunnel("", _options(option, options_file), store=store))
@@ -79,17 +364,26 @@ def list_(
         state = place.state(record.name)
         done = sum(channel.state == "terminated" for channel in state.channels.values())
         table.add_row(
-            record.name, str(record.type), record.source, str(len(state.channels)), str(done),
+            record.name,
+            str(record.type),
+            record.source,
+            str(len(state.channels)),
+            str(done),
             str(len(state.clients)),
-        )  # fmt: skip
+        )
     Console().print(table)
 
 
 @tunnel.command()
 def describe(
-    name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; null for what is not known.")] = False,
-) -> None:  # fmt: skip
+    name: _Name,
+    option: _Option = None,
+    options_file: _OptionsFile = None,
+    store: _Store = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object; null for what is not known.")
+    ] = False,
+) -> None:
     """Show a tunnel's channels and clients; with its source's options, how far each channel and table is behind."""
     view = Tunnel(name, _options(option, options_file), store=store).describe()
     if as_json:
@@ -100,18 +394,22 @@ def describe(
 
 @tunnel.command()
 def resume(
-    name: _Name, store: _Store = None,
+    name: _Name,
+    store: _Store = None,
     channel: Annotated[
-        list[str] | None, typer.Option(help="A parked channel; may be given several times. Default: all.")
+        list[str] | None,
+        typer.Option(help="A parked channel; may be given several times. Default: all."),
     ] = None,
-) -> None:  # fmt: skip
+) -> None:
     """Release parked channels: clients receive the range that failed again."""
     resumed = Tunnel(name, store=store).resume(channel)
     if not resumed:
         what = ", ".join(channel) + " is not" if channel else "no channel is"
         typer.echo(f"tunnel {name}: {what} parked, so nothing is resumed")
         return
-    typer.echo(f"tunnel {name}: resumed {', '.join(resumed)}; a client has it after its next heartbeat")
+    typer.echo(
+        f"tunnel {name}: resumed {', '.join(resumed)}; a client has it after its next heartbeat"
+    )
 
 
 @tunnel.command("pause-base")
@@ -143,12 +441,17 @@ def resume_base(name: _Name, store: _Store = None, channel: _StreamChannels = No
 
 @tunnel.command()
 def split(
-    name: _Name, channel: Annotated[str, typer.Option(help="A stream channel.")], option: _Option = None,
-    options_file: _OptionsFile = None, store: _Store = None,
-) -> None:  # fmt: skip
+    name: _Name,
+    channel: Annotated[str, typer.Option(help="A stream channel.")],
+    option: _Option = None,
+    options_file: _OptionsFile = None,
+    store: _Store = None,
+) -> None:
     """Split a stream channel of files or of a table while clients read. The new channels open when it is drained."""
     made = Tunnel(name, _options(option, options_file), store=store).split(channel)
-    typer.echo(f"tunnel {name}: {channel} ends at its present range, and {' and '.join(made)} follow")
+    typer.echo(
+        f"tunnel {name}: {channel} ends at its present range, and {' and '.join(made)} follow"
+    )
 
 
 _Table = Annotated[str, typer.Option(help="The table, as schema.table.")]
@@ -199,12 +502,15 @@ def resnapshot(
 
 @tunnel.command()
 def delete(
-    name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None,
+    name: _Name,
+    option: _Option = None,
+    options_file: _OptionsFile = None,
+    store: _Store = None,
     yes: _Yes = False,
     leave_slot: Annotated[
         bool, typer.Option("--leave-slot", help="Remove it without dropping its replication slot.")
     ] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Delete a tunnel and its checkpoints; with its source's options, also its own replication slot."""
     found = Tunnel(name, _options(option, options_file), store=store)
     found.store.get(name)
@@ -216,14 +522,20 @@ def delete(
 
 @tunnel.command()
 def reset(
-    name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None,
-    channels: _Channels = 8, yes: _Yes = False,
-) -> None:  # fmt: skip
+    name: _Name,
+    option: _Option = None,
+    options_file: _OptionsFile = None,
+    store: _Store = None,
+    channels: _Channels = 8,
+    yes: _Yes = False,
+) -> None:
     """Restart a tunnel from the beginning, with the present columns of its source."""
     found = Tunnel(name, _options(option, options_file), store=store)
     found.store.get(name)
     if not yes:
-        typer.confirm(f"Drop all checkpoints of tunnel {name} and restart it from the beginning?", abort=True)
+        typer.confirm(
+            f"Drop all checkpoints of tunnel {name} and restart it from the beginning?", abort=True
+        )
     found.reset(channels=channels)
     typer.echo(f"tunnel {name} restarts from the beginning")
 

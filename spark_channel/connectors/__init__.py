@@ -5,21 +5,26 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.connectors.contracts import (
+    from spark_channel.connectors.base.contract import (
         FetchSize,
+        PartialWrite,
         Read,
         Reader,
         Receipt,
+        RowTally,
         SplitReader,
-        Tally,
         TaskWriter,
-        Unfinished,
         WriteContext,
         WritePlan,
         Writer,
     )
-    from spark_channel.connectors.health import Health
-    from spark_channel.connectors.registry import Connector, find_connector, load_reader, load_writer
+    from spark_channel.connectors.base.health import Health
+    from spark_channel.connectors.base.registry import (
+        Connector,
+        find_connector,
+        load_reader,
+        load_writer,
+    )
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
 
@@ -27,13 +32,13 @@ __all__ = [
     "Connector",
     "FetchSize",
     "Health",
+    "PartialWrite",
     "Read",
     "Reader",
     "Receipt",
+    "RowTally",
     "SplitReader",
-    "Tally",
     "TaskWriter",
-    "Unfinished",
     "WriteContext",
     "WritePlan",
     "Writer",

@@ -6,7 +6,7 @@ whatever the splits, the batches and the retries.
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar
@@ -15,12 +15,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BeforeValidator, Field
 
-from spark_channel.connectors.contracts import Reader
+from spark_channel.connectors.base.contract import (
+    Reader,
+    Receipt,
+    RowTally,
+    TaskWriter,
+    WriteContext,
+    WritePlan,
+    Writer,
+)
 from spark_channel.errors import OptionError, SourceError
-from spark_channel.options import Amount, ByteAmount, ReadOptions, parse_amount
+from spark_channel.options import Amount, ByteAmount, ReadOptions, WriteOptions, parse_amount
 from spark_channel.planning import Split
 
-__all__ = ["GeneratorOptions", "GeneratorReader"]
+__all__ = [
+    "DiscardOptions",
+    "DiscardWriter",
+    "GeneratorOptions",
+    "GeneratorReader",
+]
+
 
 _SCHEMA = "id BIGINT, value DOUBLE, name STRING"
 _BIGINT = re.compile(r"([A-Za-z]\w*) BIGINT")
@@ -69,9 +83,14 @@ class GeneratorOptions(ReadOptions):
         super().model_post_init(context)
         if self.where is not None:
             raise OptionError(
-                "the generator takes no 'where': ask for other 'rows'", option="where", got=self.where
+                "the generator takes no 'where': ask for other 'rows'",
+                option="where",
+                got=self.where,
             )
-        if self.url is not None and self.url.lower().removeprefix("jdbc:").rstrip("/") != "generator:":
+        if (
+            self.url is not None
+            and self.url.lower().removeprefix("jdbc:").rstrip("/") != "generator:"
+        ):
             raise OptionError(
                 f"option 'url' got {self.url!r}; it takes generator:",
                 option="url",
@@ -147,21 +166,27 @@ class GeneratorReader(Reader):
                 arrays.append(pc.cast(numbers, field.type, safe=False))
                 continue
             values = self._values(field, numbers)
-            arrays.append(values if empty is None else pc.if_else(empty, pa.scalar(None, field.type), values))
+            arrays.append(
+                values if empty is None else pc.if_else(empty, pa.scalar(None, field.type), values)
+            )
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _values(self, field: pa.Field, numbers: pa.Array) -> pa.Array:
         salt = hashlib.blake2b(f"{self.options.seed}/{field.name}".encode(), digest_size=8).digest()
         noise = _noise(numbers, int.from_bytes(salt, "little"))
         if field.name == _PADDING and self.options.row_bytes is not None:
-            return pc.take(_pool(self._padding), pc.bit_wise_and(noise, pa.scalar(_POOL - 1, pa.uint64())))
+            return pc.take(
+                _pool(self._padding), pc.bit_wise_and(noise, pa.scalar(_POOL - 1, pa.uint64()))
+            )
         return _shaped(noise, field.type)
 
 
 def _schema(options: GeneratorOptions) -> pa.Schema:
     columns = _columns(options.generator_schema)
     if options.row_bytes is not None and _PADDING in columns:
-        raise OptionError(f"options 'rowBytes' and 'schema' both make a column {_PADDING!r}", option="schema")
+        raise OptionError(
+            f"options 'rowBytes' and 'schema' both make a column {_PADDING!r}", option="schema"
+        )
     return pa.schema(list(columns.items()))
 
 
@@ -169,7 +194,9 @@ def _columns(text: str) -> dict[str, pa.DataType]:
     plain = _BIGINT.fullmatch(text)
     if plain is not None:
         return {plain[1]: pa.int64()}
-    from spark_channel.connectors.sql.ddl import arrow_columns  # a parser of SQL, which takes long to import
+    from spark_channel.connectors.base.types import (
+        arrow_columns,  # a parser of SQL, which takes long to import
+    )
 
     return arrow_columns(text, "schema")
 
@@ -236,7 +263,9 @@ def _below(noise: pa.Array, limit: int) -> pa.Array:
 def _shaped(noise: pa.Array, kind: pa.DataType) -> pa.Array:
     """Noise as values of `kind`: all integers, reals in [0, 1), days and times of 1970 to 2037."""
     if pa.types.is_boolean(kind):
-        return pc.equal(pc.bit_wise_and(noise, pa.scalar(1, pa.uint64())), pa.scalar(1, pa.uint64()))
+        return pc.equal(
+            pc.bit_wise_and(noise, pa.scalar(1, pa.uint64())), pa.scalar(1, pa.uint64())
+        )
     if pa.types.is_integer(kind):
         return pc.cast(noise.view(pa.int64()), kind, safe=False)
     if pa.types.is_floating(kind):
@@ -256,5 +285,55 @@ def _shaped(noise: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _pool(length: int) -> pa.Array:
     return pa.array(
-        [(hashlib.sha256(bytes([n])).hexdigest() * (length // 64 + 1))[:length] for n in range(_POOL)]
+        [
+            (hashlib.sha256(bytes([n])).hexdigest() * (length // 64 + 1))[:length]
+            for n in range(_POOL)
+        ]
     )
+
+
+# Counts rows and drops them: the target of a benchmark.
+
+
+class DiscardOptions(WriteOptions):
+    """The options of every write: discard adds none."""
+
+    url: str | None = Field(None, description="`discard:`; default: none")
+
+
+class DiscardWriter(Writer):
+    """Accepts every type and stores nothing, so a repeated task changes nothing."""
+
+    Options: ClassVar[type[WriteOptions]] = DiscardOptions
+
+    def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
+        return WritePlan(
+            job=context.job,
+            schema=schema,
+            commit=context.commit or "job",
+            overwrite=context.overwrite,
+            txn=context.txn,
+        )
+
+    def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
+        return _Counter(RowTally(task, attempt))
+
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+        pass
+
+    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
+        pass
+
+
+class _Counter(TaskWriter):
+    def __init__(self, tally: RowTally) -> None:
+        self._tally = tally
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._tally.add(batch)
+
+    def close(self) -> Receipt:
+        return self._tally.receipt()
+
+    def rollback(self) -> None:
+        self._tally.ended = True

@@ -8,29 +8,33 @@ import threading
 import zlib
 from collections.abc import Callable
 
-from spark_channel.channel.limiter import Payment, Wait
+from spark_channel.channel.capacity import Payment, Wait
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.errors import LimitError, OptionError, ServiceDeniedError, ServiceUnavailableError
-from spark_channel.limits.grant_budget import GrantBudget, Share, is_part, parts
-from spark_channel.limits.level import NANOS, SLICE_SECONDS, nanoseconds
+from spark_channel.errors import (
+    LimitError,
+    OptionError,
+    ServiceDeniedError,
+    ServiceUnavailableError,
+)
+from spark_channel.limits.grant_budget import GrantBudget, PaymentShare, is_part, parts
 from spark_channel.limits.messages import (
     OLD_GRANT_SECONDS,
-    Ask,
-    Denied,
-    Done,
+    Acknowledged,
     Grant,
+    GrantRequest,
+    GrantReturn,
     Heartbeat,
-    Hold,
     Join,
     Joined,
     Leave,
-    Listen,
-    News,
+    LimitChanged,
+    Rejected,
     Reply,
     Request,
-    Return,
+    RetryLater,
+    Subscribe,
 )
-from spark_channel.limits.static import StaticShare
+from spark_channel.limits.token_bucket import NANOS, SLICE_SECONDS, StaticShare, nanoseconds
 
 __all__ = ["LeaseLimiter"]
 
@@ -106,7 +110,7 @@ class LeaseLimiter:
         self._client = self._epoch = ""
         self._number = 0
         self._version = -1
-        self._news: News | None = None
+        self._news: LimitChanged | None = None
         self._hurried: int | None = None
         self._in_flight: Request | None = None
         self._sent = now
@@ -209,7 +213,11 @@ class LeaseLimiter:
             self._reason = "service"
             self._time_out(now)
             self._changed.notify_all()
-            wakes = [payment.wake for payment in self._waiting] if self._broken or self._is_static else []
+            wakes = (
+                [payment.wake for payment in self._waiting]
+                if self._broken or self._is_static
+                else []
+            )
         for wake in wakes:
             wake()
 
@@ -223,14 +231,14 @@ class LeaseLimiter:
         for wake in wakes:
             wake()
 
-    def listen(self) -> Listen | None:
+    def listen(self) -> Subscribe | None:
         """What to ask the service beside `next_request`, to hear of changes early; None = no need to."""
         with self._changed:
             if not (self._could_hear and self._client) or self._closed or self._broken is not None:
                 return None
-            return Listen(self._limit, self._client, self._epoch, self._version, self._calls)
+            return Subscribe(self._limit, self._client, self._epoch, self._version, self._calls)
 
-    def hear(self, request: Listen, answer: News | Denied) -> None:
+    def hear(self, request: Subscribe, answer: LimitChanged | Rejected) -> None:
         """An answer to `request`, from `listen`: the limit may have changed, or be gone.
 
         A grant is the same part of what the limit is now, at once, and asks soon; without one, and after a
@@ -241,7 +249,7 @@ class LeaseLimiter:
                 return
             now, scaled = self._now(), False
             within: float | None = NEWS_SPREAD
-            if isinstance(answer, News):
+            if isinstance(answer, LimitChanged):
                 called, self._calls = answer.calls > self._calls, max(answer.calls, self._calls)
                 if answer.version <= self._version:
                     if called:
@@ -256,7 +264,9 @@ class LeaseLimiter:
                 if scaled := self._rescale(now):
                     within = None if answer.reason else max(answer.ask_within, NEWS_SPREAD)
             if within is not None:
-                part = zlib.crc32(self._client.encode()) / (1 << 32)  # its own, so that not all ask at once
+                part = zlib.crc32(self._client.encode()) / (
+                    1 << 32
+                )  # its own, so that not all ask at once
                 self._hurried = now + nanoseconds(within * part)
                 self._hurry()
             self._changed.notify_all()
@@ -302,14 +312,16 @@ class LeaseLimiter:
             return self._last_request(now)
         wanted = self._next_ask
         if not self._client:
-            return self._or_later(Join(self._limit, self._job, self._name, self._before), wanted, now)
+            return self._or_later(
+                Join(self._limit, self._job, self._name, self._before), wanted, now
+            )
         if not self._waiting and now < self._ends:
             wanted = min(wanted, self._idle_since + nanoseconds(IDLE))
         if wanted <= now:
             (rows, lost_rows), (nbytes, lost_bytes) = self._use(now)
             if self._waiting or (now < self._ends and now < self._idle_since + nanoseconds(IDLE)):
                 self._reported = ((rows, lost_rows), (nbytes, lost_bytes))
-                ask = Ask(
+                ask = GrantRequest(
                     limit=self._limit,
                     client=self._client,
                     epoch=self._epoch,
@@ -325,7 +337,7 @@ class LeaseLimiter:
             if now < self._ends and self._grant is not None:
                 self._stop(now)
                 (rows, lost_rows), (nbytes, lost_bytes) = self._use(now)
-                back = Return(
+                back = GrantReturn(
                     limit=self._limit,
                     client=self._client,
                     epoch=self._epoch,
@@ -351,7 +363,7 @@ class LeaseLimiter:
         self._sent = now
         if self._silent_since is None:
             self._silent_since = now
-        if isinstance(request, (Ask, Return)):
+        if isinstance(request, (GrantRequest, GrantReturn)):
             self._number = request.number
             self._ends = min(self._ends, now + nanoseconds(OLD_GRANT_SECONDS))
             for budget in self._budgets:
@@ -363,7 +375,9 @@ class LeaseLimiter:
             return None, None
         (rows, lost_rows), (nbytes, lost_bytes) = self._last_use or self._use(now)
         grant = 0 if self._grant is None else self._grant.grant
-        leave = Leave(self._limit, self._client, self._epoch, grant, rows, nbytes, lost_rows, lost_bytes)
+        leave = Leave(
+            self._limit, self._client, self._epoch, grant, rows, nbytes, lost_rows, lost_bytes
+        )
         self._client = ""
         self._in_flight = leave
         return leave, now
@@ -386,26 +400,28 @@ class LeaseLimiter:
                 self._take_in(request, reply.answer, now)
             case Grant():
                 self._begin(reply, now)
-            case Hold():
+            case RetryLater():
                 self._reason = reply.reason
                 self._ask_in(reply.retry_in, now)
                 self._could_hear = self._could_hear or reply.reason == "turn"
                 if reply.drop:
                     self._held = True
                     self._stop(now)
-            case Done():
+            case Acknowledged():
                 self._heartbeat_in = nanoseconds(reply.heartbeat_in)
-                if isinstance(request, Return):
+                if isinstance(request, GrantReturn):
                     self._drop(now)
                     self._next_ask = now if self._waiting else _NEVER
-            case Denied(rejoin=True):
+            case Rejected(rejoin=True):
                 self._client = ""
                 self._drop(now)
                 self._next_ask = now if self._waiting else _NEVER
-            case Denied():
+            case Rejected():
                 self._broken = ServiceDeniedError(f"limit {self._limit!r}: {reply.message}")
             case _:
-                self._broken = ServiceDeniedError(f"limit {self._limit!r}: an answer that makes no sense")
+                self._broken = ServiceDeniedError(
+                    f"limit {self._limit!r}: an answer that makes no sense"
+                )
         self._next_heartbeat = now + self._heartbeat_in if self._client else _NEVER
 
     def _go_static(self, now: int) -> None:
@@ -436,7 +452,9 @@ class LeaseLimiter:
         self._grant, self._last_use = grant, None
         self._held = False
         if self._static is not None:
-            self._static = self._static.of(grant.limit_rows_per_second, grant.limit_bytes_per_second)
+            self._static = self._static.of(
+                grant.limit_rows_per_second, grant.limit_bytes_per_second
+            )
         starts_in = nanoseconds(grant.starts_in)
         self._ends = self._sent + starts_in + nanoseconds(grant.lasts)
         self._paces = (grant.rows_per_second, grant.bytes_per_second)
@@ -455,11 +473,18 @@ class LeaseLimiter:
     def _rescale(self, now: int) -> bool:
         """Spend the same part of what the limit is now; False when that cannot be said."""
         grant, news = self._grant, self._news
-        if grant is None or news is None or now >= self._ends or (factors := parts(grant, news)) is None:
+        if (
+            grant is None
+            or news is None
+            or now >= self._ends
+            or (factors := parts(grant, news)) is None
+        ):
             return False
         rows, nbytes = (
             pace if factor == 1 else (pace or 0.0) * factor
-            for pace, factor in zip((grant.rows_per_second, grant.bytes_per_second), factors, strict=True)
+            for pace, factor in zip(
+                (grant.rows_per_second, grant.bytes_per_second), factors, strict=True
+            )
         )
         self._paces = (rows, nbytes)
         self._amounts = (
@@ -497,7 +522,9 @@ class LeaseLimiter:
 
     def _wait(self, payment: "_LeasePayment", now: int) -> Wait:
         longest, reason = 0, ""
-        for name, budget, share in zip(("rows", "bytes"), self._budgets, payment.shares, strict=True):
+        for name, budget, share in zip(
+            ("rows", "bytes"), self._budgets, payment.shares, strict=True
+        ):
             wait = budget.wait(share, now)
             if wait is None:
                 return Wait(self._timeout / NANOS, self._reason)
@@ -565,7 +592,12 @@ class _LeasePayment:
 
     __slots__ = ("_limiter", "shares", "wake")
 
-    def __init__(self, limiter: LeaseLimiter, shares: tuple[Share, Share], wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        limiter: LeaseLimiter,
+        shares: tuple[PaymentShare, PaymentShare],
+        wake: Callable[[], None],
+    ) -> None:
         self._limiter = limiter
         self.shares = shares
         self.wake = wake

@@ -11,43 +11,126 @@ import math
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from itertools import islice
 from typing import TypeVar
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
-from spark_channel.limits.absent import STATIC_HEARTBEAT, Absent
-from spark_channel.limits.allotment import Allotment
-from spark_channel.limits.issued_grants import Client, IssuedGrant, JobShare
-from spark_channel.limits.level import MICROS, NANOS, nanoseconds
+from spark_channel.limits.allocation import (
+    STATIC_HEARTBEAT,
+    BurstCredit,
+    GrantAllocator,
+    UnreachableClients,
+)
+from spark_channel.limits.grants import (
+    DIMENSIONS,
+    HORIZON,
+    Client,
+    IssuedGrant,
+    JobShare,
+    LimitShares,
+)
 from spark_channel.limits.messages import (
     OLD_GRANT_SECONDS,
-    Ask,
-    Denied,
-    Done,
+    Acknowledged,
+    ClientStatus,
     Grant,
+    GrantRequest,
+    GrantReturn,
     Heartbeat,
-    Hold,
     Join,
     Joined,
     Leave,
+    LimitChanged,
     LimitStatus,
-    Listen,
-    News,
     Pause,
+    Rejected,
     Reply,
     Request,
     Resume,
-    Return,
-    Set,
-    Status,
+    RetryLater,
+    SetRates,
+    StatusRequest,
+    Subscribe,
+    decode_request,
+    encode,
 )
-from spark_channel.limits.pool import HORIZON, Pool
-from spark_channel.limits.savings import Savings
-from spark_channel.limits.status import status_of
-from spark_channel.limits.wire import decode_request, encode
+from spark_channel.limits.token_bucket import MICROS, NANOS, nanoseconds
 
-__all__ = ["Coordinator"]
+__all__ = [
+    "Coordinator",
+    "status_of",
+]
+
+
+# A limit as `show` tells it.
+
+
+CLIENTS_LISTED = 200
+
+
+def status_of(
+    limit: str,
+    epoch: str,
+    pool: LimitShares,
+    was_set: tuple[float | None, float | None],
+    clients: Collection[Client],
+    now: int,
+    paused: bool,
+    pressure: str,
+) -> LimitStatus:
+    """The state of `pool` at `now`, consistent when the caller holds its lock; `was_set`: rows and bytes per second."""
+    rows, nbytes = pool.grants.totals
+    live = [issued for client in clients for issued in client.issued_grants()]
+    outstanding = [sum(issued.amount[each] for issued in live) for each in DIMENSIONS]
+    off = paused or pool.factor == 0
+    effective = [
+        None if limited is None else 0.0 if off else rate / MICROS
+        for limited, rate in zip(pool.limits, pool.rates, strict=True)
+    ]
+    return LimitStatus(
+        limit=limit,
+        epoch=epoch,
+        rows_per_second=_plain(was_set[0]),
+        bytes_per_second=_plain(was_set[1]),
+        effective_rows_per_second=effective[0],
+        effective_bytes_per_second=effective[1],
+        granted_rows_per_second=pool.grants.charge[0] / MICROS,
+        granted_bytes_per_second=pool.grants.charge[1] / MICROS,
+        paused=paused,
+        pressure=pressure,
+        horizon=pool.horizon(),
+        jobs=len(pool.jobs),
+        client_count=len(clients),
+        waiting_count=pool.in_line,
+        issued_rows=rows.issued / MICROS,
+        spent_rows=rows.spent / MICROS,
+        returned_rows=rows.returned / MICROS,
+        void_rows=rows.void / MICROS,
+        outstanding_rows=outstanding[0] / MICROS,
+        issued_bytes=nbytes.issued / MICROS,
+        spent_bytes=nbytes.spent / MICROS,
+        returned_bytes=nbytes.returned / MICROS,
+        void_bytes=nbytes.void / MICROS,
+        outstanding_bytes=outstanding[1] / MICROS,
+        clients=tuple(
+            ClientStatus(
+                name=client.name,
+                job=client.job.name,
+                rows_per_second=client.charge[0] / MICROS,
+                bytes_per_second=client.charge[1] / MICROS,
+                waiting=client.waiting,
+                silent_seconds=(now - client.seen) / NANOS,
+            )
+            for client in islice(clients, CLIENTS_LISTED)
+        ),
+    )
+
+
+def _plain(rate: float | None) -> float | None:
+    return None if rate is None else float(rate)
+
 
 LONGEST_TEXT = 256
 _SomeReply = TypeVar("_SomeReply", bound=Reply)
@@ -64,7 +147,7 @@ class Coordinator:
     started again), and its last grants may live for that long; nothing is granted until then. `new_id`
     makes the secret names of clients and the epoch. `max_jobs`: each has a share, so a caller who makes up jobs would
     leave the others next to nothing; None = any number. `static_tasks`: a client that is cut off continues with
-    1/static_tasks of the limit, which is set aside for it; see `Absent` for that and for `at_once`.
+    1/static_tasks of the limit, which is set aside for it; see `UnreachableClients` for that and for `at_once`.
     `on_absent` is called with what people are to know of it, empty when all are back. `on_call` is called with
     this limit and a client that should ask now, if it listens. Neither may call this again.
     """
@@ -98,14 +181,14 @@ class Coordinator:
         self._on_absent = on_absent
         self._on_call = on_call
         self._max_jobs = max_jobs
-        self._absent = None if static_tasks is None else Absent(static_tasks, at_once)
+        self._absent = None if static_tasks is None else UnreachableClients(static_tasks, at_once)
         self._version = 0
-        self._pool = Pool(max_clients)
+        self._pool = LimitShares(max_clients)
         self._set: tuple[float | None, float | None] = (rows_per_second, bytes_per_second)
         self._cap: float | None = None
         self._pool.set_limits(rows_per_second, bytes_per_second)
-        self._savings = Savings(self._blocked_until)
-        self._allotment = Allotment(self._pool, self.epoch, self._savings)
+        self._savings = BurstCredit(self._blocked_until)
+        self._allotment = GrantAllocator(self._pool, self.epoch, self._savings)
 
     def handle(self, request: Request) -> Reply:
         """Carry out one request."""
@@ -113,21 +196,21 @@ class Coordinator:
             now = self._now()
             self._advance(now)
             match request:
-                case Ask():
+                case GrantRequest():
                     return self._and_call(self._ask(request, now))
-                case Return():
+                case GrantReturn():
                     return self._and_call(self._return(request, now))
                 case Heartbeat():
                     client = self._known(request, now)
                     client.waiting = _text(request.waiting, "waiting")
-                    return Done(self._heartbeat())
+                    return Acknowledged(self._heartbeat())
                 case Join():
                     return self._join(request, now)
                 case Leave():
                     return self._and_call(self._leave(request, now))
-                case Listen():
+                case Subscribe():
                     return self._news(self._known(request, now))
-                case Set():
+                case SetRates():
                     self._set_limits((request.rows_per_second, request.bytes_per_second), self._cap)
                     self._changed()
                 case Pause():
@@ -136,20 +219,20 @@ class Coordinator:
                 case Resume():
                     self._paused = False
                     self._changed()
-                case Status():
+                case StatusRequest():
                     pass
                 case _:
                     raise ServiceDeniedError(f"{type(request).__name__} is not a request")
             return self._status(now)
 
     def answer(self, data: bytes) -> bytes:
-        """`handle` for bytes from outside, `encode`d; a refusal is a `Denied`. Never raises."""
+        """`handle` for bytes from outside, `encode`d; a refusal is a `Rejected`. Never raises."""
         try:
             reply = self.handle(decode_request(data))
         except RejoinError as error:
-            reply = Denied(str(error), rejoin=True)
+            reply = Rejected(str(error), rejoin=True)
         except (ServiceDeniedError, OptionError) as error:
-            reply = Denied(str(error))
+            reply = Rejected(str(error))
         return encode(reply)
 
     def press(self, factor: float, state: str) -> None:
@@ -191,10 +274,19 @@ class Coordinator:
         """A separate coordinator, called `limit`, as this one is set now."""
         with self._lock:
             copy = Coordinator(
-                limit, *self._set, clock=self._clock, max_clients=self._pool.max_clients, max_jobs=self._max_jobs,
-                on_call=self._on_call, new_id=self._new_id,
-            )  # fmt: skip
-            copy._paused, copy._pressure, copy._pressed = self._paused, self._pressure, self._pressed
+                limit,
+                *self._set,
+                clock=self._clock,
+                max_clients=self._pool.max_clients,
+                max_jobs=self._max_jobs,
+                on_call=self._on_call,
+                new_id=self._new_id,
+            )
+            copy._paused, copy._pressure, copy._pressed = (
+                self._paused,
+                self._pressure,
+                self._pressed,
+            )
             copy._set_limits(self._set, self._cap)
             copy._pool.scale(self._pool.factor)
             copy._blocked_until = self._blocked_until
@@ -206,7 +298,9 @@ class Coordinator:
     def _set_limits(self, limits: tuple[float | None, float | None], cap: float | None) -> None:
         """`OptionError` changes nothing."""
         rows, nbytes = limits
-        self._pool.set_limits(rows if cap is None else cap if rows is None else min(rows, cap), nbytes)
+        self._pool.set_limits(
+            rows if cap is None else cap if rows is None else min(rows, cap), nbytes
+        )
         self._set, self._cap = limits, cap
 
     def _changed(self) -> None:
@@ -240,11 +334,11 @@ class Coordinator:
                 self._on_call(self.limit, client.id)
         return reply
 
-    def _news(self, client: Client) -> News:
+    def _news(self, client: Client) -> LimitChanged:
         reason = "paused" if self._paused else "pressure" if self._pool.factor == 0 else ""
         rows, nbytes = (0.0 if reason else rate for rate in self._pool.worth())
         rounds = self._pool.rounds(len(self._clients))
-        return News(self._version, rows, nbytes, reason, rounds, calls=client.calls)
+        return LimitChanged(self._version, rows, nbytes, reason, rounds, calls=client.calls)
 
     # --- clients come and go
 
@@ -272,7 +366,9 @@ class Coordinator:
         answer = self._answer(client, now)
         return Joined(client.id, self.epoch, self._heartbeat(), answer, self._version)
 
-    def _known(self, request: Ask | Return | Heartbeat | Listen | Leave, now: int) -> Client:
+    def _known(
+        self, request: GrantRequest | GrantReturn | Heartbeat | Subscribe | Leave, now: int
+    ) -> Client:
         if request.epoch != self.epoch:
             raise RejoinError(f"limit {self.limit!r} was restarted; join again")
         client = self._clients.get(request.client)
@@ -288,7 +384,7 @@ class Coordinator:
         if self._absent is not None:
             self._absent.heard(client)
 
-    def _leave(self, request: Leave, now: int) -> Done:
+    def _leave(self, request: Leave, now: int) -> Acknowledged:
         client = self._known(request, now)
         named = self._named(client, request.grant)
         spent = _amounts(named, request.spent_rows, request.spent_bytes)
@@ -300,7 +396,7 @@ class Coordinator:
         if self._absent is not None:
             self._absent.left(client)
         self._forget(client)
-        return Done(self._heartbeat())
+        return Acknowledged(self._heartbeat())
 
     def _forget(self, client: Client) -> None:
         for issued in client.issued_grants():
@@ -327,14 +423,16 @@ class Coordinator:
                 self._forget(oldest)
 
     def _look(self, now: int) -> None:
-        if self._absent is not None and self._absent.look(self._clients.values(), self._heartbeat(), now):
+        if self._absent is not None and self._absent.look(
+            self._clients.values(), self._heartbeat(), now
+        ):
             self._scale()
             if self._on_absent is not None:
                 self._on_absent(self._said_of_absent())
 
     # --- asks
 
-    def _ask(self, request: Ask, now: int) -> Grant | Hold:
+    def _ask(self, request: GrantRequest, now: int) -> Grant | RetryLater:
         client = self._known(request, now)
         if request.number == client.number and client.answer is not None:
             return client.answer
@@ -351,10 +449,10 @@ class Coordinator:
         client.answer = self._answer(client, now)
         return client.answer
 
-    def _return(self, request: Return, now: int) -> Done:
+    def _return(self, request: GrantReturn, now: int) -> Acknowledged:
         client = self._known(request, now)
         if request.number == client.number:
-            return Done(self._heartbeat())
+            return Acknowledged(self._heartbeat())
         named = self._checked(client, request)
         spent = _amounts(named, request.spent_rows, request.spent_bytes)
         client.waiting = _text(request.waiting, "waiting")
@@ -368,11 +466,13 @@ class Coordinator:
         for issued in client.issued_grants():
             self._pool.grants.end(issued)
         self._pool.want(client, False)
-        return Done(self._heartbeat())
+        return Acknowledged(self._heartbeat())
 
-    def _checked(self, client: Client, request: Ask | Return) -> IssuedGrant | None:
+    def _checked(self, client: Client, request: GrantRequest | GrantReturn) -> IssuedGrant | None:
         if request.number <= client.number:
-            raise ServiceDeniedError(f"request {request.number} came after {client.number} was answered")
+            raise ServiceDeniedError(
+                f"request {request.number} came after {client.number} was answered"
+            )
         return self._named(client, request.grant)
 
     def _named(self, client: Client, grant: int) -> IssuedGrant | None:
@@ -393,20 +493,22 @@ class Coordinator:
         if named is not None:
             self._pool.grants.report(named, spent)
 
-    def _answer(self, client: Client, now: int) -> Grant | Hold:
+    def _answer(self, client: Client, now: int) -> Grant | RetryLater:
         answer = self._decide(client, now)
-        client.due = now + nanoseconds(answer.retry_in if isinstance(answer, Hold) else answer.ask_in)
+        client.due = now + nanoseconds(
+            answer.retry_in if isinstance(answer, RetryLater) else answer.ask_in
+        )
         return answer
 
-    def _decide(self, client: Client, now: int) -> Grant | Hold:
+    def _decide(self, client: Client, now: int) -> Grant | RetryLater:
         pool = self._pool
         if self._paused or pool.factor == 0:
             pool.leave_line(client)
             pool.want(client, bool(client.issued_grants()))
             reason = "paused" if self._paused else "pressure"
-            return Hold(reason, max(HORIZON / 2, pool.spread(len(self._clients))), drop=True)
+            return RetryLater(reason, max(HORIZON / 2, pool.spread(len(self._clients))), drop=True)
         if now < self._blocked_until:
-            return Hold("restart", (self._blocked_until - now) / NANOS)
+            return RetryLater("restart", (self._blocked_until - now) / NANOS)
         return self._allotment.decide(client, now)
 
     # --- small parts
@@ -446,6 +548,8 @@ def _amounts(issued: IssuedGrant | None, rows: float, nbytes: float) -> tuple[in
         micros = round(value * MICROS)
         most = issued.amount[dimension] if issued is not None else 0
         if micros > most:
-            raise ServiceDeniedError(f"{value!r} {name} are more than the {most / MICROS:g} of this grant")
+            raise ServiceDeniedError(
+                f"{value!r} {name} are more than the {most / MICROS:g} of this grant"
+            )
         checked.append(micros)
     return checked[0], checked[1]

@@ -2,16 +2,23 @@
 
 from dataclasses import dataclass
 
-from spark_channel.limits.level import EARLY_NS, MICROS, NANOS, QUANTA, SLICE_SECONDS, nanoseconds
-from spark_channel.limits.messages import Grant, News
+from spark_channel.limits.messages import Grant, LimitChanged
+from spark_channel.limits.token_bucket import (
+    EARLY_NS,
+    MICROS,
+    NANOS,
+    QUANTA,
+    SLICE_SECONDS,
+    nanoseconds,
+)
 
-__all__ = ["GrantBudget", "Share", "is_part", "parts"]
+__all__ = ["GrantBudget", "PaymentShare", "is_part", "parts"]
 
 _SURPLUS_NS = nanoseconds(SLICE_SECONDS)
 
 
 @dataclass(slots=True, eq=False)
-class Share:
+class PaymentShare:
     """What one payment takes of this dimension, in quanta. `before`: all that was ever taken ahead."""
 
     amount: int
@@ -25,7 +32,17 @@ class GrantBudget:
     catching up: no units arrive without a grant. Instants are nanoseconds.
     """
 
-    __slots__ = ("_at", "_balance", "_begins", "_ends", "_missed", "_pace", "_shares", "_spent", "_taken")
+    __slots__ = (
+        "_at",
+        "_balance",
+        "_begins",
+        "_ends",
+        "_missed",
+        "_pace",
+        "_shares",
+        "_spent",
+        "_taken",
+    )
 
     def __init__(self, now: int) -> None:
         self._at = now
@@ -34,9 +51,11 @@ class GrantBudget:
         self._pace: int | None = 0
         self._begins = self._ends = now
         self._spent = self._missed = 0
-        self._shares: dict[Share, None] = {}
+        self._shares: dict[PaymentShare, None] = {}
 
-    def begin(self, pace: float | None, begins: int, ends: int, now: int, saved: float = 0.0) -> None:
+    def begin(
+        self, pace: float | None, begins: int, ends: int, now: int, saved: float = 0.0
+    ) -> None:
         """From `begins` to `ends`, `pace` units per second arrive (None = any number); before, `saved` alone."""
         self.advance(now)
         self._pace = None if pace is None else round(pace * MICROS)
@@ -64,16 +83,16 @@ class GrantBudget:
         self._ends = min(self._ends, now)
         self._void()
 
-    def take(self, amount: int, now: int) -> Share:
+    def take(self, amount: int, now: int) -> PaymentShare:
         """Queue for `amount` units."""
         self.advance(now)
-        share = Share(amount * QUANTA, self._taken)
+        share = PaymentShare(amount * QUANTA, self._taken)
         self._taken += share.amount
         self._balance -= share.amount
         self._shares[share] = None
         return share
 
-    def wait(self, share: Share, now: int) -> int | None:
+    def wait(self, share: PaymentShare, now: int) -> int | None:
         """Nanoseconds until `share` has arrived whole; None = not with this grant."""
         self.advance(now)
         missing = -(self._balance + self._taken - share.before - share.amount)
@@ -89,7 +108,7 @@ class GrantBudget:
             return 0
         return wait if now + wait <= self._ends else None
 
-    def settle(self, share: Share) -> None:
+    def settle(self, share: PaymentShare) -> None:
         """`share` was used."""
         if self._pace is None:
             self._balance = max(
@@ -97,7 +116,7 @@ class GrantBudget:
             )
         self._shares.pop(share, None)
 
-    def cancel(self, share: Share, now: int) -> None:
+    def cancel(self, share: PaymentShare, now: int) -> None:
         """Give back what `share` took, unless it was settled: those behind it move up."""
         if share not in self._shares:
             return
@@ -149,7 +168,7 @@ class GrantBudget:
             self._spent = max(0, self._spent - lost)
 
 
-def parts(grant: Grant, news: News) -> tuple[float, float] | None:
+def parts(grant: Grant, news: LimitChanged) -> tuple[float, float] | None:
     """What `grant` is worth after `news`, of what it was worth when cut, in rows and in bytes.
 
     None when that cannot be said: the limit was none, or is none any more.

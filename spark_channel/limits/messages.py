@@ -5,37 +5,46 @@ the other has to read: a grant says how long it lasts, and the client counts fro
 stops no later than the coordinator believes.
 """
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, fields
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from spark_channel.errors import ServiceDeniedError
 
 __all__ = [
     "OLD_GRANT_SECONDS",
-    "Ask",
-    "AskPermit",
+    "Acknowledged",
     "ClientStatus",
-    "Denied",
-    "Done",
     "Grant",
+    "GrantRequest",
+    "GrantReturn",
     "Heartbeat",
-    "Hold",
     "Join",
     "Joined",
     "Leave",
+    "LimitChanged",
     "LimitStatus",
-    "Listen",
-    "News",
     "Pause",
     "Permit",
+    "PermitRequest",
+    "PermitReturn",
+    "Rejected",
     "Reply",
     "Request",
     "Resume",
-    "Return",
-    "ReturnPermit",
-    "Set",
-    "Status",
+    "RetryLater",
+    "SetRates",
+    "StatusRequest",
+    "Subscribe",
+    "decode_reply",
+    "decode_request",
+    "encode",
 ]
 
+
 OLD_GRANT_SECONDS = 1.0
-"""How long after it sent an `Ask` a client spends the grant that it named there, at most."""
+"""How long after it sent an `GrantRequest` a client spends the grant that it named there, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +61,8 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A client asks for a grant. Answer: `Grant` or `Hold`.
+class GrantRequest:
+    """A client asks for a grant. Answer: `Grant` or `RetryLater`.
 
     `number` counts this client's asks and returns from 1 up: a repeated number gets the same answer
     again, a lower one is refused. `grant`: the grant that it spends (0 = none), until it has the answer,
@@ -74,8 +83,8 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Return:
-    """A client has nothing to spend `grant` on, and gives the rest back at once. Answer: `Done`."""
+class GrantReturn:
+    """A client has nothing to spend `grant` on, and gives the rest back at once. Answer: `Acknowledged`."""
 
     limit: str
     client: str
@@ -91,7 +100,7 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A client that needs no grant is alive. Answer: `Done`."""
+    """A client that needs no grant is alive. Answer: `Acknowledged`."""
 
     limit: str
     client: str
@@ -100,8 +109,8 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Listen:
-    """A client subscribes to changes, to hear of them sooner than at its next ask. Answer: `News`.
+class Subscribe:
+    """A client subscribes to changes, to hear of them sooner than at its next ask. Answer: `LimitChanged`.
 
     The shell answers as soon as `version`, which the client heard last (-1 = never), is out of date, and
     again at each change, until the client leaves or a minute has passed; and when `calls`, how often the client
@@ -117,7 +126,7 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The client is finished; what is left of `grant` (0 = none) comes back. Answer: `Done`."""
+    """The client is finished; what is left of `grant` (0 = none) comes back. Answer: `Acknowledged`."""
 
     limit: str
     client: str
@@ -130,7 +139,7 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Set:
+class SetRates:
     """New rates, both of them (None = unlimited in that dimension). Answer: `LimitStatus`."""
 
     limit: str
@@ -153,23 +162,23 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class StatusRequest:
     """Asks for the state of the limit. Answer: `LimitStatus`."""
 
     limit: str
 
 
 @dataclass(frozen=True, slots=True)
-class AskPermit:
-    """`holder` wants one of the permits called `limit`, or renews its own. Answer: `Permit` or `Hold`."""
+class PermitRequest:
+    """`holder` wants one of the permits called `limit`, or renews its own. Answer: `Permit` or `RetryLater`."""
 
     limit: str
     holder: str
 
 
 @dataclass(frozen=True, slots=True)
-class ReturnPermit:
-    """`holder` is done, or gives up its place in line. Answer: `Done`."""
+class PermitReturn:
+    """`holder` is done, or gives up its place in line. Answer: `Acknowledged`."""
 
     limit: str
     holder: str
@@ -188,11 +197,11 @@ class Grant:
 
     It begins `starts_in` seconds after it arrived and lasts `lasts` seconds more; the client asks again
     `ask_in` seconds after it arrived. `use_by` is when it is void, on the coordinator's own clock. It
-    replaces the grant named in the `Ask`, as soon as it begins.
+    replaces the grant named in the `GrantRequest`, as soon as it begins.
 
     `saved_*`, of it, may be spent as soon as it begins.
 
-    It is a part of the limit, which was `limit_*` at `version`: who hears of a later one (`News`) spends the
+    It is a part of the limit, which was `limit_*` at `version`: who hears of a later one (`LimitChanged`) spends the
     same part of that.
     """
 
@@ -214,7 +223,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class RetryLater:
     """No grant yet: ask again in `retry_in` seconds. `drop`: stop spending the grant you hold, too.
 
     `reason`: "turn" (others have it), "paused", "pressure", "restart", or "connections" (permits).
@@ -227,27 +236,27 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The client's secret name, the coordinator's epoch, and the answer to a first `Ask`.
+    """The client's secret name, the coordinator's epoch, and the answer to a first `GrantRequest`.
 
-    `version` is that of the limit which the answer is made from; see `News`.
+    `version` is that of the limit which the answer is made from; see `LimitChanged`.
     """
 
     client: str
     epoch: str
     heartbeat_in: float
-    answer: Grant | Hold
+    answer: Grant | RetryLater
     version: int = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Acknowledged:
     """The request was carried out. Send a message again within `heartbeat_in` seconds."""
 
     heartbeat_in: float
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class LimitChanged:
     """What the limit is now (None = unlimited, 0 = nothing moves, for the `reason` "paused" or "pressure").
 
     `version` counts how often it was set, paused, resumed or pressed. Who has to ask about it does so within
@@ -265,7 +274,7 @@ class News:
 
 
 @dataclass(frozen=True, slots=True)
-class Denied:
+class Rejected:
     """The request was refused and changed nothing. `rejoin`: join again and all is well."""
 
     message: str
@@ -332,16 +341,147 @@ class LimitStatus:
 
 Request = (
     Join
-    | Ask
-    | Return
+    | GrantRequest
+    | GrantReturn
     | Heartbeat
-    | Listen
+    | Subscribe
     | Leave
-    | Set
+    | SetRates
     | Pause
     | Resume
-    | Status
-    | AskPermit
-    | ReturnPermit
+    | StatusRequest
+    | PermitRequest
+    | PermitReturn
 )
-Reply = Joined | Grant | Hold | Done | News | LimitStatus | Permit | Denied
+Reply = Joined | Grant | RetryLater | Acknowledged | LimitChanged | LimitStatus | Permit | Rejected
+
+
+# Messages as bytes: JSON, checked field by field, so that no bytes from outside can harm the
+# coordinator.
+
+
+_REQUESTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Request)}
+_REPLIES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Reply)}
+_LONGEST_MESSAGE = 4 << 20
+_LONGEST_TEXT = 256
+_LARGEST_NUMBER = float(1 << 62)
+
+
+def encode(message: Request | Reply) -> bytes:
+    """`message` as UTF-8 JSON: its class's name under "type", and the fields that differ from their default."""
+    return _to_json(_plain(message)).encode()
+
+
+def decode_request(data: bytes) -> Request:
+    """The request in `data`; `ServiceDeniedError` says what is wrong with it."""
+    message: Request = _decode(data, _REQUESTS, _LONGEST_TEXT)
+    return message
+
+
+def decode_reply(data: bytes) -> Reply:
+    """The reply in `data`; `ServiceDeniedError` when it is none of ours."""
+    message: Reply = _decode(data, _REPLIES, _LONGEST_MESSAGE)
+    return message
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    kind = type(message)
+    record = {
+        name: value
+        for name, default in _DEFAULTS[kind]
+        if (value := getattr(message, name)) != default
+    }
+    for name in _DEEP.get(kind, ()):
+        value = record[name]
+        record[name] = (
+            [_plain(each) for each in value] if isinstance(value, tuple) else _plain(value)
+        )
+    record["type"] = kind.__name__
+    return record
+
+
+def _decode(data: bytes, kinds: dict[str, type[Any]], longest_text: int) -> Any:
+    if len(data) > _LONGEST_MESSAGE:
+        raise ServiceDeniedError(f"a message of {len(data)} bytes is too long")
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ServiceDeniedError("a message is JSON, and this is not") from None
+    return _build(record, kinds, longest_text)
+
+
+def _build(record: Any, kinds: dict[str, type[Any]], longest_text: int) -> Any:
+    if not isinstance(record, dict):
+        raise ServiceDeniedError("a message is a JSON object, and this is not")
+    name = record.pop("type", None)
+    kind = kinds.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ServiceDeniedError("a message names its type, and this one is unknown")
+    shape = _SHAPES[kind]
+    for field, value in record.items():
+        allowed = shape.get(field)
+        if allowed is None:
+            raise ServiceDeniedError(f"{kind.__name__} has no field {field[:40]!r}")
+        given = type(value)
+        if given is float and given in allowed and -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER:
+            continue  # most fields of most messages
+        record[field] = _value(kind, field, allowed, value, longest_text)
+    try:
+        return kind(**record)
+    except TypeError:
+        missing = [field.name for field in fields(kind) if field.name not in record]
+        raise ServiceDeniedError(f"{kind.__name__} lacks some of {', '.join(missing)}") from None
+
+
+def _value(
+    kind: type[Any], field: str, allowed: frozenset[Any], value: Any, longest_text: int
+) -> Any:
+    given = type(value)
+    if (
+        given is int
+        and int not in allowed
+        and float in allowed
+        and -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER
+    ):
+        return float(value)
+    if given not in allowed:
+        if given is dict and allowed & _NESTED:
+            return _build(
+                value, {nested.__name__: nested for nested in allowed & _NESTED}, longest_text
+            )
+        if given is list and tuple in allowed:
+            return tuple(
+                _build(item, {"ClientStatus": ClientStatus}, longest_text) for item in value
+            )
+        raise ServiceDeniedError(f"{kind.__name__}.{field} is of a wrong type or size")
+    if given is str:
+        if len(value) > longest_text:
+            raise ServiceDeniedError(
+                f"{kind.__name__}.{field} is longer than {longest_text} characters"
+            )
+    elif value is not None and not -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER:
+        raise ServiceDeniedError(f"{kind.__name__}.{field} is not a number below 2**62")
+    return value
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    if get_origin(hint) in (Union, UnionType):
+        return tuple(part for arg in get_args(hint) for part in _alternatives(arg))
+    if get_origin(hint) is tuple:
+        return (tuple,)
+    return (hint,)
+
+
+def _shape(kind: type[Any]) -> dict[str, frozenset[Any]]:
+    hints = get_type_hints(kind)
+    return {field.name: frozenset(_alternatives(hints[field.name])) for field in fields(kind)}
+
+
+_to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_NESTED = frozenset({Grant, RetryLater})
+_DEEP = {Joined: ("answer",), LimitStatus: ("clients",)}
+"""Fields that hold messages themselves."""
+_SHAPES = {kind: _shape(kind) for kind in (*_REQUESTS.values(), *_REPLIES.values(), ClientStatus)}
+"""Of each message, its fields and the types that each takes."""
+_DEFAULTS = {kind: tuple((field.name, field.default) for field in fields(kind)) for kind in _SHAPES}
+"""Of each message, its fields and what they are when nothing is said; without a default, nothing equals it."""

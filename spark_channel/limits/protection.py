@@ -12,10 +12,70 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.limits.gradient import Gradient
-from spark_channel.limits.signals import WORK, most_of, shown
+from spark_channel.limits.adaptive import LatencyGradient
 
-__all__ = ["Held", "Protection", "Sample"]
+__all__ = [
+    "SIGNALS",
+    "WORK",
+    "AdaptiveLimit",
+    "HealthSample",
+    "HealthSignal",
+    "ThrottleInterval",
+    "shown",
+    "signal_bound",
+]
+
+
+# What a database says of its health: the names of the signals, their units, and what is too much.
+# Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSignal:
+    """`at_most` is the default bound; None = it is compared with what it usually is. `unit` is for people."""
+
+    at_most: float | None
+    unit: str = ""
+
+
+WORK = "work"
+"""The one that no system tells: a job knows what its own statements do."""
+
+SIGNALS: dict[str, HealthSignal] = {
+    "replication_lag": HealthSignal(1.0, "s"),
+    "xmin_age": HealthSignal(10_000_000, "transactions"),
+    "slot_wal": HealthSignal(float(1 << 30), "bytes"),
+    "active_sessions": HealthSignal(32),
+    "waiting_sessions": HealthSignal(8),
+    "forced_checkpoints": HealthSignal(2, "a minute"),
+    "history_length": HealthSignal(1_000_000),
+    "threads_running": HealthSignal(32),
+    WORK: HealthSignal(0.05, "of a core"),
+    "wakeup": HealthSignal(None, "s"),
+    "latency": HealthSignal(None, "s"),
+}
+"""Those of the connectors that are shipped. `work` is how much of a core the job's own statements use, `wakeup` how
+long a session of the server waits for a core, `latency` how long a small statement takes from here and back."""
+
+
+def signal_bound(name: str) -> float:
+    """The default bound of a signal that has one."""
+    found = SIGNALS[name].at_most
+    assert found is not None
+    return found
+
+
+def shown(name: str, value: float) -> str:
+    """A value of a signal, for people."""
+    kind = SIGNALS.get(name)
+    unit = "" if kind is None else kind.unit
+    if unit == "bytes":
+        return f"{value / (1 << 20):.0f} MiB"
+    if unit == "s" and value < 1:
+        return f"{value * 1000:.3g} ms"
+    text = f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+    return f"{text} {unit}".rstrip()
+
 
 START_ROWS = 5_000.0
 """Rows per second at which a job begins that has to find its speed."""
@@ -53,7 +113,7 @@ makes noisy, and for others.
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class HealthSample:
     """What one side said at one instant.
 
     `values`: a signal's name to (value, what is too much). `delays`: a name to seconds, each a separate measurement.
@@ -69,7 +129,7 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Held:
+class ThrottleInterval:
     """That a signal of a side held the speed, from `began` to `ended` (seconds after the start), at `rows_per_second`
     at the lowest.
     """
@@ -94,7 +154,7 @@ class _Side:
     """What is known of the source, or of the target."""
 
     heard: float
-    gradients: dict[str, Gradient] = field(default_factory=dict)
+    gradients: dict[str, LatencyGradient] = field(default_factory=dict)
     usual: dict[str, float] = field(default_factory=dict)
     trouble: _Trouble | None = None
     missing: tuple[str, ...] = ()
@@ -106,7 +166,7 @@ class _Side:
         return bool(self.error)
 
 
-class Protection:
+class AdaptiveLimit:
     """`rows_per_second` is what a job may use now: at most `most_rows`, where that is given.
 
     `bounds`: what the user says is too much, by the name of a signal, instead of the defaults; `auto` False: nothing
@@ -138,14 +198,14 @@ class Protection:
         self._above_since: float | None = None
         self._spent: deque[tuple[float, float]] = deque()
         self._trouble: _Trouble | None = None
-        self._held: deque[Held] = deque(maxlen=_MOST_HELD)
+        self._held: deque[ThrottleInterval] = deque(maxlen=_MOST_HELD)
 
     @property
     def rows_per_second(self) -> float:
         return self._rows
 
     @property
-    def held(self) -> tuple[Held, ...]:
+    def held(self) -> tuple[ThrottleInterval, ...]:
         """Which signal held the speed, and when; the last 200 times."""
         return tuple(self._held)
 
@@ -175,7 +235,7 @@ class Protection:
         self._most_rows = most_rows
         self._rows = self._capped(self._rows)
 
-    def observe(self, side: str, sample: Sample, spent_rows: float) -> float:
+    def observe(self, side: str, sample: HealthSample, spent_rows: float) -> float:
         """One side's sample; `spent_rows` is what the job has moved so far. Returns `rows_per_second`."""
         now = self._clock.now()
         self._spend(spent_rows, now)
@@ -195,7 +255,7 @@ class Protection:
 
     # --- judging
 
-    def _judge(self, side: str, known: _Side, sample: Sample, now: float) -> _Trouble | None:
+    def _judge(self, side: str, known: _Side, sample: HealthSample, now: float) -> _Trouble | None:
         worst: tuple[float, _Trouble] | None = None
         for name, (value, bound) in sample.values.items():
             most = self._most_of(known, name, value, bound)
@@ -207,7 +267,9 @@ class Protection:
         for name, delays in sample.delays.items():
             if not self._auto and name not in self._bounds:
                 continue
-            gradient = known.gradients.setdefault(name, Gradient(*_TOLERANCES.get(name, _TOLERANCE)))
+            gradient = known.gradients.setdefault(
+                name, LatencyGradient(*_TOLERANCES.get(name, _TOLERANCE))
+            )
             gradient.add(delays, now)
             mean, own = gradient.mean, self._bounds.get(name)
             if mean is None:
@@ -325,7 +387,7 @@ class Protection:
 
     def _working(self) -> list[tuple[str, float]]:
         """Each side's name, and the rows per second at which it works for the job as much as it may."""
-        bound = self._bounds.get(WORK, most_of(WORK) if self._auto else None)
+        bound = self._bounds.get(WORK, signal_bound(WORK) if self._auto else None)
         if bound is None:
             return []
         return [
@@ -369,7 +431,7 @@ class Protection:
         last = self._held[-1] if self._held else None
         same = before is not None and (before.side, before.signal) == (trouble.side, trouble.signal)
         if last is None or not same or at - last.ended > _SILENT_SECONDS:
-            self._held.append(Held(trouble.side, trouble.signal, at, at, self._rows))
+            self._held.append(ThrottleInterval(trouble.side, trouble.signal, at, at, self._rows))
         else:
             last.ended, last.rows_per_second = at, min(last.rows_per_second, self._rows)
 

@@ -5,8 +5,20 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyPart, DirtyStore, dirty_limit_of
-    from spark_channel.pipeline.fan_out import Branch, BranchRun, FanOutOutcome, FanOutWork, GroupFanOut
+    from spark_channel.pipeline.dirty import (
+        DirtyBudget,
+        DirtyLog,
+        DirtyStore,
+        TaskDirtyRows,
+        dirty_limit_of,
+    )
+    from spark_channel.pipeline.fan_out import (
+        FanOutOutcome,
+        FanOutTarget,
+        FanOutTargetRun,
+        FanOutWork,
+        GroupFanOut,
+    )
     from spark_channel.pipeline.read import GroupRead, ReadCancelledError
     from spark_channel.pipeline.transfer import (
         GroupOutcome,
@@ -20,19 +32,19 @@ else:
     __getattr__, __dir__ = lazy.exports(__name__)
 
 __all__ = [
-    "Branch",
-    "BranchRun",
     "DirtyBudget",
     "DirtyLog",
-    "DirtyPart",
     "DirtyStore",
     "FanOutOutcome",
+    "FanOutTarget",
+    "FanOutTargetRun",
     "FanOutWork",
     "GroupFanOut",
     "GroupOutcome",
     "GroupRead",
     "GroupTransfer",
     "ReadCancelledError",
+    "TaskDirtyRows",
     "TaskOutcome",
     "TaskWrite",
     "TransferSource",

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors import Receipt, TaskWriter, WriteContext, WritePlan, Writer, load_writer
-from spark_channel.connectors.contracts import DirtyRow
+from spark_channel.connectors import (
+    Receipt,
+    TaskWriter,
+    WriteContext,
+    WritePlan,
+    Writer,
+    load_writer,
+)
+from spark_channel.connectors.base.contract import DirtyRow
 from spark_channel.errors import DirtyRowsError
 from spark_channel.options import WriteOptions
 from spark_channel.progress import DirtyLimit
@@ -19,7 +26,15 @@ from spark_channel.progress import DirtyLimit
 if TYPE_CHECKING:
     from spark_channel.progress import Counters
 
-__all__ = ["DIRTY_SCHEMA", "DirtyBudget", "DirtyLog", "DirtyPart", "DirtyStore", "dirty_limit_of", "row_text"]
+__all__ = [
+    "DIRTY_SCHEMA",
+    "DirtyBudget",
+    "DirtyLog",
+    "DirtyStore",
+    "TaskDirtyRows",
+    "dirty_limit_of",
+    "row_text",
+]
 
 DIRTY_SCHEMA = pa.schema(
     [
@@ -100,7 +115,7 @@ class DirtyStore:
         context = WriteContext(job=f"{job}-dirty", commit="job")
         return cls(writer, writer.prepare(context, DIRTY_SCHEMA), path, target)
 
-    def publish(self, parts: Sequence["DirtyPart"]) -> None:
+    def publish(self, parts: Sequence["TaskDirtyRows"]) -> None:
         """Driver: make the rows of these parts visible, and drop all others."""
         receipts = [part.receipt for part in parts if part.receipt is not None]
         self.writer.commit(self.plan, receipts)
@@ -111,7 +126,7 @@ class DirtyStore:
 
 
 @dataclass(frozen=True, slots=True)
-class DirtyPart:
+class TaskDirtyRows:
     """What one attempt of one task refused. Travels to the driver."""
 
     rows: int = 0
@@ -186,13 +201,13 @@ class DirtyLog:
                     self._write_out()
         self.budget.spend(count, reason)
 
-    def finish(self) -> DirtyPart:
+    def finish(self) -> TaskDirtyRows:
         """All refused rows, durable."""
         self._write_out()
         receipt = None
         if self._writer is not None:
             receipt, self._writer = self._writer.close(), None
-        return DirtyPart(self._rows, tuple(self._samples), receipt)
+        return TaskDirtyRows(self._rows, tuple(self._samples), receipt)
 
     def rollback(self) -> None:
         """The attempt failed: another one will refuse the same rows again."""
@@ -227,7 +242,9 @@ def row_texts(rows: pa.RecordBatch) -> Iterator[str]:
 
 def row_text(row: pa.RecordBatch) -> str:
     """The one row of `row` as a JSON object; a name that occurs twice keeps its last value."""
-    values = {name: _value(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
+    values = {
+        name: _value(column) for name, column in zip(row.schema.names, row.columns, strict=True)
+    }
     return json.dumps(values, ensure_ascii=False, default=_as_text)
 
 

@@ -11,25 +11,24 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from spark_channel.arrow_schema import conform
 from spark_channel.carrier import DataCarrier
 from spark_channel.channel import Limiter, MemoryChannel
-from spark_channel.channel.size import arrow_bytes
+from spark_channel.channel.batches import arrow_bytes
 from spark_channel.connectors import TaskWriter, WritePlan, Writer
 from spark_channel.errors import DirtyRowsError, EndOfChannel, StalledError
-from spark_channel.pipeline.conform import conform
 from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyStore
-from spark_channel.pipeline.handover import Handover
 from spark_channel.pipeline.read import ReadCancelledError
 from spark_channel.pipeline.spill import Feeder
-from spark_channel.pipeline.stall import StallWatch
+from spark_channel.pipeline.threads import HandoffSlot, StallWatch
 from spark_channel.pipeline.transfer import GroupOutcome, TaskOutcome, TransferSource
 from spark_channel.pipeline.write import end_phase, writing
 from spark_channel.planning import Split, Task, TaskGroup
-from spark_channel.planning.spec import OnFailure, OnSlow
+from spark_channel.planning.transfer import OnFailure, OnSlow
 from spark_channel.progress import Counters, Phase
 from spark_channel.transform import Pipeline
 
-__all__ = ["Branch", "BranchRun", "FanOutOutcome", "FanOutWork", "GroupFanOut"]
+__all__ = ["FanOutOutcome", "FanOutTarget", "FanOutTargetRun", "FanOutWork", "GroupFanOut"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ _JOIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Branch:
+class FanOutTarget:
     """One target, as all task groups know it. Picklable. `steps` come after the source's own."""
 
     writer: Writer
@@ -56,7 +55,7 @@ class FanOutWork:
     """What all task groups share. Picklable. A task's split is one that `TransferSource.wrap` made."""
 
     sources: tuple[TransferSource, ...]
-    branches: tuple[Branch, ...]
+    branches: tuple[FanOutTarget, ...]
     capacity_rows: int
     capacity_bytes: int
     transaction_rows: int | None = None
@@ -66,7 +65,7 @@ class FanOutWork:
 
 
 @dataclass(frozen=True)
-class BranchRun:
+class FanOutTargetRun:
     """What one target has inside a Spark task: its own budget of refused rows, limit, counters, and permits."""
 
     budget: DirtyBudget
@@ -113,9 +112,14 @@ class _Part:
     """One task on its way to one target: a channel of the task's carrier, and what feeds it."""
 
     def __init__(
-        self, target: "_Branch", task: Task, channel: MemoryChannel, log: _Log, counters: Counters,
+        self,
+        target: "_Branch",
+        task: Task,
+        channel: MemoryChannel,
+        log: _Log,
+        counters: Counters,
         permit: AbstractContextManager[Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.target = target
         self.task = task
         self.channel = channel
@@ -129,9 +133,12 @@ class _Part:
         if spills or target.run.limiter is not None:
             # A thread pays each limit, so that the limits of all targets are used at the same time.
             self._feeder = Feeder(
-                self._push, fail=channel.fail, done=channel.close,
-                spill_bytes=branch.spill_bytes if spills else 0, name=f"spark-channel-feed-{target.number}",
-            )  # fmt: skip
+                self._push,
+                fail=channel.fail,
+                done=channel.close,
+                spill_bytes=branch.spill_bytes if spills else 0,
+                name=f"spark-channel-feed-{target.number}",
+            )
 
     def give(self, batch: pa.RecordBatch, nbytes: int) -> None:
         if self._feeder is None:
@@ -161,11 +168,11 @@ class _Part:
 class _Branch:
     """One target in this attempt of a group."""
 
-    def __init__(self, number: int, branch: Branch, run: BranchRun, lanes: int) -> None:
+    def __init__(self, number: int, branch: FanOutTarget, run: FanOutTargetRun, lanes: int) -> None:
         self.number = number
         self.branch = branch
         self.run = run
-        self.lanes = [Handover[_Part]() for _ in range(lanes)]
+        self.lanes = [HandoffSlot[_Part]() for _ in range(lanes)]
         self.outcomes: list[TaskOutcome] = []
         self.open: dict[int, MemoryChannel] = {}
         self.left: BaseException | None = None
@@ -180,7 +187,9 @@ class GroupFanOut:
     spills (`on_slow`); one that fails ends the group, or is left behind (`on_failure`) while the others go on.
     """
 
-    def __init__(self, work: FanOutWork, group: TaskGroup, attempt: int, runs: Sequence[BranchRun]) -> None:
+    def __init__(
+        self, work: FanOutWork, group: TaskGroup, attempt: int, runs: Sequence[FanOutTargetRun]
+    ) -> None:
         self._work = work
         self._group = group
         self._attempt = attempt
@@ -225,14 +234,17 @@ class GroupFanOut:
                 thread.join(_JOIN_SECONDS if self._error is not None else None)
                 if thread.is_alive():
                     _log.warning(
-                        "%s is still blocked in its source or target and is left behind", thread.name
+                        "%s is still blocked in its source or target and is left behind",
+                        thread.name,
                     )
         for part in self._unended():  # also those that no thread has taken
             part.channel.fail(self._error or ReadCancelledError("its target was left behind"))
             part.close()
         if self._error is not None and not isinstance(self._error, DirtyRowsError):
             raise self._error
-        return FanOutOutcome(tuple(map(self._outcome, self._targets)), tuple(map(_why_left, self._targets)))
+        return FanOutOutcome(
+            tuple(map(self._outcome, self._targets)), tuple(map(_why_left, self._targets))
+        )
 
     def cancel(self, error: BaseException | None = None) -> None:
         """End it from any thread: its rows are not wanted any more, or `error` happened."""
@@ -305,13 +317,22 @@ class GroupFanOut:
         return parts
 
     def _part(
-        self, target: _Branch, task: Task, channel: MemoryChannel, permit: AbstractContextManager[Any]
+        self,
+        target: _Branch,
+        task: Task,
+        channel: MemoryChannel,
+        permit: AbstractContextManager[Any],
     ) -> _Part:
         branch, run = target.branch, target.run
         counters = Counters(task.id, self._attempt) if run.counters is None else run.counters(task)
         counters.follow(channel.statistics)
         log = _Log(
-            run.budget, task.id, self._attempt, store=branch.dirty_store, job=branch.job, counters=counters
+            run.budget,
+            task.id,
+            self._attempt,
+            store=branch.dirty_store,
+            job=branch.job,
+            counters=counters,
         )
         return _Part(target, task, channel, log, counters, permit)
 

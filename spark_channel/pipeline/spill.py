@@ -11,7 +11,7 @@ from typing import IO
 import pyarrow as pa
 
 from spark_channel.errors import FlowError, TargetError
-from spark_channel.pipeline.ahead import Pay
+from spark_channel.pipeline.threads import Pay
 
 __all__ = ["Feeder"]
 
@@ -29,9 +29,14 @@ class Feeder:
     """
 
     def __init__(
-        self, pay: Pay, *, fail: Callable[[BaseException], None], done: Callable[[], None], spill_bytes: int,
+        self,
+        pay: Pay,
+        *,
+        fail: Callable[[BaseException], None],
+        done: Callable[[], None],
+        spill_bytes: int,
         name: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._pay = pay
         self._fail = fail
         self._done = done
@@ -141,7 +146,9 @@ class Feeder:
             file.fileno(), first.length, first.place
         )  # its room is not used again before it is read
         if len(data) != first.length:
-            raise TargetError(f"the spill file in {_folder()} lost {first.length - len(data)} bytes")
+            raise TargetError(
+                f"the spill file in {_folder()} lost {first.length - len(data)} bytes"
+            )
         with self._changed:
             self._on_disk -= 1
             self._changed.notify_all()

@@ -11,19 +11,17 @@ from typing import Any, Self, cast
 
 import pyarrow as pa
 
+from spark_channel.arrow_schema import TextLengths, conform
 from spark_channel.channel import Limiter, MemoryChannel
-from spark_channel.channel.size import arrow_bytes
+from spark_channel.channel.batches import arrow_bytes
 from spark_channel.connectors import Read, Reader, Receipt, TaskWriter, WritePlan, Writer
 from spark_channel.errors import DirtyRowsError, EndOfChannel, StalledError
-from spark_channel.pipeline.ahead import pushing
-from spark_channel.pipeline.conform import conform
-from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyPart, DirtyStore
-from spark_channel.pipeline.handover import Handover
+from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyStore, TaskDirtyRows
 from spark_channel.pipeline.read import ReadCancelledError
+from spark_channel.pipeline.threads import HandoffSlot, pushing
 from spark_channel.pipeline.write import end_phase, writing
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import Counters, Phase
-from spark_channel.text_length import TextLengths
 from spark_channel.transform import Pipeline
 
 __all__ = ["GroupOutcome", "GroupTransfer", "TaskOutcome", "TransferSource", "TransferWork"]
@@ -85,7 +83,7 @@ class TaskOutcome:
 
     task: int
     receipt: Receipt | None
-    dirty: DirtyPart = field(default_factory=DirtyPart)
+    dirty: TaskDirtyRows = field(default_factory=TaskDirtyRows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +167,9 @@ class GroupTransfer:
         self._again = again
         self._lock = threading.Lock()
         self._queue: deque[Task] = deque(group.tasks)
-        self._lanes = [Handover[_InFlight]() for _ in range(min(group.channels, len(group.tasks)))]
+        self._lanes = [
+            HandoffSlot[_InFlight]() for _ in range(min(group.channels, len(group.tasks)))
+        ]
         self._open: dict[int, MemoryChannel] = {}
         self._outcomes: list[TaskOutcome] = []
         self._error: BaseException | None = None
@@ -200,7 +200,8 @@ class GroupTransfer:
                 thread.join(_JOIN_SECONDS if self._error is not None else None)
                 if thread.is_alive():
                     _log.warning(
-                        "%s is still blocked in its source or target and is left behind", thread.name
+                        "%s is still blocked in its source or target and is left behind",
+                        thread.name,
                     )
         failed = self._error
         if failed is not None and not isinstance(failed, DirtyRowsError):
@@ -216,7 +217,7 @@ class GroupTransfer:
 
     # ---- the reading half of a lane
 
-    def _read(self, lane: Handover[_InFlight]) -> None:
+    def _read(self, lane: HandoffSlot[_InFlight]) -> None:
         with _Reading() as reading:
             while (in_flight := self._next()) is not None:
                 if self._was_committed(in_flight):
@@ -230,7 +231,9 @@ class GroupTransfer:
                 batches = reading.of(source.reader)(split)
                 with (
                     contextlib.closing(cast("Generator[pa.RecordBatch]", batches)),
-                    pushing(channel.push, channel.fail, limited=limited, name="spark-channel-pay") as give,
+                    pushing(
+                        channel.push, channel.fail, limited=limited, name="spark-channel-pay"
+                    ) as give,
                 ):
                     for batch in in_flight.counters.trace.reading(batches):
                         fitting = conform(batch, wanted)
@@ -256,7 +259,9 @@ class GroupTransfer:
     def _was_committed(self, in_flight: _InFlight) -> bool:
         writer, plan = self._work.target_of(in_flight.task)
         if not self._again or plan.commit != "task" or self._budget.limit.tolerant:
-            return False  # rows that the earlier attempt refused are only found by reading them again
+            return (
+                False  # rows that the earlier attempt refused are only found by reading them again
+            )
         with self._permit():
             receipt = writer.committed(plan, in_flight.task.id)
         if receipt is None:
@@ -270,7 +275,7 @@ class GroupTransfer:
 
     # ---- the writing half
 
-    def _write(self, lane: Handover[_InFlight]) -> None:
+    def _write(self, lane: HandoffSlot[_InFlight]) -> None:
         kept: int | None = None
         with contextlib.ExitStack() as shared:
             while (in_flight := lane.take()) is not None:
@@ -284,7 +289,7 @@ class GroupTransfer:
                     self._open.pop(in_flight.task.id, None)
                     self._outcomes.append(outcome)
 
-    def _write_task(self, in_flight: _InFlight, lane: Handover[_InFlight]) -> TaskOutcome:
+    def _write_task(self, in_flight: _InFlight, lane: HandoffSlot[_InFlight]) -> TaskOutcome:
         task, counters = in_flight.task, in_flight.counters
         writer, plan = self._work.target_of(task)
         log = DirtyLog(
@@ -331,7 +336,9 @@ class GroupTransfer:
                 yield task_writer
             except BaseException as error:
                 told = self._told(writer, error)
-                self._fail(told)  # before the rollback, which may take its time: the other lanes stop now
+                self._fail(
+                    told
+                )  # before the rollback, which may take its time: the other lanes stop now
                 self._tidy(task_writer.rollback, task)
                 if told is error:
                     raise
@@ -339,11 +346,17 @@ class GroupTransfer:
 
     def _told(self, writer: Writer, error: BaseException) -> BaseException:
         """That no row may be refused and one was: trying the task again would refuse it again."""
-        if isinstance(error, DirtyRowsError) or self._budget.limit.tolerant or not writer.is_refusal(error):
+        if (
+            isinstance(error, DirtyRowsError)
+            or self._budget.limit.tolerant
+            or not writer.is_refusal(error)
+        ):
             return error
         return DirtyRowsError(str(error))
 
-    def _drain(self, in_flight: _InFlight, task_writer: TaskWriter, plan: WritePlan, log: DirtyLog) -> None:
+    def _drain(
+        self, in_flight: _InFlight, task_writer: TaskWriter, plan: WritePlan, log: DirtyLog
+    ) -> None:
         source, _ = self._work.source_of(in_flight.task)
         steps, channel, counters = source.pipeline, in_flight.channel, in_flight.counters
         write = writing(task_writer, log)
@@ -370,7 +383,7 @@ class GroupTransfer:
     # ---- the end
 
     def _thread(
-        self, half: str, number: int, work: Callable[[Handover[_InFlight]], None]
+        self, half: str, number: int, work: Callable[[HandoffSlot[_InFlight]], None]
     ) -> threading.Thread:
         lane = self._lanes[number]
 

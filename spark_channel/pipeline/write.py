@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
+from spark_channel.arrow_schema import conform
 from spark_channel.channel import ChannelStatistics, Limiter, MemoryChannel
-from spark_channel.channel.size import arrow_bytes
+from spark_channel.channel.batches import arrow_bytes
 from spark_channel.connectors import Receipt, TaskWriter, WritePlan, Writer
-from spark_channel.connectors.sieve import sift
+from spark_channel.connectors.base.contract import bisect_refused
 from spark_channel.errors import DirtyRowsError, EndOfChannel
-from spark_channel.pipeline.ahead import pushing
-from spark_channel.pipeline.conform import conform
-from spark_channel.pipeline.dirty import DirtyLog, DirtyPart
+from spark_channel.pipeline.dirty import DirtyLog, TaskDirtyRows
+from spark_channel.pipeline.threads import pushing
 from spark_channel.progress import Counters, Phase
 from spark_channel.transform import Pipeline
 
@@ -60,7 +60,7 @@ class TaskWrite:
         self._counters = counters or Counters(task, attempt)
         self._dirty = dirty
         self._steps = steps
-        self.dirty_part = DirtyPart()
+        self.dirty_part = TaskDirtyRows()
         self._receipt: Receipt | None = None
         self._error: BaseException | None = None
 
@@ -76,7 +76,10 @@ class TaskWrite:
         thread.start()
         try:
             with pushing(
-                self._channel.push, self._channel.fail, limited=self._limited, name="spark-channel-pay"
+                self._channel.push,
+                self._channel.fail,
+                limited=self._limited,
+                name="spark-channel-pay",
             ) as give:
                 for batch in self._counters.trace.reading(batches):
                     fitting = conform(batch, arriving)
@@ -106,7 +109,9 @@ class TaskWrite:
             with trace.timed("connect"):
                 task_writer = self._writer.open(self._plan, self._task, self._attempt)
             write = writing(task_writer, self._dirty)
-            self._drain_into(write if self._steps is None else self._after_steps(self._steps, write))
+            self._drain_into(
+                write if self._steps is None else self._after_steps(self._steps, write)
+            )
             with trace.timed("publish"):
                 receipt = task_writer.close()
             if self._dirty is not None:
@@ -127,7 +132,9 @@ class TaskWrite:
             outcome = steps.run(batch)
             for refused in outcome.refused:
                 if self._dirty is None:
-                    raise DirtyRowsError(f"{refused.rows.num_rows} rows are refused: {refused.reason}")
+                    raise DirtyRowsError(
+                        f"{refused.rows.num_rows} rows are refused: {refused.reason}"
+                    )
                 self._dirty.refuse(refused.rows, refused.reason)
             write(outcome.batch)
 
@@ -181,7 +188,7 @@ def writing(task_writer: TaskWriter, dirty: DirtyLog | None) -> Callable[[pa.Rec
     task_writer.refused = dirty.refuse
 
     def write(batch: pa.RecordBatch) -> None:
-        sift(batch, task_writer.write, dirty.refuse)
+        bisect_refused(batch, task_writer.write, dirty.refuse)
         dirty.budget.check()
 
     return write

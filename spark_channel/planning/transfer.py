@@ -1,16 +1,178 @@
-"""The whole plan of one transfer."""
+"""TransferSpec, and the whole plan of one transfer."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
-from spark_channel.planning.assign import assign_fairly
-from spark_channel.planning.channels import channel_count, plan_channels, split_advice
-from spark_channel.planning.spec import TransferSpec
-from spark_channel.planning.tasks import merge_tasks
-from spark_channel.planning.types import Split, Task, TaskGroup
+from spark_channel.errors import OptionError
+from spark_channel.masking import mask_untyped, mask_url
+from spark_channel.planning.tasks import (
+    Split,
+    Task,
+    TaskGroup,
+    assign_fairly,
+    channel_count,
+    merge_tasks,
+    plan_channels,
+    split_advice,
+)
 
-__all__ = ["TransferPlan", "advise", "deal", "plan"]
+__all__ = [
+    "Endpoint",
+    "EndpointOverrides",
+    "SaveMode",
+    "Target",
+    "TransferPlan",
+    "TransferSpec",
+    "advise",
+    "deal",
+    "plan",
+]
+
+
+# What a transfer is, before anything was opened: plain data, made by `transfer()` or from a job
+# file.
+
+
+SaveMode = Literal["append", "overwrite", "errorIfExists"]
+OnSlow = Literal["block", "spill"]
+OnFailure = Literal["fail", "leave"]
+
+
+def _untyped(options: Mapping[str, Any]) -> dict[str, str]:
+    return {key: mask_untyped(key, value) for key, value in options.items()}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EndpointOverrides:
+    """One of several tables or servers of an end: the options that differ from the end's own.
+
+    `urls` are addresses of one server; the first one that answers is used.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    urls: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"EndpointOverrides({_untyped(self.options)!r}, urls={[mask_url(url) for url in self.urls]!r})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Endpoint:
+    """One end of a transfer: a connector of spark-channel, or a Spark format if `spark_format` is true.
+
+    `options` are format options in Spark's spelling. `parts`: the end has several tables or servers; a
+    reader reads all of them, a writer has one, or as many as the reader has splits. Its `repr` does not
+    know the options' types, and shows only options that are harmless in every connector.
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    spark_format: bool = False
+    parts: tuple[EndpointOverrides, ...] = ()
+
+    @classmethod
+    def parse(cls, half: str, options: Mapping[str, Any]) -> Self:
+        """Read `{"name": connector, ...}` or `{"format": Spark format, ...}`; neither: inferred later.
+
+        `half` ("reader" or "writer") names it in errors, and is a synonym of "name".
+
+        Raises:
+            OptionError: both `name` and `format`, or one that is not a text.
+        """
+        rest = dict(options)
+        given = {key: rest.pop(key) for key in list(rest) if key in ("name", "format", half)}
+        if len(given) > 1:
+            raise OptionError(
+                f"{half} names itself twice ({', '.join(map(repr, given))}); "
+                "give 'name' for a connector of spark-channel or 'format' for one of Spark's",
+                option=half,
+            )
+        for key, name in given.items():
+            if not isinstance(name, str) or not name.strip():
+                raise OptionError(
+                    f"{half} option {key!r} got {name!r}; it takes a name",
+                    option=key,
+                    got=str(name),
+                    takes="a name",
+                )
+            return cls(name.strip(), rest, spark_format=key == "format")
+        return cls("", rest)
+
+    def resolve(self, choose: Callable[[Sequence[str]], str]) -> tuple[Self, ...]:
+        """One end without parts for each part, or this one when it has none.
+
+        `choose` gives the address to use of a part that has several.
+        """
+        if not self.parts:
+            return (self,)
+        made = []
+        for part in self.parts:
+            options = {**self.options, **part.options}
+            if part.urls:
+                options["url"] = part.urls[0] if len(part.urls) == 1 else choose(part.urls)
+            made.append(replace(self, options=options, parts=()))
+        return tuple(made)
+
+    def __repr__(self) -> str:
+        kind = "format" if self.spark_format else "name"
+        seen: dict[str, Any] = {kind: self.name, **_untyped(self.options)}
+        if self.parts:
+            seen["parts"] = self.parts
+        return f"Endpoint({', '.join(f'{key}={value!r}' for key, value in seen.items())})"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One of several targets of a transfer. Each target receives all rows.
+
+    `transformers` run after the transfer's own. `on_slow`: when the target is full, `block` stops the reader, `spill`
+    stores its rows on disk, up to `spill_bytes` per task. `on_failure`: `fail` ends the job, `leave` continues
+    without the target.
+    """
+
+    writer: Endpoint
+    transformers: tuple[Any, ...] = ()
+    save_mode: SaveMode = "append"
+    on_slow: OnSlow = "block"
+    on_failure: OnFailure = "fail"
+    spill_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class TransferSpec:
+    """Reader, writer, and how the rows go from one to the other. `targets`: the rows go to each of them, once read;
+    `writer` is the first one's.
+
+    Speeds are per second and over the whole job; `bytes` are Arrow bytes. The `channel_` speeds only
+    divide the job's limit into a number of channels (see `channel_count`). `channels` None = the
+    session's parallelism. `max_dirty_rows` None = unlimited, unless `max_dirty_fraction` (0..1 of all
+    rows) is set. `time_patterns` (strptime's letters) read text as a time where the writer's option `convert` is
+    `lenient`.
+    """
+
+    reader: Endpoint
+    writer: Endpoint
+    transformers: tuple[Any, ...] = ()
+    channels: int | None = None
+    channels_per_task: int = 1
+    splits_per_channel: int = 5
+    rows_per_second: int | None = None
+    bytes_per_second: int | None = None
+    channel_rows_per_second: int | None = None
+    channel_bytes_per_second: int | None = None
+    shared_limit: str | None = None
+    capacity_rows: int | None = None
+    capacity_bytes: int | None = None
+    max_dirty_rows: int | None = 0
+    max_dirty_fraction: float | None = None
+    save_mode: SaveMode = "append"
+    job_id: str | None = None
+    targets: tuple[Target, ...] = ()
+    time_patterns: tuple[str, ...] = ()
+
+
+# The whole plan of one transfer.
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +185,9 @@ class TransferPlan:
     @property
     def tasks(self) -> list[Task]:
         """All tasks by id."""
-        return sorted((task for group in self.groups for task in group.tasks), key=lambda task: task.id)
+        return sorted(
+            (task for group in self.groups for task in group.tasks), key=lambda task: task.id
+        )
 
     @property
     def rows(self) -> int | None:

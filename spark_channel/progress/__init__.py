@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.progress.counters import Counters, Snapshot
-    from spark_channel.progress.dirty import DirtyLimit
+    from spark_channel.progress.counters import Counters, Phase, Snapshot
     from spark_channel.progress.job import JobProgress, JobStatus
-    from spark_channel.progress.phase import Phase
-    from spark_channel.progress.render import before_lines, lag_text, progress_line, summary_lines
+    from spark_channel.progress.render import (
+        StreamLog,
+        before_lines,
+        is_batch,
+        lag_text,
+        progress_line,
+        summary_lines,
+    )
     from spark_channel.progress.report import TransferReport
-    from spark_channel.progress.spec import JobKind, JobSpec, tighter
+    from spark_channel.progress.spec import DirtyLimit, JobKind, JobSpec, tighter
     from spark_channel.progress.speed import LimitChange, Sample
-    from spark_channel.progress.streams import StreamBoard, is_batch
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
 
@@ -32,7 +36,7 @@ __all__ = [
     "Phase",
     "Sample",
     "Snapshot",
-    "StreamBoard",
+    "StreamLog",
     "TransferReport",
     "before_lines",
     "is_batch",

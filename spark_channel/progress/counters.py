@@ -1,19 +1,206 @@
-"""The counters of one attempt of a task, and the frozen copy that is sent to the driver."""
+"""Counters and trace of one task attempt, by phase."""
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Self
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
+import pyarrow as pa
 from pydantic import ConfigDict, Field, PlainSerializer
 
-from spark_channel.channel.statistics import ChannelStatistics
-from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.plain_data import Count, Seconds, Strict, Text, Waits, from_plain, to_plain
-from spark_channel.progress.phase import Phase
-from spark_channel.progress.trace import Dropped, Trace
+from spark_channel.channel.batches import ChannelStatistics
+from spark_channel.clock import SYSTEM_CLOCK, Clock, seconds_connecting
+from spark_channel.serialization import Count, Seconds, Strict, Text, Waits, from_plain, to_plain
 
-__all__ = ["Counters", "Snapshot"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "PHASES",
+    "Counters",
+    "Dropped",
+    "Phase",
+    "PhaseTimes",
+    "Snapshot",
+    "TaskTrace",
+    "added",
+    "as_frame",
+    "trace_of",
+]
+
+
+# The phases of a job and of a task.
+
+
+class Phase(StrEnum):
+    """The phase of a job or of one attempt of a task. `done`, `ended` and `failed` are final.
+
+    An attempt is `running`, then `done` or `failed`; `planning` and `publishing` belong to jobs. One is `ended`
+    when Spark wanted no more of its rows, as below a LIMIT, and so is a read of such attempts.
+    """
+
+    PLANNING = "planning"
+    RUNNING = "running"
+    PUBLISHING = "publishing"
+    DONE = "done"
+    ENDED = "ended"
+    FAILED = "failed"
+
+    @property
+    def final(self) -> bool:
+        return self in (Phase.DONE, Phase.ENDED, Phase.FAILED)
+
+
+# The time of a task by phase, and rows that transformers dropped: of one attempt, and in the
+# report.
+
+
+PHASES = ("connect", "first_row", "read", "wait", "transform", "write", "publish")
+"""`connect`: to the source, and opening the attempt in the target. `first_row`: from asking the source to its first
+batch, without what connecting took; `read`: for the others. `wait`: the reading side, for the limit and for room.
+`publish`: closing the attempt, which makes its rows durable. Reading and writing overlap.
+"""
+_LONGEST_NAME = 64
+
+Dropped = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)], Count], Field(max_length=64)
+]
+"""Rows by transformer."""
+
+
+class PhaseTimes:
+    """Adds up the phases of one attempt; any thread may add. A batch costs about a microsecond a call."""
+
+    __slots__ = ("_dropped", "_lock", "_seconds")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds: dict[str, float] = {}
+        self._dropped: dict[str, int] = {}
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """The time that the block takes is of `phase`."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._add(phase, time.perf_counter() - began)
+
+    def reading(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """`batches`, timed. Whoever closes `batches` need not close this."""
+        source, phase = iter(batches), "first_row"
+        while True:
+            began, connected = time.perf_counter(), seconds_connecting()
+            try:
+                batch = next(source, None)
+            finally:
+                connects = seconds_connecting() - connected
+                if connects:
+                    self._add("connect", connects)
+                self._add(phase, max(0.0, time.perf_counter() - began - connects))
+            if batch is None:
+                return
+            phase = "read"
+            yield batch
+            del batch
+
+    def dropped(self, transformer: str, rows: int) -> None:
+        """A transformer let so many rows go."""
+        if rows > 0:
+            name = transformer[:_LONGEST_NAME]
+            with self._lock:
+                self._dropped[name] = self._dropped.get(name, 0) + rows
+
+    def phases(self) -> dict[str, float]:
+        """Seconds by phase."""
+        with self._lock:
+            return {phase: round(spent, 6) for phase, spent in self._seconds.items()}
+
+    def rows_dropped(self) -> dict[str, int]:
+        """Rows by transformer."""
+        with self._lock:
+            return dict(self._dropped)
+
+    def _add(self, phase: str, seconds: float) -> None:
+        with self._lock:
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTrace:
+    """One task, as its attempt that counts went. `phases`: seconds by phase, see `PHASES`."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = Strict
+
+    task: Count
+    attempts: Count
+    phase: str
+    seconds: Seconds
+    rows_read: Count
+    bytes_read: Count
+    rows_written: Count
+    bytes_written: Count
+    dirty_rows: Count
+    phases: Waits = field(default_factory=dict)
+    rows_dropped: Dropped = field(default_factory=dict)
+
+
+def trace_of(snapshot: "Snapshot", attempts: int) -> TaskTrace:
+    """The trace of the task of `snapshot`."""
+    waits = sum(
+        spent for reason, spent in snapshot.waits.items() if reason.partition(":")[0] != "source"
+    )
+    phases = {**snapshot.phases, "wait": waits}
+    return TaskTrace(
+        snapshot.task,
+        attempts,
+        str(snapshot.phase),
+        round(snapshot.seconds, 3),
+        snapshot.rows_read,
+        snapshot.bytes_read,
+        snapshot.rows_written,
+        snapshot.bytes_written,
+        snapshot.dirty_rows,
+        {phase: round(phases[phase], 3) for phase in PHASES if phase in phases},
+        dict(snapshot.dropped),
+    )
+
+
+def added(rows: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Rows by transformer, over all tasks."""
+    found: dict[str, int] = {}
+    for each in rows:
+        for name, count in each.items():
+            found[name] = found.get(name, 0) + count
+    return dict(sorted(found.items()))
+
+
+def as_frame(traces: Iterable[TaskTrace]) -> "pd.DataFrame":
+    """A row for each task: its figures, a column of seconds for each phase, and the rows that were dropped."""
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    for each in traces:
+        plain = asdict(each)
+        phases, dropped = plain.pop("phases"), plain.pop("rows_dropped")
+        rows.append(
+            {
+                **plain,
+                **{phase: phases.get(phase, 0.0) for phase in PHASES},
+                "dropped": sum(dropped.values()),
+            }
+        )
+    names = [
+        name for name in TaskTrace.__dataclass_fields__ if name not in ("phases", "rows_dropped")
+    ]
+    return pd.DataFrame(rows, columns=[*names, *PHASES, "dropped"])
+
+
+# The counters of one attempt of a task, and the frozen copy that is sent to the driver.
 
 
 def _rounded(waits: dict[str, float]) -> dict[str, float]:
@@ -31,7 +218,7 @@ class Snapshot:
 
     `waits`: seconds by reason, "side" or "side:reason", where side is "source" (waiting for the next
     batch), "limit" (for the limiter) or "target" (for room in the channel). Measured on the thread that
-    pushes, they do not overlap. `phases` and `dropped`: see `Trace`.
+    pushes, they do not overlap. `phases` and `dropped`: see `PhaseTimes`.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -120,7 +307,7 @@ class Counters:
         self.scan = scan
         self.rows_expected = rows_expected
         self.bytes_expected = bytes_expected
-        self.trace = Trace()
+        self.trace = PhaseTimes()
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._waits: dict[str, float] = {}
@@ -133,7 +320,11 @@ class Counters:
         self._follows: tuple[Callable[[], ChannelStatistics], int, float, bool] | None = None
 
     def follow(
-        self, statistics: Callable[[], ChannelStatistics], *, producers: int = 1, writes: bool = False
+        self,
+        statistics: Callable[[], ChannelStatistics],
+        *,
+        producers: int = 1,
+        writes: bool = False,
     ) -> None:
         """Take rows and bytes read and pushed, and all waits, from a channel's `statistics`, whenever asked.
 
@@ -223,7 +414,9 @@ class Counters:
             return
         statistics, producers, since, writes = self._follows
         seen = statistics()
-        waits = {f"limit:{reason}": spent for reason, spent in seen.throttled_seconds.items() if spent}
+        waits = {
+            f"limit:{reason}": spent for reason, spent in seen.throttled_seconds.items() if spent
+        }
         waits["target"] = seen.wait_writer_seconds
         waits["source"] = max(0.0, producers * (self._clock.now() - since) - sum(waits.values()))
         counts = self._counts

@@ -5,14 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
-from spark_channel.progress.counters import Snapshot
-from spark_channel.progress.phase import Phase
+from spark_channel.progress.counters import Phase, Snapshot, added
 from spark_channel.progress.report import TransferReport
 from spark_channel.progress.spec import JobSpec, tighter
 from spark_channel.progress.speed import LimitChange, SlidingRates, SpeedSamples
-from spark_channel.progress.stall import stalled_text
-from spark_channel.progress.tasks import AttemptTable
-from spark_channel.progress.trace import added
+from spark_channel.progress.tasks import AttemptTable, stalled_text
 
 __all__ = ["SIDES", "JobProgress", "JobStatus", "side_of"]
 
@@ -98,7 +95,11 @@ class JobProgress:
         self._where = spec.where
         self._scope = spec.limit_scope
         self._published_rows: int | None = None
-        self._own: tuple[int | None, int | None, str] = (spec.rows_per_second, spec.bytes_per_second, "")
+        self._own: tuple[int | None, int | None, str] = (
+            spec.rows_per_second,
+            spec.bytes_per_second,
+            "",
+        )
         self._shared = (spec.shared_rows_per_second, spec.shared_bytes_per_second, "")
         self._shared_heard = False
         self._limits = spec.speeds
@@ -218,7 +219,9 @@ class JobProgress:
             if self._phase.final:
                 self._phase, self._end = Phase.RUNNING, None
 
-    def set_limits(self, rows_per_second: int | None, bytes_per_second: int | None, note: str = "") -> None:
+    def set_limits(
+        self, rows_per_second: int | None, bytes_per_second: int | None, note: str = ""
+    ) -> None:
         """The job's own limit was changed while it runs; `note` says why it holds ("paused")."""
         with self._lock:
             self._own = (rows_per_second, bytes_per_second, note)
@@ -284,11 +287,17 @@ class JobProgress:
         """Whether every task of the plan is done; False if their number is unknown."""
         with self._lock:
             tasks = self.spec.tasks
-            return tasks is not None and self._table.tasks >= tasks * self._table.scans() and self._all_done()
+            return (
+                tasks is not None
+                and self._table.tasks >= tasks * self._table.scans()
+                and self._all_done()
+            )
 
     def _all_done(self) -> bool:
         counted = list(self._table.counted())
-        return len(counted) == self._table.tasks and all(each.phase is Phase.DONE for each in counted)
+        return len(counted) == self._table.tasks and all(
+            each.phase is Phase.DONE for each in counted
+        )
 
     def status(self) -> JobStatus:
         """The job at this instant, consistent in itself."""
@@ -311,7 +320,9 @@ class JobProgress:
                 bytes_moved=self._table.bytes_moved,
                 rows_per_second=rows_speed,
                 bytes_per_second=bytes_speed,
-                wait_shares={side: each / waiting for side, each in shares.items()} if waiting > 0 else {},
+                wait_shares={side: each / waiting for side, each in shares.items()}
+                if waiting > 0
+                else {},
                 dirty_rows=totals.dirty_rows,
                 eta_seconds=eta,
                 tasks_done=totals.done,
@@ -327,7 +338,9 @@ class JobProgress:
             totals = self._totals()
             spec = self._spec_now()
             tasks = self._table.tasks
-            uncounted = self._published_rows or 0 if tasks == 0 else 0  # Spark's own tasks report nothing
+            uncounted = (
+                self._published_rows or 0 if tasks == 0 else 0
+            )  # Spark's own tasks report nothing
             return TransferReport(
                 job=self.job,
                 kind=spec.kind,
@@ -350,7 +363,9 @@ class JobProgress:
                 rows_per_second_limit=spec.rows_per_second,
                 bytes_per_second_limit=spec.bytes_per_second,
                 limit_scope=spec.limit_scope if spec.limited else "",
-                waits={reason: round(spent, 3) for reason, spent in sorted(self._table.waits.items())},
+                waits={
+                    reason: round(spent, 3) for reason, spent in sorted(self._table.waits.items())
+                },
                 samples=self._samples.samples(),
                 changes=tuple(
                     LimitChange(round(max(0.0, at - self._start), 3), rows, nbytes, note)
@@ -390,7 +405,9 @@ class JobProgress:
             totals.dirty_rows += each.dirty_rows
             totals.done += done
             rows_read, bytes_read = rows + each.dirty_rows, nbytes
-            if self.spec.kind == "transfer":  # its steps may drop rows and change their size on the way
+            if (
+                self.spec.kind == "transfer"
+            ):  # its steps may drop rows and change their size on the way
                 rows_read, bytes_read = each.rows_pushed, each.bytes_pushed
             totals.rows_expected, rows_towards = _towards(
                 totals.rows_expected, each.rows_expected, rows_read, done
@@ -423,7 +440,9 @@ class JobProgress:
         return None, None
 
 
-def _towards(total: int | None, expected: int | None, arrived: int, done: bool) -> tuple[int | None, int]:
+def _towards(
+    total: int | None, expected: int | None, arrived: int, done: bool
+) -> tuple[int | None, int]:
     """(the total with one task more, what that task has of it). A task that is done has all of its part."""
     if total is None or expected is None:
         return None, 0

@@ -1,14 +1,28 @@
-"""Status and report as plain text, without terminal codes."""
+"""Progress lines and streams' log lines as plain text."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from spark_channel.progress.job import SIDES, JobStatus
-from spark_channel.progress.phase import Phase
+from spark_channel.progress.counters import Phase
+from spark_channel.progress.job import SIDES, JobProgress, JobStatus
 from spark_channel.progress.report import TransferReport
 from spark_channel.progress.spec import JobSpec
 
-__all__ = ["batch_line", "before_lines", "lag_text", "progress_line", "short", "summary_lines"]
+__all__ = [
+    "StreamLog",
+    "batch_line",
+    "before_lines",
+    "is_batch",
+    "lag_text",
+    "progress_line",
+    "short",
+    "summary_lines",
+]
+
+
+# Status and report as plain text, without terminal codes.
+
 
 _COMMITS = {
     "job": "commit=job: all rows or none, visible in one step",
@@ -40,7 +54,9 @@ def progress_line(status: JobStatus) -> str:
     if status.phase is not Phase.RUNNING:
         head.append(str(status.phase))
     amount = f"{short(status.rows)} rows {_speed(status)}"
-    all_read = status.phase is Phase.RUNNING and status.spec.kind == "read" and status.percent == 100.0
+    all_read = (
+        status.phase is Phase.RUNNING and status.spec.kind == "read" and status.percent == 100.0
+    )
     if all_read:  # what takes the rows may be far behind
         amount = f"all read, {amount}"
     elif status.percent is not None and status.phase in (Phase.RUNNING, Phase.FAILED):
@@ -74,7 +90,11 @@ def before_lines(job: str, spec: JobSpec) -> list[str]:
         known = _COMMITS.get(spec.commit, f"commit={spec.commit}")
         plan.append(_AT_LEAST_ONCE if spec.at_least_once else known)
     limit = _limit(*spec.speeds)
-    name = f"stream {spec.name}".rstrip() if spec.batch is not None else f"{spec.kind} {spec.name or job}"
+    name = (
+        f"stream {spec.name}".rstrip()
+        if spec.batch is not None
+        else f"{spec.kind} {spec.name or job}"
+    )
     return [
         f"{name}: {ends}",
         ", ".join(plan) or "size unknown before it runs",
@@ -99,7 +119,9 @@ def summary_lines(report: TransferReport) -> list[str]:
         if report.bytes or not report.rows:
             size += f" ({short(report.bytes)}B)"
         enough = "; Spark wanted no more, as with a LIMIT" if report.phase == Phase.ENDED else ""
-        achieved = f": {_achieved(report)}" if report.moving_seconds or not report.rows_moved else ""
+        achieved = (
+            f": {_achieved(report)}" if report.moving_seconds or not report.rows_moved else ""
+        )
         lines = [f"{verb} {size} in {seconds}{achieved}{enough}"]
     if report.phase != Phase.FAILED and (report.where or report.publish_seconds):
         parts = [f"the rows are in {report.where}"] if report.where else []
@@ -114,13 +136,19 @@ def summary_lines(report: TransferReport) -> list[str]:
     total = sum(waited.get(side, 0.0) for side in SIDES)
     if total > 0:
         details.append("waits: " + _shares({side: waited.get(side, 0.0) / total for side in SIDES}))
-    kept = f", kept in {report.dirty_rows_path}" if report.dirty_rows_path and report.rows_dirty else ""
+    kept = (
+        f", kept in {report.dirty_rows_path}"
+        if report.dirty_rows_path and report.rows_dirty
+        else ""
+    )
     details.append(f"dirty {_grouped(report.rows_dirty)}{kept}")
     lines.append("; ".join(details))
     if report.retries and report.rows_moved > report.rows:
         lines.append(f"{_grouped(report.rows_moved)} rows moved, retries and speculation included")
     if report.held:
-        held = ", ".join(f"{name} for {_duration(seconds)}" for name, seconds in report.held.items())
+        held = ", ".join(
+            f"{name} for {_duration(seconds)}" for name, seconds in report.held.items()
+        )
         lines.append(f"slowed down by the {held}")
     if report.behind:
         lines.append(f"at its end: {report.behind}")
@@ -138,9 +166,7 @@ def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, r
     """
     seconds = max(each.seconds for each in reports)
     moving = max(each.moving_seconds for each in reports)
-    size = (
-        f"{_grouped(sum(each.rows for each in reports))} rows ({short(sum(each.bytes for each in reports))}B)"
-    )
+    size = f"{_grouped(sum(each.rows for each in reports))} rows ({short(sum(each.bytes for each in reports))}B)"
     speeds = []
     if spec.rows_per_second is not None or spec.bytes_per_second is None:
         moved = sum(each.rows_moved for each in reports)
@@ -158,7 +184,9 @@ def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, r
         parts.append(f"failed: {errors[0]}" if errors[0] else "failed")
     if spec.behind:
         parts.append(spec.behind)
-    parts.append(f"{_grouped(rows)} rows in {_grouped(batches)} batch" + ("" if batches == 1 else "es"))
+    parts.append(
+        f"{_grouped(rows)} rows in {_grouped(batches)} batch" + ("" if batches == 1 else "es")
+    )
     name = spec.name or spec.source or spec.target
     return " - ".join([name, *parts] if name else parts)
 
@@ -218,7 +246,11 @@ def _over(moving: float, seconds: float, rows: int) -> str:
 
 def _ratio(speed: float, limit: int | None, unit: str) -> str:
     now = f"{short(speed)}{unit}/s"
-    return now if limit is None else f"{now} of {short(limit)}{unit}/s allowed ({100 * speed / limit:.1f} %)"
+    return (
+        now
+        if limit is None
+        else f"{now} of {short(limit)}{unit}/s allowed ({100 * speed / limit:.1f} %)"
+    )
 
 
 def _limit(rows: int | None, nbytes: int | None) -> str:
@@ -275,3 +307,110 @@ def _duration(seconds: float) -> str:
         return "less than 1 ms"
     text = f"{round(seconds, 3):.3g}"
     return f"{text} s" if "." in text else f"{text}.0 s"
+
+
+# Log lines of streams: one per interval instead of one per micro-batch. No I/O.
+
+
+_SILENT_SECONDS = 60.0
+"""A stream whose last batch ended this long ago is not shown until its next one."""
+_MOST_STREAMS = 1000
+
+_Key = tuple[str, str, str, str]
+
+
+def is_batch(progress: JobProgress) -> bool:
+    """Whether the job is (a part of) a stream's micro-batch."""
+    return progress.spec.batch is not None
+
+
+@dataclass(slots=True)
+class _Stream:
+    spec: JobSpec
+    seen: float
+    reports: dict[str, TransferReport] = field(default_factory=dict)
+    batches: int = 0
+    rows: int = 0
+    said_at: float | None = None
+    unsaid: bool = False
+    shown: bool = True
+
+    def line(self) -> str:
+        return batch_line(list(self.reports.values()), self.spec, self.batches, self.rows)
+
+
+class StreamLog:
+    """Joins the jobs of a stream's batches by what they are of, and says what to print of them, and when.
+
+    Times are seconds of one clock, the caller's. Used by one thread.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[_Key, _Stream] = {}
+
+    def opened(self, progress: JobProgress, now: float) -> list[str]:
+        """Open a batch. Returns the lines before its stream, if it is the first one."""
+        known = self._streams.get(_key(progress.spec))
+        if known is not None:
+            known.seen = now
+            return []
+        while len(self._streams) >= _MOST_STREAMS:
+            del self._streams[next(iter(self._streams))]
+        self._streams[_key(progress.spec)] = _Stream(progress.spec, now)
+        return before_lines(progress.job, progress.spec)
+
+    def closed(self, progress: JobProgress, now: float) -> None:
+        """Close a batch, or a part of one."""
+        stream = self._streams.setdefault(_key(progress.spec), _Stream(progress.spec, now))
+        report = progress.report()
+        if not stream.reports or stream.spec.batch != progress.spec.batch:
+            stream.reports = {}
+            stream.batches += 1
+        before = stream.reports.get(report.job)  # one that was closed too early comes again
+        stream.rows += report.rows - (0 if before is None else before.rows)
+        stream.reports[report.job] = report
+        stream.spec = progress.status().spec
+        stream.seen, stream.unsaid, stream.shown = now, True, True
+
+    def has_ended_one(self, progress: JobProgress) -> bool:
+        """Whether a batch of this job's stream has ended before."""
+        stream = self._streams.get(_key(progress.spec))
+        return stream is not None and bool(stream.reports)
+
+    def last(self) -> list[str]:
+        """The last batch of each stream that is shown."""
+        return [stream.line() for stream in self._shown() if stream.reports]
+
+    def due(self, now: float, every: float) -> list[str]:
+        """The lines for a log: of the first batch of a stream, then of one per `every` seconds."""
+        return [
+            _said(stream, now)
+            for stream in self._shown()
+            if stream.unsaid and (stream.said_at is None or now - stream.said_at >= every)
+        ]
+
+    def silent(self, now: float, *, all_of_them: bool = False) -> list[str]:
+        """Remove the streams without news. Returns the last lines that they had not shown."""
+        lines = []
+        for stream in self._shown():
+            if all_of_them or now - stream.seen >= _SILENT_SECONDS:
+                stream.shown = False
+                if stream.unsaid:
+                    lines.append(_said(stream, now))
+        return lines
+
+    def is_empty(self) -> bool:
+        """Whether no stream is shown."""
+        return not any(self._shown())
+
+    def _shown(self) -> Iterator[_Stream]:
+        return (stream for stream in self._streams.values() if stream.shown)
+
+
+def _said(stream: _Stream, now: float) -> str:
+    stream.said_at, stream.unsaid = now, False
+    return stream.line()
+
+
+def _key(spec: JobSpec) -> _Key:
+    return spec.kind, spec.name, spec.source, spec.target

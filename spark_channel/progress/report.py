@@ -1,22 +1,32 @@
-"""`TransferReport`: what a job did, to keep, compare and plot."""
+"""TransferReport: kept, compared, plotted, as text."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import ConfigDict
 
 from spark_channel.errors import UnsupportedError
-from spark_channel.plain_data import Strict, from_plain, to_plain
+from spark_channel.progress.counters import PHASES, TaskTrace, added, as_frame
 from spark_channel.progress.speed import LimitChange, Sample
-from spark_channel.progress.trace import TaskTrace, as_frame
+from spark_channel.serialization import Strict, from_plain, to_plain
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["TransferReport"]
+__all__ = [
+    "TransferReport",
+    "begin_cell",
+    "claim",
+    "combined_report",
+]
+
+
+# `TransferReport`: what a job did, to keep, compare and plot.
+
 
 _WHERE_ANY = ("targets", "traces", "rows_dropped", "held", "behind", "lag")
 """Fields that are kept where they hold something: other programs read reports that have none."""
@@ -165,7 +175,7 @@ class TransferReport:
 
         In rows, or in bytes when only those are limited. Needs matplotlib (extra `notebook`).
         """
-        from spark_channel.progress.picture import draw
+        from spark_channel.progress.plot import draw
 
         if ax is None:
             import matplotlib.pyplot as plt
@@ -183,8 +193,6 @@ class TransferReport:
         """Once in a cell, though the live display shows it and the cell's value may be it, too."""
         from IPython.display import display
 
-        from spark_channel.progress.shown import claim
-
         if claim(self.job):
             show: Any = display
             show({"text/plain": str(self), "text/html": self._repr_html_()}, raw=True)
@@ -196,7 +204,7 @@ class TransferReport:
     def _repr_html_(self) -> str:
         from html import escape
 
-        from spark_channel.progress.picture import svg
+        from spark_channel.progress.plot import svg
         from spark_channel.progress.render import summary_lines
 
         if self.targets:
@@ -204,3 +212,61 @@ class TransferReport:
         first, *rest = (escape(line) for line in summary_lines(self))
         lines = "".join(f"<br>{line}" for line in rest)
         return f"<div><strong>{first}</strong>{lines}</div>{svg(self)}"
+
+
+# The report of a job that wrote to several targets: one for each, and one for all.
+
+
+def combined_report(job: str, targets: Sequence[TransferReport]) -> TransferReport:
+    """A report with `targets`; its own figures are of the target that got the fewest rows, of those that arrived.
+
+    The source is read, and shared steps run, once: the first target's counters have them. So the phases of a task, and
+    the rows that steps dropped, are the sums over all targets.
+    """
+    arrived = [each for each in targets if each.phase == "done"] or targets
+    least = min(arrived, key=lambda each: each.rows)
+    return replace(
+        least,
+        job=job,
+        target=", ".join(each.target for each in targets),
+        where=", ".join(each.where for each in arrived if each.where),
+        rows_dirty=sum(each.rows_dirty for each in targets),
+        seconds=max(each.seconds for each in targets),
+        targets=tuple(targets),
+        traces=tuple(_with_all(trace, targets) for trace in least.traces),
+        rows_dropped=added(each.rows_dropped for each in targets),
+    )
+
+
+def _with_all(trace: TaskTrace, targets: Sequence[TransferReport]) -> TaskTrace:
+    same = [each for target in targets for each in target.traces if each.task == trace.task]
+    phases = {
+        phase: round(sum(each.phases.get(phase, 0.0) for each in same), 3)
+        for phase in PHASES
+        if any(phase in each.phases for each in same)
+    }
+    return replace(trace, phases=phases, rows_dropped=added(each.rows_dropped for each in same))
+
+
+# The reports that a notebook's cell has shown: the live display and the cell's value do not repeat
+# each other.
+
+
+_lock = threading.Lock()
+_cells: list[set[str]] = []
+"""What the last cell has shown; empty where no cells are told of: then each display shows."""
+
+
+def begin_cell() -> None:
+    """Another cell runs: it shows each report once."""
+    with _lock:
+        _cells[:] = [set()]
+
+
+def claim(job: str) -> bool:
+    """Whether the report of `job` is still to be shown in this cell; from now on it is not."""
+    with _lock:
+        new = not _cells or job not in _cells[0]
+        for shown in _cells:
+            shown.add(job)
+        return new

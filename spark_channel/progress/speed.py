@@ -119,7 +119,9 @@ class SpeedSamples:
             end = min((number + 1) * self._every, self._last)
             if end > begin:
                 found.append(
-                    Sample(round(end, 3), *(round(max(0.0, each) / (end - begin), 3) for each in sums))
+                    Sample(
+                        round(end, 3), *(round(max(0.0, each) / (end - begin), 3) for each in sums)
+                    )
                 )
         if not launched and len(found) > 1 and not found[0].rows_per_second:
             found.insert(

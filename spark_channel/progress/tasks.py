@@ -1,16 +1,131 @@
-"""Merges the snapshots of attempts, so that a task counts once, however often it is retried."""
+"""Snapshots of attempts merged to tasks; stalled tasks."""
 
 import heapq
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from spark_channel.progress.counters import Snapshot
-from spark_channel.progress.landing import Landing
-from spark_channel.progress.phase import Phase
-from spark_channel.progress.stall import Growth
-from spark_channel.progress.trace import TaskTrace, trace_of
+from spark_channel.progress.counters import Phase, Snapshot, TaskTrace, trace_of
 
-__all__ = ["STALE_SECONDS", "AttemptTable", "TaskAttempts"]
+__all__ = [
+    "STALE_SECONDS",
+    "AttemptTable",
+    "LastProgress",
+    "TaskAttempts",
+    "WriteTimes",
+    "stalled_text",
+]
+
+
+# The times of rows that are counted later: at the end of their transaction, and by the next report.
+
+
+_MOST_PUSHES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Push:
+    """Rows went into the channel, from `begin` to `end`: after `before` of them there were `after`."""
+
+    begin: float
+    end: float
+    before: int
+    after: int
+
+    def when(self, rows: int) -> float:
+        """The time at which that many rows had entered the channel."""
+        share = (rows - self.before) / (self.after - self.before)
+        return self.begin + min(1.0, max(0.0, share)) * (self.end - self.begin)
+
+
+@dataclass(slots=True)
+class WriteTimes:
+    """The times at which the rows of one attempt were written, on its own clock.
+
+    A row is written after it was pushed, and before it is counted. Between the two, rows are taken to be as far behind
+    their push as the ones before them: so neither the ends of transactions nor the times of reports make speeds that
+    there were not.
+    """
+
+    landed: float = 0.0
+    """When the last of the rows was written that are counted."""
+    lag: float = 0.0
+    seen: float = 0.0
+    pushed: int = 0
+    pushes: deque[_Push] = field(default_factory=lambda: deque(maxlen=_MOST_PUSHES))
+
+    def times(self, snapshot: Snapshot, before: int) -> tuple[float, float]:
+        """From when to when the rows were written that `snapshot` counts after the `before` ones of the last one."""
+        seen, self.seen = self.seen, snapshot.seconds
+        if snapshot.rows_pushed > self.pushed:
+            self.pushes.append(_Push(seen, snapshot.seconds, self.pushed, snapshot.rows_pushed))
+            self.pushed = snapshot.rows_pushed
+        if snapshot.rows_written <= before:
+            return snapshot.seconds, snapshot.seconds
+        while len(self.pushes) > 1 and self.pushes[0].after <= before:
+            self.pushes.popleft()
+        first = self.pushes[0].when(before) if self.pushes else 0.0
+        last = self._pushed_at(snapshot.rows_written, snapshot.seconds)
+        end = min(max(last + self.lag, seen), snapshot.seconds)
+        begin = min(max(self.landed, first), end)
+        self.landed, self.lag = end, end - last
+        return begin, end
+
+    def _pushed_at(self, rows: int, otherwise: float) -> float:
+        return next((push.when(rows) for push in self.pushes if rows <= push.after), otherwise)
+
+
+# Finds stalled tasks by the last growth of their counters; waits for the limit do not count. Pure.
+
+
+_NAMED = 3
+
+
+@dataclass(slots=True)
+class LastProgress:
+    """Of one attempt: what it had when it last moved something, and when that was."""
+
+    figures: tuple[int, ...] = ()
+    since: float = 0.0
+    limited: float = 0.0
+
+    def see(self, snapshot: Snapshot, now: float) -> None:
+        """Note what it has now."""
+        figures = (
+            snapshot.rows_read,
+            snapshot.rows_pushed,
+            snapshot.rows_written,
+            snapshot.bytes_written,
+            snapshot.dirty_rows,
+            len(snapshot.phases),
+        )
+        if figures != self.figures:
+            self.figures, self.since, self.limited = figures, now, _limited(snapshot)
+
+    def idle(self, snapshot: Snapshot, now: float) -> float:
+        """Seconds without progress that the limit does not explain; 0 when the attempt has ended."""
+        if snapshot.phase.final:
+            return 0.0
+        return max(0.0, now - self.since - (_limited(snapshot) - self.limited))
+
+
+def stalled_text(stalled: list[tuple[int, float]]) -> str:
+    """For the progress line: `task 3 has stalled for 40 s`; empty when none has. (task, seconds) of each."""
+    if not stalled:
+        return ""
+    worst = sorted(stalled, key=lambda each: -each[1])
+    named = ", ".join(str(task) for task, _ in worst[:_NAMED])
+    more = f" and {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
+    which = f"task {named} has" if len(worst) == 1 else f"tasks {named}{more} have"
+    return f"{which} stalled for {worst[0][1]:.0f} s"
+
+
+def _limited(snapshot: Snapshot) -> float:
+    return sum(spent for reason, spent in snapshot.waits.items() if reason.startswith("limit"))
+
+
+# Merges the snapshots of attempts, so that a task counts once, however often it is retried.
+
 
 _MOST_TRACES = 1000
 STALE_SECONDS = 60.0
@@ -23,7 +138,7 @@ class TaskAttempts:
 
     latest: dict[int, Snapshot] = field(default_factory=dict)
     heard: dict[int, float] = field(default_factory=dict)
-    growth: dict[int, Growth] = field(default_factory=dict)
+    growth: dict[int, LastProgress] = field(default_factory=dict)
 
     def counted(self) -> Snapshot | None:
         """The attempt that stands for the task; None while all have failed.
@@ -41,7 +156,9 @@ class TaskAttempts:
             if each.phase is not Phase.FAILED and last - self.heard[attempt] < STALE_SECONDS
         ]
         return max(
-            alive, key=lambda each: (each.rows_written, each.rows_pushed, each.rows_read), default=None
+            alive,
+            key=lambda each: (each.rows_written, each.rows_pushed, each.rows_read),
+            default=None,
         )
 
 
@@ -56,7 +173,7 @@ class AttemptTable:
     def __init__(self) -> None:
         self._tasks: dict[tuple[int, int], TaskAttempts] = {}
         self._counted: dict[tuple[int, int], Snapshot] = {}
-        self._landings: dict[tuple[int, int, int], Landing] = {}
+        self._landings: dict[tuple[int, int, int], WriteTimes] = {}
         self.rows_moved = 0
         self.bytes_moved = 0
         self.rows_written = 0
@@ -89,7 +206,7 @@ class AttemptTable:
         self.error = snapshot.error or self.error
         task.latest[snapshot.attempt] = snapshot
         task.heard[snapshot.attempt] = now
-        task.growth.setdefault(snapshot.attempt, Growth()).see(snapshot, now)
+        task.growth.setdefault(snapshot.attempt, LastProgress()).see(snapshot, now)
         earlier = self._counted.pop(key, None)
         counted = task.counted()
         if counted is not None:
@@ -118,7 +235,7 @@ class AttemptTable:
         if before is not None and before.sequence >= snapshot.sequence:
             return 0.0, 0.0
         key = (snapshot.scan, snapshot.task, snapshot.attempt)
-        landing = self._landings.setdefault(key, Landing())
+        landing = self._landings.setdefault(key, WriteTimes())
         begin, end = landing.times(snapshot, 0 if before is None else before.rows_written)
         if snapshot.phase.final:
             del self._landings[key]

@@ -38,27 +38,37 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.service.address import ServiceAddress
     from spark_channel.service.client import ServiceClient, SharedLimitAddress
-    from spark_channel.service.control import ServiceControl
+    from spark_channel.service.discovery import driver_pid
     from spark_channel.service.display import ProgressDisplay
-    from spark_channel.service.job_names import new_job_id, run_id
-    from spark_channel.service.jobs import JobBook, JobListener
-    from spark_channel.service.launch import ServiceSettings, advertise, ensure_service, find_service
-    from spark_channel.service.limit_control import KeptLimit, LimitControl
-    from spark_channel.service.probe import Probe, signal_value, sql_value
-    from spark_channel.service.processes import driver_pid
+    from spark_channel.service.jobs import JobListener, JobRegistry
+    from spark_channel.service.launch import (
+        LimitControl,
+        LimitEntry,
+        ServiceControl,
+        ServiceSettings,
+        advertise,
+        ensure_service,
+        find_service,
+    )
+    from spark_channel.service.protocol import ServiceAddress, TlsFiles, new_job_id, run_id
     from spark_channel.service.server import ServiceServer
-    from spark_channel.service.shared_limit import SharedLimit, find_shared_limit, shared_speed
-    from spark_channel.service.tls_files import TlsFiles
+    from spark_channel.service.shared_limit import (
+        Probe,
+        SharedLimit,
+        find_shared_limit,
+        shared_speed,
+        signal_value,
+        sql_value,
+    )
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
 
 __all__ = [
-    "JobBook",
     "JobListener",
-    "KeptLimit",
+    "JobRegistry",
     "LimitControl",
+    "LimitEntry",
     "Probe",
     "ProgressDisplay",
     "ServiceAddress",

@@ -6,13 +6,12 @@ import sys
 from pathlib import Path
 
 from spark_channel.service import advert_remover
-from spark_channel.service.processes import bare_environment
-from spark_channel.service.rendezvous import Advert
+from spark_channel.service.discovery import ServiceRecord, bare_environment
 
 __all__ = ["keep_clean"]
 
 
-def keep_clean(directory: Path, name: str, advert: Advert) -> None:
+def keep_clean(directory: Path, name: str, advert: ServiceRecord) -> None:
     """Remove file `name` once the service, or the process that it watches, is gone.
 
     Another advert that is there by then is left alone.

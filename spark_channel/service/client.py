@@ -1,28 +1,56 @@
-"""`ServiceClient`: a Spark task's connection to the service."""
+"""ServiceClient: leases and permits."""
 
 import logging
 import os
+import secrets
 import threading
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
-from spark_channel.channel.limiter import Limiter
+from spark_channel.channel.capacity import Limiter
 from spark_channel.clock import SYSTEM_CLOCK
-from spark_channel.errors import ServiceUnavailableError
+from spark_channel.errors import LimitError, ServiceDeniedError, ServiceUnavailableError
+from spark_channel.limits import (
+    LeaseLimiter,
+    Leave,
+    LimitChanged,
+    Permit,
+    PermitRequest,
+    PermitReturn,
+    Rejected,
+    Reply,
+    Request,
+    RetryLater,
+    StaticShare,
+    Subscribe,
+    decode_reply,
+    encode,
+)
 from spark_channel.progress import Counters, JobSpec
-from spark_channel.service.address import ServiceAddress
-from spark_channel.service.unreached import was_unreached
+from spark_channel.service.connection import (
+    Connection,
+    failed_recently,
+    note_reached,
+    note_unreached,
+)
+from spark_channel.service.protocol import LISTEN_SECONDS, ServiceAddress
 
 if TYPE_CHECKING:
-    from spark_channel.connectors.health import Health
-    from spark_channel.limits import StaticShare
-    from spark_channel.service.lease_messenger import LeaseMessenger
-    from spark_channel.service.permit_holder import PermitHolder
-    from spark_channel.service.reporter import Reporter
+    from spark_channel.connectors.base.health import Health
+    from spark_channel.service.reporter import CounterReporter
 
-__all__ = ["ServiceClient", "SharedLimitAddress"]
+__all__ = [
+    "LeaseClient",
+    "PermitLease",
+    "ServiceClient",
+    "SharedLimitAddress",
+]
+
+
+# `ServiceClient`: a Spark task's connection to the service.
+
 
 _log = logging.getLogger(__name__)
 
@@ -77,12 +105,19 @@ class ServiceClient:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._name = uuid.uuid4().hex
-        self._reporter: Reporter | None = None
-        self._messengers: dict[tuple[ServiceAddress, str], LeaseMessenger] = {}
+        self._reporter: CounterReporter | None = None
+        self._messengers: dict[tuple[ServiceAddress, str], LeaseClient] = {}
         self._closed = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _client, (self.address, self.job, self.spec, self.shared_limit, self.timeout, self.static)
+        return _client, (
+            self.address,
+            self.job,
+            self.spec,
+            self.shared_limit,
+            self.timeout,
+            self.static,
+        )
 
     def __repr__(self) -> str:
         return f"ServiceClient({self.address}, job={self.job!r})"
@@ -116,8 +151,8 @@ class ServiceClient:
         """
         if not self.spec.limited and self.shared_limit is None:
             return None
-        from spark_channel.limits import AllOf, marked
-        from spark_channel.service.limit_desk import job_limit
+        from spark_channel.limits import CombinedLimiter, marked
+        from spark_channel.service.limits import job_limit
 
         self._check_process()
         limits: list[tuple[ServiceAddress, str]] = []
@@ -126,11 +161,13 @@ class ServiceClient:
             limits.append((self.address, marked(own, mark) if self.spec.per_mark else own))
         if self.shared_limit is not None:
             shared = self.shared_limit.name
-            limits.append((self.shared_limit.service, marked(shared, mark) if self.spec.per_mark else shared))
+            limits.append(
+                (self.shared_limit.service, marked(shared, mark) if self.spec.per_mark else shared)
+            )
         with self._lock:
             found = [self._leased(service, limit, name).limiter for service, limit in limits]
         if len(found) > 1:
-            return AllOf(found)
+            return CombinedLimiter(found)
         return found[0]
 
     def watch_health(self, healths: "Mapping[str, Callable[[], Health | None]]") -> None:
@@ -145,20 +182,21 @@ class ServiceClient:
         with self._lock:
             return any(each.limiter.is_static for each in self._messengers.values())
 
-    def permit(self, option: str = "maxConnections") -> "AbstractContextManager[PermitHolder | None]":
+    def permit(
+        self, option: str = "maxConnections"
+    ) -> "AbstractContextManager[PermitLease | None]":
         """One of the job's `max_connections`, held for a `with` block; nothing without such a limit.
 
-        Entering blocks while others hold them all, and raises as `PermitHolder.acquire`.
+        Entering blocks while others hold them all, and raises as `PermitLease.acquire`.
         """
         if self.spec.max_connections is None:
             return nullcontext()
-        from spark_channel.service.limit_desk import job_limit
-        from spark_channel.service.permit_holder import PermitHolder
+        from spark_channel.service.limits import job_limit
 
         self._check_process()
         with self._lock:
             reporter = self._reporting()
-        return PermitHolder(
+        return PermitLease(
             self.address,
             job_limit(self.job),
             before=reporter.introduce,
@@ -189,11 +227,11 @@ class ServiceClient:
             return
         with self._lock:
             self._closed = True
-            parts: list[LeaseMessenger | Reporter] = [*self._messengers.values()]
+            parts: list[LeaseClient | CounterReporter] = [*self._messengers.values()]
             if self._reporter is not None:
                 parts.append(self._reporter)
         # What was out of reach all the time is not waited for at the end of each task.
-        until = SYSTEM_CLOCK.now() + (0.0 if was_unreached(self.address) else _FLUSH_SECONDS)
+        until = SYSTEM_CLOCK.now() + (0.0 if failed_recently(self.address) else _FLUSH_SECONDS)
         for part in parts:
             part.begin_close(until)
         for part in parts:
@@ -215,29 +253,31 @@ class ServiceClient:
                     self._reporter.watch.connection.abandon()
             self._begin()
 
-    def _leased(self, service: ServiceAddress, limit: str, name: str) -> "LeaseMessenger":
+    def _leased(self, service: ServiceAddress, limit: str, name: str) -> "LeaseClient":
         key = (service, limit)
         if key not in self._messengers:
-            from spark_channel.service.lease_messenger import LeaseMessenger
-
             before = self._reporting().introduce if service is self.address else None
-            self._messengers[key] = LeaseMessenger(
-                service, limit, self.job, name, before=before, timeout=self.timeout,
+            self._messengers[key] = LeaseClient(
+                service,
+                limit,
+                self.job,
+                name,
+                before=before,
+                timeout=self.timeout,
                 # a shared limit is spent by jobs that know nothing of each other's tasks
                 static=self.static if service is self.address else None,
-            )  # fmt: skip
+            )
         return self._messengers[key]
 
-    def _reporting(self) -> "Reporter":
+    def _reporting(self) -> "CounterReporter":
         if self._closed:
             raise ServiceUnavailableError("the client of the service is closed")
         if self._reporter is None:
-            from spark_channel.service.limit_watch import LimitWatch
-            from spark_channel.service.reporter import Reporter
+            from spark_channel.service.reporter import CounterReporter, LimitSubscription
 
             shared = self.shared_limit
-            watch = None if shared is None else LimitWatch(shared.service, shared.name)
-            self._reporter = Reporter(self.address, self.job, self._name, self.spec, watch)
+            watch = None if shared is None else LimitSubscription(shared.service, shared.name)
+            self._reporter = CounterReporter(self.address, self.job, self._name, self.spec, watch)
         return self._reporter
 
 
@@ -249,4 +289,265 @@ def _client(
     timeout: float,
     static: "StaticShare | None",
 ) -> ServiceClient:
-    return ServiceClient(address, job, spec, shared_limit=shared_limit, timeout=timeout, static=static)
+    return ServiceClient(
+        address, job, spec, shared_limit=shared_limit, timeout=timeout, static=static
+    )
+
+
+# `LeaseMessenger`: a thread that carries a limiter's requests to the service, and the replies back.
+
+
+_TIMEOUT = 2.0
+_LISTEN_AGAIN = 2.0
+
+
+class LeaseClient:
+    """Keeps `limiter` in grants until `begin_close`, which gives back the rest of the last one.
+
+    Where so many share the limit that asks are far apart, a second thread listens for changes; it ends when
+    the service has heard of the end, or after a minute where that cannot be told.
+
+    `before(timeout)` is called before the first message, and again after a failure, until it succeeds.
+    """
+
+    def __init__(
+        self,
+        address: ServiceAddress,
+        limit: str,
+        job: str,
+        name: str,
+        *,
+        before: Callable[[float], None] | None,
+        timeout: float,
+        static: StaticShare | None = None,
+    ) -> None:
+        self.connection = Connection(address)
+        self.limiter = LeaseLimiter(
+            limit, job, name, timeout=timeout, static=static, begins_static=failed_recently(address)
+        )
+        self._static = static
+        self._told = False
+        self._before = self._introduce = before
+        self._request_timeout = min(_TIMEOUT, timeout / 2)
+        self._ended = threading.Event()
+        self._listener: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="spark-channel-lease", daemon=True)
+        self._thread.start()
+
+    def begin_close(self, until: float) -> None:
+        """Payments are over; the thread ends when it said so, or cannot."""
+        del until  # one message, which has its own bound
+        self._ended.set()
+        self.limiter.close()
+
+    def join(self, timeout: float) -> None:
+        end = SYSTEM_CLOCK.now() + timeout
+        self._thread.join(timeout)
+        if self._listener is not None and not self._thread.is_alive():
+            self._listener.join(max(0.0, end - SYSTEM_CLOCK.now()))
+
+    def _run(self) -> None:
+        try:
+            while (request := self.limiter.next_request()) is not None:
+                if not self._carry(request) or isinstance(request, Leave):
+                    return
+        except Exception as error:
+            _log.exception("the messenger of a limit failed")
+            self.limiter.fail(LimitError(f"the limit cannot be kept: {error}"))
+        finally:
+            self.connection.close()
+
+    def _carry(self, request: Request) -> bool:
+        """False when the service wants nothing of this client, so that it needs no goodbye."""
+        try:
+            reply = self._ask(request)
+        except ServiceUnavailableError as error:
+            self._before = self._introduce  # the service may have forgotten the job meanwhile
+            self.limiter.failed(request, error)
+            self._tell(error)
+        except ServiceDeniedError as error:
+            self.limiter.fail(error)
+            return False
+        else:
+            self.limiter.receive(request, reply)
+            note_reached(self.connection.address)
+            self._listen_if_seldom()
+        return True
+
+    def _tell(self, error: ServiceUnavailableError) -> None:
+        if self._static is None or not self.limiter.is_static:
+            return
+        note_unreached(self.connection.address)
+        if not self._told:
+            self._told = True
+            rows, nbytes = self._static.paces
+            speeds = [f"{rows:,.1f} rows/s"] if rows is not None else []
+            speeds += [f"{nbytes:,.0f} bytes/s"] if nbytes is not None else []
+            _log.warning(
+                "static limit: this task keeps %s, 1/%d of the job's limit, since the service is out of reach: %s",
+                " and ".join(speeds),
+                self._static.tasks,
+                error,
+            )
+
+    def _listen_if_seldom(self) -> None:
+        listens = self._listener is not None and self._listener.is_alive()
+        if not listens and self.limiter.listen() is not None:
+            self._listener = threading.Thread(
+                target=self._listen, name="spark-channel-listen", daemon=True
+            )
+            self._listener.start()
+
+    def _listen(self) -> None:
+        with Connection(self.connection.address) as connection:
+            while not self._ended.is_set() and (request := self.limiter.listen()) is not None:
+                if again_in := self._hear(connection, request):
+                    self._ended.wait(again_in)
+
+    def _hear(self, connection: Connection, request: Subscribe) -> float:
+        """Seconds until it is worth listening again."""
+        timeout = LISTEN_SECONDS + self._request_timeout
+        try:
+            for data in connection.stream("listen", encode(request), timeout=timeout):
+                answer = decode_reply(data)
+                if isinstance(answer, (LimitChanged, Rejected)):
+                    self.limiter.hear(request, answer)
+                if isinstance(answer, LimitChanged) and answer.again_in is not None:
+                    return answer.again_in
+        except (ServiceUnavailableError, ServiceDeniedError):
+            pass  # the messenger meets the same trouble, and decides what it means
+        return _LISTEN_AGAIN
+
+    def _ask(self, request: Request) -> Reply:
+        if self._before is not None:
+            self._before(self._request_timeout)
+            self._before = None
+        return decode_reply(
+            self.connection.send("coordinator", encode(request), timeout=self._request_timeout)
+        )
+
+
+# `PermitHolder`: one of the permits that a service hands out, held while a `with` block runs.
+
+
+_RETRY = 0.5
+
+
+class PermitLease:
+    """Waits in line for a permit, keeps it by its own thread, and gives it back at the end.
+
+    `acquire` blocks for it: first come, first served, for as long as others hold them all; `cancel`, from any
+    thread, ends that wait. The service takes back the permit of a process that is silent for 30 s.
+    `before(timeout)` is called until it succeeds, before the first message.
+    """
+
+    def __init__(
+        self,
+        address: ServiceAddress,
+        permits: str,
+        *,
+        before: Callable[[float], None] | None = None,
+        timeout: float = 10.0,
+        option: str = "maxConnections",
+    ) -> None:
+        self._connection = Connection(address)
+        self._permits = permits
+        self._before = before
+        self._timeout = timeout
+        self._option = option
+        self._holder = secrets.token_hex(16)
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def acquire(self) -> None:
+        """Block until the permit is here.
+
+        Raises:
+            ServiceUnavailableError: the service did not answer for `timeout` seconds.
+            ServiceDeniedError: it refused.
+            LimitError: `cancel` was called.
+        """
+        try:
+            self._stand_in_line()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _stand_in_line(self) -> None:
+        heard = SYSTEM_CLOCK.now()
+        while not self._ended.is_set():
+            try:
+                reply = self._send(PermitRequest(self._permits, self._holder))
+            except ServiceUnavailableError as error:
+                if SYSTEM_CLOCK.now() - heard >= self._timeout:
+                    raise ServiceUnavailableError(
+                        f"option {self._option!r}: "
+                        f"the service that counts connections has not answered for {self._timeout:g} s: "
+                        f"{error}. The work stops rather than open one connection too many. "
+                        f"Where Spark tasks cannot reach the driver's host, omit {self._option!r} and write "
+                        "df.coalesce(n) with that number, or let so many tasks run at once (spark.cores.max)"
+                    ) from None
+                self._ended.wait(_RETRY)
+                continue
+            heard = SYSTEM_CLOCK.now()
+            match reply:
+                case Permit():
+                    self._thread = threading.Thread(
+                        target=self._renew,
+                        args=(reply.renew_in,),
+                        name="spark-channel-permit",
+                        daemon=True,
+                    )
+                    self._thread.start()
+                    return
+                case RetryLater():
+                    self._ended.wait(max(0.01, reply.retry_in))
+                case _:
+                    raise ServiceDeniedError(
+                        f"permits {self._permits!r}: {getattr(reply, 'message', reply)}"
+                    )
+        raise LimitError("the wait for a connection's permit was cancelled")
+
+    def cancel(self) -> None:
+        """End the wait in `acquire`; harmless elsewhere."""
+        self._ended.set()
+
+    def release(self) -> None:
+        """Give the permit back, or the place in line; within 2 s. Again: harmless."""
+        self._ended.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(_TIMEOUT + _RETRY)
+        try:
+            self._send(PermitReturn(self._permits, self._holder))
+        except LimitError as error:
+            _log.warning("a connection's permit is available to others only after 30 s: %s", error)
+        finally:
+            self._connection.close()
+
+    def __enter__(self) -> Self:
+        try:
+            self.acquire()
+        except BaseException:
+            self.release()
+            raise
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.release()
+
+    def _renew(self, renew_in: float) -> None:
+        pause = renew_in / 2
+        while not self._ended.wait(pause):
+            try:
+                self._send(PermitRequest(self._permits, self._holder))
+                pause = renew_in / 2
+            except LimitError as error:
+                _log.warning("a connection's permit could not be renewed: %s", error)
+                pause = _RETRY
+
+    def _send(self, request: Request) -> Reply:
+        if self._before is not None:
+            self._before(_TIMEOUT)
+            self._before = None
+        return decode_reply(self._connection.send("coordinator", encode(request), timeout=_TIMEOUT))

@@ -1,4 +1,4 @@
-"""One connection to a service: calls with a bound on time, and errors in this project's words."""
+"""One connection, its errors; services unreached lately."""
 
 import socket
 import threading
@@ -8,16 +8,25 @@ from typing import TYPE_CHECKING, Any, Self
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import ServiceDeniedError, ServiceUnavailableError
-from spark_channel.service import wire
-from spark_channel.service.address import ServiceAddress
+from spark_channel.service import protocol
+from spark_channel.service.protocol import ServiceAddress
 
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["Connection"]
+__all__ = [
+    "Connection",
+    "failed_recently",
+    "note_reached",
+    "note_unreached",
+]
+
+
+# One connection to a service: calls with a bound on time, and errors in this project's words.
+
 
 _LARGEST_HEAD = 16 << 10
-_LARGEST_PART = wire.LARGEST_BODY
+_LARGEST_PART = protocol.LARGEST_BODY
 _CHUNK = 64 << 10
 _OK, _OURS = 200, 500
 
@@ -42,10 +51,10 @@ class Connection:
             ServiceUnavailableError: no answer in time, or none that can be read.
             ServiceDeniedError: the token or the request was refused.
         """
-        answer = self.send(action, wire.encode(body), timeout=timeout)
+        answer = self.send(action, protocol.encode(body), timeout=timeout)
         try:
-            return wire.decode(answer)
-        except wire.RequestError as error:
+            return protocol.decode(answer)
+        except protocol.RequestError as error:
             raise ServiceUnavailableError(
                 f"an answer of the service at {self.address} cannot be read: {error}"
             ) from None
@@ -71,8 +80,12 @@ class Connection:
             else:
                 why = b"".join(parts)[:300].decode("utf-8", "replace")
                 if status < _OURS:
-                    raise ServiceDeniedError(f"the service at {self.address} refused {action!r}: {why}")
-                raise ServiceUnavailableError(f"the service at {self.address} failed on {action!r}: {why}")
+                    raise ServiceDeniedError(
+                        f"the service at {self.address} refused {action!r}: {why}"
+                    )
+                raise ServiceUnavailableError(
+                    f"the service at {self.address} failed on {action!r}: {why}"
+                )
         except (OSError, _WireError) as error:
             raise ServiceUnavailableError(
                 f"no answer from the service at {self.address} to {action!r} in {timeout:g} s: "
@@ -101,7 +114,10 @@ class Connection:
         return self
 
     def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -187,7 +203,8 @@ class _Wire:
         if version != "HTTP/1.1" or not status[:3].isdigit():
             raise _WireError("what was received is not an answer of a service")
         headers = {
-            name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in head[1:])
         }
         closes = headers.get("connection", "").lower() == "close"
         if headers.get("transfer-encoding") == "chunked":
@@ -253,3 +270,40 @@ def _left(end: float) -> float:
 
 def _reason(error: Exception) -> str:
     return str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+
+
+# Which services this process did not reach a moment ago: the next task in it need not find out
+# again.
+#
+# Spark runs one task after the other in a Python worker. Without this each of them would wait for
+# the same timeout.
+
+
+_SECONDS = 60.0
+_MOST = 100
+
+_lock = threading.Lock()
+_until: dict[tuple[str, int], float] = {}
+
+
+def note_unreached(address: ServiceAddress) -> None:
+    """It did not answer for as long as one waits."""
+    with _lock:
+        if len(_until) >= _MOST:
+            _until.clear()
+        _until[address.host, address.port] = SYSTEM_CLOCK.now() + _SECONDS
+
+
+def note_reached(address: ServiceAddress) -> None:
+    """It answered."""
+    if _until:
+        with _lock:
+            _until.pop((address.host, address.port), None)
+
+
+def failed_recently(address: ServiceAddress | None) -> bool:
+    """Whether this process tried to reach it in the last minute, and did not."""
+    if address is None or not _until:
+        return False
+    with _lock:
+        return _until.get((address.host, address.port), 0.0) > SYSTEM_CLOCK.now()

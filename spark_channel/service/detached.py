@@ -9,9 +9,13 @@ from typing import Any, NoReturn
 
 from spark_channel.errors import ChannelError
 from spark_channel.progress import JobProgress, summary_lines
+from spark_channel.service.discovery import (
+    ServiceDirectory,
+    ServiceRecord,
+    advert_name,
+    wait_until_gone,
+)
 from spark_channel.service.launch import ServiceSettings
-from spark_channel.service.processes import wait_until_gone
-from spark_channel.service.rendezvous import Advert, Rendezvous, advert_name
 from spark_channel.service.server import ServiceServer
 
 __all__ = ["main"]
@@ -21,7 +25,7 @@ _log = logging.getLogger("spark_channel.service")
 _LARGEST_REQUEST = 64 << 10
 
 
-class _Summaries:
+class _SummaryLogger:
     """Logs what each job did."""
 
     def job_opened(self, progress: JobProgress) -> None:
@@ -37,7 +41,9 @@ def main() -> NoReturn:
     request = json.loads(sys.stdin.buffer.read(_LARGEST_REQUEST))
     os.umask(0o077)
     os.chdir("/")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         _serve(request, _end_of_process())
@@ -53,13 +59,13 @@ def _serve(request: dict[str, Any], end: int) -> None:
     replace = request.pop("replace")
     settings = ServiceSettings(**request)
     name = advert_name(watch_pid)
-    rendezvous = Rendezvous()
+    rendezvous = ServiceDirectory()
     server = ServiceServer(
         settings.host, settings.port, advertise_host=settings.advertise_host, tls=settings.tls
     )
     with server:
-        server.jobs.subscribe(_Summaries())
-        advert = Advert.of_this_process(server.address, watch_pid, since)
+        server.jobs.subscribe(_SummaryLogger())
+        advert = ServiceRecord.of_this_process(server.address, watch_pid, since)
         if rendezvous.publish(name, advert, replace=replace) is not advert:
             _answer({"ready": True})
             return

@@ -1,24 +1,60 @@
-"""`ProgressDisplay`: jobs as they go, on a terminal, in a notebook, or as log lines."""
+"""Live display: terminal, notebook, log lines."""
 
 import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.progress import (
     JobProgress,
-    StreamBoard,
+    JobStatus,
+    StreamLog,
     TransferReport,
     before_lines,
     is_batch,
+    progress_line,
     summary_lines,
 )
-from spark_channel.service.live_line import LiveLine, live_line
 
-__all__ = ["DisplayMode", "ProgressDisplay", "choose_mode"]
+__all__ = [
+    "DisplayMode",
+    "LiveLine",
+    "ProgressDisplay",
+    "TerminalView",
+    "choose_mode",
+    "live_line",
+]
+
+
+# What a display shows of a job while it runs.
+
+
+@dataclass(frozen=True, slots=True)
+class LiveLine:
+    """A job's line, and how far it is in percent: None = not known."""
+
+    text: str
+    percent: float | None = None
+
+
+def live_line(status: JobStatus, name: str = "") -> LiveLine:
+    """The line of a job, which begins with `name`. A read that is all read is not done: who takes its rows may lag."""
+    all_read = status.spec.kind == "read" and status.percent == 100.0
+    return LiveLine(name + progress_line(status), None if all_read else status.percent)
+
+
+# `ProgressDisplay`: jobs as they go, on a terminal, in a notebook, or as log lines.
+
 
 _log = logging.getLogger("spark_channel.progress")
 
@@ -42,7 +78,7 @@ def choose_mode(stream: TextIO) -> Literal["terminal", "notebook", "log"]:
         return "log"
 
 
-class _View(Protocol):
+class _DisplayTarget(Protocol):
     """Shows lines; called by one thread at a time."""
 
     every: float
@@ -70,9 +106,6 @@ class ProgressDisplay:
     INFO, one per job and 30 s, or the same lines on stderr where the program set up no logging. Of a stream
     it shows the last micro-batch. A thread runs while a job does, and for a minute after a stream's last
     batch. A failure to show ends the display, never a job.
-
-    `hush` silences what else writes to the same place: it is called with True before something is shown, and with
-    False when that is written, or its live line is gone.
     """
 
     def __init__(
@@ -81,17 +114,14 @@ class ProgressDisplay:
         *,
         stream: TextIO | None = None,
         clock: Clock | None = None,
-        hush: Callable[[bool], None] | None = None,
     ) -> None:
         self.mode = mode
         self._stream = stream
-        self._hush = hush
-        self._hushed = False
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._wake = threading.Condition()
         self._running: dict[str, JobProgress] = {}
         self._news: list[tuple[str, JobProgress]] = []
-        self._streams = StreamBoard()
+        self._streams = StreamLog()
         self._thread: threading.Thread | None = None
         self._showing = False
         self._closed = mode == "off"
@@ -105,7 +135,9 @@ class ProgressDisplay:
     def flush(self, timeout: float = 2.0) -> None:
         """Wait until all that has happened so far is shown, for `timeout` seconds at most."""
         with self._wake:
-            self._wake.wait_for(lambda: self._thread is None or not (self._news or self._showing), timeout)
+            self._wake.wait_for(
+                lambda: self._thread is None or not (self._news or self._showing), timeout
+            )
 
     def close(self, timeout: float = 2.0) -> None:
         """Show what was not shown yet, within `timeout` seconds, and end. Again: harmless."""
@@ -128,10 +160,14 @@ class ProgressDisplay:
                 return
             self._news.append((event, progress))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="spark-channel-display", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name="spark-channel-display", daemon=True
+                )
                 try:
                     self._thread.start()
-                except RuntimeError:  # the interpreter is ending, and since Python 3.12 starts no thread
+                except (
+                    RuntimeError
+                ):  # the interpreter is ending, and since Python 3.12 starts no thread
                     self._thread, self._closed = None, True
             self._wake.notify_all()
             ending = self._closed
@@ -155,22 +191,18 @@ class ProgressDisplay:
             if view is not None:
                 with contextlib.suppress(ValueError, OSError):  # the stream is closed
                     view.close()
-                self._quiet(False)
 
-    def _view(self, stream: TextIO) -> _View:
+    def _view(self, stream: TextIO) -> _DisplayTarget:
         mode = choose_mode(stream) if self.mode == "auto" else self.mode
         if mode == "terminal":
-            from spark_channel.service.terminal import TerminalView  # rich takes its time
-
             return TerminalView(stream, _LIVE_SECONDS)
         return _Notebook() if mode == "notebook" else _LogLines(stream, self._clock)
 
-    def _step(self, view: _View) -> bool:
+    def _step(self, view: _DisplayTarget) -> bool:
         """Show one round; False when there is nothing left to do, and the thread ends."""
         with self._wake:
             news, self._news = self._news, []
             self._showing = True
-        self._quiet(True)
         for event, progress in news:
             if event == "opened":
                 self._opened(view, progress)
@@ -179,8 +211,6 @@ class ProgressDisplay:
         if lines := self._streams.silent(self._clock.now()):
             view.say(lines)
         view.show(self._lines(view))
-        if view.keeps or self._idle():
-            self._quiet(False)
         with self._wake:
             self._showing = False
             self._wake.notify_all()
@@ -196,22 +226,17 @@ class ProgressDisplay:
             view.say(lines)
         return False
 
-    def _quiet(self, hushed: bool) -> None:
-        if self._hush is not None and hushed is not self._hushed:
-            self._hushed = hushed
-            self._hush(hushed)
-
     def _idle(self) -> bool:
         return not self._running and self._streams.is_empty()
 
-    def _opened(self, view: _View, progress: JobProgress) -> None:
+    def _opened(self, view: _DisplayTarget, progress: JobProgress) -> None:
         self._running[progress.job] = progress
         if not is_batch(progress):
             view.say(before_lines(progress.job, progress.spec))
         elif lines := self._streams.opened(progress, self._clock.now()):
             view.say(lines)
 
-    def _over(self, view: _View, progress: JobProgress) -> None:
+    def _over(self, view: _DisplayTarget, progress: JobProgress) -> None:
         if not is_batch(progress):
             view.show(self._lines(view))
             view.finish(progress.report())
@@ -221,12 +246,14 @@ class ProgressDisplay:
         if view.keeps and (lines := self._streams.due(now, view.every)):
             view.say(lines)
 
-    def _lines(self, view: _View) -> list[LiveLine]:
+    def _lines(self, view: _DisplayTarget) -> list[LiveLine]:
         shown = [progress for progress in self._running.values() if self._is_shown(progress)]
         last = [] if view.keeps else self._streams.last()
         several = len(shown) + len(last) > 1
         lines = [
-            live_line(progress.status(), f"{progress.spec.name or progress.job}: " if several else "")
+            live_line(
+                progress.status(), f"{progress.spec.name or progress.job}: " if several else ""
+            )
             for progress in shown
         ]
         return lines + [LiveLine(line) for line in last]
@@ -318,3 +345,85 @@ class _LogLines:
 
     def close(self) -> None:
         """What was said stays."""
+
+
+# A live line on a terminal, with a bar and colours where the terminal has them.
+
+
+_BAR_WIDTH = 20
+_NARROWEST = 80
+"""A narrower terminal has no room for a bar beside the line."""
+
+_COLOURS = (
+    (r"dirty (?!0\b)[\d.]+[kMGTPE]?", "bold red"),
+    (r"\b(?:failed|paused)\b", "bold red"),
+    (r"\ball read\b|\bETA [\d:>h ]+", "cyan"),
+    (r"[\d.]+[kMGTPE]?B?/s(?: of [\d.]+[kMGTPE]?B?/s)?", "green"),
+    (r"waits:.*? target \d+ %", "dim"),
+)
+
+
+class TerminalView:
+    """Live lines under what is printed.
+
+    The colours follow the terminal: none with NO_COLOR or TERM=dumb, nor where `stream` is not a terminal.
+    """
+
+    keeps = False
+
+    def __init__(self, stream: TextIO, every: float) -> None:
+        self.every = every
+        self._console = Console(file=stream, highlight=False, soft_wrap=False)
+        # What the program prints appears above the line. A redirected stdout goes to stderr, so that is
+        # done only where both are a terminal.
+        both = sys.stdout.isatty() and stream is sys.stderr
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=both,
+            redirect_stderr=stream is sys.stderr,
+        )
+        self._started = False
+
+    def say(self, lines: list[str]) -> None:
+        for line in lines:
+            self._console.print(Text(line))
+
+    def show(self, lines: Sequence[LiveLine]) -> None:
+        if lines and not self._started:
+            self._live.start()
+            self._started = True
+        if self._started:
+            self._live.update(self._table(lines), refresh=True)
+            if not lines:
+                self._live.stop()
+                self._started = False
+
+    def finish(self, report: TransferReport) -> None:
+        first, *rest = summary_lines(report)
+        self._console.print(Text(first, style="red" if report.phase == "failed" else "green"))
+        self.say(rest)
+
+    def close(self) -> None:
+        if self._started:
+            self._live.stop()
+
+    def _table(self, lines: Sequence[LiveLine]) -> Table:
+        table = Table.grid(padding=(0, 1))
+        bars = self._console.width >= _NARROWEST and any(line.percent is not None for line in lines)
+        if bars:
+            table.add_column(width=_BAR_WIDTH)
+        table.add_column()
+        for line in lines:
+            text = Text(line.text)
+            for pattern, style in _COLOURS:
+                text.highlight_regex(pattern, style)
+            table.add_row(*([self._bar(line.percent)] if bars else []), text)
+        return table
+
+    @staticmethod
+    def _bar(percent: float | None) -> ProgressBar | Text:
+        if percent is None:
+            return Text()
+        return ProgressBar(total=100.0, completed=percent, width=_BAR_WIDTH)

@@ -7,6 +7,7 @@ what a handshake needs, which counts from the moment that a connection is there.
 
 import asyncio
 import logging
+import queue
 import socket
 import ssl
 import threading
@@ -16,12 +17,92 @@ from dataclasses import dataclass
 from typing import cast
 
 from spark_channel.clock import SYSTEM_CLOCK
-from spark_channel.service import wire
-from spark_channel.service.address import ServiceAddress
-from spark_channel.service.call_pool import CallPool
-from spark_channel.service.tokens import Tokens
+from spark_channel.service import protocol as wire
+from spark_channel.service.protocol import ServiceAddress, Tokens
 
-__all__ = ["Caller", "Endpoint", "HttpShell"]
+__all__ = [
+    "CallPool",
+    "Caller",
+    "Endpoint",
+    "HttpServer",
+]
+
+
+# `CallPool`: threads that carry calls which may wait, as many as are busy at a time.
+
+
+_IDLE_THREAD_SECONDS = 2.0
+_MOST = 2_200
+"""Clients that listen (`subscriptions.MOST_LISTENERS`), and as many again as are ever busy with something else."""
+
+
+class CallPool:
+    """Daemon threads: one that is stuck in a call does not hold the end of the program."""
+
+    def __init__(self, name: str, most: int = _MOST) -> None:
+        self._name, self._most = name, most
+        self._lock = threading.Lock()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+        self._ended = False
+
+    def take(self, call: Callable[[], None]) -> bool:
+        """Carry out `call` in a thread; False when all are busy, or it is the end."""
+        with self._lock:
+            if self._ended:
+                return False
+            if self._idle:
+                self._idle -= 1
+            elif len(self._threads) >= self._most:
+                return False
+            else:
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                try:
+                    thread.start()
+                except (
+                    RuntimeError
+                ):  # the interpreter is ending, and since Python 3.12 starts no thread
+                    return False
+                self._threads.add(thread)
+            self._work.put(call)
+        return True
+
+    def end(self, seconds: float) -> bool:
+        """No more calls; False when some did not end within `seconds`."""
+        with self._lock:
+            self._ended = True
+            threads = list(self._threads)
+        for _ in threads:
+            self._work.put(None)
+        until = SYSTEM_CLOCK.now() + seconds
+        for thread in threads:
+            thread.join(max(0.0, until - SYSTEM_CLOCK.now()))
+        return not any(thread.is_alive() for thread in threads)
+
+    def _run(self) -> None:
+        try:
+            while (call := self._next()) is not None:
+                call()
+                with self._lock:
+                    self._idle += 1
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    def _next(self) -> Callable[[], None] | None:
+        try:
+            return self._work.get(timeout=_IDLE_THREAD_SECONDS)
+        except queue.Empty:
+            pass
+        with self._lock:
+            # A call that was put down for one who is idle is taken by one of them: it is there by now.
+            try:
+                return self._work.get_nowait()
+            except queue.Empty:
+                self._idle -= 1
+                return None
+
 
 _log = logging.getLogger(__name__)
 
@@ -37,9 +118,14 @@ _DISCARD_BYTES = wire.LARGEST_BODY + (64 << 10)
 _DISCARD_SECONDS = 2.0
 _BACKLOG = 1024
 _REASONS = {
-    200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 413: "Content Too Large",
-    431: "Request Header Fields Too Large", 500: "Internal Server Error",
-}  # fmt: skip
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    413: "Content Too Large",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +142,7 @@ makes no sense; `PermissionError` = not with this token; the texts travel to the
 `wire.LARGEST_BODY`."""
 
 
-class _Refusals:
+class _RejectionLog:
     """Logs refused calls at most once in ten seconds, with their number."""
 
     def __init__(self) -> None:
@@ -75,7 +161,7 @@ class _Refusals:
         _log.warning("refused %d call%s, last: %s", count, "" if count == 1 else "s", why)
 
 
-class HttpShell:
+class HttpServer:
     """Listens from the moment it is made, in a separate thread; the program's signals stay its own."""
 
     def __init__(
@@ -91,7 +177,7 @@ class HttpShell:
         self.inline = inline
         """Actions that never wait: they are answered by the thread that reads, which costs half."""
         self.tokens = tokens
-        self.refusals = _Refusals()
+        self.refusals = _RejectionLog()
         self.pool = CallPool("spark-channel-call")
         self._tls = tls
         self._socket = _listening(wanted)
@@ -168,7 +254,7 @@ class HttpShell:
 class _Handshake(asyncio.Protocol):
     """One connection until its TLS is there. asyncio's own server would tell of it only then."""
 
-    def __init__(self, shell: HttpShell, tls: ssl.SSLContext) -> None:
+    def __init__(self, shell: HttpServer, tls: ssl.SSLContext) -> None:
         self._shell, self._tls = shell, tls
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
@@ -210,7 +296,7 @@ class _Handshake(asyncio.Protocol):
 class _Call(asyncio.Protocol):
     """One connection: one request after the other, each judged by its head before its body is read."""
 
-    def __init__(self, shell: HttpShell) -> None:
+    def __init__(self, shell: HttpServer) -> None:
         self._shell = shell
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
@@ -299,7 +385,9 @@ class _Call(asyncio.Protocol):
             return False
         self._shell.strangers.pop(self, None)
         length = headers.get("content-length", "")
-        if "transfer-encoding" in headers or not (length.isascii() and length.isdigit() and len(length) < 19):
+        if "transfer-encoding" in headers or not (
+            length.isascii() and length.isdigit() and len(length) < 19
+        ):
             self._refuse(400, "a request has a Content-Length")
             return False
         if int(length) > wire.LARGEST_BODY:
@@ -319,7 +407,9 @@ class _Call(asyncio.Protocol):
         elif not self._shell.pool.take(lambda: self._called_by_hand(endpoint, body, caller)):
             self._answered(500, b"the service is busy: too many calls wait")
 
-    def _called(self, endpoint: Endpoint, body: bytes, caller: Caller) -> tuple[int, bytes | Iterator[bytes]]:
+    def _called(
+        self, endpoint: Endpoint, body: bytes, caller: Caller
+    ) -> tuple[int, bytes | Iterator[bytes]]:
         try:
             return 200, endpoint(body, caller)
         except Exception as error:

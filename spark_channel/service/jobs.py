@@ -9,9 +9,9 @@ from typing import Protocol
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.progress import JobProgress, JobSpec, Phase, Snapshot
-from spark_channel.service.job_names import new_job_id
+from spark_channel.service.protocol import new_job_id
 
-__all__ = ["JobBook", "JobListener"]
+__all__ = ["JobListener", "JobRegistry"]
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class _KnownJob:
         return Phase.ENDED if self.progress.ended_early(stopped=stopped) else Phase.FAILED
 
 
-class JobBook:
+class JobRegistry:
     """Opens, feeds and closes jobs. Thread-safe.
 
     A job that the driver opened (`owned`) is closed by the driver; one that its first client opened
@@ -62,7 +62,9 @@ class JobBook:
     are kept for questions.
     """
 
-    def __init__(self, *, clock: Clock | None = None, idle_seconds: float = 5.0, keep: int = 100) -> None:
+    def __init__(
+        self, *, clock: Clock | None = None, idle_seconds: float = 5.0, keep: int = 100
+    ) -> None:
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._idle_seconds = idle_seconds
         self._keep = keep
@@ -134,7 +136,12 @@ class JobBook:
                 known.clients[client] = now
             if not known.clients:
                 known.idle_since = now
-            if not known.clients and not known.owned and job in self._live and known.progress.complete():
+            if (
+                not known.clients
+                and not known.owned
+                and job in self._live
+                and known.progress.complete()
+            ):
                 self._close(job, Phase.DONE)
             return self._report_after()
 
@@ -240,7 +247,9 @@ class JobBook:
     def _add(self, job: str, spec: JobSpec, *, owned: bool) -> _KnownJob:
         if len(self._live) >= _MOST_JOBS:
             raise ValueError(f"there are {_MOST_JOBS} jobs already")
-        known = _KnownJob(JobProgress(job, spec, clock=self._clock), owned, idle_since=self._clock.now())
+        known = _KnownJob(
+            JobProgress(job, spec, clock=self._clock), owned, idle_since=self._clock.now()
+        )
         self._live[job] = known
         self._tell("job_opened", known.progress)
         return known

@@ -1,25 +1,129 @@
-"""`ensure_service`: one service per driver, found or started, from any process on the driver's host."""
+"""ensure_service: found or started; jobs and limits controlled."""
 
+import contextlib
 import json
 import os
 import select
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from spark_channel.clock import SYSTEM_CLOCK
-from spark_channel.errors import ChannelError, ServiceUnavailableError
-from spark_channel.service.address import ServiceAddress
+from spark_channel.errors import (
+    ChannelError,
+    OptionError,
+    ServiceDeniedError,
+    ServiceUnavailableError,
+)
+from spark_channel.limits import (
+    LimitStatus,
+    Pause,
+    Rejected,
+    Request,
+    Resume,
+    SetRates,
+    StatusRequest,
+    decode_reply,
+    encode,
+)
+from spark_channel.progress import JobSpec, Phase, TransferReport
 from spark_channel.service.cleaner import keep_clean
-from spark_channel.service.control import ServiceControl
-from spark_channel.service.processes import bare_environment, driver_pid, started
-from spark_channel.service.rendezvous import Advert, Rendezvous, advert_name
-from spark_channel.service.tls_files import TlsFiles
+from spark_channel.service.discovery import (
+    ServiceDirectory,
+    ServiceRecord,
+    advert_name,
+    bare_environment,
+    driver_pid,
+    started,
+)
+from spark_channel.service.protocol import ServiceAddress, TlsFiles
 
-__all__ = ["ServiceSettings", "advertise", "ensure_service", "find_service"]
+__all__ = [
+    "LimitControl",
+    "LimitEntry",
+    "ServiceControl",
+    "ServiceSettings",
+    "advertise",
+    "ask_limit",
+    "ensure_service",
+    "find_service",
+]
+
+
+# What the driver's side asks of a service that runs in another process.
+
+
+class ServiceControl:
+    """Opens and closes jobs, asks for their status. Connects lazily; close it, or use `with`.
+
+    Every call raises `ServiceUnavailableError` after `timeout` seconds without an answer, and
+    `ServiceDeniedError` when it was refused.
+    """
+
+    def __init__(self, address: ServiceAddress, *, timeout: float = 5.0) -> None:
+        from spark_channel.service.connection import Connection
+
+        self._connection = Connection(address)
+        self._timeout = timeout
+
+    def hello(self) -> dict[str, Any]:
+        """`{"service": "spark-channel", "protocol": ..., "pid": ..., "scope": ...}`."""
+        return self._call("hello", {})
+
+    def open_job(self, spec: JobSpec, job: str | None = None) -> str:
+        """Open a job that this side will close by `enter(job, DONE | FAILED)`; returns its id."""
+        return str(self._call("open_job", {"spec": spec.to_json(), "job": job})["job"])
+
+    def enter(
+        self,
+        job: str,
+        phase: Phase,
+        *,
+        error: str = "",
+        where: str = "",
+        rows: int | None = None,
+        limit: str = "",
+    ) -> None:
+        """See `progress.JobProgress.enter`; `limit`: how it was kept, where not by the service."""
+        body = {
+            "job": job,
+            "phase": str(phase),
+            "error": error[:4096],
+            "where": where[:4096],
+            "rows": rows,
+        }
+        self._call("enter", {**body, "limit": limit[:4096]} if limit else body)
+
+    def status(self, job: str | None = None) -> list[dict[str, Any]]:
+        """One job, or all that run: `job`, `phase`, `line` (the progress line) and its figures."""
+        return list(self._call("status", {"job": job})["jobs"])
+
+    def report(self, job: str) -> TransferReport:
+        """The report of a job that runs, or was closed lately."""
+        return TransferReport.from_json(self._call("job_report", {"job": job})["report"])
+
+    def call(self, action: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Any other action."""
+        return self._call(action, body)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def _call(self, action: str, body: dict[str, Any]) -> dict[str, Any]:
+        return self._connection.call(action, body, timeout=self._timeout)
+
+
+# `ensure_service`: one service per driver, found or started, from any process on the driver's host.
+
 
 _HELLO_SECONDS = 2.0
 _LARGEST_ANSWER = 4096
@@ -52,7 +156,9 @@ class ServiceSettings:
 
 def find_service(watch_pid: int | None = None) -> ServiceAddress | None:
     """The service that ends with process `watch_pid` (the driver's JVM), if one answers."""
-    standing = Rendezvous().read(advert_name(driver_pid() if watch_pid is None else watch_pid))
+    standing = ServiceDirectory().read(
+        advert_name(driver_pid() if watch_pid is None else watch_pid)
+    )
     return standing.address if standing is not None and _answers(standing) else None
 
 
@@ -71,17 +177,24 @@ def ensure_service(
     watch_pid = driver_pid() if watch_pid is None else watch_pid
     since = started(watch_pid)
     if since is None:
-        raise ServiceUnavailableError(f"process {watch_pid} does not exist: no service can be started for it")
+        raise ServiceUnavailableError(
+            f"process {watch_pid} does not exist: no service can be started for it"
+        )
     name = advert_name(watch_pid)
-    rendezvous = Rendezvous()
+    rendezvous = ServiceDirectory()
     standing = rendezvous.read(name)
     if standing is not None and standing.watch_started == since and _answers(standing):
         return standing.address
     replace = None if standing is None else standing.nonce
-    _start({**asdict(settings), "watch_pid": watch_pid, "watch_started": since, "replace": replace}, timeout)
+    _start(
+        {**asdict(settings), "watch_pid": watch_pid, "watch_started": since, "replace": replace},
+        timeout,
+    )
     standing = rendezvous.read(name)
     if standing is None or not _answers(standing):
-        raise ServiceUnavailableError("the service was started, and is gone again; the driver's log says why")
+        raise ServiceUnavailableError(
+            "the service was started, and is gone again; the driver's log says why"
+        )
     return standing.address
 
 
@@ -96,16 +209,18 @@ def advertise(address: ServiceAddress, watch_pid: int) -> Callable[[], None]:
     """
     since = started(watch_pid)
     if since is None:
-        raise ServiceUnavailableError(f"process {watch_pid} does not exist: no service can be found under it")
-    name, rendezvous = advert_name(watch_pid), Rendezvous()
-    advert = Advert.of_this_process(address, watch_pid, since)
+        raise ServiceUnavailableError(
+            f"process {watch_pid} does not exist: no service can be found under it"
+        )
+    name, rendezvous = advert_name(watch_pid), ServiceDirectory()
+    advert = ServiceRecord.of_this_process(address, watch_pid, since)
     standing = rendezvous.read(name)
     rendezvous.publish(name, advert, replace=standing.nonce if standing else None)
     keep_clean(rendezvous.directory, name, advert)
     return lambda: rendezvous.withdraw(name, advert.nonce)
 
 
-def _answers(advert: Advert) -> bool:
+def _answers(advert: ServiceRecord) -> bool:
     if not advert.live:
         return False
     with ServiceControl(advert.address, timeout=_HELLO_SECONDS) as control:
@@ -168,3 +283,113 @@ def _read_line(descriptor: int, timeout: float) -> bytes:
         if not part or text.endswith(b"\n"):
             break
     return text
+
+
+# `LimitControl`: looks at and changes the limits that are kept on this host, for the command line.
+
+
+_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LimitEntry:
+    """A limit and the service that keeps it. `shared`: several jobs name it; else it is one job's own."""
+
+    name: str
+    service: ServiceAddress
+    shared: bool
+    status: LimitStatus
+
+
+class LimitControl:
+    """All limits of this user's processes on this host: shared ones, and those of running jobs."""
+
+    def __init__(self, rendezvous: ServiceDirectory | None = None) -> None:
+        self._rendezvous = rendezvous or ServiceDirectory()
+
+    def shared_names(self) -> list[str]:
+        """Names of the shared limits that are served, without asking them anything."""
+        return [
+            file.removeprefix("limit-").removesuffix(".json") for file, _ in self._adverts("limit-")
+        ]
+
+    def all(self) -> list[LimitEntry]:
+        """Every limit that answers, by name."""
+        found = []
+        for file, advert in self._adverts(""):
+            with contextlib.suppress(ServiceUnavailableError, ServiceDeniedError):
+                found += self._of(advert.address, shared=file.startswith("limit-"))
+        return sorted(found, key=lambda kept: kept.name)
+
+    def show(self, name: str) -> LimitStatus:
+        """How a limit is.
+
+        Raises:
+            OptionError: there is none of this name. LimitError: its service does not answer.
+        """
+        return self._find(name).status
+
+    def set(
+        self, name: str, rows_per_second: int | None, bytes_per_second: int | None
+    ) -> LimitStatus:
+        """New speeds; None = unlimited in that dimension. In force within a second."""
+        return self._change(SetRates(self._find(name).name, rows_per_second, bytes_per_second))
+
+    def pause(self, name: str) -> LimitStatus:
+        """Let nothing pass until `resume`."""
+        return self._change(Pause(self._find(name).name))
+
+    def resume(self, name: str) -> LimitStatus:
+        """End `pause`."""
+        return self._change(Resume(self._find(name).name))
+
+    def _change(self, request: Request) -> LimitStatus:
+        return ask_limit(self._find(request.limit).service, request)
+
+    def _find(self, name: str) -> LimitEntry:
+        kept = self.all()
+        for limit in kept:
+            if name in (limit.name, limit.name.removeprefix("job:")):
+                return limit
+        names = ", ".join(limit.name for limit in kept) or "none"
+        raise OptionError(
+            f"no limit {name!r} runs on this host; running are: {names}", option="name", got=name
+        )
+
+    def _adverts(self, prefix: str) -> Iterator[tuple[str, ServiceRecord]]:
+        for file in self._rendezvous.names():
+            if file.startswith(prefix):
+                advert = self._rendezvous.read(file)
+                if advert is not None and advert.live:
+                    yield file, advert
+
+    def _of(self, service: ServiceAddress, *, shared: bool) -> list[LimitEntry]:
+
+        with ServiceControl(service, timeout=_TIMEOUT) as control:
+            names = [str(name) for name in control.call("limits", {})["limits"]]
+        found = []
+        for name in names:
+            with contextlib.suppress(ChannelError):  # a job that ended just now
+                found.append(
+                    LimitEntry(name, service, shared, ask_limit(service, StatusRequest(name)))
+                )
+        return found
+
+
+def ask_limit(service: ServiceAddress, request: Request) -> LimitStatus:
+    """How a limit is, after `request`.
+
+    Raises:
+        ServiceUnavailableError: no answer. ServiceDeniedError: refused.
+    """
+    from spark_channel.service.connection import Connection
+
+    connection = Connection(service)
+    try:
+        reply = decode_reply(connection.send("coordinator", encode(request), timeout=_TIMEOUT))
+    finally:
+        connection.close()
+    if isinstance(reply, Rejected):
+        raise ServiceDeniedError(reply.message)
+    assert isinstance(reply, LimitStatus)
+    return reply

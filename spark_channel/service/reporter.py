@@ -1,22 +1,29 @@
-"""`Reporter`: a thread that sends the counters of one Spark task to the service."""
+"""Counters and health samples sent by a task."""
 
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from spark_channel.clock import SYSTEM_CLOCK
-from spark_channel.errors import ChannelError
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.errors import ChannelError, ServiceDeniedError, ServiceUnavailableError
+from spark_channel.limits import HealthSample, LimitStatus, StatusRequest, decode_reply, encode
 from spark_channel.progress import Counters, JobSpec, Snapshot
-from spark_channel.service.address import ServiceAddress
 from spark_channel.service.connection import Connection
+from spark_channel.service.protocol import ServiceAddress, sample_to_json
 
 if TYPE_CHECKING:
-    from spark_channel.connectors.health import Health
-    from spark_channel.service.limit_watch import LimitWatch
-    from spark_channel.service.sampler import Sampler
+    from spark_channel.connectors.base.health import Health
 
-__all__ = ["Reporter"]
+__all__ = [
+    "CounterReporter",
+    "HealthSampler",
+    "LimitSubscription",
+]
+
+
+# `Reporter`: a thread that sends the counters of one Spark task to the service.
+
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +35,7 @@ _SLOWEST_RETRY = 5.0
 _SLOWEST_REPORT = 60.0
 
 
-class Reporter:
+class CounterReporter:
     """Reports what changed, as often as the service wishes, and is heard every 3 s at least.
 
     `stop_reason` is why the service wants the task to stop, empty while it does not. `watch` looks at the
@@ -37,13 +44,18 @@ class Reporter:
     """
 
     def __init__(
-        self, address: ServiceAddress, job: str, client: str, spec: JobSpec, watch: "LimitWatch | None" = None
+        self,
+        address: ServiceAddress,
+        job: str,
+        client: str,
+        spec: JobSpec,
+        watch: "LimitSubscription | None" = None,
     ) -> None:
         self.connection = Connection(address)
         self.watch = watch
         self.healths: Mapping[str, Callable[[], Health | None]] = {}
         """By side; one task of a job samples them, as long as the service says that it is this one."""
-        self._samplers: list[Sampler] = []
+        self._samplers: list[HealthSampler] = []
         self._watching = False
         self._job = job
         self._client = client
@@ -105,7 +117,9 @@ class Reporter:
                 return
             try:
                 pause = self._send(
-                    [snapshot for _, snapshot in changed], leaving=until is not None, timeout=timeout
+                    [snapshot for _, snapshot in changed],
+                    leaving=until is not None,
+                    timeout=timeout,
                 )
                 last_sent, retry = now, _FIRST_RETRY
             except ChannelError as error:
@@ -149,7 +163,11 @@ class Reporter:
         self._watch_health(self._watching and not leaving)
         self.stop_reason = str(reply.get("stop") or self.stop_reason)
         after = reply.get("report_after")
-        return min(max(0.1, float(after)), _SLOWEST_REPORT) if isinstance(after, (int, float)) else _HEARTBEAT
+        return (
+            min(max(0.1, float(after)), _SLOWEST_REPORT)
+            if isinstance(after, (int, float))
+            else _HEARTBEAT
+        )
 
     def _watch_health(self, watching: bool) -> None:
         """Begin to sample source and target, or end it. Only the reporter's own thread begins."""
@@ -160,14 +178,138 @@ class Reporter:
             for sampler in ended:
                 sampler.stop()
         elif not self._samplers and self.healths and threading.current_thread() is self._thread:
-            from spark_channel.service.sampler import Sampler
-
-            made = {side: health for side, make in self.healths.items() if (health := make()) is not None}
+            made = {
+                side: health
+                for side, make in self.healths.items()
+                if (health := make()) is not None
+            }
             self._samplers = [
-                Sampler(self.connection.address, self._job, side, health) for side, health in made.items()
+                HealthSampler(self.connection.address, self._job, side, health)
+                for side, health in made.items()
             ]
 
     def _warn(self, error: ChannelError) -> None:
         if not self._warned:
             self._warned = True
             _log.warning("the progress of this task is not shown: %s", error)
+
+
+# `LimitWatch`: what a shared limit is set to now, for the progress of a job that spends it.
+
+
+class LimitSubscription:
+    """Asks the service that keeps limit `name`; of one thread. Connects at the first `look`."""
+
+    def __init__(self, service: ServiceAddress, name: str) -> None:
+        self.connection = Connection(service)
+        self._name = name
+
+    def look(self, timeout: float) -> dict[str, Any] | None:
+        """`rows_per_second`, `bytes_per_second` (None = unlimited) and `note`, why it holds; None: no answer.
+
+        A limit that does not answer stops the tasks that pay it; a process that only shows it continues.
+        """
+        try:
+            reply = decode_reply(
+                self.connection.send(
+                    "coordinator", encode(StatusRequest(self._name)), timeout=timeout
+                )
+            )
+        except (ServiceUnavailableError, ServiceDeniedError):
+            return None
+        if not isinstance(reply, LimitStatus):
+            return None
+        rows, nbytes, note = reply.shown
+        return {"rows_per_second": rows, "bytes_per_second": nbytes, "note": note}
+
+
+# `Sampler`: a thread that samples the health of one side of a job, and sends it to the service.
+
+
+_EVERY = 0.25
+_FIRST_SAMPLE_RETRY = 1.0
+_SLOWEST_SAMPLE_RETRY = 10.0
+_STOP_SECONDS = 1.0
+
+
+class HealthSampler:
+    """Samples `health` four times a second until `stop`, in its own thread: the job never waits for it.
+
+    A system that cannot be asked is told of, and asked again with growing pauses. A service that does not answer hears
+    the next sample.
+    """
+
+    def __init__(
+        self,
+        address: ServiceAddress,
+        job: str,
+        side: str,
+        health: "Health",
+        *,
+        every: float = _EVERY,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.connection = Connection(address)
+        self._job = job
+        self._side = side
+        self._health = health
+        self._every = every
+        self._clock = clock
+        self._wake = threading.Condition()
+        self._stopped = False
+        self._thread = threading.Thread(
+            target=self._run, name=f"spark-channel-health-{side}", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self, *, wait: bool = True) -> None:
+        """End the thread; one that waits for a system that does not answer ends by itself, when that times out."""
+        with self._wake:
+            self._stopped = True
+            self._wake.notify_all()
+        if wait:
+            self._thread.join(_STOP_SECONDS)
+
+    def _run(self) -> None:
+        retry = _FIRST_SAMPLE_RETRY
+        try:
+            while not self._stopped:
+                sample = self._sample()
+                self._tell(sample)
+                pause, retry = (
+                    (retry, min(2 * retry, _SLOWEST_SAMPLE_RETRY))
+                    if sample.error
+                    else (self._every, _FIRST_SAMPLE_RETRY)
+                )
+                with self._wake:
+                    if not self._stopped:
+                        self._clock.wait(self._wake, pause)
+        except Exception:
+            _log.exception("the %s's health is no longer watched; the job continues", self._side)
+        finally:
+            self._close()
+
+    def _sample(self) -> HealthSample:
+        try:
+            return self._health.sample()
+        except ChannelError as error:
+            _log.debug("the %s's health could not be measured", self._side, exc_info=True)
+            return HealthSample(error=str(error))
+
+    def _tell(self, sample: HealthSample) -> None:
+        body = {"job": self._job, "side": self._side, **sample_to_json(sample)}
+        try:
+            self.connection.call("health", body, timeout=_TIMEOUT)
+        except ChannelError:
+            _log.debug("the %s's health could not be reported", self._side, exc_info=True)
+
+    def _close(self) -> None:
+        for close in (self._health.close, self.connection.close):
+            _quietly(close)
+
+
+def _quietly(close: Callable[[], None]) -> None:
+    try:
+        close()
+    except Exception:
+        _log.debug("a sampler's connection could not be closed", exc_info=True)

@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Any, Self
 from spark_channel.clock import Clock
 from spark_channel.errors import ServiceUnavailableError
 from spark_channel.progress import JobProgress, JobSpec, JobStatus, Phase, Snapshot, progress_line
-from spark_channel.service import wire
-from spark_channel.service.address import ServiceAddress
-from spark_channel.service.jobs import JobBook
-from spark_channel.service.limit_desk import LimitDesk
-from spark_channel.service.tls_files import TlsFiles
-from spark_channel.service.tokens import SERVICE_SCOPE, Tokens
-from spark_channel.service.wire_sample import sample_from_json
+from spark_channel.service import protocol
+from spark_channel.service.jobs import JobRegistry
+from spark_channel.service.limits import LimitService
+from spark_channel.service.protocol import (
+    SERVICE_SCOPE,
+    ServiceAddress,
+    TlsFiles,
+    Tokens,
+    sample_from_json,
+)
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from spark_channel.service.http_server import Caller, Endpoint, HttpShell
+    from spark_channel.service.http_server import Caller, Endpoint, HttpServer
 
 __all__ = ["PROTOCOL", "ServiceServer", "json_endpoint"]
 
@@ -59,8 +62,8 @@ class ServiceServer:
         idle_seconds: float = 5.0,
         clock: Clock | None = None,
     ) -> None:
-        self.jobs = JobBook(clock=clock, idle_seconds=idle_seconds)
-        self.limits = LimitDesk(clock=clock)
+        self.jobs = JobRegistry(clock=clock, idle_seconds=idle_seconds)
+        self.limits = LimitService(clock=clock)
         self.jobs.subscribe(self.limits)
         self.tokens = Tokens()
         self._token = self.tokens.add(SERVICE_SCOPE, token)
@@ -83,7 +86,7 @@ class ServiceServer:
         }
         self.slots: Callable[[], int | None] = lambda: None
         """How many Spark tasks run at a time, where the owner of this server knows."""
-        self._shell: HttpShell | None = None
+        self._shell: HttpServer | None = None
         self._address: ServiceAddress | None = None
         self._lock = threading.Lock()
         self._keeper: threading.Thread | None = None
@@ -122,25 +125,32 @@ class ServiceServer:
                 return self._address
             tls, root = self._read_tls()
             wanted = ServiceAddress(self._host, self._port, self._token, root)
-            from spark_channel.service.http_server import HttpShell
+            from spark_channel.service.http_server import HttpServer
 
             try:
-                self._shell = HttpShell(wanted, self._endpoints, self.tokens, tls, inline=_INLINE)
+                self._shell = HttpServer(wanted, self._endpoints, self.tokens, tls, inline=_INLINE)
             except (OSError, UnicodeError, OverflowError) as error:
                 raise ServiceUnavailableError(
                     f"the service cannot listen on {wanted} ({error}); "
                     "give it a host of this machine and a free port"
                 ) from None
-            self._address = ServiceAddress(self._advertise_host, self._shell.port, self._token, root)
+            self._address = ServiceAddress(
+                self._advertise_host, self._shell.port, self._token, root
+            )
             self._stopping = False
-            self._keeper = threading.Thread(target=self._keep, name="spark-channel-service", daemon=True)
+            self._keeper = threading.Thread(
+                target=self._keep, name="spark-channel-service", daemon=True
+            )
             self._keeper.start()
             atexit.register(self.stop)
             _log.debug("service listens on %s", self._address)
             return self._address
 
     def stop(self, *, failed: bool = True) -> None:
-        """Close all jobs with their summary and stop listening. Again: harmless. `failed`: see `JobBook.close_all`."""
+        """Close all jobs with their summary and stop listening. Calling it again has no effect.
+
+        `failed`: see `JobRegistry.close_all`.
+        """
         with self._lock:
             shell, keeper = self._shell, self._keeper
             self._shell = self._keeper = self._address = None
@@ -178,7 +188,9 @@ class ServiceServer:
             context.load_cert_chain(self._tls.certificate, self._tls.key)
             root = Path(self._tls.root or self._tls.certificate).read_text(encoding="ascii")
         except (OSError, UnicodeError) as error:
-            raise ServiceUnavailableError(f"the service's TLS files cannot be read: {error}") from None
+            raise ServiceUnavailableError(
+                f"the service's TLS files cannot be read: {error}"
+            ) from None
         return context, root
 
     def _keep(self) -> None:
@@ -198,29 +210,41 @@ class ServiceServer:
             self._wake.notify_all()
 
     def _hello(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
-        wire.fields(body, required=())
-        return {"service": "spark-channel", "protocol": PROTOCOL, "pid": os.getpid(), "scope": caller.scope}
+        protocol.fields(body, required=())
+        return {
+            "service": "spark-channel",
+            "protocol": PROTOCOL,
+            "pid": os.getpid(),
+            "scope": caller.scope,
+        }
 
     def _open_job(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)
-        wire.fields(body, required=("spec",), optional=("job",))
-        job = wire.identifier(body["job"], "job") if body.get("job") is not None else None
+        protocol.fields(body, required=("spec",), optional=("job",))
+        job = protocol.identifier(body["job"], "job") if body.get("job") is not None else None
         job = self.jobs.open(JobSpec.from_json(body["spec"]), job)
         self._nudge()
         return {"job": job}
 
     def _report(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)
-        wire.fields(
-            body, required=("job", "client", "snapshots"), optional=("spec", "leaving", "shared_limit")
+        protocol.fields(
+            body,
+            required=("job", "client", "snapshots"),
+            optional=("spec", "leaving", "shared_limit"),
         )
-        job, client = wire.identifier(body["job"], "job"), wire.identifier(body["client"], "client")
+        job, client = (
+            protocol.identifier(body["job"], "job"),
+            protocol.identifier(body["client"], "client"),
+        )
         given = body["snapshots"]
         if not isinstance(given, list) or len(given) > _MOST_SNAPSHOTS_PER_REPORT:
-            raise wire.RequestError(f"snapshots is a list of at most {_MOST_SNAPSHOTS_PER_REPORT}")
+            raise protocol.RequestError(
+                f"snapshots is a list of at most {_MOST_SNAPSHOTS_PER_REPORT}"
+            )
         leaving = body.get("leaving", False)
         if not isinstance(leaving, bool):
-            raise wire.RequestError("leaving is true or false")
+            raise protocol.RequestError("leaving is true or false")
         spec = JobSpec.from_json(body["spec"]) if body.get("spec") is not None else None
         snapshots = [Snapshot.from_json(each) for each in given]
         after = self.jobs.report(job, client, snapshots, spec=spec, leaving=leaving)
@@ -237,75 +261,80 @@ class ServiceServer:
     def _show_shared(self, job: str, data: Any) -> None:
         """The limit that the job shares with others, as one of its tasks saw it just now."""
         if not isinstance(data, dict):
-            raise wire.RequestError("shared_limit is an object")
-        wire.fields(data, required=("rows_per_second", "bytes_per_second", "note"))
+            raise protocol.RequestError("shared_limit is an object")
+        protocol.fields(data, required=("rows_per_second", "bytes_per_second", "note"))
         rows, nbytes, note = data["rows_per_second"], data["bytes_per_second"], data["note"]
         if any(each is not None and (type(each) is not int or each < 1) for each in (rows, nbytes)):
-            raise wire.RequestError("a speed is a whole number, 1 or more, or null")
+            raise protocol.RequestError("a speed is a whole number, 1 or more, or null")
         if not isinstance(note, str):
-            raise wire.RequestError("note is a text")
+            raise protocol.RequestError("note is a text")
         self._find(job).set_shared_limits(rows, nbytes, note)
 
     def _enter(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)
-        wire.fields(body, required=("job", "phase"), optional=("error", "where", "rows", "limit"))
+        protocol.fields(
+            body, required=("job", "phase"), optional=("error", "where", "rows", "limit")
+        )
         error, where, rows = body.get("error", ""), body.get("where", ""), body.get("rows")
         limit = body.get("limit", "")
         if not (isinstance(error, str) and isinstance(where, str) and isinstance(limit, str)):
-            raise wire.RequestError("error, where and limit are texts")
+            raise protocol.RequestError("error, where and limit are texts")
         if rows is not None and (type(rows) is not int or rows < 0):
-            raise wire.RequestError("rows is a whole number, 0 or more")
-        job = wire.identifier(body["job"], "job")
+            raise protocol.RequestError("rows is a whole number, 0 or more")
+        job = protocol.identifier(body["job"], "job")
         try:
             if limit:
                 self.jobs.find(job).keep_limit(limit)
             self.jobs.enter(job, Phase(body["phase"]), error=error, where=where, rows=rows)
         except KeyError:
-            raise wire.RequestError(f"job {job} is unknown") from None
+            raise protocol.RequestError(f"job {job} is unknown") from None
         return {}
 
     def _status(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)
-        wire.fields(body, required=(), optional=("job",))
+        protocol.fields(body, required=(), optional=("job",))
         found = self.jobs.live() if body.get("job") is None else [self._find(body["job"])]
         return {"jobs": [_plain_status(each.status()) for each in found]}
 
     def _job_report(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)
-        wire.fields(body, required=("job",))
+        protocol.fields(body, required=("job",))
         return {"report": self._find(body["job"]).report().to_json()}
 
     def _health(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)
         required = ("job", "side", "values", "delays", "missing", "error")
-        wire.fields(body, required=required, optional=("row_seconds",))
+        protocol.fields(body, required=required, optional=("row_seconds",))
         if body["side"] not in _SIDES:
-            raise wire.RequestError(f"side is {' or '.join(_SIDES)}")
-        self.limits.observe(wire.identifier(body["job"], "job"), body["side"], sample_from_json(body))
+            raise protocol.RequestError(f"side is {' or '.join(_SIDES)}")
+        self.limits.observe(
+            protocol.identifier(body["job"], "job"), body["side"], sample_from_json(body)
+        )
         return {}
 
     def _limits(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)
-        wire.fields(body, required=())
+        protocol.fields(body, required=())
         return {"limits": list(self.limits.book.names())}
 
     def _slots(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)
-        wire.fields(body, required=())
+        protocol.fields(body, required=())
         return {"slots": self.slots()}
 
     def _find(self, job: Any) -> JobProgress:
-        job = wire.identifier(job, "job")
+        job = protocol.identifier(job, "job")
         try:
             return self.jobs.find(job)
         except KeyError:
-            raise wire.RequestError(f"job {job} is unknown") from None
+            raise protocol.RequestError(f"job {job} is unknown") from None
 
 
-def _shut(shell: "HttpShell") -> None:
+def _shut(shell: "HttpServer") -> None:
     if not shell.shutdown(_SHUTDOWN_SECONDS):
         _log.warning(
-            "a call did not end within %g s of the service's end; it is left behind", _SHUTDOWN_SECONDS
+            "a call did not end within %g s of the service's end; it is left behind",
+            _SHUTDOWN_SECONDS,
         )
 
 
@@ -313,7 +342,7 @@ def json_endpoint(answer: "Callable[[dict[str, Any], Caller], Mapping[str, Any]]
     """An endpoint whose bodies are JSON objects, read strictly."""
 
     def endpoint(body: bytes, caller: "Caller") -> bytes:
-        return wire.encode(answer(wire.decode(body), caller))
+        return protocol.encode(answer(protocol.decode(body), caller))
 
     return endpoint
 

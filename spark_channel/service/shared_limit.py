@@ -1,30 +1,214 @@
-"""`SharedLimit`: one limit that several jobs, applications and hosts share."""
+"""SharedLimit across applications; probes that steer it."""
 
 import hashlib
 import hmac
 import logging
 import os
 import re
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
-from spark_channel.errors import OptionError, ServiceUnavailableError
-from spark_channel.limits import LimitStatus, Pause, Request, Resume, Set, Status
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.errors import OptionError, ServiceUnavailableError, SourceError
+from spark_channel.limits import (
+    AimdController,
+    LimitStatus,
+    Pause,
+    Request,
+    Resume,
+    SetRates,
+    StatusRequest,
+)
+from spark_channel.limits.protection import WORK
 from spark_channel.options import parse_amount
-from spark_channel.service.address import ServiceAddress
 from spark_channel.service.client import SharedLimitAddress
-from spark_channel.service.limit_control import LimitControl, ask_limit
-from spark_channel.service.limit_desk import limit_scope
-from spark_channel.service.probe import Probe
-from spark_channel.service.processes import pid_namespace, started
-from spark_channel.service.rendezvous import Advert, Rendezvous
+from spark_channel.service.discovery import ServiceDirectory, ServiceRecord, pid_namespace, started
+from spark_channel.service.launch import LimitControl, ask_limit
+from spark_channel.service.limits import limit_scope
+from spark_channel.service.protocol import ServiceAddress, TlsFiles
 from spark_channel.service.server import ServiceServer
-from spark_channel.service.tls_files import TlsFiles
 
-__all__ = ["SharedLimit", "find_shared_limit", "limit_advert", "shared_speed", "spending_token"]
+if TYPE_CHECKING:
+    from spark_channel.connectors import Health
+
+__all__ = [
+    "Probe",
+    "SharedLimit",
+    "find_shared_limit",
+    "limit_advert",
+    "shared_speed",
+    "signal_value",
+    "spending_token",
+    "sql_value",
+]
+
+
+# `Probe`: measures the protected system at an interval, and lowers or raises a limit accordingly.
+
 
 _log = logging.getLogger(__name__)
+
+_STOP_SECONDS = 5.0
+
+
+class Probe:
+    """Calls `measure` each `seconds`; above `threshold` the limit is lowered, else it recovers (AIMD).
+
+    `measure` is any callable that returns a number (replication lag in seconds, active sessions); `sql_value`
+    makes one of a query. One that raises makes the probe unreachable, a separate state that
+    `limits show` names: `pressure.policy` says what follows, by default `hold` (the speed stays).
+    """
+
+    def __init__(
+        self,
+        measure: Callable[[], float],
+        threshold: float,
+        *,
+        seconds: float = 5.0,
+        what: str = "probe",
+        pressure: AimdController | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._measure = measure
+        self._threshold = threshold
+        self._seconds = seconds
+        self._what = what
+        self._pressure = pressure or AimdController()
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._wake = threading.Condition()
+        self._stopped = True
+        self._thread: threading.Thread | None = None
+
+    def start(self, press: Callable[[float, str], None]) -> None:
+        """Call `press(factor, text)` after each measurement, from a thread of the probe's own."""
+        with self._wake:
+            self._stopped = False
+        self._thread = threading.Thread(
+            target=self._run, args=(press,), name="spark-channel-probe", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; one that hangs in `measure` is left behind after 5 s."""
+        with self._wake:
+            self._stopped = True
+            self._wake.notify_all()
+        if self._thread is not None:
+            self._thread.join(_STOP_SECONDS)
+
+    def _run(self, press: Callable[[float, str], None]) -> None:
+        try:
+            self._watch(press)
+        finally:
+            if isinstance(self._measure, _Signal):
+                self._measure.close()
+
+    def _watch(self, press: Callable[[float, str], None]) -> None:
+        while True:
+            try:
+                factor = self._pressure.observe(float(self._measure()), self._threshold, self._what)
+            except Exception as error:  # whatever a user's probe raises means unreachable
+                # the type alone: a driver's message may hold the url with its password
+                factor = self._pressure.unreachable(
+                    f"{self._what} failed with {type(error).__name__}"
+                )
+                _log.debug("the probe %s failed", self._what, exc_info=True)
+            press(factor, self._pressure.text)
+            with self._wake:
+                if not self._stopped:
+                    self._clock.wait(self._wake, self._seconds)
+                if self._stopped:
+                    return
+
+
+class _Signal:
+    """One signal of a database, through a session that stays open: how far a replica is behind is seen over time."""
+
+    def __init__(self, health: "Health", name: str) -> None:
+        self._health = health
+        self._name = name
+
+    def __call__(self) -> float:
+        sample, name = self._health.sample(), self._name
+        if name in sample.values:
+            return sample.values[name][0]
+        if delays := sample.delays.get(name):
+            return sum(delays) / len(delays)
+        told = sorted([*sample.values, *sample.delays])
+        missing = f"; not: {', '.join(sample.missing)}" if sample.missing else ""
+        raise SourceError(
+            f"there is no signal {name!r}; the database reports {', '.join(told)}{missing}"
+        )
+
+    def close(self) -> None:
+        self._health.close()
+
+
+def signal_value(options: Mapping[str, Any], name: str) -> _Signal:
+    """A probe's measure: signal `name` of the database that `options` name (`url`, `user`, `password`).
+
+    The signals are those of option `pressure`, such as `replication_lag`; no query is needed. `wakeup` and `latency`
+    are means of some measurements. Its session stays open until `close`, which a `Probe` calls when it stops.
+
+    Raises:
+        OptionError: no connector reads that, or it reports no health signals; `work`, which only a job knows.
+    """
+    from spark_channel.connectors import find_connector
+
+    if name == WORK:
+        raise OptionError(
+            f"{WORK!r} is what a job's own statements do: it is a bound of a job's option 'pressure', "
+            "and nothing that a probe can ask a database",
+            option="pressure",
+            got=name,
+        )
+    given = {"dbtable": "nothing", **{key.lower(): value for key, value in options.items()}}
+    reader, _ = find_connector(given, "reader").reader_with(given)
+    health = reader.health()
+    if health is None:
+        raise OptionError(
+            f"{given.get('url')!r} reports no health signals: give a query", option="pressure"
+        )
+    return _Signal(health, name)
+
+
+def sql_value(options: Mapping[str, Any]) -> Callable[[], float]:
+    """A probe's measure: the first value of the first row that a connector's `query` returns.
+
+    `options` are those of `spark.read.format("channel")`, such as `url`, `query`, `user` and `password`. They are
+    resolved for each measurement: one is tried once, in its own session, whatever the ones before it met,
+    with the password that `${file:PATH}` holds by then.
+
+    Raises:
+        OptionError: no connector reads that.
+    """
+    from spark_channel.connectors import find_connector
+
+    given = {name.lower(): value for name, value in options.items()}
+    connector = find_connector(given, "reader")
+    if "retrytimeout" in connector.options_class("reader").names() and "retryseconds" not in given:
+        given.setdefault("retrytimeout", 0)  # the next measurement is the next try
+    connector.reader_with(given)
+
+    def measure() -> float:
+        reader, _ = connector.reader_with(given)
+        for split in reader.split(1):
+            for batch in reader.read(split):
+                if batch.num_rows:
+                    value = batch.column(0)[0].as_py()
+                    if value is None:
+                        raise SourceError("the probe's query returned NULL")
+                    return float(value)
+        raise SourceError("the probe's query returned no row")
+
+    return measure
+
+
+# `SharedLimit`: one limit that several jobs, applications and hosts share.
+
 
 MOST_JOBS = 64
 """Jobs that share a limit at a time, unless its owner says otherwise."""
@@ -77,12 +261,12 @@ class SharedLimit:
             )
         self._max_jobs = max_jobs
         self._server: ServiceServer | None = None
-        self._advert: Advert | None = None
+        self._advert: ServiceRecord | None = None
         self._held: int | None = None
 
     def start(self) -> Self:
         """Serve; see the class for what it raises."""
-        rendezvous = Rendezvous()
+        rendezvous = ServiceDirectory()
         held = rendezvous.hold(_lock_file(self.name))
         if held is None:
             raise self._served_already(rendezvous.read(limit_advert(self.name)))
@@ -94,25 +278,33 @@ class SharedLimit:
         self._held = held
         return self
 
-    def _served_already(self, standing: Advert | None) -> OptionError:
+    def _served_already(self, standing: ServiceRecord | None) -> OptionError:
         at = "" if standing is None else f", at {standing.address}"
         return OptionError(
-            f"a limit {self.name!r} is served on this host already{at}", option="name", got=self.name
+            f"a limit {self.name!r} is served on this host already{at}",
+            option="name",
+            got=self.name,
         )
 
-    def _serve(self, rendezvous: Rendezvous) -> None:
+    def _serve(self, rendezvous: ServiceDirectory) -> None:
         file = limit_advert(self.name)
         predecessor = rendezvous.read(file)
         # One of another pid namespace is gone: it would hold the lock. Its container was started again.
-        if predecessor is not None and predecessor.namespace == pid_namespace() and predecessor.live:
+        if (
+            predecessor is not None
+            and predecessor.namespace == pid_namespace()
+            and predecessor.live
+        ):
             raise self._served_already(predecessor)
         port = self._port or (predecessor.address.port if predecessor else 0)
         token = predecessor.address.token if predecessor else None
         seconds = predecessor.grant_seconds if predecessor else 0.0
         server = self._listen(port, token, seconds)
         pid = os.getpid()
-        advert = Advert.of_this_process(server.address, pid, started(pid) or "")
-        standing = rendezvous.publish(file, advert, replace=predecessor.nonce if predecessor else None)
+        advert = ServiceRecord.of_this_process(server.address, pid, started(pid) or "")
+        standing = rendezvous.publish(
+            file, advert, replace=predecessor.nonce if predecessor else None
+        )
         if standing.nonce != advert.nonce:
             server.stop()
             raise self._served_already(standing)
@@ -120,9 +312,13 @@ class SharedLimit:
 
         def remember(longest: float) -> None:
             try:
-                rendezvous.publish(file, replace(advert, grant_seconds=longest), replace=advert.nonce)
+                rendezvous.publish(
+                    file, replace(advert, grant_seconds=longest), replace=advert.nonce
+                )
             except (OSError, ServiceUnavailableError) as error:
-                _log.warning("a restart of limit %r may exceed it for %g s: %s", self.name, longest, error)
+                _log.warning(
+                    "a restart of limit %r may exceed it for %g s: %s", self.name, longest, error
+                )
 
         # Grants of the predecessor, too, may outlive a restart right now.
         server.limits.remember_grants(max(seconds, advert.grant_seconds), remember)
@@ -140,7 +336,7 @@ class SharedLimit:
             return
         if self._probe is not None:
             self._probe.stop()
-        rendezvous = Rendezvous()
+        rendezvous = ServiceDirectory()
         rendezvous.withdraw(limit_advert(self.name), advert.nonce)
         server.stop()
         held, self._held = self._held, None
@@ -171,7 +367,7 @@ class SharedLimit:
     ) -> LimitStatus:
         """New speeds, in force within a second; a dimension that is left out is unlimited."""
         rows, nbytes = _rates(rows_per_second, bytes_per_second)
-        return self._handle(Set(self.name, rows, nbytes))
+        return self._handle(SetRates(self.name, rows, nbytes))
 
     def pause(self) -> LimitStatus:
         """Let nothing pass until `resume`."""
@@ -183,7 +379,7 @@ class SharedLimit:
 
     def status(self) -> LimitStatus:
         """Speeds, clients, and why they wait."""
-        return self._handle(Status(self.name))
+        return self._handle(StatusRequest(self.name))
 
     def _handle(self, request: Request) -> LimitStatus:
         reply = self._serving().limits.handle(request)
@@ -242,7 +438,7 @@ def find_shared_limit(text: str, token: str | None = None) -> SharedLimitAddress
         service = ServiceAddress(remote["host"], int(remote["port"]), token, root)
         return SharedLimitAddress(service, _checked(remote["name"]))
     name = _checked(text.strip())
-    advert = Rendezvous().read(limit_advert(name))
+    advert = ServiceDirectory().read(limit_advert(name))
     if advert is None or not advert.live:
         served = LimitControl().shared_names()
         listed = f"served here: {', '.join(served)}" if served else "none is served here"
@@ -280,7 +476,7 @@ def shared_speed(limit: SharedLimitAddress) -> tuple[int | None, int | None]:
         ServiceDeniedError: the token is wrong, or the limit does not exist.
     """
     try:
-        status = ask_limit(limit.service, Status(limit.name))
+        status = ask_limit(limit.service, StatusRequest(limit.name))
     except ServiceUnavailableError:
         return None, None
     rows, nbytes, _ = status.shown
@@ -316,12 +512,15 @@ def _checked(name: str) -> str:
 def _rates(rows: int | str | None, nbytes: int | str | None) -> tuple[int | None, int | None]:
     if rows is None and nbytes is None:
         raise OptionError(
-            "a limit has a speed: give rows_per_second, bytes_per_second, or both", option="rowsPerSecond"
+            "a limit has a speed: give rows_per_second, bytes_per_second, or both",
+            option="rowsPerSecond",
         )
     found = []
     for option, value in (("rowsPerSecond", rows), ("bytesPerSecond", nbytes)):
         try:
-            found.append(None if value is None else parse_amount(value, bytes_=option == "bytesPerSecond"))
+            found.append(
+                None if value is None else parse_amount(value, bytes_=option == "bytesPerSecond")
+            )
         except ValueError as error:
             raise OptionError(
                 f"option {option!r} got {value!r}; it takes {error}",

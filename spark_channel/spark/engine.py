@@ -1,9 +1,9 @@
-"""Spark as the engine of a transfer: how its task groups become Spark tasks."""
+"""SparkEngine: task groups as Spark tasks."""
 
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -14,14 +14,41 @@ from pyspark.sql import SparkSession
 from spark_channel.errors import ChannelError
 from spark_channel.planning import TaskGroup
 from spark_channel.service import ServiceAddress
-from spark_channel.spark.description import described
-from spark_channel.spark.failures import own_error
-from spark_channel.spark.hangup import HangupWatch
-from spark_channel.spark.prompt import Prompt
 from spark_channel.spark.session import context_of, is_local, service_of, session_slots
-from spark_channel.transfers.engine import Attempt, Runner
+from spark_channel.spark.worker import HangupWatch, own_error
+from spark_channel.transfers.task import Runner, TaskGroupAttempt
 
-__all__ = ["SparkEngine"]
+__all__ = [
+    "SparkEngine",
+    "described",
+]
+
+
+# What Spark's UI calls the jobs of a transfer.
+
+
+_DESCRIPTION = "spark.job.description"
+
+
+@contextmanager
+def described(spark: SparkSession, source: str, target: str) -> Iterator[None]:
+    """Jobs of this thread are named `channel: source -> target`, unless the user named them.
+
+    Spark Connect has no such setting on this side.
+    """
+    context = context_of(spark)
+    if context is None or context.getLocalProperty(_DESCRIPTION) is not None:
+        yield
+        return
+    context.setLocalProperty(_DESCRIPTION, f"channel: {source or 'Spark'} -> {target or 'Spark'}")
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_DESCRIPTION, None)
+
+
+# Spark as the engine of a transfer: how its task groups become Spark tasks.
+
 
 _T = TypeVar("_T")
 
@@ -61,7 +88,7 @@ class SparkEngine:
         return own_error(error)
 
 
-class _SparkTask(Prompt):
+class _SparkTask:
     """Runs a task group in a Spark task; pickled by reference to this class."""
 
     def __init__(self, runner: Runner[Any]) -> None:
@@ -71,11 +98,13 @@ class _SparkTask(Prompt):
         watch = HangupWatch()
         task = TaskContext.get()
         assert task is not None
-        attempt = Attempt(task.taskAttemptId(), again=task.attemptNumber() > 0, cancelling=watch.calling)
+        attempt = TaskGroupAttempt(
+            task.taskAttemptId(), again=task.attemptNumber() > 0, cancelling=watch.calling
+        )
         return self._runner.run(group, attempt)
 
 
-class _ByNumber(Prompt):
+class _ByNumber:
     """The same for `mapInArrow`: rows are numbers of groups, and outcomes are bytes."""
 
     def __init__(self, runner: Callable[[TaskGroup], Any], groups: Sequence[TaskGroup]) -> None:
@@ -86,7 +115,9 @@ class _ByNumber(Prompt):
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 outcome = pickle.dumps(self._runner(self._groups[number]))
-                yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.binary())], names=["outcome"])
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([outcome], pa.binary())], names=["outcome"]
+                )
 
 
 def run_groups(

@@ -12,27 +12,27 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
 from pyspark.sql import functions as f
 
+from spark_channel.arrow_schema import conform
 from spark_channel.clock import utc_now
-from spark_channel.connectors.registry import take_schema
+from spark_channel.connectors.base.registry import take_schema
 from spark_channel.errors import DirtyRowsError, LimitError, OptionError, TargetError
 from spark_channel.masking import mask_text, mask_url, without_login
 from spark_channel.options import CommonOptions, WriteOptions
 from spark_channel.pipeline import DirtyBudget, DirtyLog, dirty_limit_of
-from spark_channel.pipeline.conform import conform
 from spark_channel.planning import Endpoint
 from spark_channel.progress import JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceControl, new_job_id
-from spark_channel.spark.description import described
 from spark_channel.spark.driver import JobReporter
-from spark_channel.spark.failures import own_error
+from spark_channel.spark.engine import described
 from spark_channel.spark.schema import as_arrow, as_spark
 from spark_channel.spark.session import register, service_of
 from spark_channel.spark.throttle import throttle
-from spark_channel.transfers.job_limits import is_limited, limit_scope_of
-from spark_channel.transfers.link import TaskLink
+from spark_channel.spark.worker import own_error
+from spark_channel.transfers.limits import is_limited, limit_scope_of
 from spark_channel.transfers.options import JobOptions
-from spark_channel.transfers.reachable import first_reachable
-from spark_channel.transfers.reason import reason_of
+from spark_channel.transfers.plan import first_reachable
+from spark_channel.transfers.run import reason_of
+from spark_channel.transfers.task import TaskServiceClient
 from spark_channel.transform import Pipeline, prepare
 
 __all__ = ["copy_frames"]
@@ -57,8 +57,10 @@ def copy_frames(spark: SparkSession, job: JobOptions) -> TransferReport:
         raise OptionError(
             f"{len(writers)} targets: with a Spark format at either end a transfer has one target for all "
             f"{len(readers)} parts of its reader",
-            option="writer", got=str(len(writers)), takes="1",
-        )  # fmt: skip
+            option="writer",
+            got=str(len(writers)),
+            takes="1",
+        )
     (writer,) = writers
     options, _ = WriteOptions.parse(job.job)
     run = _Run(spark, job, writer, options)
@@ -66,7 +68,9 @@ def copy_frames(spark: SparkSession, job: JobOptions) -> TransferReport:
 
 
 class _Run:
-    def __init__(self, spark: SparkSession, job: JobOptions, writer: Endpoint, options: WriteOptions) -> None:
+    def __init__(
+        self, spark: SparkSession, job: JobOptions, writer: Endpoint, options: WriteOptions
+    ) -> None:
         self._spark = spark
         self._job = job
         self._writer = writer
@@ -165,7 +169,9 @@ class _Run:
     def _read(self, end: Endpoint) -> DataFrame:
         options = _texts(end.options)
         if not end.spark_format:
-            own = _texts({**options, **({"reader": end.name} if end.name else {}), **self._reader_options()})
+            own = _texts(
+                {**options, **({"reader": end.name} if end.name else {}), **self._reader_options()}
+            )
             given: dict[str, Any] = {**own}
             schema = take_schema(given)
             reader = self._spark.read.format("channel")
@@ -187,10 +193,14 @@ class _Run:
 
     # ---- on the way
 
-    def _transformed(self, frame: DataFrame, service: ServiceAddress | None, spec: JobSpec) -> DataFrame:
+    def _transformed(
+        self, frame: DataFrame, service: ServiceAddress | None, spec: JobSpec
+    ) -> DataFrame:
         pipeline = prepare(self._job.spec.transformers, as_arrow(frame.schema))
         plain = as_spark(pipeline.output_schema)
-        return frame.mapInArrow(_Steps(pipeline, self._options, service, self._id, spec), plain)
+        return frame.mapInArrow(
+            _TransformRunner(pipeline, self._options, service, self._id, spec), plain
+        )
 
     # ---- writing
 
@@ -239,7 +249,9 @@ class _Run:
         if self._spark.catalog.tableExists(table):
             columns = self._spark.table(table).columns
             try:
-                frame.select(*columns).write.options(**options).insertInto(table, overwrite=overwrite)
+                frame.select(*columns).write.options(**options).insertInto(
+                    table, overwrite=overwrite
+                )
             except Exception as error:
                 if _STRICT not in str(error):
                     raise
@@ -252,7 +264,7 @@ class _Run:
         (writer.partitionBy(*keys) if keys else writer).saveAsTable(table)
 
 
-class _Steps:
+class _TransformRunner:
     """The transformers in a Spark task; what they refuse counts against the job's dirty limit."""
 
     def __init__(
@@ -274,7 +286,9 @@ class _Steps:
         assert task is not None
         bare, _ = CommonOptions.parse({})
         with contextlib.ExitStack() as stack:
-            link = stack.enter_context(TaskLink(self._service, self._job, self._spec, bare, "steps"))
+            link = stack.enter_context(
+                TaskServiceClient(self._service, self._job, self._spec, bare, "steps")
+            )
             counters = link.counters(task.partitionId(), task.taskAttemptId())
             budget = DirtyBudget(dirty_limit_of(self._options), link.stop_reason)
             log = DirtyLog(budget, task.partitionId(), task.taskAttemptId(), counters=counters)

@@ -1,4 +1,4 @@
-"""The batch read: planned on the driver's host, run by reader threads in each Spark task."""
+"""Batch read."""
 
 import contextlib
 import logging
@@ -11,25 +11,32 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_channel.connectors import FetchSize, find_connector
+from spark_channel.connectors.base.registry import experiment_remark
 from spark_channel.errors import ChannelError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split, TaskGroup, assign_fairly
 from spark_channel.progress import JobSpec
 from spark_channel.service import run_id
-from spark_channel.spark.facts import SessionFacts
-from spark_channel.spark.failures import without_traceback
-from spark_channel.spark.hangup import HangupWatch
-from spark_channel.spark.portable import portable
-from spark_channel.spark.prompt import Prompt
+from spark_channel.spark.driver import SessionFacts
 from spark_channel.spark.schema import as_arrow
-from spark_channel.spark.sent import sent_as_they_come
-from spark_channel.transfers.worker import keep_loaded
+from spark_channel.spark.worker import HangupWatch, portable, sent_as_they_come, without_traceback
+from spark_channel.transfers.limits import is_limited
+from spark_channel.transfers.task import keep_loaded
 
 if TYPE_CHECKING:
+    from spark_channel.connectors.base.stored import Stored
     from spark_channel.limits import StaticShare
     from spark_channel.service import ServiceAddress, SharedLimitAddress
 
-__all__ = ["ChannelPartition", "ChannelReader"]
+__all__ = [
+    "ChannelPartition",
+    "ChannelReader",
+    "one_split",
+]
+
+
+# The batch read: planned on the driver's host, run by reader threads in each Spark task.
+
 
 _log = logging.getLogger(__name__)
 
@@ -46,9 +53,11 @@ class ChannelPartition(InputPartition):
         shared_limit: "SharedLimitAddress | None",
         fetch: FetchSize,
         static: "StaticShare | None" = None,
+        stored: "Stored | None" = None,
     ) -> None:
         super().__init__(group.id)
         self.static = static
+        self.stored = stored
         self.fetch = fetch
         self.shared_limit = shared_limit
         self.group = group
@@ -58,7 +67,7 @@ class ChannelPartition(InputPartition):
 
 
 @portable
-class ChannelReader(Prompt, DataSourceReader):
+class ChannelReader(DataSourceReader):
     """Made in a planner process, where `partitions` runs; pickled; `read` runs in executors.
 
     `load` is unique per `load()`. A self-join may plan both its sides, each with its own reader: what
@@ -74,12 +83,14 @@ class ChannelReader(Prompt, DataSourceReader):
         *,
         own_schema: bool = False,
     ) -> None:
-        from spark_channel.connectors.describe import describe
+        from spark_channel.connectors.base.registry import describe
 
         connector = find_connector(options, "reader")
         reader, warnings = connector.reader_with(options)
         for warning in warnings:
             _log.warning(warning)
+        if remark := experiment_remark([connector]):
+            _log.warning(remark)
         self._schema = as_arrow(schema)
         reader.schema_is_own = own_schema
         self._reader = reader.with_schema(self._schema)
@@ -92,7 +103,7 @@ class ChannelReader(Prompt, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         # a task unpickles this class and plans nothing: its process imports none of these
         from spark_channel.planning import merge_tasks, plan_channels, split_advice
-        from spark_channel.planning.by_mark import assign_by_mark
+        from spark_channel.planning.tasks import assign_by_mark
         from spark_channel.spark.driver import (
             command_of,
             default_parallelism,
@@ -100,9 +111,8 @@ class ChannelReader(Prompt, DataSourceReader):
             reach_service,
             slots_now,
         )
-        from spark_channel.spark.one_split import one_split
-        from spark_channel.transfers.job_limits import JobLimits
-        from spark_channel.transfers.static_limit import static_of_spec, static_shares
+        from spark_channel.spark.own_reads import note_planned
+        from spark_channel.transfers.limits import JobLimits, static_of_spec, static_shares
 
         parallelism = self._facts.parallelism or default_parallelism(command_of())
         channels = plan_channels(self._options.channels, parallelism)
@@ -110,20 +120,26 @@ class ChannelReader(Prompt, DataSourceReader):
         fetch = self._reader.fetch_size = limits.fetch_size(channels)
         splits: Sequence[Split] = self._reader.split(split_advice(channels))
         per_task = self._options.rows_per_second_per_task or self._options.bytes_per_second_per_task
-        if self._options.channels is None and not per_task:  # fewer tasks would have less of a limit per task
+        if (
+            self._options.channels is None and not per_task
+        ):  # fewer tasks would have less of a limit per task
             splits = self._reader.joined(splits)
         for remark in self._reader.remarks(splits):
             _log.warning(remark)
         if why := one_split(self._options, splits, channels, self._source):
             _log.warning(why)
-        tasks = merge_tasks(splits, reader_marks=[self._reader.resource_mark(split) for split in splits])
+        tasks = merge_tasks(
+            splits, reader_marks=[self._reader.resource_mark(split) for split in splits]
+        )
         per_mark = self._options.limit_per_mark
         if per_mark:
             groups = assign_by_mark(tasks, channels, self._options.channels_per_task)
         else:
             groups = assign_fairly(tasks, channels, self._options.channels_per_task)
         falls_back = limits.static(1) is not None
-        service = reach_service(self._options, host=self._facts.driver_host, can_do_without=falls_back)
+        service = reach_service(
+            self._options, host=self._facts.driver_host, can_do_without=falls_back
+        )
         slots = slots_now(service, self._facts.slots) if falls_back else None
         shares = static_shares(limits, groups, slots, per_mark=per_mark)
         spec = JobSpec(
@@ -136,11 +152,15 @@ class ChannelReader(Prompt, DataSourceReader):
             rows_expected=_total([split.rows for split in splits]),
             bytes_expected=_total([split.nbytes for split in splits]),
             **limits.of_spec(per_mark=per_mark),
-            **static_of_spec(shares[0] if shares else None, len(groups), slots, one_host=on_one_host),
+            **static_of_spec(
+                shares[0] if shares else None, len(groups), slots, one_host=on_one_host
+            ),
         )
+        stored = self._reader.stored()
+        note_planned(stored)
         keep_loaded()  # plans are made in such workers too
         return [
-            ChannelPartition(group, self._load, spec, service, limits.address, fetch, share)
+            ChannelPartition(group, self._load, spec, service, limits.address, fetch, share, stored)
             for group, share in zip(groups, shares, strict=True)
         ]
 
@@ -148,17 +168,25 @@ class ChannelReader(Prompt, DataSourceReader):
         if not isinstance(partition, ChannelPartition):
             return  # Spark makes one empty partition of none
         from spark_channel.pipeline import GroupRead
-        from spark_channel.transfers.link import TaskLink
+        from spark_channel.transfers.task import TaskServiceClient
 
         watch = HangupWatch()
-        self._reader.fetch_size = partition.fetch  # Spark pickles the reader before it asks for partitions
+        self._reader.fetch_size = (
+            partition.fetch
+        )  # Spark pickles the reader before it asks for partitions
         task = TaskContext.get()
         assert task is not None
-        job = run_id(partition.plan, task.getLocalProperty("spark.sql.execution.id"), task.stageId())
+        if partition.stored is not None:
+            from spark_channel.spark.own_reads import note_read
+
+            note_read(task, partition.stored)
+        job = run_id(
+            partition.plan, task.getLocalProperty("spark.sql.execution.id"), task.stageId()
+        )
         with contextlib.ExitStack() as stack:
             stack.enter_context(without_traceback())
             link = stack.enter_context(
-                TaskLink(
+                TaskServiceClient(
                     partition.service,
                     job,
                     partition.spec,
@@ -197,3 +225,25 @@ class ChannelReader(Prompt, DataSourceReader):
 def _total(estimates: list[int | None]) -> int | None:
     known = [estimate for estimate in estimates if estimate is not None]
     return sum(known) if len(known) == len(estimates) else None
+
+
+# The warning for a read that one channel does, because its source cannot be split.
+
+
+_FEW_ROWS = 10_000
+
+
+def one_split(options: ReadOptions, splits: Sequence[Split], channels: int, source: str) -> str:
+    """Why a read that asks for a speed or for channels has one, and what to index; empty where that does not matter."""
+    asked = is_limited(options) or options.channels is not None
+    if not asked or len(splits) != 1 or channels < 2 or not hasattr(options, "partition_column"):
+        return ""
+    rows = splits[0].rows
+    if options.partition_column is not None or (rows is not None and rows < _FEW_ROWS):
+        return ""
+    return (
+        f"{source} is read by one channel instead of {channels}, since nothing cuts it: a view, a query, and a table "
+        "without a unique key have no ranges. Its speed is that of one connection, whatever the limit "
+        "allows. Name a column of many values with option 'partitionColumn', and index it: without an index each "
+        "channel scans the whole table"
+    )

@@ -12,8 +12,8 @@ import pyspark.sql.types
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from spark_channel.arrow_schema import TEXT_LENGTH, length_in, text_lengths
 from spark_channel.errors import SchemaError
-from spark_channel.text_length import TEXT_LENGTH, length_in, text_lengths
 
 __all__ = ["TIME_SUPPORTED", "as_arrow", "as_spark", "has_times", "spark_text_lengths"]
 
@@ -144,10 +144,17 @@ def _plain(kind: pa.DataType, path: str) -> pa.DataType:
         return pa.time64("ns")
     if pt.is_null(kind):
         return kind
-    if pt.is_decimal(kind) and kind.precision <= _DECIMAL_DIGITS and 0 <= kind.scale <= kind.precision:
+    if (
+        pt.is_decimal(kind)
+        and kind.precision <= _DECIMAL_DIGITS
+        and 0 <= kind.scale <= kind.precision
+    ):
         return pa.decimal128(kind.precision, kind.scale)
     if pt.is_map(kind):
-        key, item = _plain(kind.key_type, f"{path}.key"), _plain_field(kind.item_field, f"{path}.value")
+        key, item = (
+            _plain(kind.key_type, f"{path}.key"),
+            _plain_field(kind.item_field, f"{path}.value"),
+        )
         return pa.map_(key, item)
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
         return pa.list_(_plain_field(kind.value_field, f"{path}.element"))

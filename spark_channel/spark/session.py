@@ -1,13 +1,21 @@
-"""`register`: sets up a Spark session, and keeps the reports of its jobs."""
+"""register: service, display, shipping, SIGTERM."""
 
 import atexit
 import contextlib
 import logging
+import queue
 import re
+import shutil
+import signal
 import sys
+import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -15,31 +23,256 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_channel.errors import ChannelError, UnsupportedError
-from spark_channel.spark.batch_lags import BatchLags
-from spark_channel.spark.replaced import without_warning
-from spark_channel.spark.ship import ship_wheel
-from spark_channel.spark.slots import slots_of
+from spark_channel.signals import TERMINATED, wake_on_signals
 from spark_channel.spark.source import ChannelDataSource
-from spark_channel.spark.stage_bar import stage_bar
-from spark_channel.spark.terminated import end_on_sigterm
 from spark_channel.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
-    from spark_channel.progress import JobProgress, TransferReport
-    from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer, ServiceSettings
+    from spark_channel.progress import JobProgress, JobSpec, TransferReport
+    from spark_channel.service import (
+        ProgressDisplay,
+        ServiceAddress,
+        ServiceServer,
+        ServiceSettings,
+    )
 
 __all__ = [
+    "BatchLags",
     "context_of",
     "directory_of",
+    "end_on_sigterm",
     "is_local",
     "kept_report",
     "last_report",
     "register",
     "service_of",
     "session_slots",
+    "ship_wheel",
+    "slots_of",
+    "wheel_of",
+    "without_warning",
 ]
 
+
+# The lag of micro-batches, which their reads tell, for the reports of their writes.
+
+
+_KEPT = 100
+
+
+class BatchLags:
+    """Knows a batch by its query and its number. A query that reads several sources has no lag in the reports of its
+    writes: it would be that of one of them.
+    """
+
+    def __init__(self) -> None:
+        self._reads: OrderedDict[tuple[str, int], dict[str, JobSpec]] = OrderedDict()
+
+    def opened(self, job: str, spec: "JobSpec") -> None:
+        """A job that begins."""
+        if spec.kind == "read" and spec.query and spec.batch is not None:
+            self._reads.setdefault((spec.query, spec.batch), {})[job] = spec
+            while len(self._reads) > _KEPT:
+                self._reads.popitem(last=False)
+
+    def told(self, spec: "JobSpec", report: "TransferReport") -> "TransferReport":
+        """`report` of a job with `spec`; with the lag of its batch, if it is its write."""
+        if spec.kind != "write" or spec.batch is None:
+            return report
+        reads = self._reads.get((spec.query, spec.batch), {})
+        if len(reads) != 1:
+            return report
+        (read,) = reads.values()
+        return replace(report, behind=read.behind, lag=read.lag)
+
+
+# One warning of Spark's is about this package alone: that `register` replaces the statically
+# registered class.
+#
+# Spark finds `format("channel")` by itself; what `register` puts there is the same, and knows the
+# session.
+
+
 _log = logging.getLogger(__name__)
+_LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+
+
+@contextmanager
+def without_warning(context: Any) -> Iterator[None]:
+    """Spark logs errors alone of data sources that are registered; of `context`, None: no session here has a JVM."""
+    before = None
+    try:
+        if context is not None:
+            log4j = context._jvm.org.apache.logging.log4j  # noqa: SLF001 - no public road
+            before = log4j.LogManager.getLogger(_LOGGER).getLevel()
+            log4j.core.config.Configurator.setLevel(_LOGGER, log4j.Level.ERROR)
+    except Exception as error:  # another logger, or a gateway that refuses access
+        _log.debug("Spark may warn that 'channel' was replaced: %s", error)
+    try:
+        yield
+    finally:
+        if before is not None:
+            context._jvm.org.apache.logging.log4j.core.config.Configurator.setLevel(  # noqa: SLF001
+                _LOGGER, before
+            )
+
+
+# Makes a wheel that was given to `--py-files` importable in Spark's workers.
+#
+# Spark puts zips, eggs and jars on the workers' path, and copies a wheel there without doing so. A
+# wheel
+# is a zip: a copy of it under that ending is what Spark understands.
+
+
+def wheel_of(module_file: str) -> Path | None:
+    """The wheel that a module was imported from, if it was."""
+    for parent in Path(module_file).parents:
+        if parent.suffix == ".whl" and parent.is_file():
+            return parent
+    return None
+
+
+def ship_wheel(context: Any) -> None:
+    """Hand this package to the workers of a SparkContext, if it came from a wheel; once per context."""
+    wheel = wheel_of(__file__)
+    if wheel is None:
+        return
+    name = f"{wheel.stem}.zip"
+    if any(path.endswith(f"/{name}") for path in context.listFiles):
+        return
+    folder = Path(tempfile.mkdtemp(prefix="spark-channel-"))
+    atexit.register(
+        shutil.rmtree, folder, ignore_errors=True
+    )  # executors fetch it whenever they start
+    shutil.copyfile(wheel, folder / name)
+    context.addPyFile(str(folder / name))
+
+
+# How many Spark tasks run at a time, as the session's settings bound it.
+
+
+_LOCAL = re.compile(r"local(?:\[.*\])?")
+_Get = Callable[[str], str | None]
+
+
+def slots_of(get: _Get, cores: int) -> int | None:
+    """The most tasks that run at once; None when nothing bounds them (dynamic allocation without a maximum).
+
+    `get` reads a setting of Spark's, `cores` are those that its executors have now. Executors that Spark starts
+    in the place of lost ones are the same number.
+    """
+    cpus = _number(get("spark.task.cpus")) or 1
+    if _LOCAL.fullmatch(get("spark.master") or ""):
+        return max(1, cores // cpus)
+    if (most := _number(get("spark.cores.max"))) is not None:
+        return max(1, most // cpus)
+    dynamic = (get("spark.dynamicAllocation.enabled") or "").lower() == "true"
+    executors = _number(
+        get("spark.dynamicAllocation.maxExecutors" if dynamic else "spark.executor.instances")
+    )
+    own = _number(get("spark.executor.cores"))
+    if executors is not None and own is not None:
+        return max(1, executors * (own // cpus))
+    return None if dynamic else max(1, cores // cpus)
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.strip().isdigit() else None
+
+
+# SIGTERM to a Spark driver: its jobs are cancelled, what they staged is removed, and the program
+# ends with 143.
+
+
+_GRACE_SECONDS = 8.0
+"""How long a call of Spark has to return after its jobs were cancelled; docker kills after 10 s."""
+
+
+def end_on_sigterm(spark: SparkSession) -> None:
+    """From now on SIGTERM ends this program in order. In the main thread of one that does not handle it."""
+    here = threading.current_thread() is threading.main_thread()
+    if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        wake_on_signals()
+        signal.signal(signal.SIGTERM, _Termination(spark).handle)
+
+
+class _Termination:
+    """The handler makes no call of the JVM, which would break one that it interrupts, and takes no lock: a thread does.
+
+    A call of Spark that the main thread waits for is not interrupted: it returns when the job is cancelled and its
+    target is rolled back, and the program ends there.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._came = False
+        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._never = threading.Event()
+        threading.Thread(target=self._cancel, name="spark-channel-sigterm", daemon=True).start()
+
+    def handle(self, _number: int, frame: FrameType | None) -> None:
+        if self._came:
+            raise SystemExit(TERMINATED)  # the grace is over
+        self._came = True
+        caller = _caller_of_spark(frame)
+        self._news.put(None)  # safe in a signal handler, as no lock of a condition is
+        if caller is None:
+            raise SystemExit(TERMINATED)
+        caller.f_trace = self._leave
+        sys.settrace(_trace_nothing)
+
+    handle.gives_way = True  # type: ignore[attr-defined]  # to a tunnel that is consumed: see `Sigterm`
+
+    def _leave(self, _frame: FrameType, _event: str, _arg: Any) -> Any:
+        """The call has returned, or raises what the cancelled job raised."""
+        sys.settrace(None)
+        raise SystemExit(TERMINATED)
+
+    def _cancel(self) -> None:
+        self._news.get()
+        _log.warning("SIGTERM was received: the jobs of this driver are cancelled")
+        spark = self._spark
+        try:
+            for query in spark.streams.active:
+                query.stop()
+            _cancel_jobs(spark)
+        except Exception as error:  # the JVM was sent the signal, too
+            _log.warning("the jobs could not be cancelled: %s", error)
+        self._never.wait(_GRACE_SECONDS)
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGTERM)
+
+
+def _cancel_jobs(spark: SparkSession) -> None:
+
+    context = context_of(spark)
+    if context is None:
+        spark.interruptAll()
+    else:
+        context.cancelAllJobs()
+
+
+def _caller_of_spark(frame: FrameType | None) -> FrameType | None:
+    """Who made the call of Spark that this thread waits in; None when it is in none."""
+    inside = False
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package in ("py4j", "pyspark", "grpc"):
+            inside = True
+        elif inside and package not in ("socket", "threading", "contextlib"):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _trace_nothing(_frame: FrameType, _event: str, _arg: Any) -> None:
+    return None
+
+
+# `register`: sets up a Spark session, and keeps the reports of its jobs.
+
+
 _HIDDEN = "spark.sql.redaction.options.regex"
 _OF_EVERY_CONNECTOR = ("sharedLimitToken", "tunnelStore", "url")
 _LOGIN_IN_A_PATH = r"//[^/\s]*:\S*@"
@@ -117,7 +350,7 @@ def _loading_the_service() -> Iterator[None]:
 
 def _load_service() -> None:
     with contextlib.suppress(ImportError):  # it is raised where it is used
-        import spark_channel.connectors.registry
+        import spark_channel.connectors.base.registry
         import spark_channel.service.display
         import spark_channel.service.server
         import spark_channel.spark.driver  # noqa: F401
@@ -126,7 +359,9 @@ def _load_service() -> None:
 def _register_format(spark: SparkSession, context: Any, times: bool | None) -> None:
     source: type[ChannelDataSource] = ChannelDataSource
     if context is None and (times or spark in _registered):
-        source = type("ChannelDataSource", (ChannelDataSource,), {"times": times, "__module__": "__main__"})
+        source = type(
+            "ChannelDataSource", (ChannelDataSource,), {"times": times, "__module__": "__main__"}
+        )
     if context is not None:
         ship_wheel(context)
         facts = {
@@ -149,14 +384,16 @@ def _register_format(spark: SparkSession, context: Any, times: bool | None) -> N
 
 def _hide_logins(spark: SparkSession) -> None:
     """Plans and event logs show a source's options, but for those whose names or values match this."""
-    from spark_channel.connectors.registry import hidden_options
+    from spark_channel.connectors.base.registry import hidden_options
 
     try:
         if spark.conf.get(_HIDDEN, None) in (
             None,
             "(?i)url",
         ):  # unset, or Spark's default: another is the user's
-            names = "|".join(re.escape(name) for name in sorted({*hidden_options(), *_OF_EVERY_CONNECTOR}))
+            names = "|".join(
+                re.escape(name) for name in sorted({*hidden_options(), *_OF_EVERY_CONNECTOR})
+            )
             spark.conf.set(_HIDDEN, f"(?i)^({names})$|password|secret|{_LOGIN_IN_A_PATH}")
     except (
         Exception
@@ -189,7 +426,9 @@ def session_slots(spark: SparkSession) -> int | None:
     if context is None:
         cores = setting_of(spark, "spark.default.parallelism")
         known = setting_of(spark, "spark.master") is not None
-        return slots_of(lambda name: setting_of(spark, name), int(cores)) if known and cores else None
+        return (
+            slots_of(lambda name: setting_of(spark, name), int(cores)) if known and cores else None
+        )
     return slots_of(context.getConf().get, int(context.defaultParallelism))
 
 
@@ -201,7 +440,7 @@ def service_of(spark: SparkSession) -> "ServiceAddress":
     """
     context = context_of(spark)
     if context is None:
-        from spark_channel.spark.planner_call import ask_planner
+        from spark_channel.spark.driver import ask_planner
 
         return ask_planner(spark)
     jvm = _jvm_of(context)
@@ -240,7 +479,7 @@ def kept_report(job: str) -> "TransferReport | None":
     return next((_reports[name] for name in reversed(_reports) if name.startswith(job)), None)
 
 
-class _Keeper:
+class _ReportStore:
     """Keeps the reports of finished jobs; one that was closed too early and went on has one report."""
 
     def __init__(self) -> None:
@@ -258,7 +497,9 @@ class _Keeper:
 
         _reports.pop(progress.job, None)
         _reports[progress.job] = self._lags.told(progress.spec, progress.report())
-        _ended[progress.job] = progress.began if progress.phase is Phase.ENDED else progress.last_heard
+        _ended[progress.job] = (
+            progress.began if progress.phase is Phase.ENDED else progress.last_heard
+        )
         for job in sorted(_reports, key=lambda job: _ended[job]):
             _reports.move_to_end(job)
         while len(_reports) > _REPORTS_KEPT:
@@ -288,7 +529,9 @@ def directory_of(context: Any) -> WorkingDirectory:
     """Where relative paths begin: as those of Spark's own formats, also after `os.chdir` in Python."""
     jvm = context._jvm  # noqa: SLF001 - no public road
     default_fs = context._jsc.hadoopConfiguration().get("fs.defaultFS")  # noqa: SLF001
-    return WorkingDirectory(str(jvm.java.lang.System.getProperty("user.dir")), str(default_fs or ""))
+    return WorkingDirectory(
+        str(jvm.java.lang.System.getProperty("user.dir")), str(default_fs or "")
+    )
 
 
 def _settings(context: Any, jvm: int) -> "ServiceSettings":
@@ -305,11 +548,13 @@ def _serve(context: Any) -> None:
         return
     settings = _settings(context, jvm)
     server, display = (
-        ServiceServer(settings.host, settings.port, advertise_host=settings.advertise_host, tls=settings.tls),
-        ProgressDisplay(hush=stage_bar(context)),
+        ServiceServer(
+            settings.host, settings.port, advertise_host=settings.advertise_host, tls=settings.tls
+        ),
+        ProgressDisplay(),
     )
     server.slots = lambda: slots_of(context.getConf().get, int(context.defaultParallelism))
-    server.jobs.subscribe(_Keeper())
+    server.jobs.subscribe(_ReportStore())
     server.jobs.subscribe(display)
     address = server.start()
     try:
@@ -340,7 +585,7 @@ def _after_each_cell(server: "ServiceServer", display: "ProgressDisplay") -> Cal
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None:
         return lambda: None
-    from spark_channel.progress.shown import begin_cell
+    from spark_channel.progress.report import begin_cell
 
     def settle(_result: object) -> None:
         server.jobs.settle()

@@ -1,36 +1,68 @@
-"""`readStream`: offsets in one process on the driver's host, rows in executors as in a batch read."""
+"""readStream: offsets, admission, lag, origins."""
 
 import contextlib
 import importlib.util
+import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
+from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors import FetchSize
-from spark_channel.connectors.feed import FeedLimit
-from spark_channel.errors import ChannelError, UnsupportedError
+from spark_channel.connectors.base.feed import FeedLag, FeedLimit
+from spark_channel.errors import (
+    ChannelError,
+    ServiceUnavailableError,
+    SourceError,
+    UnsupportedError,
+)
 from spark_channel.options import ReadOptions
-from spark_channel.planning import Split, TaskGroup, assign_fairly, merge_tasks, plan_channels, split_advice
+from spark_channel.planning import (
+    Split,
+    TaskGroup,
+    assign_fairly,
+    merge_tasks,
+    plan_channels,
+    split_advice,
+)
 from spark_channel.progress import JobSpec
 from spark_channel.service import new_job_id
-from spark_channel.spark.driver import command_of, default_parallelism, on_one_host, reach_service, slots_now
-from spark_channel.spark.facts import SessionFacts
-from spark_channel.spark.failures import without_traceback
-from spark_channel.spark.hangup import HangupWatch
-from spark_channel.spark.origins import note_origin
-from spark_channel.spark.portable import portable
-from spark_channel.spark.prompt import Prompt
+from spark_channel.service.discovery import private_directory
+from spark_channel.spark.driver import (
+    SessionFacts,
+    command_of,
+    default_parallelism,
+    on_one_host,
+    reach_service,
+    slots_now,
+)
 from spark_channel.spark.schema import as_arrow
-from spark_channel.spark.stream_lag import LagWatch
-from spark_channel.transfers.job_limits import JobLimits
-from spark_channel.transfers.static_limit import static_of_spec, static_shares
-from spark_channel.tunnel.positions import Offset, OwnPositions, Positions
+from spark_channel.spark.worker import HangupWatch, portable, without_traceback
+from spark_channel.transfers.limits import JobLimits, static_of_spec, static_shares
+from spark_channel.tunnel.positions import (
+    CheckpointPositions,
+    Offset,
+    StreamPositions,
+    brief_words,
+    lag_numbers,
+)
 from spark_channel.tunnel.source import StreamSource
 
 if TYPE_CHECKING:
@@ -38,15 +70,220 @@ if TYPE_CHECKING:
     from spark_channel.service import ServiceAddress, SharedLimitAddress
 
 __all__ = [
+    "AdmittingStreamReader",
     "ChannelStreamReader",
+    "LagWatch",
     "StreamPartition",
     "batch_limit",
     "batch_number",
+    "forget_origins",
+    "note_origin",
+    "origins_of_task",
     "query_id",
     "stream_reader",
 ]
 
+
+# Tells the sink of a Spark task which tunnel range its rows come from.
+#
+# Source and sink of one task run in two Python processes on one host, and Spark passes nothing from
+# the one
+# to the other. So the source notes the origin in a small file named for query, partition and
+# attempt, before
+# its first row; the sink looks there when that row has come. After a shuffle no such file exists:
+# rows of
+# several ranges are mixed then. The files lie in the private directory of this user, where no other
+# user can put a
+# file or a link in the way; the sink removes its file, and what a killed task left goes after a
+# day.
+
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LARGEST = 1 << 20
+_OLD_SECONDS = 86_400.0
+
+
+def note_origin(task: TaskContext, origin: str) -> None:
+    """The source: rows of `origin` come next in this task.
+
+    Raises:
+        SourceError: it cannot be noted, so that the sink could not publish the rows under its name.
+    """
+    found = _name(task)
+    if found is None:
+        return
+    name, attempt = found
+    try:
+        with _directory(make=True) as directory:
+            known = _read(directory, name, attempt)
+            if origin in known:
+                return
+            if not known:
+                _sweep(directory)
+            _write(directory, name, {"attempt": attempt, "origins": [*known, origin]})
+    except (OSError, ServiceUnavailableError) as error:
+        raise SourceError(
+            f"the tunnel range of these rows cannot be noted for the sink of the task ({error}): "
+            "set TMPDIR or XDG_RUNTIME_DIR of the executors to a directory that this user may write"
+        ) from None
+
+
+def origins_of_task(task: TaskContext) -> list[str]:
+    """The sink: what was noted so far; [] when the rows come from elsewhere."""
+    found = _name(task)
+    if found is None:
+        return []
+    try:
+        with _directory() as directory:
+            return _read(directory, *found)
+    except (OSError, ServiceUnavailableError):
+        return []
+
+
+def forget_origins(task: TaskContext) -> None:
+    """The sink, once it has taken all rows: the file is not needed any more."""
+    found = _name(task)
+    if found is None:
+        return
+    with contextlib.suppress(OSError, ServiceUnavailableError), _directory() as directory:
+        if _read(directory, *found):
+            os.unlink(found[0], dir_fd=directory)
+
+
+def _name(task: TaskContext) -> tuple[str, str] | None:
+    """(file, what tells this attempt from earlier ones); None outside a streaming query."""
+    query, batch = (
+        task.getLocalProperty("sql.streaming.queryId"),
+        task.getLocalProperty("streaming.sql.batchId"),
+    )
+    if not query or batch is None:
+        return None
+    plain = "".join(each for each in query if each.isalnum() or each == "-")[:64]
+    name = f"{plain}-{task.partitionId()}-{task.attemptNumber()}"
+    return name, f"{query}/{batch}/{task.stageId()}/{task.taskAttemptId()}"
+
+
+@contextlib.contextmanager
+def _directory(*, make: bool = False) -> Iterator[int]:
+    """The directory of origins in the private one, opened. No link is followed on the way."""
+    parent = os.open(private_directory(), _DIRECTORY)
+    try:
+        if make:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir("origins", 0o700, dir_fd=parent)
+        directory = os.open("origins", _DIRECTORY, dir_fd=parent)
+    finally:
+        os.close(parent)
+    try:
+        yield directory
+    finally:
+        os.close(directory)
+
+
+def _write(directory: int, name: str, noted: dict[str, object]) -> None:
+    made = f".{name}.{secrets.token_hex(8)}"
+    descriptor = os.open(made, _CREATE, 0o600, dir_fd=directory)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(noted, file)
+        os.rename(made, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(made, dir_fd=directory)
+        raise
+
+
+def _read(directory: int, name: str, attempt: str) -> list[str]:
+    try:
+        descriptor = os.open(name, _READ, dir_fd=directory)
+    except OSError:
+        return []
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if (
+            not stat.S_ISREG(status.st_mode)
+            or status.st_uid != os.geteuid()
+            or status.st_mode & 0o077
+        ):
+            return []
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            noted = json.loads(file.read(_LARGEST))
+            if noted["attempt"] == attempt:
+                return [str(origin) for origin in noted["origins"]]
+    return []
+
+
+def _sweep(directory: int) -> None:
+    """Remove what tasks that were killed left."""
+    old = time.time() - _OLD_SECONDS
+    for name in os.listdir(directory):
+        with contextlib.suppress(OSError):
+            if os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime < old:
+                os.unlink(name, dir_fd=directory)
+
+
+# How far a query is behind its source, measured rarely enough to cost almost nothing.
+
+
 _log = logging.getLogger(__name__)
+
+_EVERY_SECONDS = 10.0
+_SHARE = 100
+"""Asking takes at most one part in so many of the time."""
+_FRESH_SECONDS = 1.0
+"""What was heard longer ago is told with its age."""
+
+
+class LagWatch:
+    """Keeps what was last heard; asks again after 10 s, or after 100 times what the last question took.
+
+    `waits_seconds`: for so long the newest changes wait for late ones, which the text says.
+    """
+
+    def __init__(self, waits_seconds: float = 0.0, clock: Clock | None = None) -> None:
+        self._waits = waits_seconds
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._due = self._heard = self._clock.now()
+        self._text = ""
+        self._numbers: Mapping[str, int | float] = {}
+
+    def look(self, ask: Callable[[], FeedLag]) -> tuple[str, Mapping[str, int | float]]:
+        """As people read it, and as numbers; empty when it is not known. A source that does not answer fails no
+        stream.
+        """
+        began = self._clock.now()
+        if began >= self._due:
+            self._ask(ask)
+            self._heard = self._clock.now()
+            self._due = self._heard + max(_EVERY_SECONDS, _SHARE * (self._heard - began))
+        ago = self._clock.now() - self._heard
+        text = (
+            f"{self._text} ({ago:.0f} s ago)"
+            if self._text and ago >= _FRESH_SECONDS
+            else self._text
+        )
+        return text, {**self._numbers, "seconds_ago": round(ago, 1)} if self._numbers else {}
+
+    def _ask(self, ask: Callable[[], FeedLag]) -> None:
+        try:
+            lag = ask()
+        except ChannelError as error:
+            _log.debug("the lag of the stream cannot be measured: %s", error)
+            self._text, self._numbers = "", {}
+            return
+        from spark_channel.progress import lag_text
+
+        text = lag_text(lag.rows, lag.nbytes, lag.seconds)
+        if self._waits and (lag.rows or lag.nbytes):
+            text += f", new rows wait {self._waits:g} s for late ones"
+        self._text = ", ".join(each for each in (text, brief_words(lag)) if each)
+        self._numbers = lag_numbers(lag)
+
+
+# `readStream`: offsets in one process on the driver's host, rows in executors as in a batch read.
+
 
 _BATCH_SECONDS = 60
 """Under a speed limit and no other, a micro-batch contains about what the limit lets through in this time."""
@@ -58,9 +295,16 @@ class StreamPartition(InputPartition):
     """One task group of one micro-batch: the rows of one tunnel range, or of a query's own."""
 
     def __init__(
-        self, group: TaskGroup, job: str, spec: JobSpec, origin: str, service: "ServiceAddress | None",
-        shared_limit: "SharedLimitAddress | None", fetch: FetchSize, static: "StaticShare | None" = None,
-    ) -> None:  # fmt: skip
+        self,
+        group: TaskGroup,
+        job: str,
+        spec: JobSpec,
+        origin: str,
+        service: "ServiceAddress | None",
+        shared_limit: "SharedLimitAddress | None",
+        fetch: FetchSize,
+        static: "StaticShare | None" = None,
+    ) -> None:
         super().__init__(group.id)
         self.static = static
         self.group = group
@@ -73,7 +317,7 @@ class StreamPartition(InputPartition):
 
 
 @portable
-class ChannelStreamReader(Prompt, DataSourceStreamReader):
+class ChannelStreamReader(DataSourceStreamReader):
     """Offsets are asked for in one process per query; `read` runs on pickled copies in executors.
 
     This class serves Spark 4.0 and 4.1, which have no admission control; see `stream_reader`. A tunnel
@@ -86,9 +330,10 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
         self._source.schema()  # a user who gives one is not asked for it
         self._options: ReadOptions = self._source.reader.options
         self._facts = facts
-        self._positions: Positions | None = None
+        self._positions: StreamPositions | None = None
         self._lag = LagWatch(self._source.feed.waits_seconds)
         self._has_remarked = False
+        self._experiment = self._source.experiment
 
     @without_traceback()
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -120,7 +365,9 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
         ranges = self._standing().ranges(start, end)
         self._remark([split for each in ranges for split in each.splits])
         falls_back = limits.static(1) is not None
-        service = reach_service(self._options, host=self._facts.driver_host, can_do_without=falls_back)
+        service = reach_service(
+            self._options, host=self._facts.driver_host, can_do_without=falls_back
+        )
         slots = slots_now(service, self._facts.slots) if falls_back else None
         planned: list[tuple[TaskGroup, str]] = []
         for each in ranges:
@@ -129,7 +376,9 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
             for group in assign_fairly(tasks, share, self._options.channels_per_task):
                 planned.append((TaskGroup(len(planned), group.tasks, group.channels), each.origin))
         shares = static_shares(limits, [group for group, _ in planned], slots)
-        behind, lag = ("", {}) if service is None else self._lag.look(lambda: self._standing().behind(end))
+        behind, lag = (
+            ("", {}) if service is None else self._lag.look(lambda: self._standing().behind(end))
+        )
         spec = JobSpec(
             "read",
             name=self._options.job_id or self._source.options.tunnel or "",
@@ -137,7 +386,9 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
             channels=channels,
             tasks=len(planned),
             **limits.of_spec(),
-            **static_of_spec(shares[0] if shares else None, len(planned), slots, one_host=on_one_host),
+            **static_of_spec(
+                shares[0] if shares else None, len(planned), slots, one_host=on_one_host
+            ),
             behind=behind,
             lag=lag,
         )
@@ -149,6 +400,9 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
 
     def _remark(self, splits: Sequence[Split]) -> None:
         """Tell what the reader has to say of them, once a query."""
+        if self._experiment:
+            _log.warning(self._experiment)
+            self._experiment = None
         for remark in () if self._has_remarked else self._source.reader.remarks(splits):
             self._has_remarked = True
             _log.warning(remark)
@@ -157,7 +411,7 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
         if not isinstance(partition, StreamPartition):
             return  # Spark makes one empty partition of none
         from spark_channel.pipeline import GroupRead
-        from spark_channel.transfers.link import TaskLink
+        from spark_channel.transfers.task import TaskServiceClient
 
         watch = HangupWatch()
         task = TaskContext.get()
@@ -168,14 +422,17 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
         with contextlib.ExitStack() as stack:
             stack.enter_context(without_traceback())
             link = stack.enter_context(
-                TaskLink(
-                    partition.service, partition.job,
+                TaskServiceClient(
+                    partition.service,
+                    partition.job,
                     replace(partition.spec, batch=batch_number(task), query=query_id(task)),
-                    self._options, f"group {partition.group.id}", partition.shared_limit,
+                    self._options,
+                    f"group {partition.group.id}",
+                    partition.shared_limit,
                     static=partition.static,
                     healths={"source": self._source.reader.health},
                 )
-            )  # fmt: skip
+            )
             counters = link.counters(partition.group.id, task.taskAttemptId(), scan=task.stageId())
             group = GroupRead(
                 self._source.feed,
@@ -210,11 +467,11 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
             self._options.channels, self._facts.parallelism or default_parallelism(command_of())
         )
 
-    def _standing(self) -> Positions:
+    def _standing(self) -> StreamPositions:
         if self._positions is None:
             settings = self._source.options
             if settings.tunnel is None:
-                self._positions = OwnPositions(self._source, split_advice(self._channels()))
+                self._positions = CheckpointPositions(self._source, split_advice(self._channels()))
             else:
                 from spark_channel.tunnel.shared_positions import SharedPositions
                 from spark_channel.tunnel.store import open_store
@@ -223,12 +480,13 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
         return self._positions
 
 
-def stream_reader(options: Mapping[str, str], schema: StructType, facts: SessionFacts) -> ChannelStreamReader:
+def stream_reader(
+    options: Mapping[str, str], schema: StructType, facts: SessionFacts
+) -> ChannelStreamReader:
     """The reader for this Spark: with admission control and AvailableNow where it has them (4.2)."""
     # A module that 4.0 and 4.1 do not have: to import it there is an error.
     if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
         return ChannelStreamReader(options, schema, facts)
-    from spark_channel.spark.stream_admission import AdmittingStreamReader
 
     return AdmittingStreamReader(options, schema, facts)
 
@@ -249,3 +507,38 @@ def batch_limit(options: ReadOptions, given: FeedLimit, seconds: int = _BATCH_SE
         return given
     rows, nbytes = options.rows_per_second, options.bytes_per_second
     return FeedLimit(rows and rows * seconds, nbytes and nbytes * seconds)
+
+
+# What Spark 4.2 added to streaming sources: admission control, and Trigger.AvailableNow.
+
+
+@portable
+class AdmittingStreamReader(ChannelStreamReader, SupportsTriggerAvailableNow):
+    """Admits at most `maxRowsPerTrigger` rows and `maxBytesPerTrigger` bytes a batch, about."""
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self._limit()
+        if limit.rows is not None:
+            return ReadMaxRows(limit.rows)
+        return ReadAllAvailable() if limit.nbytes is None else ReadMaxBytes(limit.nbytes)
+
+    @without_traceback()
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # type: ignore[override]  # noqa: N802
+        standing, asked = self._standing(), self._asked(limit)
+        return standing.latest(start, self._beside(asked) if standing.is_beside(start) else asked)
+
+    @without_traceback()
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._standing().prepare()
+
+    def _limit(self) -> FeedLimit:
+        return batch_limit(self._options, self._source.options.limit())
+
+    def _asked(self, limit: ReadLimit) -> FeedLimit:
+        """Spark knows of rows or of bytes, not of both: the other one is this source's own."""
+        own = self._limit()
+        if isinstance(limit, ReadMaxRows):
+            return FeedLimit(limit.max_rows, own.nbytes)
+        if isinstance(limit, ReadMaxBytes):
+            return FeedLimit(own.rows, limit.max_bytes)
+        return FeedLimit()

@@ -21,22 +21,24 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, find_connector
-from spark_channel.connectors.describe import describe
+from spark_channel.connectors.base.registry import describe, experiment_remark
 from spark_channel.errors import ChannelError, OptionError, TargetError, UnsupportedError
 from spark_channel.options import WriteOptions
 from spark_channel.progress import JobSpec, Phase
-from spark_channel.spark.driver import JobReporter, found_service, on_one_host, reach_service, slots_now
-from spark_channel.spark.facts import SessionFacts
-from spark_channel.spark.failures import without_traceback
-from spark_channel.spark.origins import forget_origins, origins_of_task
-from spark_channel.spark.portable import portable
-from spark_channel.spark.prompt import Prompt
+from spark_channel.spark.driver import (
+    JobReporter,
+    SessionFacts,
+    found_service,
+    on_one_host,
+    reach_service,
+    slots_now,
+)
 from spark_channel.spark.schema import as_arrow, spark_text_lengths
-from spark_channel.spark.stall_option import refuse_on_stall
-from spark_channel.spark.stream_read import batch_number, query_id
+from spark_channel.spark.stream_read import batch_number, forget_origins, origins_of_task, query_id
+from spark_channel.spark.worker import portable, without_traceback
+from spark_channel.spark.write import refuse_on_stall
 from spark_channel.transfers.conversion import refuse_lenient
-from spark_channel.transfers.job_limits import JobLimits
-from spark_channel.transfers.static_limit import permit_option, static_of_spec
+from spark_channel.transfers.limits import JobLimits, permit_option, static_of_spec
 
 __all__ = ["ChannelStreamWriter", "StreamMessage", "stream_writer"]
 
@@ -56,7 +58,7 @@ class StreamMessage(WriterCommitMessage):
 
 
 @portable
-class ChannelStreamWriter(Prompt, _ArrowWriter):  # type: ignore[misc]
+class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
     """Made for every call on the driver's host; what must last is in the messages."""
 
     def __init__(
@@ -67,6 +69,7 @@ class ChannelStreamWriter(Prompt, _ArrowWriter):  # type: ignore[misc]
         self._writer, warnings = connector.writer_with(given)
         for warning in warnings:
             _log.warning(warning)
+        self._remark = experiment_remark([connector])
         self._options: WriteOptions = self._writer.options
         _refuse(self._options)
         refuse_on_stall(self._options)
@@ -141,11 +144,11 @@ class ChannelStreamWriter(Prompt, _ArrowWriter):  # type: ignore[misc]
         self, task: TaskContext, plan: WritePlan, spec: JobSpec, batches: Iterator[pa.RecordBatch]
     ) -> Receipt:
         from spark_channel.pipeline import TaskWrite
-        from spark_channel.transfers.link import TaskLink
+        from spark_channel.transfers.task import TaskServiceClient
 
         partition, attempt = task.partitionId(), task.taskAttemptId()
         with (
-            TaskLink(
+            TaskServiceClient(
                 self._service,
                 plan.job,
                 spec,
@@ -160,13 +163,16 @@ class ChannelStreamWriter(Prompt, _ArrowWriter):  # type: ignore[misc]
         ):
             counters = link.counters(partition, attempt)
             write = TaskWrite(
-                self._writer, plan, partition, attempt,
+                self._writer,
+                plan,
+                partition,
+                attempt,
                 limiter=link.limiter,
                 counters=counters,
                 capacity_rows=self._options.capacity_rows,
                 capacity_bytes=self._options.capacity_bytes,
                 transaction_rows=self._options.transaction_rows,
-            )  # fmt: skip
+            )
             try:
                 return write.run(batches)
             except ChannelError as error:
@@ -175,6 +181,8 @@ class ChannelStreamWriter(Prompt, _ArrowWriter):  # type: ignore[misc]
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        if self._remark and batchId == 0:  # one line a query, though each batch has its own writer
+            _log.warning(self._remark)
         for plan, receipts in _by_job(messages):
             self._writer.commit(plan, receipts)
             rows = sum(receipt.rows for receipt in receipts)
@@ -188,7 +196,9 @@ class ChannelStreamWriter(Prompt, _ArrowWriter):  # type: ignore[misc]
             try:
                 self._writer.abort(plan, receipts)
             except TargetError as error:
-                _log.warning("batch %d: clearing up %s failed: %s", batchId, self._spec.target, error)
+                _log.warning(
+                    "batch %d: clearing up %s failed: %s", batchId, self._spec.target, error
+                )
 
 
 _SPARKS = {"checkpointlocation", "queryname", "outputmode"}
@@ -212,8 +222,10 @@ def _refuse(options: WriteOptions) -> None:
     if options.commit == "task":
         raise OptionError(
             "option 'commit' got 'task'; a stream publishes each micro-batch whole: omit the option",
-            option="commit", got="task", takes="job",
-        )  # fmt: skip
+            option="commit",
+            got="task",
+            takes="job",
+        )
     if options.tolerates_dirty_rows:
         raise OptionError(
             "option 'maxDirtyRows' needs commit=task, and a stream publishes each micro-batch whole; write "
@@ -226,14 +238,18 @@ def _by_job(messages: list[WriterCommitMessage | None]) -> list[tuple[WritePlan,
     """The receipts of each job, in the order of their names."""
     found: dict[str, tuple[WritePlan, list[Receipt]]] = {}
     for message in messages:
-        if isinstance(message, StreamMessage) and message.plan is not None and message.receipt is not None:
+        if (
+            isinstance(message, StreamMessage)
+            and message.plan is not None
+            and message.receipt is not None
+        ):
             found.setdefault(message.plan.job, (message.plan, []))[1].append(message.receipt)
     return [found[job] for job in sorted(found)]
 
 
 def _as_batches(rows: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Spark 4.0's rows as batches of the size that later versions give."""
-    from spark_channel.spark.rows import batch_of
+    from spark_channel.spark.write import batch_of
 
     while chunk := list(itertools.islice(rows, 10_000)):
         yield batch_of(chunk, schema)

@@ -13,16 +13,13 @@ from pyspark.sql import DataFrame
 from spark_channel.errors import LimitError, OptionError
 from spark_channel.limits import StaticShare
 from spark_channel.options import CommonOptions
-from spark_channel.pipeline.pace import Pacer
+from spark_channel.pipeline.read import BatchRateLimiter
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, SharedLimitAddress, new_job_id, run_id
-from spark_channel.spark.hangup import HangupWatch
-from spark_channel.spark.prompt import Prompt
-from spark_channel.spark.sent import sent_as_they_come
 from spark_channel.spark.session import is_local, service_of, session_slots
-from spark_channel.transfers.job_limits import JobLimits, is_limited
-from spark_channel.transfers.link import TaskLink
-from spark_channel.transfers.static_limit import static_of_spec
+from spark_channel.spark.worker import HangupWatch, sent_as_they_come
+from spark_channel.transfers.limits import JobLimits, is_limited, static_of_spec
+from spark_channel.transfers.task import TaskServiceClient
 
 __all__ = ["throttle"]
 
@@ -62,10 +59,13 @@ def throttle(
         "sharedLimitToken": shared_limit_token,
         "limitFallback": limit_fallback,
     }
-    options, _ = CommonOptions.parse({name: value for name, value in given.items() if value is not None})
+    options, _ = CommonOptions.parse(
+        {name: value for name, value in given.items() if value is not None}
+    )
     if not is_limited(options):
         raise OptionError(
-            "throttle takes rows_per_second, bytes_per_second or shared_limit", option="rowsPerSecond"
+            "throttle takes rows_per_second, bytes_per_second or shared_limit",
+            option="rowsPerSecond",
         )
     _warn_of_barriers(df)
     limits = JobLimits.of(options)
@@ -82,10 +82,12 @@ def throttle(
         **limits.of_spec(),
         **static_of_spec(share, one_host=lambda: is_local(df.sparkSession)),
     )
-    return df.mapInArrow(_Throttle(service, new_job_id(), spec, options, limits.address, share), df.schema)
+    return df.mapInArrow(
+        _Throttle(service, new_job_id(), spec, options, limits.address, share), df.schema
+    )
 
 
-class _Throttle(Prompt):
+class _Throttle:
     """What runs in each Spark task; pickled by reference to this class."""
 
     def __init__(
@@ -112,7 +114,7 @@ class _Throttle(Prompt):
         job = run_id(self._plan, task.getLocalProperty("spark.sql.execution.id"), task.stageId())
         with ExitStack() as stack:
             link = stack.enter_context(
-                TaskLink(
+                TaskServiceClient(
                     self._service,
                     job,
                     self._spec,
@@ -124,7 +126,7 @@ class _Throttle(Prompt):
             )
             assert link.limiter is not None
             counters = link.counters(partition, task.taskAttemptId(), scan=task.stageId())
-            pacer = Pacer(link.limiter, counters=counters)
+            pacer = BatchRateLimiter(link.limiter, counters=counters)
             stack.enter_context(watch.calling(pacer.cancel))
             try:
                 yield from sent_as_they_come(pacer.pace(batches))

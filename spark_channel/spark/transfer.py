@@ -1,24 +1,33 @@
-"""`transfer`: from source to target inside Spark's Python workers, committed once by the driver."""
+"""transfer, and run for DataX jobs."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, get_args
 
 from pyspark.sql import SparkSession
 
+from spark_channel.datax import load_job
+from spark_channel.datax.load import Source
 from spark_channel.errors import OptionError
 from spark_channel.planning import Endpoint, TransferSpec
-from spark_channel.planning.spec import SaveMode
+from spark_channel.planning.transfer import SaveMode
 from spark_channel.progress import TransferReport
 from spark_channel.spark.engine import SparkEngine
 from spark_channel.spark.session import context_of, directory_of, register
-from spark_channel.transfers import run
-from spark_channel.transfers.options import job_options
+from spark_channel.transfers import run as transfer_run
+from spark_channel.transfers.options import job_options, read_targets
 from spark_channel.transfers.plan import begin_transfer
-from spark_channel.transfers.targets import read_targets
 from spark_channel.working_directory import relative_to
 
-__all__ = ["carry_out", "transfer"]
+__all__ = [
+    "carry_out",
+    "run",
+    "transfer",
+]
+
+
+# `transfer`: from source to target inside Spark's Python workers, published by the driver.
 
 
 def transfer(
@@ -48,7 +57,8 @@ def transfer(
     `reader` and `writer` are `{"name": connector, **format options}`, or `{"format": Spark format,
     **options}` for any format of Spark; `schema` in a reader is what `spark.read.schema` takes. The rows
     go from one to the other inside the Python process of each Spark task; with a Spark format at either
-    end they go through Spark. The target sees them as after `df.write`: once, whatever is retried.
+    end they go through Spark. Delivery is that of the target's connector, as after `df.write`: once, or at least once;
+    docs/commits.md has a table of targets.
     `writer` may be a list: the source is read once, and each target gets all rows, with its own claim, limit and
     report (`report.targets`). In each, `onSlow` is `block` (the reading waits for it) or `spill` (its rows wait on
     disk, up to `spillBytes`), and `onFailure` is `fail` (the job fails) or `leave` (the others go on).
@@ -80,7 +90,9 @@ def transfer(
     }
     if mode not in get_args(SaveMode):
         takes = f"one of {', '.join(get_args(SaveMode))}"
-        raise OptionError(f"option 'mode' got {mode!r}; it takes {takes}", option="mode", takes=takes)
+        raise OptionError(
+            f"option 'mode' got {mode!r}; it takes {takes}", option="mode", takes=takes
+        )
     targets = () if isinstance(writer, Mapping) else read_targets(writer, mode)
     spec = TransferSpec(
         Endpoint.parse("reader", reader),
@@ -101,10 +113,44 @@ def carry_out(
         return _carry_out(spark, spec, more)
 
 
-def _carry_out(spark: SparkSession, spec: TransferSpec, more: Mapping[str, Any] | None) -> TransferReport:
+def _carry_out(
+    spark: SparkSession, spec: TransferSpec, more: Mapping[str, Any] | None
+) -> TransferReport:
     if not spec.targets and (spec.reader.spark_format or spec.writer.spark_format):
         from spark_channel.spark.frames import copy_frames
 
         return copy_frames(spark, begin_transfer(job_options(spec, more or {})))
     register(spark)
-    return run.carry_out(SparkEngine(spark), spec, more)
+    return transfer_run.carry_out(SparkEngine(spark), spec, more)
+
+
+# `run`: DataX's job.json on a Spark session.
+
+
+_log = logging.getLogger(__name__)
+
+
+def run(
+    spark: SparkSession,
+    job: Source,
+    variables: Mapping[str, Any] | None = None,
+    *,
+    dirty_rows_path: str | None = None,
+    commit: str | None = None,
+    transaction: str | None = None,
+) -> TransferReport:
+    """Carry out a DataX job: a path, the file's text, or its data; `variables` are put in for `${name}`.
+
+    The first entry of `job.content` runs, as in DataX. What of the job has no effect is logged as a
+    warning. `dirty_rows_path` keeps refused rows as Parquet; see docs/datax.md for each key. `commit` ("job" or "task")
+    and `transaction` ("name:version") count instead of those of `job.setting`.
+
+    Raises:
+        JobFileError: the file is broken; names the JSON path, what it got and what it takes.
+        ChannelError: as `transfer`.
+    """
+    loaded = load_job(job, variables, commit=commit, transaction=transaction)
+    for warning in loaded.warnings:
+        _log.warning(warning)
+    more = {} if dirty_rows_path is None else {"dirtyRowsPath": dirty_rows_path}
+    return carry_out(spark, loaded.spec, more)

@@ -1,9 +1,12 @@
-"""The batch write: staged by a writer thread in each Spark task, published once on the driver's host."""
+"""Batch write; writes published before."""
 
+import json
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -12,27 +15,121 @@ from pyspark.sql.types import StructType
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors import Receipt, WriteContext, find_connector
-from spark_channel.connectors.describe import describe
-from spark_channel.errors import ChannelError, DirtyRowsError
+from spark_channel.connectors.base.registry import describe, experiment_remark
+from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
+from spark_channel.errors import ChannelError, DirtyRowsError, OptionError, TargetError
 from spark_channel.options import WriteOptions
-from spark_channel.pipeline import DirtyPart
+from spark_channel.pipeline import TaskDirtyRows
 from spark_channel.progress import JobSpec, Phase
-from spark_channel.spark.driver import JobReporter, found_service, on_one_host, reach_service, slots_now
-from spark_channel.spark.facts import SessionFacts
-from spark_channel.spark.failures import without_traceback
-from spark_channel.spark.portable import portable
-from spark_channel.spark.prompt import Prompt
-from spark_channel.spark.published import PublishedWriter
+from spark_channel.spark.driver import (
+    JobReporter,
+    SessionFacts,
+    found_service,
+    on_one_host,
+    reach_service,
+    slots_now,
+)
+from spark_channel.spark.own_reads import planned_reads, reads_of_task
 from spark_channel.spark.schema import as_arrow, spark_text_lengths
-from spark_channel.spark.stall_option import refuse_on_stall
+from spark_channel.spark.worker import portable, without_traceback
 from spark_channel.transfers.conversion import conversion_to
-from spark_channel.transfers.dirty import dirty_budget, prepare_write, standing, too_many
-from spark_channel.transfers.job_limits import JobLimits
-from spark_channel.transfers.static_limit import permit_option, static_of_spec, told_static
+from spark_channel.transfers.limits import JobLimits, permit_option, static_of_spec, told_static
+from spark_channel.transfers.task import dirty_budget, dirty_row_totals, prepare_write, too_many
 
-__all__ = ["ChannelWriter", "ReceiptMessage", "batch_writer"]
+if TYPE_CHECKING:
+    from spark_channel.service import ServiceAddress
+
+__all__ = [
+    "AlreadyPublishedWriter",
+    "ChannelWriter",
+    "NothingWritten",
+    "ReceiptMessage",
+    "batch_of",
+    "batch_writer",
+    "refuse_on_stall",
+]
+
+
+# The write of a pair (txnAppId, txnVersion) that was published before: nothing is taken, nothing is
+# written.
+#
+# Spark runs a task for each partition all the same. What its tasks unpickle imports nothing, they
+# answer at once, and
+# Spark sends them no more than what its sockets take (`unread`).
+
 
 _log = logging.getLogger(__name__)
+
+
+class NothingWritten(WriterCommitMessage):
+    """What each task answers."""
+
+
+@portable
+class AlreadyPublishedWriter(DataSourceArrowWriter):
+    """Made in a planner process and pickled; `write` runs in executors, `commit` or `abort` in a planner process."""
+
+    def __init__(
+        self, txn: tuple[str, int], published_at: str, job: str, service: "ServiceAddress | None"
+    ) -> None:
+        self._txn = txn
+        self._published_at = published_at
+        self._job = job
+        self._service = None if service is None else json.dumps(service.to_json())
+        """As text: its class would bring pydantic into each task."""
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> NothingWritten:
+        return NothingWritten()
+
+    @without_traceback()
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _log.warning(
+            "txnAppId %r, txnVersion %d was published at %s: nothing written",
+            *self._txn,
+            self._published_at,
+        )
+        self._end(failed=False)
+
+    @without_traceback()
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._end(failed=True)
+
+    def _end(self, *, failed: bool) -> None:
+        from spark_channel.progress import Phase
+        from spark_channel.service import ServiceAddress
+        from spark_channel.spark.driver import JobReporter
+
+        service = (
+            None if self._service is None else ServiceAddress.from_json(json.loads(self._service))
+        )
+        reporter = JobReporter(service, self._job)
+        if failed:
+            reporter.enter(Phase.FAILED)
+        else:
+            reporter.enter(Phase.DONE, rows=0)
+
+
+# `onStall` where Spark itself moves the rows.
+
+
+def refuse_on_stall(options: WriteOptions) -> None:
+    """Hold a write of a DataFrame not to be ended when it stalls.
+
+    Raises:
+        OptionError: `onStall=fail`: rows come from Spark, whose own wait for them no task can end.
+    """
+    if options.on_stall == "fail":
+        raise OptionError(
+            "option 'onStall' got 'fail', which is for transfer(): a write of a DataFrame may wait for Spark's own "
+            "rows, which it cannot end. Omit it; with 'stallTimeout' the progress line names the task",
+            option="onStall",
+            got="fail",
+            takes="report",
+        )
+
+
+# The batch write: staged by a writer thread in each Spark task, published once on the driver's
+# host.
 
 
 @dataclass
@@ -44,7 +141,7 @@ class ReceiptMessage(WriterCommitMessage):
     """
 
     receipt: Receipt | None
-    dirty: DirtyPart = field(default_factory=DirtyPart)
+    dirty: TaskDirtyRows = field(default_factory=TaskDirtyRows)
     stopped: str = ""
     static: bool = False
     """The task kept its fixed share of the limit, since it did not reach the service."""
@@ -55,7 +152,7 @@ class ReceiptMessage(WriterCommitMessage):
 
 
 @portable
-class ChannelWriter(Prompt, DataSourceArrowWriter):
+class ChannelWriter(DataSourceArrowWriter):
     """Made in a planner process and pickled; `write` runs in executors, at least once per partition;
     `commit` and `abort` run in planner processes, with this object or a copy of it.
     """
@@ -67,6 +164,8 @@ class ChannelWriter(Prompt, DataSourceArrowWriter):
         self._writer, warnings = connector.writer_with(options)
         for warning in warnings:
             _log.warning(warning)
+        if remark := experiment_remark([connector]):
+            _log.warning(remark)
         self._options: WriteOptions = self._writer.options
         refuse_on_stall(self._options)
         self._started = utc_now()
@@ -77,6 +176,8 @@ class ChannelWriter(Prompt, DataSourceArrowWriter):
             overwrite=overwrite,
             txn=_transaction(self._options),
             text_lengths=spark_text_lengths(schema),
+            reads=planned_reads(),
+            reads_surely=False,
         )
         limits = JobLimits.of(self._options).watching(self._writer)
         self._shared_limit = limits.address
@@ -119,25 +220,25 @@ class ChannelWriter(Prompt, DataSourceArrowWriter):
     def _reporter(self) -> JobReporter:
         return JobReporter(self._service, self._plan.job)
 
-    def published(self) -> PublishedWriter | None:
+    def published(self) -> AlreadyPublishedWriter | None:
         """What takes this one's place where nothing is left to write."""
         if self._plan.published_at is None:
             return None
-        return PublishedWriter(
+        return AlreadyPublishedWriter(
             self._plan.txn or ("", 0), self._plan.published_at, self._plan.job, self._service
         )
 
     @without_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ReceiptMessage:
         from spark_channel.pipeline import DirtyLog, TaskWrite
-        from spark_channel.transfers.link import TaskLink
+        from spark_channel.transfers.task import TaskServiceClient
 
         task = TaskContext.get()
         assert task is not None
         partition, attempt = task.partitionId(), task.taskAttemptId()
         name = f"task {partition}"
         with (
-            TaskLink(
+            TaskServiceClient(
                 self._service,
                 self._plan.job,
                 self._spec,
@@ -163,19 +264,47 @@ class ChannelWriter(Prompt, DataSourceArrowWriter):
                 capacity_bytes=self._options.capacity_bytes,
                 transaction_rows=self._options.transaction_rows,
                 dirty=DirtyLog(
-                    budget, partition, attempt, store=self._dirty_store, job=self._plan.job, counters=counters
+                    budget,
+                    partition,
+                    attempt,
+                    store=self._dirty_store,
+                    job=self._plan.job,
+                    counters=counters,
                 ),
                 steps=self._steps,
             )
             try:
                 budget.check()
-                receipt = write.run(iterator)
+                receipt = write.run(self._apart(task, iterator))
                 return ReceiptMessage(receipt, write.dirty_part, static=link.is_static)
             except DirtyRowsError as error:
                 return ReceiptMessage(None, write.dirty_part, str(error))
             except ChannelError as error:
                 counters.explain(str(error))
                 raise
+
+    def _apart(
+        self, task: TaskContext, batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a task, none of which may come from where it commits them before the others are read.
+
+        Raises:
+            TargetError: they do. The task has committed nothing.
+        """
+        target = self._plan.stored
+        for batch in batches:
+            self._hold_apart(task, target)
+            target = None if self._plan.commit == "job" else target
+            yield batch
+        self._hold_apart(task, target)
+
+    def _hold_apart(self, task: TaskContext, target: Stored | None) -> None:
+        if target is None or most_overlap(reads_of_task(task), target) is not Overlap.SURE:
+            return
+        raise TargetError(
+            f"{self._spec.target} is written by what reads it: with commit=task, rows that its tasks commit would be "
+            "read and written again. This task has written nothing. Set 'commit' to job, or omit it"
+        )
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -187,7 +316,7 @@ class ChannelWriter(Prompt, DataSourceArrowWriter):
         if self._dirty_store is not None:
             self._dirty_store.publish([message.dirty for message in own])
         if why:
-            why = f"{why}. {standing(self._plan, self._spec.target, receipts)}"
+            why = f"{why}. {dirty_row_totals(self._plan, self._spec.target, receipts)}"
             rows = sum(receipt.rows for receipt in receipts) if self._plan.commit == "task" else 0
             self._reporter.enter(Phase.FAILED, error=why, rows=rows)
             raise DirtyRowsError(why)
@@ -201,7 +330,11 @@ class ChannelWriter(Prompt, DataSourceArrowWriter):
         seconds = (utc_now() - self._started).total_seconds()
         _log.info("%d rows, %d bytes in %.1f s: %s", rows, nbytes, seconds, self._spec.target)
         if dirty:
-            kept = f"; they are in {self._options.dirty_rows_path}" if self._dirty_store is not None else ""
+            kept = (
+                f"; they are in {self._options.dirty_rows_path}"
+                if self._dirty_store is not None
+                else ""
+            )
             _log.warning("%d rows were refused by %s%s", dirty, self._spec.target, kept)
 
     @without_traceback()
@@ -214,14 +347,16 @@ class ChannelWriter(Prompt, DataSourceArrowWriter):
 
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool, facts: SessionFacts
-) -> ChannelWriter | PublishedWriter:
+) -> ChannelWriter | AlreadyPublishedWriter:
     """Planner: what writes with these options, or that a run before has."""
     writer = ChannelWriter(options, schema, overwrite, facts)
     return writer.published() or writer
 
 
 def _receipts(messages: list[WriterCommitMessage | None]) -> list[Receipt | None]:
-    return [message.receipt if isinstance(message, ReceiptMessage) else None for message in messages]
+    return [
+        message.receipt if isinstance(message, ReceiptMessage) else None for message in messages
+    ]
 
 
 def _transaction(options: WriteOptions) -> tuple[str, int] | None:
@@ -234,3 +369,36 @@ def _job_name(label: str | None) -> str:
     """A name for one run, unique even when the user gives the same `jobId` twice."""
     unique = uuid.uuid4().hex[:12]
     return f"{label}-{unique}" if label else unique
+
+
+# Spark 4.0's rows as Arrow: what its streaming writers are given, where later versions give
+# batches.
+
+
+def batch_of(rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+    """`rows`, tuples in the order of `schema`, as one batch.
+
+    Spark gives a timestamp with zone as a naive datetime of the worker's own zone.
+    """
+    columns = [
+        pa.array([_value(row[place], field.type) for row in rows], field.type)
+        for place, field in enumerate(schema)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _value(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        return value.astimezone(UTC) if kind.tz is not None else value
+    if pa.types.is_struct(kind):
+        return {
+            kind.field(place).name: _value(value[place], kind.field(place).type)
+            for place in range(kind.num_fields)
+        }
+    if pa.types.is_list(kind):
+        return [_value(each, kind.value_type) for each in value]
+    if pa.types.is_map(kind):
+        return [(_value(k, kind.key_type), _value(v, kind.item_type)) for k, v in value.items()]
+    return value

@@ -6,8 +6,7 @@ from spark_channel import lazy
 
 if TYPE_CHECKING:
     from spark_channel.testing.clock import VirtualClock
-    from spark_channel.testing.readers import reader_conformance
-    from spark_channel.testing.writers import writer_conformance
+    from spark_channel.testing.conformance import reader_conformance, writer_conformance
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
 

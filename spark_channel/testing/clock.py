@@ -95,7 +95,11 @@ class VirtualClock:
             raise ValueError(f"time does not go back: advance({seconds})")
         with self._lock:
             self._now += _nanoseconds(seconds)
-            due = [s for s in self._blocked.values() if s.deadline is not None and s.deadline <= self._now]
+            due = [
+                s
+                for s in self._blocked.values()
+                if s.deadline is not None and s.deadline <= self._now
+            ]
             for sleeper in sorted(due, key=_turn):
                 self._wake(sleeper)
 

@@ -44,8 +44,10 @@ def refuse_lenient(options: WriteOptions) -> None:
         raise OptionError(
             "option 'convert' got 'lenient'; a stream takes strict: "
             "cast its columns, or write each batch with foreachBatch",
-            option="convert", got="lenient", takes="strict",
-        )  # fmt: skip
+            option="convert",
+            got="lenient",
+            takes="strict",
+        )
 
 
 def conversion_to(writer: Writer, connector: str, arriving: pa.Schema) -> "Pipeline | None":
@@ -92,7 +94,9 @@ def by_wall_clock(
         if (kind := types.get(field.name.lower())) is not None
     ]
     leaving = {name for name, given, wanted, _ in pairs if given and not wanted}
-    mixed = leaving | {name for name, given, wanted, is_time in pairs if is_time and given != wanted}
+    mixed = leaving | {
+        name for name, given, wanted, is_time in pairs if is_time and given != wanted
+    }
     if mixed and tell:
         _log.warning(
             "column %s: an instant at one end is not one at the other; times are copied as the sessions of both ends "
@@ -130,15 +134,18 @@ def with_conversion(
     for source in sources:
         step = conversion(source.pipeline.output_schema, types, spec.time_patterns)
         if step is not None:
-            source = replace(source, pipeline=prepare((*spec.transformers, step), source.pipeline.schema))
+            source = replace(
+                source, pipeline=prepare((*spec.transformers, step), source.pipeline.schema)
+            )
         made.append(source)
     return tuple(made)
 
 
-def conversion(arriving: pa.Schema, types: Mapping[str, pa.DataType], patterns: tuple[str, ...] = ()) -> Any:
+def conversion(
+    arriving: pa.Schema, types: Mapping[str, pa.DataType], patterns: tuple[str, ...] = ()
+) -> Any:
     """The step that makes the values of `arriving` those of `types`; None = there is nothing to convert."""
-    from spark_channel.transform.convert import Convert, can_convert
-    from spark_channel.transform.local_zone import local_zone
+    from spark_channel.transform.convert import Convert, can_convert, local_zone
 
     fields = tuple(
         (field.name, kind)
@@ -150,7 +157,8 @@ def conversion(arriving: pa.Schema, types: Mapping[str, pa.DataType], patterns: 
     if not fields:
         return None
     numbers = any(
-        pa.types.is_temporal(kind) and pa.types.is_integer(arriving.field(name).type) for name, kind in fields
+        pa.types.is_temporal(kind) and pa.types.is_integer(arriving.field(name).type)
+        for name, kind in fields
     )
     return Convert(fields, patterns, local_zone() if numbers else "UTC")
 

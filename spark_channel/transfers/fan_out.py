@@ -6,16 +6,15 @@ from contextlib import ExitStack
 from typing import Any
 
 from spark_channel.errors import CommitError, OptionError
-from spark_channel.pipeline import Branch, FanOutOutcome, FanOutWork
+from spark_channel.pipeline import FanOutOutcome, FanOutTarget, FanOutWork
 from spark_channel.planning import Target, TransferSpec
 from spark_channel.progress import JobSpec, TransferReport
-from spark_channel.progress.several import one_report
-from spark_channel.transfers.engine import Engine
-from spark_channel.transfers.fan_out_task import FanOutRunner, TargetJob
-from spark_channel.transfers.kept import job_of
-from spark_channel.transfers.plan import OpenedTransfer, open_targets
+from spark_channel.progress.report import combined_report
+from spark_channel.transfers.options import target_options
+from spark_channel.transfers.plan import OpenedTransfer, open_targets, tell_experiments
+from spark_channel.transfers.resume import job_of
 from spark_channel.transfers.run import Transfer, job_name
-from spark_channel.transfers.targets import target_options
+from spark_channel.transfers.task import Engine, FanOutRunner, TargetJob
 from spark_channel.transform import prepare
 
 __all__ = ["fan_out"]
@@ -34,9 +33,11 @@ def fan_out(engine: Engine, spec: TransferSpec, more: Mapping[str, Any]) -> Tran
             f"the reader has format {spec.reader.name!r}, and there are {len(spec.targets)} writers: "
             "a transfer to several targets reads with a connector of spark-channel. "
             "Name one with 'name', or make a transfer for each",
-            option="format", got=spec.reader.name,
-        )  # fmt: skip
+            option="format",
+            got=spec.reader.name,
+        )
     jobs = [target_options(spec, number, more) for number in range(len(spec.targets))]
+    tell_experiments(spec)
     with ExitStack() as held:
         opened = open_targets(spec, jobs, engine.parallelism(), held)
         return _FanOut(engine, spec, opened).run()
@@ -45,7 +46,9 @@ def fan_out(engine: Engine, spec: TransferSpec, more: Mapping[str, Any]) -> Tran
 class _FanOut:
     """One run. Targets that may be left behind are published last, so that a failure undoes as much as it can."""
 
-    def __init__(self, engine: Engine, spec: TransferSpec, opened: Sequence[OpenedTransfer]) -> None:
+    def __init__(
+        self, engine: Engine, spec: TransferSpec, opened: Sequence[OpenedTransfer]
+    ) -> None:
         self._engine = engine
         self._spec = spec
         self._opened = opened
@@ -72,7 +75,9 @@ class _FanOut:
             if own is error:
                 raise
             raise own from error
-        return one_report(self._job, [self._reports[number] for number in sorted(self._reports)])
+        return combined_report(
+            self._job, [self._reports[number] for number in sorted(self._reports)]
+        )
 
     def _prepare(self) -> list[int]:
         """Claim the targets; returns those that are not published yet."""
@@ -90,7 +95,11 @@ class _FanOut:
                 for each in live:
                     self._copies[each].fail(error)
                 raise
-        if not live and self._reports and all(each.phase == "failed" for each in self._reports.values()):
+        if (
+            not live
+            and self._reports
+            and all(each.phase == "failed" for each in self._reports.values())
+        ):
             raise CommitError(f"no target is left: {self._reports[0].error}")
         return live
 
@@ -98,7 +107,11 @@ class _FanOut:
         opened, options = self._opened[0], self._opened[0].options
         branches = tuple(self._branch(number) for number in live)
         work = FanOutWork(
-            opened.sources, branches, options.capacity_rows, options.capacity_bytes, options.transaction_rows
+            opened.sources,
+            branches,
+            options.capacity_rows,
+            options.capacity_bytes,
+            options.transaction_rows,
         )
         jobs = [
             TargetJob(
@@ -113,11 +126,11 @@ class _FanOut:
         with self._engine.named(opened.source, targets):
             return self._engine.run(FanOutRunner(work, jobs), opened.plan.groups, self._job)
 
-    def _branch(self, number: int) -> Branch:
+    def _branch(self, number: int) -> FanOutTarget:
         target, copy = self._spec.targets[number], self._copies[number]
         steps = prepare(target.transformers, self._opened[0].sources[0].pipeline.output_schema)
         ((writer, plan),) = copy.targets()
-        return Branch(
+        return FanOutTarget(
             writer,
             plan,
             copy.job,
@@ -148,7 +161,9 @@ class _FanOut:
                 self._reports[number] = self._copies[number].commit(specs[number])
             except Exception as error:
                 done = [
-                    self._opened[each].target for each in self._reports if self._reports[each].phase == "done"
+                    self._opened[each].target
+                    for each in self._reports
+                    if self._reports[each].phase == "done"
                 ]
                 if done:
                     error.add_note(f"published before it: {', '.join(done)}")
@@ -162,7 +177,9 @@ class _FanOut:
         copy = self._copies[number]
         copy.fail(error)
         self._reports[number] = copy.failed_report(spec, error)
-        _log.warning("job %s continues without %s: %s", self._job, self._opened[number].target, error)
+        _log.warning(
+            "job %s continues without %s: %s", self._job, self._opened[number].target, error
+        )
 
     def _may_be_left(self, number: int, error: BaseException) -> bool:
         return isinstance(error, Exception) and self._target(number).on_failure == "leave"

@@ -1,9 +1,10 @@
-"""Opens both ends of a transfer on the driver, and plans it. Moves no row."""
+"""Both ends opened, checked and planned; rehearsed."""
 
 import json
 import logging
 import math
 import re
+import socket
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_channel.arrow_schema import TextLengths, noted, text_lengths, widest, without_notes
 from spark_channel.connectors import (
     FetchSize,
     Reader,
@@ -21,15 +23,23 @@ from spark_channel.connectors import (
     load_reader,
     load_writer,
 )
-from spark_channel.connectors.describe import describe
-from spark_channel.connectors.native import NativeRows
-from spark_channel.connectors.registry import take_schema
+from spark_channel.connectors.base.contract import NativeRows
+from spark_channel.connectors.base.registry import (
+    all_connectors,
+    describe,
+    experiment_remark,
+    take_schema,
+)
+from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
+from spark_channel.datax.plugins.databases import jdbc_port
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
+from spark_channel.masking import MASK, mask_url, without_login
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TransferSource
 from spark_channel.planning import (
     Endpoint,
     Split,
+    Target,
     Task,
     TransferPlan,
     TransferSpec,
@@ -37,9 +47,7 @@ from spark_channel.planning import (
     deal,
     merge_tasks,
 )
-from spark_channel.planning.by_mark import assign_by_mark
-from spark_channel.planning.channels import SPLITS_PER_CHANNEL
-from spark_channel.text_length import TextLengths, noted, text_lengths, widest, without_notes
+from spark_channel.planning.tasks import SPLITS_PER_CHANNEL, assign_by_mark
 from spark_channel.transfers.conversion import (
     by_wall_clock,
     is_lenient,
@@ -47,20 +55,73 @@ from spark_channel.transfers.conversion import (
     target_types,
     with_conversion,
 )
-from spark_channel.transfers.job_limits import JobLimits
-from spark_channel.transfers.kept import PartialTransfer, find_partial_transfer
-from spark_channel.transfers.options import JobOptions
-from spark_channel.transfers.reachable import first_reachable
+from spark_channel.transfers.limits import JobLimits
+from spark_channel.transfers.options import JobOptions, job_options, target_options
+from spark_channel.transfers.resume import PartialTransfer, find_partial_transfer
 from spark_channel.transform import Pipeline, prepare
 
 __all__ = [
     "OpenedTransfer",
     "begin_transfer",
     "finer_splits",
+    "first_reachable",
     "open_targets",
     "open_transfer",
     "refuse_existing",
+    "rehearse",
+    "server_of",
+    "tell_experiments",
 ]
+
+
+# Of several addresses of one server, the first that answers.
+
+
+_SERVER = re.compile(
+    r"(?:jdbc:)?([A-Za-z0-9+]+):(?:thin:)?@?(?://)?(\[[^\]]+\]|[^:/;?,\s]+)(?::(\d+))?"
+)
+_TIMEOUT = 3.0
+
+
+def server_of(url: str) -> tuple[str, int] | None:
+    """Host and port that `url` names; None when it names no server."""
+    match = _SERVER.match(without_login(url))
+    if match is None or MASK in match.group(2):  # where a login ends is not clear
+        return None
+    scheme, host, port = match.groups()
+    number = int(port) if port else _default_port(scheme.lower())
+    return None if number is None else (host.strip("[]"), number)
+
+
+def _default_port(scheme: str) -> int | None:
+    for connector in all_connectors():
+        if scheme in connector.schemes:
+            return connector.port
+    return jdbc_port(scheme)
+
+
+def first_reachable(urls: Sequence[str]) -> str:
+    """The first url whose server takes a connection within 3 s; one that names no server counts as there.
+
+    Raises:
+        SourceError: none does; names each with its reason.
+    """
+    reasons = []
+    for url in urls:
+        server = server_of(url)
+        if server is None:
+            return url
+        try:
+            socket.create_connection(server, timeout=_TIMEOUT).close()
+        except OSError as error:
+            reasons.append(f"{mask_url(url)}: {error.strerror or error}")
+        else:
+            return url
+    raise SourceError("no server answers: " + "; ".join(reasons))
+
+
+# Opens both ends of a transfer on the driver, and plans it. Moves no row.
+
 
 _log = logging.getLogger(__name__)
 
@@ -108,6 +169,10 @@ class OpenedTransfer:
             return self.own_lengths
         return widest([source.text_lengths for source in self.sources])
 
+    def reads(self) -> tuple[Stored, ...]:
+        """Where the rows come from, as far as the readers know."""
+        return _stored(self.sources)
+
     def native_rows(self) -> NativeRows | None:
         """What all sources could give the one target instead of Arrow's values; None = not these, or not here.
 
@@ -122,7 +187,9 @@ class OpenedTransfer:
         splits = [task.split.params for task in self.plan.tasks]
         own = [params["split"] for params in splits if params["source"] == number]
         native = None if source.pipeline.steps else source.reader.native_rows(own)
-        return native if native is not None and native.schema.equals(source.pipeline.schema) else None
+        return (
+            native if native is not None and native.schema.equals(source.pipeline.schema) else None
+        )
 
     def target_of(self, task: int) -> int:
         """The number of the writer that takes the task's rows."""
@@ -131,11 +198,17 @@ class OpenedTransfer:
     def without(self, published: Collection[int]) -> "OpenedTransfer":
         """The tasks of targets that are published are not run again."""
         left = [task for task in self.plan.tasks if self.target_of(task.id) not in published]
-        return replace(self, plan=_dealt(self.spec, left, max(1, self.plan.channels), per_mark=self.per_mark))
+        return replace(
+            self, plan=_dealt(self.spec, left, max(1, self.plan.channels), per_mark=self.per_mark)
+        )
 
 
 _START = "startsql"
 _REMOVES = re.compile(r"\s*(truncate|delete\s+from)\s[^;]*;?\s*", re.IGNORECASE)
+_EMPTIES = re.compile(
+    r"(?:truncate(?:\s+table)?|delete\s+from)\s+([^\s;]+?)(?=[\s;\]]*$|\s*\"\s*[,\]]|\s+(?:cascade|restart|continue)\b)",
+    re.IGNORECASE,
+)
 
 
 def begin_transfer(job: JobOptions) -> JobOptions:
@@ -148,7 +221,9 @@ def begin_transfer(job: JobOptions) -> JobOptions:
     """
     writer = job.spec.writer
     given = [writer.options, *(part.options for part in writer.parts)]
-    if writer.spark_format or not any(key.lower() == _START for options in given for key in options):
+    if writer.spark_format or not any(
+        key.lower() == _START for options in given for key in options
+    ):
         return job
 
     def rest(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,13 +231,16 @@ def begin_transfer(job: JobOptions) -> JobOptions:
 
     parts = tuple(replace(part, options=rest(part.options)) for part in writer.parts)
     left = replace(
-        job, spec=replace(job.spec, writer=replace(writer, options=rest(writer.options), parts=parts))
+        job,
+        spec=replace(job.spec, writer=replace(writer, options=rest(writer.options), parts=parts)),
     )
-    texts = [str(value) for options in given for key, value in options.items() if key.lower() == _START]
+    texts = [
+        str(value) for options in given for key, value in options.items() if key.lower() == _START
+    ]
     spec = job.spec
     plain = not spec.targets and not spec.reader.spark_format
     if plain and all(_only_removes_rows(text) for text in texts):
-        _hold_possible(left)
+        _hold_possible(left, texts)
     for end in writer.resolve(first_reachable):
         _writer(end, job.job).begin()
     return left
@@ -177,11 +255,11 @@ def _only_removes_rows(script: str) -> bool:
     return all(_REMOVES.fullmatch(str(text)) is not None for text in texts)
 
 
-def _hold_possible(job: JobOptions) -> None:
-    """Hold the source to be there, and its rows to fit the targets.
+def _hold_possible(job: JobOptions, scripts: Sequence[str]) -> None:
+    """Hold the source to be there, and its rows to fit the targets; `scripts` remove rows before they are read.
 
     Raises:
-        ChannelError: as `open_transfer`.
+        ChannelError: as `open_transfer`. OptionError: the rows are those that would be read.
     """
     sources, writers = _ends(job, alone=True, tell=False)
     options = writers[0].options
@@ -192,8 +270,34 @@ def _hold_possible(job: JobOptions) -> None:
         overwrite=job.spec.save_mode == "overwrite",
         text_lengths=widest([source.text_lengths for source in sources]),
     )
+    reads = _stored(sources)
     for writer in writers:
         writer.rehearse(context, sources[0].pipeline.output_schema)
+        name = str(getattr(writer.options, "dbtable", ""))
+        emptied = any(_empties(text, name) for text in scripts)
+        target = writer.stored() if emptied and reads else None
+        if target is not None and most_overlap(reads, target) is Overlap.SURE:
+            raise OptionError(
+                f"the source is the target, table {name!r}, and 'startSql' empties it before its rows are read: "
+                "use mode overwrite, which replaces the rows when all of them are read",
+                option="startSql",
+            )
+
+
+def _empties(script: str, table: str) -> bool:
+    """Whether a script that only removes rows removes all of `table`."""
+    found = _EMPTIES.search(script)
+    return found is not None and _last_name(found[1]) == _last_name(table)
+
+
+def _last_name(text: str) -> str:
+    return text.rpartition(".")[2].strip("`\"[]' ").lower()
+
+
+def _stored(sources: Sequence[TransferSource]) -> tuple[Stored, ...]:
+    """Where the rows come from, as far as the readers know."""
+    found = [source.reader.stored() for source in sources]
+    return tuple(each for each in found if each is not None)
 
 
 def open_transfer(
@@ -215,7 +319,9 @@ def open_transfer(
     limits = JobLimits.of(writers[0].options).watching(*readers[:1], writers[0])
     for source in sources:
         source.reader.fetch_size = limits.fetch_size(spec.channels or parallelism)
-    begun = find_partial_transfer(writers, spec, sources[0].pipeline.output_schema) if alone else None
+    begun = (
+        find_partial_transfer(writers, spec, sources[0].pipeline.output_schema) if alone else None
+    )
     if begun is None:
         tasks = _cut(spec, sources, writers, parallelism, held)
     else:
@@ -298,7 +404,9 @@ def _cut(
         for remark in source.reader.remarks(own):
             _log.warning(remark)
         splits.extend(TransferSource.wrap(number, split) for split in own)
-    return _marked(merge_tasks(splits, None if targets == 1 else list(range(targets))), sources, writers)
+    return _marked(
+        merge_tasks(splits, None if targets == 1 else list(range(targets))), sources, writers
+    )
 
 
 def finer_splits(reader: Reader, writer: Writer, splits: Sequence[Split]) -> int | None:
@@ -324,13 +432,17 @@ def _marked(
 
     return [
         replace(
-            task, reader_mark=mark(task.split), writer_mark=targets[task.id if len(writers) > 1 else 0]
+            task,
+            reader_mark=mark(task.split),
+            writer_mark=targets[task.id if len(writers) > 1 else 0],
         )
         for task in tasks
-    ]  # fmt: skip
+    ]
 
 
-def _dealt(spec: TransferSpec, tasks: Sequence[Task], parallelism: int, *, per_mark: bool) -> TransferPlan:
+def _dealt(
+    spec: TransferSpec, tasks: Sequence[Task], parallelism: int, *, per_mark: bool
+) -> TransferPlan:
     made = deal(spec, tasks, parallelism=parallelism)
     if not per_mark:
         return made
@@ -367,7 +479,9 @@ def _writer(end: Endpoint, job: Mapping[str, Any], *, tell: bool = True) -> Writ
     return writer
 
 
-def _reader(end: Endpoint, limits: Mapping[str, Any], *, tell: bool) -> tuple[Reader, pa.Schema | None]:
+def _reader(
+    end: Endpoint, limits: Mapping[str, Any], *, tell: bool
+) -> tuple[Reader, pa.Schema | None]:
     named = _named("reader", end, limits)
     text = take_schema(named)
     reader, warnings = load_reader(named)
@@ -375,7 +489,7 @@ def _reader(end: Endpoint, limits: Mapping[str, Any], *, tell: bool) -> tuple[Re
         _log.warning(warning)
     if text is None:
         return reader, None
-    from spark_channel.connectors.sql.ddl import arrow_columns
+    from spark_channel.connectors.base.types import arrow_columns
 
     return reader, pa.schema(list(arrow_columns(text, "schema").items()))
 
@@ -406,11 +520,27 @@ def _first_open(end: Endpoint, urls: Sequence[str]) -> str:
     raise SourceError(f"none of {len(urls)} urls can be read: {'; '.join(reasons)}")
 
 
+def tell_experiments(spec: TransferSpec) -> None:
+    """Log a line if an end of the transfer has an experimental connector."""
+    ends = [
+        ("reader", spec.reader),
+        *(("writer", each.writer) for each in spec.targets or (Target(spec.writer),)),
+    ]
+    used = [
+        find_connector(_named(half, end.resolve(lambda urls: urls[0])[0], {}), half)
+        for half, end in ends
+        if not end.spark_format
+    ]
+    if remark := experiment_remark(used):
+        _log.warning(remark)
+
+
 def _named(half: str, end: Endpoint, more: Mapping[str, Any]) -> dict[str, Any]:
     named = {half: end.name} if end.name else {}
     # As Spark hands options over: texts, `True` as "true"; lists and None stay.
     given = {
-        key: str(value).lower() if isinstance(value, bool) else value for key, value in end.options.items()
+        key: str(value).lower() if isinstance(value, bool) else value
+        for key, value in end.options.items()
     }
     return {**named, **given, **more}
 
@@ -420,7 +550,9 @@ def _ends(
 ) -> tuple[tuple[TransferSource, ...], tuple[Writer, ...]]:
     """Both ends; `tell`: warnings are logged."""
     spec = job.spec
-    writers = tuple(_writer(end, job.job, tell=tell) for end in spec.writer.resolve(first_reachable))
+    writers = tuple(
+        _writer(end, job.job, tell=tell) for end in spec.writer.resolve(first_reachable)
+    )
     ends = spec.reader.resolve(partial(_first_open, spec.reader))
     sources = _opened(ends, job, tell=tell)
     if alone and is_lenient(writers[0]):
@@ -447,7 +579,9 @@ def _prepared(steps: Sequence[Any], schema: pa.Schema) -> tuple[Pipeline, TextLe
     """The steps for `schema`, and how long the texts may be behind them."""
     made = prepare(steps, schema)
     lengths = text_lengths(made.output_schema)
-    return Pipeline(made.steps, without_notes(made.schema), without_notes(made.output_schema)), lengths
+    return Pipeline(
+        made.steps, without_notes(made.schema), without_notes(made.output_schema)
+    ), lengths
 
 
 def _refuse_other_columns(sources: tuple[TransferSource, ...]) -> None:
@@ -462,6 +596,60 @@ def _refuse_other_columns(sources: tuple[TransferSource, ...]) -> None:
 
 
 def _shown(half: str, end: Endpoint, options: list[Any]) -> str:
-    name = end.name or find_connector(options[0].model_dump(by_alias=True, exclude_none=True), half).name
+    name = (
+        end.name
+        or find_connector(options[0].model_dump(by_alias=True, exclude_none=True), half).name
+    )
     more = f" and {len(options) - 1} more" if len(options) > 1 else ""
     return f"{name} {describe(options[0])}{more}".strip()
+
+
+# Checks both ends of a transfer without changing them: what the job would refuse is refused here.
+
+
+def rehearse(spec: TransferSpec, parallelism: int, held: ExitStack) -> tuple[OpenedTransfer, ...]:
+    """Log in at both ends, read the source's schema, plan, and hold the rows against the targets' columns and rights.
+
+    Scripts are not run: a table that `preSql` or `startSql` would make is not there.
+
+    Raises:
+        ChannelError: what a run would be refused for.
+    """
+    if spec.targets:
+        jobs = [target_options(spec, number, {}) for number in range(len(spec.targets))]
+        every = open_targets(spec, jobs, parallelism, held)
+    else:
+        every = (open_transfer(_without_script(job_options(spec, {})), parallelism, held),)
+    for opened in every:
+        options = opened.options
+        commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
+        context = WriteContext(
+            job="rehearsal",
+            commit=commit,
+            overwrite=opened.spec.save_mode == "overwrite",
+            text_lengths=opened.text_lengths,
+            reads=opened.reads(),
+        )
+        for writer in opened.writers:
+            if opened.spec.save_mode == "errorIfExists":
+                refuse_existing(writer, opened)
+            writer.rehearse(context, opened.schema)
+    return every
+
+
+def _without_script(job: JobOptions) -> JobOptions:
+    """`startSql` is for those who run the job."""
+    writer = job.spec.writer
+    options = {key: value for key, value in writer.options.items() if key.lower() != "startsql"}
+    parts = tuple(
+        replace(
+            part,
+            options={
+                key: value for key, value in part.options.items() if key.lower() != "startsql"
+            },
+        )
+        for part in writer.parts
+    )
+    return replace(
+        job, spec=replace(job.spec, writer=replace(writer, options=options, parts=parts))
+    )

@@ -1,8 +1,9 @@
-"""A transfer, from the prepared target to the report: the same with every engine."""
+"""One transfer, from prepared target to report."""
 
+import contextlib
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -15,28 +16,92 @@ from spark_channel.pipeline import DirtyStore, GroupOutcome, TaskOutcome, Transf
 from spark_channel.planning import TransferSpec
 from spark_channel.progress import JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceControl
-from spark_channel.transfers.dirty import standing, tell_refused, too_many
-from spark_channel.transfers.engine import Engine
-from spark_channel.transfers.group import GroupRunner
-from spark_channel.transfers.job_limits import is_limited
-from spark_channel.transfers.kept import job_of, plan_text, transaction_of
+from spark_channel.transfers.limits import is_limited, static_of_spec, static_shares, told_static
 from spark_channel.transfers.options import job_options
 from spark_channel.transfers.plan import (
     OpenedTransfer,
     begin_transfer,
     open_transfer,
     refuse_existing,
+    tell_experiments,
 )
-from spark_channel.transfers.reason import reason_of
-from spark_channel.transfers.reporter import JobReporter
-from spark_channel.transfers.static_limit import static_of_spec, static_shares, told_static
+from spark_channel.transfers.resume import job_of, plan_text, transaction_of
+from spark_channel.transfers.task import (
+    Engine,
+    GroupRunner,
+    dirty_row_totals,
+    tell_refused,
+    too_many,
+)
 
-__all__ = ["Transfer", "carry_out", "job_name"]
+__all__ = [
+    "JobReporter",
+    "Transfer",
+    "carry_out",
+    "job_name",
+    "reason_of",
+]
+
+
+# Why a job failed, in one text.
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a job failed, for its summary."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return str(error) or type(error).__name__
+
+
+# What tells the service of a job that this process carries out.
+
 
 _log = logging.getLogger(__name__)
 
 
-def carry_out(engine: Engine, spec: TransferSpec, more: Mapping[str, Any] | None = None) -> TransferReport:
+class JobReporter:
+    """Tells the service about a job that this side owns. Progress never fails a job: errors are logged."""
+
+    def __init__(self, address: ServiceAddress | None, job: str) -> None:
+        self._address = address
+        self._job = job
+
+    def open(self, spec: JobSpec) -> None:
+        with self._control() as control:
+            if control is not None:
+                control.open_job(spec, self._job)
+
+    def enter(
+        self,
+        phase: Phase,
+        *,
+        error: str = "",
+        where: str = "",
+        rows: int | None = None,
+        limit: str = "",
+    ) -> None:
+        with self._control() as control:
+            if control is not None:
+                control.enter(self._job, phase, error=error, where=where, rows=rows, limit=limit)
+
+    @contextlib.contextmanager
+    def _control(self) -> Iterator[ServiceControl | None]:
+        if self._address is None:
+            yield None
+            return
+        try:
+            with ServiceControl(self._address) as control:
+                yield control
+        except LimitError as error:
+            _log.warning("job %s: its progress is not shown: %s", self._job, error)
+
+
+# A transfer, from the prepared target to the report: the same with every engine.
+
+
+def carry_out(
+    engine: Engine, spec: TransferSpec, more: Mapping[str, Any] | None = None
+) -> TransferReport:
     """Run a transfer between two connectors; `more` are options of the whole job beside those of `spec`.
 
     Raises:
@@ -47,6 +112,7 @@ def carry_out(engine: Engine, spec: TransferSpec, more: Mapping[str, Any] | None
 
         return fan_out(engine, spec, more or {})
     job = begin_transfer(job_options(spec, more or {}))
+    tell_experiments(spec)
     with ExitStack() as held:
         return Transfer(engine, open_transfer(job, engine.parallelism(), held)).run()
 
@@ -105,7 +171,9 @@ class Transfer:
         except BaseException:
             self._abort(None)
             raise
-        published = {number for number, plan in enumerate(self._plans) if plan.published_at is not None}
+        published = {
+            number for number, plan in enumerate(self._plans) if plan.published_at is not None
+        }
         if len(published) == len(self._plans):
             return False
         if published:
@@ -170,7 +238,10 @@ class Transfer:
         try:
             return self._engine.service()
         except LimitError:
-            shared, counted = self._options.shared_limit is not None, self._max_connections() is not None
+            shared, counted = (
+                self._options.shared_limit is not None,
+                self._max_connections() is not None,
+            )
             if shared or counted or (is_limited(self._options) and not any(self.shares())):
                 raise
             _log.warning("progress is not shown", exc_info=True)
@@ -199,7 +270,7 @@ class Transfer:
             self.dirty_store = DirtyStore.prepare(path, self.job, opened.target)
         begun = opened.begun
         commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
-        native = opened.native_rows()
+        native, reads = opened.native_rows(), opened.reads()
         for number, writer in enumerate(opened.writers):
             context = WriteContext(
                 job=job_of(self.job, number),
@@ -209,6 +280,7 @@ class Transfer:
                 native=native,
                 resume=None if begun is None else begun.epochs.get(number),
                 text_lengths=opened.text_lengths,
+                reads=reads,
             )
             self._plans.append(writer.prepare(context, opened.schema))
         for source in opened.sources:
@@ -277,18 +349,25 @@ class Transfer:
         return [first[task] for task in sorted(first)]
 
     def _judge(
-        self, outcomes: Sequence[GroupOutcome], tasks: Sequence[TaskOutcome], receipts: Sequence[Receipt]
+        self,
+        outcomes: Sequence[GroupOutcome],
+        tasks: Sequence[TaskOutcome],
+        receipts: Sequence[Receipt],
     ) -> int:
         """Publish the refused rows, and count them.
 
         Raises:
             DirtyRowsError: they are too many.
         """
-        dirty = sum(task.dirty.rows if task.receipt is None else task.receipt.dirty_rows for task in tasks)
+        dirty = sum(
+            task.dirty.rows if task.receipt is None else task.receipt.dirty_rows for task in tasks
+        )
         samples = (
             sample
             for task in tasks
-            for sample in (task.dirty.samples if task.receipt is None else task.receipt.dirty_samples)
+            for sample in (
+                task.dirty.samples if task.receipt is None else task.receipt.dirty_samples
+            )
         )
         tell_refused(self.job, samples, dirty, self._options.dirty_rows_path or "")
         stopped = next((outcome.stopped for outcome in outcomes if outcome.stopped), "")
@@ -296,11 +375,15 @@ class Transfer:
         if self.dirty_store is not None:
             self.dirty_store.publish([task.dirty for task in tasks])
         if why:
-            raise DirtyRowsError(f"{why}. {standing(self._plans[0], self._opened.target, receipts)}")
+            raise DirtyRowsError(
+                f"{why}. {dirty_row_totals(self._plans[0], self._opened.target, receipts)}"
+            )
         return dirty
 
     def _commit(self, receipts: Sequence[Receipt]) -> None:
-        for number, (writer, plan) in enumerate(zip(self._opened.writers, self._plans, strict=True)):
+        for number, (writer, plan) in enumerate(
+            zip(self._opened.writers, self._plans, strict=True)
+        ):
             own = [each for each in receipts if self._target_of(each) == number]
             try:
                 writer.commit(plan, own)
@@ -309,7 +392,9 @@ class Transfer:
                     raise DirtyRowsError(str(error)) from error
                 if number == 0:
                     raise
-                raise CommitError(f"{error}. The {number} targets before it are published") from error
+                raise CommitError(
+                    f"{error}. The {number} targets before it are published"
+                ) from error
 
     def _target_of(self, receipt: Receipt) -> int:
         return self._opened.target_of(receipt.task)
@@ -332,7 +417,10 @@ class Transfer:
         plan = self._plans[0]
         app, version = plan.txn or ("", 0)
         _log.warning(
-            "txnAppId %r, txnVersion %d was published at %s: nothing written", app, version, plan.published_at
+            "txnAppId %r, txnVersion %d was published at %s: nothing written",
+            app,
+            version,
+            plan.published_at,
         )
         if self.dirty_store is not None:
             self.dirty_store.drop()

@@ -8,18 +8,27 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.transform.calculate import Calculate
-    from spark_channel.transform.columns import Output, Rename, Select
-    from spark_channel.transform.contract import Outcome, Refused, Transformer
-    from spark_channel.transform.digest import Digest
-    from spark_channel.transform.java_texts import CsvTexts, JavaTexts
-    from spark_channel.transform.made_up import RandomValues
-    from spark_channel.transform.malformed import RefuseMalformed
-    from spark_channel.transform.patterns import strptime_pattern
-    from spark_channel.transform.pipeline import Apply, Labelled, Pipeline, as_transformers, prepare
-    from spark_channel.transform.rows import DropRows
-    from spark_channel.transform.text import Pad, Replace, Substr
-    from spark_channel.transform.times import TimesAsText
+    from spark_channel.transform.convert import TimesAsText
+    from spark_channel.transform.java_formats import CsvTexts, JavaTexts, strptime_pattern
+    from spark_channel.transform.select import (
+        DropRows,
+        Output,
+        RandomColumn,
+        RefuseMalformed,
+        Rename,
+        Select,
+    )
+    from spark_channel.transform.text import Calculate, Digest, Pad, Replace, Substr
+    from spark_channel.transform.transformer import (
+        Apply,
+        Labelled,
+        Pipeline,
+        Refused,
+        Transformer,
+        TransformResult,
+        as_transformers,
+        prepare,
+    )
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
 
@@ -31,11 +40,10 @@ __all__ = [
     "DropRows",
     "JavaTexts",
     "Labelled",
-    "Outcome",
     "Output",
     "Pad",
     "Pipeline",
-    "RandomValues",
+    "RandomColumn",
     "RefuseMalformed",
     "Refused",
     "Rename",
@@ -43,6 +51,7 @@ __all__ = [
     "Select",
     "Substr",
     "TimesAsText",
+    "TransformResult",
     "Transformer",
     "as_transformers",
     "prepare",

@@ -48,7 +48,9 @@ def _as_java_reads_it(array: pa.Array, *, whole: bool) -> pa.Array:
     text = pc.replace_substring_regex(array, r"^\s*\+(\d|\.)", r"\1")
     if not whole:
         return text
-    likely = pc.and_(pc.match_substring_regex(text, _NUMBER), pc.match_substring_regex(text, "[.eE]"))
+    likely = pc.and_(
+        pc.match_substring_regex(text, _NUMBER), pc.match_substring_regex(text, "[.eE]")
+    )
     if not pc.any(likely, min_count=0).as_py():
         return text
     wide, _ = cast_or_refuse(pc.if_else(likely, text, pa.scalar(None, text.type)), _WIDE)
@@ -61,7 +63,9 @@ def _by_pattern(
     array: pa.Array, kind: pa.DataType, patterns: tuple[str, ...]
 ) -> tuple[pa.Array, pa.BooleanArray | None]:
     text = pc.utf8_trim_whitespace(array)
-    tries = [pc.strptime(text, format=pattern, unit="us", error_is_null=True) for pattern in patterns]
+    tries = [
+        pc.strptime(text, format=pattern, unit="us", error_is_null=True) for pattern in patterns
+    ]
     moments = pc.coalesce(*tries)
     bad = pc.and_(pc.is_null(moments), pc.is_valid(array))
     made = pc.cast(moments, kind, safe=not pa.types.is_date(kind))

@@ -1,19 +1,85 @@
-"""Values into a target's column types by DataX's rules: what has no such value is a refused row, not the job's end."""
+"""Casts that name bad rows; convert=lenient; times as text."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import ClassVar
+from zoneinfo import available_timezones
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_channel.transform.cast import cast_or_refuse
-from spark_channel.transform.columns import refusals
-from spark_channel.transform.contract import Outcome, Transformer
-from spark_channel.transform.times import formatted
+from spark_channel.transform.select import refusals
+from spark_channel.transform.transformer import Transformer, TransformResult
 
-__all__ = ["Convert", "can_convert", "convert"]
+__all__ = [
+    "Convert",
+    "TimesAsText",
+    "can_convert",
+    "convert",
+    "formatted",
+    "local_zone",
+]
+
+
+# Times as text, for targets that are text files.
+
+
+@dataclass(frozen=True, slots=True)
+class TimesAsText(Transformer):
+    """Format every timestamp, date and time as text by its pattern (strftime's letters), cut to the second.
+
+    `only`: the columns of these positions; None = all.
+    """
+
+    timestamps: str = "%Y-%m-%d %H:%M:%S"
+    dates: str = "%Y-%m-%d"
+    times: str = "%H:%M:%S"
+    only: frozenset[int] | None = None
+    step: ClassVar[str] = "times as text"
+
+    def _pattern(self, position: int, kind: pa.DataType) -> str | None:
+        if self.only is not None and position not in self.only:
+            return None
+        if pa.types.is_timestamp(kind):
+            return self.timestamps
+        if pa.types.is_date(kind):
+            return self.dates
+        return self.times if pa.types.is_time(kind) else None
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema(
+            [
+                part if self._pattern(position, part.type) is None else part.with_type(pa.string())
+                for position, part in enumerate(schema)
+            ]
+        )
+
+    def apply(self, batch: pa.RecordBatch) -> TransformResult:
+        columns = []
+        for position, column in enumerate(batch.columns):
+            pattern = self._pattern(position, column.type)
+            columns.append(column if pattern is None else formatted(column, pattern))
+        schema = self.output_schema(batch.schema)
+        return TransformResult(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def formatted(column: pa.Array, pattern: str) -> pa.Array:
+    if pa.types.is_timestamp(column.type):
+        local = pc.local_timestamp(column) if column.type.tz else column
+        column = pc.cast(pc.floor_temporal(local, unit="second"), pa.timestamp("s"))
+    elif pa.types.is_time(column.type):
+        column = pc.cast(pc.cast(column, pa.time32("s"), safe=False), pa.int32())
+        column = pc.cast(pc.cast(column, pa.int64()), pa.timestamp("s"))
+    return pc.strftime(column, format=pattern)
+
+
+# Values into a target's column types by DataX's rules: what has no such value is a refused row, not
+# the job's end.
+
 
 Converted = tuple[pa.Array, pa.BooleanArray | None]
 
@@ -56,7 +122,9 @@ class Convert(Transformer):
         wanted = dict(self.fields)
         return pa.schema(
             [
-                field.with_type(wanted[field.name]).with_nullable(True) if self._converts(field) else field
+                field.with_type(wanted[field.name]).with_nullable(True)
+                if self._converts(field)
+                else field
                 for field in schema
             ]
         )
@@ -65,7 +133,7 @@ class Convert(Transformer):
         kind = dict(self.fields).get(field.name)
         return kind is not None and kind != field.type and can_convert(field.type, kind)
 
-    def apply(self, batch: pa.RecordBatch) -> Outcome:
+    def apply(self, batch: pa.RecordBatch) -> TransformResult:
         schema = self.output_schema(batch.schema)
         arrays: list[pa.Array] = []
         reasons: list[tuple[pa.BooleanArray, str]] = []
@@ -82,10 +150,10 @@ class Convert(Transformer):
                 )
                 guilty = bad if guilty is None else pc.or_(guilty, bad)
         if guilty is None:
-            return Outcome(pa.RecordBatch.from_arrays(arrays, schema=schema))
+            return TransformResult(pa.RecordBatch.from_arrays(arrays, schema=schema))
         good = pc.invert(guilty)
         kept = pa.RecordBatch.from_arrays([array.filter(good) for array in arrays], schema=schema)
-        return Outcome(kept, refusals(batch, reasons))
+        return TransformResult(kept, refusals(batch, reasons))
 
 
 def can_convert(given: pa.DataType, kind: pa.DataType) -> bool:
@@ -126,11 +194,16 @@ def _family(kind: pa.DataType) -> str:
     if types.is_dictionary(kind):
         return _family(kind.value_type)
     tests: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
-        ("integer", types.is_integer), ("float", types.is_floating), ("decimal", types.is_decimal),
-        ("bool", types.is_boolean), ("text", lambda each: types.is_string(each) or types.is_large_string(each)),
+        ("integer", types.is_integer),
+        ("float", types.is_floating),
+        ("decimal", types.is_decimal),
+        ("bool", types.is_boolean),
+        ("text", lambda each: types.is_string(each) or types.is_large_string(each)),
         ("bytes", lambda each: types.is_binary(each) or types.is_large_binary(each)),
-        ("timestamp", types.is_timestamp), ("date", types.is_date), ("time", types.is_time),
-    )  # fmt: skip
+        ("timestamp", types.is_timestamp),
+        ("date", types.is_date),
+        ("time", types.is_time),
+    )
     return next((name for name, test in tests if test(kind)), "")
 
 
@@ -212,7 +285,9 @@ def _plain(text: pa.Array) -> pa.Array:
     """Numbers without an exponent, as DataX writes them; these are few, so each is written by itself."""
     if not pc.any(pc.match_substring_regex(text, "[eEnN]"), min_count=0).as_py():
         return text
-    return pa.array([None if each is None else _plainly(each) for each in text.to_pylist()], pa.string())
+    return pa.array(
+        [None if each is None else _plainly(each) for each in text.to_pylist()], pa.string()
+    )
 
 
 def _plainly(text: str) -> str:
@@ -315,3 +390,15 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("time", "time"): _loosely,
     ("time", "text"): _time_text,
 }
+
+
+# The machine's time zone by its name.
+
+
+def local_zone() -> str:
+    """The zone of this machine, in which DataX shows times; UTC where it has no name."""
+    named = os.environ.get("TZ", "").removeprefix(":")
+    if not named:
+        parts = Path("/etc/localtime").resolve().parts
+        named = "/".join(parts[parts.index("zoneinfo") + 1 :]) if "zoneinfo" in parts else ""
+    return named if named in available_timezones() else "UTC"

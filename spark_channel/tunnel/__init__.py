@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.tunnel.consume import Delivery, Processor
-    from spark_channel.tunnel.own_loop import TunnelReader
-    from spark_channel.tunnel.states import ChannelState, ClientState, ConnectState, TunnelType
+    from spark_channel.tunnel.reader import TunnelReader
+    from spark_channel.tunnel.records import ChannelState, ClientState, ConnectState, TunnelType
     from spark_channel.tunnel.tunnel import Tunnel
+    from spark_channel.tunnel.worker import Delivery, Processor
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
 

@@ -7,21 +7,202 @@ import logging
 import random
 import threading
 import uuid
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors.contracts import Token
+from spark_channel.connectors.base.contract import Token
 from spark_channel.errors import ChannelError, ClientExpiredError, TunnelError, TunnelStoreError
-from spark_channel.tunnel.backoff import reconnect_delay
-from spark_channel.tunnel.connects import Connects, Dial, Start, Step, Stop
+from spark_channel.retry import reconnect_delay
 from spark_channel.tunnel.process import host_name, own_process
-from spark_channel.tunnel.records import Channel, Client, TunnelRecord
-from spark_channel.tunnel.states import ClientState
+from spark_channel.tunnel.records import (
+    Channel,
+    ChannelState,
+    ChannelStatus,
+    Client,
+    ClientState,
+    ConnectState,
+    TunnelRecord,
+)
 from spark_channel.tunnel.store import TunnelStore
 
-__all__ = ["ChannelHost", "TunnelClient"]
+__all__ = [
+    "ChannelConnects",
+    "ChannelHost",
+    "OpenChannel",
+    "StartChannel",
+    "Step",
+    "StopChannel",
+    "TunnelClient",
+]
+
+
+# The client's side of the protocol: which channels it dials, runs and closes. Pure.
+#
+# The table of the protocol (what the store says, where the connect is, what happens) is `_obey`;
+# everything
+# that has to be done comes back as steps, which the client carries out.
+
+
+@dataclass(frozen=True, slots=True)
+class OpenChannel:
+    """Open what reading `channel` needs, then call `dialled` or `dial_failed`."""
+
+    channel: Channel
+
+
+@dataclass(frozen=True, slots=True)
+class StartChannel:
+    """Run the pipeline of `channel`; call `ended` when it is over."""
+
+    channel: Channel
+
+
+@dataclass(frozen=True, slots=True)
+class StopChannel:
+    """Ask the pipeline of channel `id` to end; `ended` follows."""
+
+    id: str
+
+
+Step = OpenChannel | StartChannel | StopChannel
+
+
+@dataclass(slots=True)
+class _Connect:
+    channel: Channel
+    version: int
+    state: ChannelState
+    connect: ConnectState = ConnectState.WAIT
+    dialled: bool = False
+    dialling: bool = True
+    finished: bool = False
+    dropped: bool = False  # the store does not name it any more
+
+
+class ChannelConnects:
+    """The connects of one client. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._connects: dict[str, _Connect] = {}
+
+    def report(self) -> tuple[ChannelStatus, ...]:
+        """What the next heartbeat tells the store."""
+        return tuple(
+            ChannelStatus(key, each.version, each.state)
+            for key, each in self._connects.items()
+            if not each.dropped
+        )
+
+    def running(self) -> tuple[Channel, ...]:
+        """The channels whose pipelines run and were not asked to end."""
+        return tuple(
+            each.channel for each in self._connects.values() if each.connect is ConnectState.RUNNING
+        )
+
+    def states(self) -> dict[str, ConnectState]:
+        """The state of each connect."""
+        return {key: each.connect for key, each in self._connects.items()}
+
+    def merge(self, answer: Sequence[Channel]) -> list[Step]:
+        """Take the store's list: only its ids stay, a higher version wins, an equal one takes its state."""
+        steps: list[Step] = []
+        named = {channel.id for channel in answer}
+        for key, each in list(self._connects.items()):
+            if key not in named:
+                steps += self._drop(key, each)
+        for channel in answer:
+            steps += self._take(channel)
+        return steps
+
+    def dialled(self, key: str) -> list[Step]:
+        """The dial of channel `key` succeeded."""
+        each = self._connects.get(key)
+        if each is None:
+            return []
+        each.dialling, each.dialled = False, True
+        if each.dropped or each.connect is ConnectState.CLOSED:
+            return self._forget_dropped(key, each)
+        return self._obey(each)
+
+    def dial_failed(self, key: str) -> list[Step]:
+        """The dial failed: the channel goes back, for another client or another try."""
+        each = self._connects.get(key)
+        if each is None:
+            return []
+        each.dialling = False
+        if each.connect is ConnectState.WAIT:
+            each.connect = ConnectState.CLOSED
+            self._give_back(each)
+        return self._forget_dropped(key, each)
+
+    def ended(self, key: str, *, finished: bool) -> list[Step]:
+        """The pipeline of `key` is over; `finished`: the channel is drained for good."""
+        each = self._connects.get(key)
+        if each is None:
+            return []
+        each.connect, each.finished = ConnectState.CLOSED, finished
+        if not each.dropped:
+            self._give_back(each)
+        return self._forget_dropped(key, each)
+
+    def _take(self, channel: Channel) -> list[Step]:
+        each = self._connects.get(channel.id)
+        if each is None:
+            return self._dial(channel)
+        if each.dropped:
+            return []  # its old pipeline has not ended: it is dialled after that
+        if channel.version < each.version:
+            return []
+        over = each.state in (ChannelState.CLOSED, ChannelState.TERMINATED)
+        newer = channel.version > each.version
+        if over and newer and channel.state is ChannelState.OPEN and not each.dialling:
+            return self._dial(channel)  # given back, and given to this client once more
+        each.channel, each.version, each.state = channel, channel.version, channel.state
+        return self._obey(each)
+
+    def _dial(self, channel: Channel) -> list[Step]:
+        each = _Connect(channel, channel.version, channel.state)
+        self._connects[channel.id] = each
+        if channel.state is ChannelState.OPEN:
+            return [OpenChannel(channel)]
+        each.dialling = False
+        return self._obey(each)
+
+    def _obey(self, each: _Connect) -> list[Step]:
+        match each.state, each.connect:
+            case ChannelState.OPEN, ConnectState.WAIT if each.dialled:
+                each.connect = ConnectState.RUNNING
+                return [StartChannel(each.channel)]
+            case ((ChannelState.OPEN | ChannelState.CLOSING), ConnectState.CLOSED):
+                self._give_back(each)
+            case ChannelState.CLOSING, ConnectState.WAIT:
+                each.connect = ConnectState.CLOSED
+                self._give_back(each)
+            case ChannelState.CLOSING, ConnectState.RUNNING:
+                each.connect = ConnectState.CLOSING
+                return [StopChannel(each.channel.id)]
+        return []
+
+    def _give_back(self, each: _Connect) -> None:
+        each.version += 1
+        each.state = ChannelState.TERMINATED if each.finished else ChannelState.CLOSED
+
+    def _drop(self, key: str, each: _Connect) -> list[Step]:
+        each.dropped = True
+        if each.connect is ConnectState.RUNNING:
+            each.connect = ConnectState.CLOSING
+            return [StopChannel(key)]
+        if each.connect is ConnectState.WAIT:
+            each.connect = ConnectState.CLOSED
+        return self._forget_dropped(key, each)
+
+    def _forget_dropped(self, key: str, each: _Connect) -> list[Step]:
+        if each.dropped and each.connect is ConnectState.CLOSED and not each.dialling:
+            del self._connects[key]
+        return []
+
 
 _log = logging.getLogger(__name__)
 
@@ -63,11 +244,18 @@ class TunnelClient:
     """
 
     def __init__(
-        self, store: TunnelStore, record: TunnelRecord, host: ChannelHost, *, tag: str = "",
-        interval: float = 30.0, timeout: float = 300.0, clock: Clock | None = None,
+        self,
+        store: TunnelStore,
+        record: TunnelRecord,
+        host: ChannelHost,
+        *,
+        tag: str = "",
+        interval: float = 30.0,
+        timeout: float = 300.0,
+        clock: Clock | None = None,
         chance: random.Random | None = None,
         in_flight: Callable[[str], Mapping[str, int] | None] = lambda channel: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._in_flight = in_flight
         self._store = store
         self._record = record
@@ -79,7 +267,7 @@ class TunnelClient:
         self._chance = chance
         self._changed = threading.Condition(threading.RLock())
         self._beating = threading.Lock()
-        self._connects = Connects()
+        self._connects = ChannelConnects()
         self._id = ""
         self._state = ClientState.READY
         self._due_now = False
@@ -112,7 +300,9 @@ class TunnelClient:
             if self.state is not ClientState.READY:
                 return  # it was closed meanwhile
             self._state = ClientState.STARTED
-        self._thread = threading.Thread(target=self._beat_on, name="spark-channel-tunnel", daemon=True)
+        self._thread = threading.Thread(
+            target=self._beat_on, name="spark-channel-tunnel", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -128,7 +318,9 @@ class TunnelClient:
                 self._store.disconnect(self._record.name, self._id)
             except TunnelError as error:
                 _log.warning(
-                    "tunnel %s: %s; its channels are free after the timeout", self._record.name, error
+                    "tunnel %s: %s; its channels are free after the timeout",
+                    self._record.name,
+                    error,
                 )
 
     def beat(self, wanted: Collection[str] = ()) -> None:
@@ -222,19 +414,23 @@ class TunnelClient:
         self._store.connect(
             found.name,
             Client(
-                self._id, self._tag, self._timeout, host=host_name(), process=own_process(),
+                self._id,
+                self._tag,
+                self._timeout,
+                host=host_name(),
+                process=own_process(),
             ),
-        )  # fmt: skip
+        )
         self._due_now = True
 
     def _do(self, steps: list[Step]) -> None:
         for step in steps:
             match step:
-                case Dial(channel):
+                case OpenChannel(channel):
                     self._host.dial(channel)
-                case Start(channel):
+                case StartChannel(channel):
                     self._host.run_channel(channel)
-                case Stop(key):
+                case StopChannel(key):
                     self._host.stop_channel(key)
 
     def _beat_on(self) -> None:
@@ -257,7 +453,9 @@ class TunnelClient:
                 failures += 1
                 with self._changed:
                     self._due_now = False
-                _log.warning("tunnel %s: %s; trying again in %.1f s", self._record.name, error, wait)
+                _log.warning(
+                    "tunnel %s: %s; trying again in %.1f s", self._record.name, error, wait
+                )
             except ChannelError as error:
                 with self._changed:
                     self._state = ClientState.ENDED

@@ -1,4 +1,4 @@
-"""Options of streams and tunnels; everything else that a stream is given belongs to its reader."""
+"""Options of streams and tunnels."""
 
 import re
 from collections.abc import Mapping
@@ -7,14 +7,64 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator
 
-from spark_channel.connectors.feed import FeedLimit, FeedOptions
+from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.errors import OptionError
 from spark_channel.options import Amount, ByteAmount, Options, Secret
-from spark_channel.tunnel.option_names import STREAM_OPTIONS
-from spark_channel.tunnel.states import TunnelType
+from spark_channel.tunnel.records import TunnelType
 from spark_channel.working_directory import absolute_path
 
-__all__ = ["TunnelOptions", "split_options"]
+__all__ = [
+    "STREAM_OPTIONS",
+    "TunnelOptions",
+    "is_stream",
+    "split_options",
+]
+
+
+# The names of the options of streams: each read asks whether it has one, and few import what they
+# mean.
+
+
+STREAM_OPTIONS = frozenset(
+    {
+        "basemode",
+        "checkpointinterval",
+        "clienttag",
+        "cursorcolumn",
+        "cursororder",
+        "endingoffsets",
+        "endingtimestamp",
+        "heartbeatinterval",
+        "heartbeattimeout",
+        "lateseconds",
+        "maxbytespertrigger",
+        "maxretryinterval",
+        "maxrowspertrigger",
+        "maxslotlag",
+        "onerror",
+        "onschemachange",
+        "outagetimeout",
+        "publication",
+        "shutdowngrace",
+        "slot",
+        "startingoffsets",
+        "startingtimestamp",
+        "tables",
+        "tunnel",
+        "tunnelchannels",
+        "tunnelstore",
+        "tunneltype",
+    }
+)
+"""Lower-cased names of the fields of `TunnelOptions`."""
+
+
+def is_stream(options: Mapping[str, Any]) -> bool:
+    """Whether an option is given that only a stream accepts."""
+    return any(key.lower() in STREAM_OPTIONS for key in options)
+
+
+# Options of streams and tunnels; everything else that a stream is given belongs to its reader.
 
 
 def _store(value: SecretStr) -> SecretStr:
@@ -52,7 +102,9 @@ class TunnelOptions(Options):
     client_tag: str = Field(
         "", description="the client's name in `spark-channel tunnel describe`; default: none"
     )
-    cursor_column: str | None = Field(None, description="a column whose values only grow; default: none")
+    cursor_column: str | None = Field(
+        None, description="a column whose values only grow; default: none"
+    )
     cursor_order: Literal["text"] | None = Field(
         None,
         description="`text`: the cursor column contains strings, and each new one sorts last; "
@@ -67,7 +119,8 @@ class TunnelOptions(Options):
         1, description="number of tunnel channels of a feed of files"
     )
     slot: str | None = Field(
-        None, description="PostgreSQL: the logical replication slot, created if missing; default: none"
+        None,
+        description="PostgreSQL: the logical replication slot, created if missing; default: none",
     )
     publication: str | None = Field(
         None, description="PostgreSQL: the publication that the slot decodes; default: none"
@@ -104,7 +157,8 @@ class TunnelOptions(Options):
         "default: never",
     )
     ending_timestamp: datetime | None = Field(
-        None, description="as `endingOffsets`: end before changes at this time or later; default: never"
+        None,
+        description="as `endingOffsets`: end before changes at this time or later; default: never",
     )
     max_rows_per_trigger: Amount | None = Field(
         None, description="approximate most rows of a micro-batch; default: unlimited"
@@ -116,7 +170,8 @@ class TunnelOptions(Options):
         30.0, description="seconds between two heartbeats of a client"
     )
     heartbeat_timeout: Annotated[float, Field(ge=10, le=86_400)] = Field(
-        300.0, description="seconds without a heartbeat after which other clients get the client's channels"
+        300.0,
+        description="seconds without a heartbeat after which other clients get the client's channels",
     )
     on_error: Literal["park", "stop"] = Field(
         "park",
@@ -142,21 +197,26 @@ class TunnelOptions(Options):
             raise OptionError(
                 f"option 'heartbeatTimeout' ({self.heartbeat_timeout:g} s) must be at least twice "
                 f"'heartbeatInterval' ({self.heartbeat_interval:g} s), or one lost heartbeat ends a client",
-                option="heartbeatTimeout", got=f"{self.heartbeat_timeout:g}",
-            )  # fmt: skip
+                option="heartbeatTimeout",
+                got=f"{self.heartbeat_timeout:g}",
+            )
         for name, does in (
-            ("starting_offsets", "begins with what is there"), ("starting_timestamp", "begins with what is there"),
-            ("ending_offsets", "is read to its end"), ("ending_timestamp", "is read to its end"),
-        ):  # fmt: skip
+            ("starting_offsets", "begins with what is there"),
+            ("starting_timestamp", "begins with what is there"),
+            ("ending_offsets", "is read to its end"),
+            ("ending_timestamp", "is read to its end"),
+        ):
             if getattr(self, name) is not None and self.tunnel_type != "stream":
                 option = type(self).model_fields[name].alias or name
                 raise OptionError(
                     f"option {option!r} goes with tunnelType stream; {self.tunnel_type} {does}",
-                    option=option, got=str(getattr(self, name)),
-                )  # fmt: skip
+                    option=option,
+                    got=str(getattr(self, name)),
+                )
         for one, other in (
-            (self.starting_offsets, self.starting_timestamp), (self.ending_offsets, self.ending_timestamp),
-        ):  # fmt: skip
+            (self.starting_offsets, self.starting_timestamp),
+            (self.ending_offsets, self.ending_timestamp),
+        ):
             if one is not None and other is not None:
                 which = "starting" if other is self.starting_timestamp else "ending"
                 raise OptionError(
@@ -174,19 +234,25 @@ class TunnelOptions(Options):
             raise OptionError(
                 f"option 'tables' got {tables!r}, and follows several tables by one PostgreSQL slot: "
                 "give 'slot' and 'publication', or name one table with 'dbtable'",
-                option="tables", got=tables,
-            )  # fmt: skip
+                option="tables",
+                got=tables,
+            )
         for name, does, given in (
             ("tunnelType", "has no changes", self.tunnel_type == "base" and "base"),
-            ("baseMode", "reads existing rows before the changes", self.base_mode == "initial" and "initial"),
+            (
+                "baseMode",
+                "reads existing rows before the changes",
+                self.base_mode == "initial" and "initial",
+            ),
             ("cursorColumn", "follows one table", self.cursor_column),
         ):
             if given:
                 raise OptionError(
                     f"option {name!r} got {given!r}, which {does}; 'tables' reads existing rows beside the changes "
                     f"only: omit {name!r}, or follow each table by 'dbtable'",
-                    option=name, got=given,
-                )  # fmt: skip
+                    option=name,
+                    got=given,
+                )
 
     @field_validator("starting_timestamp", "ending_timestamp")
     @classmethod
@@ -207,12 +273,18 @@ class TunnelOptions(Options):
 
     def feed(self) -> FeedOptions:
         return FeedOptions(
-            cursor_column=self.cursor_column, cursor_order=self.cursor_order, late_seconds=self.late_seconds,
-            partitions=self.tunnel_channels, slot=self.slot, publication=self.publication,
-            max_slot_lag=self.max_slot_lag, evolves=self.on_schema_change == "evolve",
-            ignores=self.on_schema_change == "ignore", tables=self.tables,
+            cursor_column=self.cursor_column,
+            cursor_order=self.cursor_order,
+            late_seconds=self.late_seconds,
+            partitions=self.tunnel_channels,
+            slot=self.slot,
+            publication=self.publication,
+            max_slot_lag=self.max_slot_lag,
+            evolves=self.on_schema_change == "evolve",
+            ignores=self.on_schema_change == "ignore",
+            tables=self.tables,
             has_base=self.tunnel_type != "stream",
-        )  # fmt: skip
+        )
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[TunnelOptions, dict[str, Any]]:

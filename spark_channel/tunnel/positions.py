@@ -12,34 +12,42 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spark_channel import serialization
 from spark_channel.clock import Clock
-from spark_channel.connectors.contracts import Token
-from spark_channel.connectors.feed import FeedLag, FeedLimit, has_base
+from spark_channel.connectors.base.contract import Token
+from spark_channel.connectors.base.feed import FeedLag, FeedLimit, has_base
 from spark_channel.errors import OptionError, SourceError, TunnelError, UnsupportedError
 from spark_channel.planning import Split
-from spark_channel.tunnel import plain
+from spark_channel.progress.render import short
+from spark_channel.retry import RetryingCalls
 from spark_channel.tunnel.records import Channel
-from spark_channel.tunnel.renewal import Renewal
 from spark_channel.tunnel.source import READ, StreamSource, base_split, paused_base
 
 __all__ = [
+    "CheckpointPositions",
     "Offset",
-    "OwnPositions",
-    "Positions",
-    "Range",
+    "OffsetRange",
     "RunEnd",
+    "StreamPositions",
     "added_up",
+    "base_words",
+    "brief_words",
     "check_offset",
+    "grouped",
+    "in_flight_words",
+    "kept_words",
+    "lag_numbers",
     "make_offset",
     "token_in",
 ]
+
 
 Offset = dict[str, Any]
 _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetRange:
     """What one channel contributes to a batch. `origin` names these rows forever; empty without a tunnel."""
 
     channel: str
@@ -59,14 +67,14 @@ class RunEnd:
         return None if self.tokens is None or number >= len(self.tokens) else self.tokens[number]
 
 
-class Positions(ABC):
+class StreamPositions(ABC):
     """Used by one thread: the one that Spark asks for offsets."""
 
     def __init__(self, source: StreamSource, *, clock: Clock | None = None) -> None:
         self.source = source
         self.target = RunEnd()
         # Longer than that, and a tunnel's channels have gone to others.
-        self.renewal = Renewal(source.options.heartbeat_timeout, clock=clock)
+        self.renewal = RetryingCalls(source.options.heartbeat_timeout, clock=clock)
         self.feed = self.renewal.of(source.feed, source.feed.is_passing)
 
     @abstractmethod
@@ -85,7 +93,7 @@ class Positions(ABC):
         """Whether the next batch after `start` may have existing rows beside changes."""
 
     @abstractmethod
-    def ranges(self, start: Offset, end: Offset) -> list[Range]:
+    def ranges(self, start: Offset, end: Offset) -> list[OffsetRange]:
         """What the batch between two offsets reads."""
 
     @abstractmethod
@@ -124,19 +132,26 @@ class Positions(ABC):
 
 def token_in(value: Any) -> Token:
     """A token in the form that an offset holds."""
-    token: Token = plain.load(json.dumps(value))
+    token: Token = serialization.load_tagged(json.dumps(value))
     return token
 
 
 def _json(token: Token) -> Any:
-    return json.loads(plain.dump(token))
+    return json.loads(serialization.dump_tagged(token))
 
 
-def make_offset(tunnel: str, key: str, schema: str, channels: Mapping[str, Any], **more: Any) -> Offset:
+def make_offset(
+    tunnel: str, key: str, schema: str, channels: Mapping[str, Any], **more: Any
+) -> Offset:
     """An offset document."""
     return {
-        "version": _VERSION, "tunnel": tunnel, "id": key, "schema": schema, "channels": dict(channels), **more,
-    }  # fmt: skip
+        "version": _VERSION,
+        "tunnel": tunnel,
+        "id": key,
+        "schema": schema,
+        "channels": dict(channels),
+        **more,
+    }
 
 
 def entry(sequence: int, start: Token, end: Token) -> dict[str, Any]:
@@ -179,7 +194,8 @@ def check_offset(offset: Offset, *, tunnel: str, key: str, schema: str | None) -
     """
     fields = {"version": int, "tunnel": str, "id": str, "schema": str, "channels": dict}
     sound = all(isinstance(offset.get(name), kind) for name, kind in fields.items()) and all(
-        isinstance(each, dict) and {"seq", "from", "to"} <= set(each) for each in offset["channels"].values()
+        isinstance(each, dict) and {"seq", "from", "to"} <= set(each)
+        for each in offset["channels"].values()
     )
     if not sound or offset["version"] != _VERSION:
         raise SourceError(
@@ -194,7 +210,11 @@ def check_offset(offset: Offset, *, tunnel: str, key: str, schema: str | None) -
             "or another checkpoint directory"
         )
     if offset["id"] != key:
-        what = f"tunnel {tunnel!r} as it was before it was reset or created again" if tunnel else offset["id"]
+        what = (
+            f"tunnel {tunnel!r} as it was before it was reset or created again"
+            if tunnel
+            else offset["id"]
+        )
         raise TunnelError(
             f"the checkpoint directory is of {what}, and this query reads {tunnel or key}: "
             "begin with a new checkpoint directory"
@@ -206,7 +226,7 @@ def check_offset(offset: Offset, *, tunnel: str, key: str, schema: str | None) -
         )
 
 
-class OwnPositions(Positions):
+class CheckpointPositions(StreamPositions):
     """A query by itself: Spark's checkpoint holds all. Each offset names every channel that is not drained."""
 
     def __init__(self, source: StreamSource, advice: int, *, clock: Clock | None = None) -> None:
@@ -223,7 +243,9 @@ class OwnPositions(Positions):
         self._planned: Offset | None = None
 
     def initial(self) -> Offset:
-        made = self.renewal.call(lambda: self.source.channels(self._advice), self.source.feed.is_passing)
+        made = self.renewal.call(
+            lambda: self.source.channels(self._advice), self.source.feed.is_passing
+        )
         channels = {each.id: entry(0, each.token, each.token) for each in made}
         base = {each.id: _json(each.params) for each in made if each.is_base}
         return self._offset(channels, base)
@@ -236,7 +258,7 @@ class OwnPositions(Positions):
         self._check(start)
         self.settle(start)  # a source that keeps changes until they are settled shows those first
         channels, base = dict(start["channels"]), dict(start.get("base", {}))
-        room = Room(limit)
+        room = BatchAdmission(limit)
         waiting = [key for key in base if token_in(channels[key]["to"]) != READ]
         if waiting:
             for key in waiting:
@@ -256,7 +278,9 @@ class OwnPositions(Positions):
                 news[key] = entry(each["seq"] + 1, token, end)
                 room.full = bool(limit)
         if not news:
-            self.check_base(token_in(each["to"]) for key, each in channels.items() if key not in base)
+            self.check_base(
+                token_in(each["to"]) for key, each in channels.items() if key not in base
+            )
             return start
         streams = {key: each for key, each in channels.items() if key not in base}
         return self._offset({**streams, **news}, {})
@@ -265,10 +289,12 @@ class OwnPositions(Positions):
         start = self._planned if start is None else start
         base = {} if start is None else start.get("base", {})
         return start is not None and any(
-            has_base(token_in(each["to"])) for key, each in start["channels"].items() if key not in base
+            has_base(token_in(each["to"]))
+            for key, each in start["channels"].items()
+            if key not in base
         )
 
-    def ranges(self, start: Offset, end: Offset) -> list[Range]:
+    def ranges(self, start: Offset, end: Offset) -> list[OffsetRange]:
         self._check(start)
         self._check(end)
         self._planned = end
@@ -281,10 +307,10 @@ class OwnPositions(Positions):
             if key in end.get("base", {}):
                 if upto == READ:
                     split = base_split(Channel(key, 0, token_in(end["base"][key])))
-                    ranges.append(Range(key, each["seq"], (split,)))
+                    ranges.append(OffsetRange(key, each["seq"], (split,)))
                 continue
             after = token_in(before["to"] if each["from"] is None and before else each["from"])
-            ranges.append(Range(key, each["seq"], tuple(self.feed.changes(after, upto))))
+            ranges.append(OffsetRange(key, each["seq"], tuple(self.feed.changes(after, upto))))
         return ranges
 
     def behind(self, end: Offset) -> FeedLag:
@@ -327,7 +353,7 @@ class OwnPositions(Positions):
         return make_offset("", self.source.about, self.source.schema_text(), channels, **more)
 
 
-class Room:
+class BatchAdmission:
     """What a limit still lets into a batch: at least one split, and no split beyond it."""
 
     def __init__(self, limit: FeedLimit) -> None:
@@ -349,3 +375,69 @@ class Room:
             None if self.left.nbytes is None else max(0, self.left.nbytes - (nbytes or 0)),
         )
         return True
+
+
+# What is told of a lag beside its amount: what the source keeps, and how much of the base is read.
+# Pure.
+
+
+def base_words(lag: FeedLag, *, paused: bool = False) -> str:
+    """How much of the existing rows is read beside the changes; empty where none are."""
+    if lag.base_read is None:
+        return ""
+    chunks = f"{grouped(lag.base_chunks)}{_of(lag.chunks)} chunks, " if lag.base_chunks else ""
+    words = f"{chunks}{grouped(lag.base_read)}{_of(lag.base_rows)} existing rows are read"
+    if paused:
+        return f"{words}, paused by pause-base"
+    return f"{words}, paused since the slot keeps more than maxSlotLag" if lag.base_held else words
+
+
+def kept_words(lag: FeedLag) -> str:
+    """What a slot makes its server keep; empty where there is none."""
+    return (
+        ""
+        if lag.kept is None
+        else f"its slot makes the server keep {grouped(lag.kept)} bytes of WAL"
+    )
+
+
+def lag_numbers(lag: FeedLag) -> dict[str, int | float]:
+    """What is known, by name."""
+    found = {
+        "rows": lag.rows,
+        "bytes": lag.nbytes,
+        "seconds": None if lag.seconds is None else round(lag.seconds, 3),
+        "wal_kept_bytes": lag.kept,
+        "base_rows_read": lag.base_read,
+        "base_rows": lag.base_rows,
+        "base_chunks_read": lag.base_chunks,
+        "base_chunks": lag.chunks,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def in_flight_words(rows: int, seconds: float) -> str:
+    """What a client has read, and when it said so."""
+    return f"{grouped(rows)} rows are read and have no checkpoint, as its client told {seconds:.0f} s ago"
+
+
+def brief_words(lag: FeedLag) -> str:
+    """Both, as a part of a line: `base 5 of 24 chunks (100k of 480k rows), slot keeps 8.39MB`; empty for neither."""
+    parts = []
+    if lag.base_read is not None:
+        rows = f"{short(lag.base_read)}{'' if lag.base_rows is None else f' of {short(lag.base_rows)}'} rows"
+        of = "" if lag.chunks is None else f" of {lag.chunks}"
+        base = f"base {lag.base_chunks}{of} chunks ({rows})" if lag.base_chunks else f"base {rows}"
+        parts.append(base + (" paused by maxSlotLag" if lag.base_held else ""))
+    if lag.kept is not None:
+        parts.append(f"slot keeps {short(lag.kept)}B of WAL")
+    return ", ".join(parts)
+
+
+def _of(value: int | None) -> str:
+    return "" if value is None else f" of about {grouped(value)}"
+
+
+def grouped(value: int | None) -> str:
+    """`12 400`; `-` if it is not known."""
+    return "-" if value is None else f"{value:,}".replace(",", " ")

@@ -5,24 +5,23 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors.contracts import Token
-from spark_channel.connectors.feed import FeedLag, FeedLimit, has_base
+from spark_channel.connectors.base.contract import Token
+from spark_channel.connectors.base.feed import FeedLag, FeedLimit, has_base
 from spark_channel.errors import ChannelLostError, TunnelStoreError
 from spark_channel.tunnel.client import TunnelClient
 from spark_channel.tunnel.positions import (
+    BatchAdmission,
     Offset,
-    Positions,
-    Range,
-    Room,
+    OffsetRange,
+    StreamPositions,
     added_up,
     check_offset,
     entry,
     make_offset,
     token_in,
 )
-from spark_channel.tunnel.records import Channel
+from spark_channel.tunnel.records import Channel, ClientState
 from spark_channel.tunnel.source import READ, StreamSource, base_split
-from spark_channel.tunnel.states import ClientState
 from spark_channel.tunnel.store import TunnelStore
 
 __all__ = ["SharedPositions"]
@@ -47,14 +46,16 @@ class _Run:
     finished: bool = False
 
 
-class SharedPositions(Positions):
+class SharedPositions(StreamPositions):
     """Offsets name the ranges of one batch each: (channel, sequence), and where they begin and end.
 
     The client is started with the first offset that is asked for. A range that was handed out stays, so
     whoever runs it, once or again, reads the same rows.
     """
 
-    def __init__(self, source: StreamSource, store: TunnelStore, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, source: StreamSource, store: TunnelStore, *, clock: Clock | None = None
+    ) -> None:
         super().__init__(source, clock=clock)
         assert source.options.tunnel is not None
         self._name = source.options.tunnel
@@ -64,9 +65,14 @@ class SharedPositions(Positions):
         source.check(self._record)
         settings = source.options
         self._client = TunnelClient(
-            store, self._record, self, tag=settings.client_tag, interval=settings.heartbeat_interval,
-            timeout=settings.heartbeat_timeout, clock=clock,
-        )  # fmt: skip
+            store,
+            self._record,
+            self,
+            tag=settings.client_tag,
+            interval=settings.heartbeat_interval,
+            timeout=settings.heartbeat_timeout,
+            clock=clock,
+        )
         self._calls = self.renewal.of(self._client, _is_silent)
         self._changed = threading.Condition()
         self._runs: dict[str, _Run] = {}
@@ -113,7 +119,7 @@ class SharedPositions(Positions):
             self.settle(done)
         if self._leave():
             self._calls.beat()
-        news, room = {}, Room(limit)
+        news, room = {}, BatchAdmission(limit)
         paused = {each.id for each in self._client.running() if each.paused}
         for run in self._loaded():
             self.source.feed.reads_base = run.channel.id not in paused
@@ -121,16 +127,20 @@ class SharedPositions(Positions):
             if found is not None:
                 news[run.channel.id] = found
         if not news:
-            self.check_base(run.token for run in self._all() if not (run.channel.is_base or run.stopping))
+            self.check_base(
+                run.token for run in self._all() if not (run.channel.is_base or run.stopping)
+            )
             return done if done is not None else self._offset({})
         self._offered = self._offset(news)
         return self._offered
 
     def is_beside(self, start: Offset | None) -> bool:
         self._begin()
-        return any(has_base(run.channel.token if run.token is None else run.token) for run in self._all())
+        return any(
+            has_base(run.channel.token if run.token is None else run.token) for run in self._all()
+        )
 
-    def ranges(self, start: Offset, end: Offset) -> list[Range]:
+    def ranges(self, start: Offset, end: Offset) -> list[OffsetRange]:
         self._begin()
         self._check(end)
         again = end != self._offered
@@ -146,9 +156,13 @@ class SharedPositions(Positions):
             if run is None or run.sequence != each["seq"]:
                 continue  # another client has it, from the same checkpoint on
             after, upto = token_in(each["from"]), token_in(each["to"])
-            splits = (base_split(run.channel),) if run.channel.is_base else self.feed.changes(after, upto)
+            splits = (
+                (base_split(run.channel),)
+                if run.channel.is_base
+                else self.feed.changes(after, upto)
+            )
             origin = f"{self._record.id}-{key}-{each['seq']}"
-            ranges.append(Range(key, each["seq"], tuple(splits), origin))
+            ranges.append(OffsetRange(key, each["seq"], tuple(splits), origin))
         return ranges
 
     def settle(self, done: Offset) -> None:
@@ -210,13 +224,17 @@ class SharedPositions(Positions):
         if not keys or before == self._client.id:
             return
         until = (
-            self._clock.now() + self.source.options.heartbeat_timeout + self.source.options.heartbeat_interval
+            self._clock.now()
+            + self.source.options.heartbeat_timeout
+            + self.source.options.heartbeat_interval
         )
         self._client.want(keys)
         try:
             while self._clock.now() < until:
                 state = self._store.state(self._name)
-                if not any(state.channels[key].client == before for key in keys if key in state.channels):
+                if not any(
+                    state.channels[key].client == before for key in keys if key in state.channels
+                ):
                     break
                 with self._changed:
                     self._clock.wait(self._changed, _LOOK_SECONDS)
@@ -233,9 +251,15 @@ class SharedPositions(Positions):
             for run in runs:
                 found = state.channels[run.channel.id]
                 if found.client == self._client.id and (again or run.sequence < 0):
-                    if not run.channel.is_base:  # who checkpointed it may have ended before it said so
+                    if (
+                        not run.channel.is_base
+                    ):  # who checkpointed it may have ended before it said so
                         self.feed.settle(found.token)
-                    run.sequence, run.token, run.pending = found.sequence, found.token, found.pending
+                    run.sequence, run.token, run.pending = (
+                        found.sequence,
+                        found.token,
+                        found.pending,
+                    )
         return sorted((run for run in runs if run.sequence >= 0), key=lambda run: run.channel.place)
 
     def _all(self) -> list[_Run]:
@@ -258,7 +282,7 @@ class SharedPositions(Positions):
             self._client.ended(run.channel.id, finished=drained)
         return bool(gone)
 
-    def _next(self, run: _Run, room: Room) -> dict[str, object] | None:
+    def _next(self, run: _Run, room: BatchAdmission) -> dict[str, object] | None:
         """The channel's next range as an offset holds it; None when there is none, or no room."""
         assert run.token is not None
         if room.full or run.stopping:

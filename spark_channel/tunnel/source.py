@@ -7,16 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_channel import serialization
 from spark_channel.connectors import Reader, find_connector
-from spark_channel.connectors.contracts import Token
-from spark_channel.connectors.describe import describe
-from spark_channel.connectors.feed import ChangeFeed, FollowsTables
+from spark_channel.connectors.base.contract import Token
+from spark_channel.connectors.base.feed import ChangeFeed, FollowsTables
+from spark_channel.connectors.base.registry import describe, experiment_remark
 from spark_channel.errors import OptionError, TunnelError, UnsupportedError
 from spark_channel.planning import Split
-from spark_channel.tunnel import plain
 from spark_channel.tunnel.options import split_options
-from spark_channel.tunnel.records import UNTIL, Channel, TunnelRecord
-from spark_channel.tunnel.states import TunnelType
+from spark_channel.tunnel.records import UNTIL, Channel, TunnelRecord, TunnelType
 
 __all__ = [
     "NOT_READ",
@@ -40,6 +39,8 @@ _SLOT = "; slot="
 class StreamSource:
     """A source as options describe it: its reader, its feed, and what distinguishes it from other sources.
 
+    `experiment`: what to log once where the connector is experimental.
+
     Raises:
         ChannelError: options that do not fit, or a source without a change feed.
     """
@@ -58,6 +59,7 @@ class StreamSource:
         reader, warnings = connector.reader_with(self.reader_options)
         for warning in warnings:
             _log.warning(warning)
+        self.experiment = experiment_remark([connector])
         self.reader: Reader = reader if schema is None else reader.with_schema(schema)
         self.feed: ChangeFeed = self._feed(connector.name)
         mode = self.options.on_schema_change
@@ -65,8 +67,10 @@ class StreamSource:
             raise OptionError(
                 f"option 'onSchemaChange' got {mode!r}, and only a stream of a database's log "
                 "can take columns that change: omit it, or follow the table by 'slot' or 'binlog'",
-                option="onSchemaChange", got=mode, takes="fail",
-            )  # fmt: skip
+                option="onSchemaChange",
+                got=mode,
+                takes="fail",
+            )
         place = describe(reader.options)
         if tables is not None:  # which ones it has is in its tokens, and changes
             place = f"{place.removesuffix(f'#{tables}')}#(tables)"
@@ -114,7 +118,9 @@ class StreamSource:
     def record(self, name: str) -> TunnelRecord:
         """A new tunnel's definition."""
         kind = self.options.type
-        return TunnelRecord(name, uuid.uuid4().hex[:16], kind, self._recorded, self.schema_text(), 0.0)
+        return TunnelRecord(
+            name, uuid.uuid4().hex[:16], kind, self._recorded, self.schema_text(), 0.0
+        )
 
     def channels(self, advice: int) -> list[Channel]:
         """A new tunnel's channels: `base` splits first, then the feed's partitions, which wait for them."""
@@ -137,11 +143,14 @@ class StreamSource:
             parents = tuple(channel.id for channel in made)
             made += [
                 Channel(
-                    f"stream-{number}", len(parents) + number, {} if ends is None else {UNTIL: ends[number]}, parents,
+                    f"stream-{number}",
+                    len(parents) + number,
+                    {} if ends is None else {UNTIL: ends[number]},
+                    parents,
                     token=token,
                 )
                 for number, token in enumerate(tokens)
-            ]  # fmt: skip
+            ]
         return made
 
     def _beside(self, tokens: Sequence[Token]) -> Sequence[Token] | None:
@@ -152,8 +161,9 @@ class StreamSource:
             raise OptionError(
                 "option 'baseMode' got 'incremental', and this source cannot be read beside its changes: "
                 "omit the option to read its existing rows first. A log line says why",
-                option="baseMode", got=mode,
-            )  # fmt: skip
+                option="baseMode",
+                got=mode,
+            )
         return found
 
     def check(self, record: TunnelRecord) -> None:
@@ -181,7 +191,10 @@ class StreamSource:
         Raises:
             TunnelError: of another source; says what differs.
         """
-        if record.source not in (self._recorded, self.about):  # of an earlier build no tunnel told its slot
+        if record.source not in (
+            self._recorded,
+            self.about,
+        ):  # of an earlier build no tunnel told its slot
             raise TunnelError(
                 f"tunnel {record.name!r} is of {record.source}, and the options name {self._recorded}: name "
                 "another tunnel, or make one with `spark-channel tunnel create`"
@@ -213,8 +226,9 @@ class StreamSource:
         if len(ends) != len(starts):
             raise OptionError(
                 f"option {name!r} names {len(ends)} positions for {len(starts)} channels: give one for each",
-                option=name, got=text,
-            )  # fmt: skip
+                option=name,
+                got=text,
+            )
         for start, end in zip(starts, ends, strict=True):
             self.feed.reaches(start, end)  # a damaged one is told now
         return ends
@@ -223,7 +237,7 @@ class StreamSource:
 def _given(name: str, text: str, words: str) -> list[Token]:
     takes = f"{words}, or a JSON token (or a list of them, one per channel)"
     try:
-        found = plain.load(text)
+        found = serialization.load_tagged(text)
     except ValueError:
         found = None
     tokens = found if isinstance(found, list) else [found]

@@ -7,18 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_channel.connectors import find_connector
-from spark_channel.connectors.describe import describe
-from spark_channel.connectors.feed import ChangeFeed, FeedLag, HeldLog, HoldsLogs
+from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, HeldLog, HoldsLogs
+from spark_channel.connectors.base.registry import describe
 from spark_channel.errors import ChannelError, TunnelError, UnsupportedError
-from spark_channel.tunnel.consume import Consumer, Delivery, Processor
+from spark_channel.retry import RetryingCalls
 from spark_channel.tunnel.options import split_options
-from spark_channel.tunnel.own_loop import TunnelReader
 from spark_channel.tunnel.process import is_gone
-from spark_channel.tunnel.records import Channel, Client, TunnelRecord
-from spark_channel.tunnel.renewal import Renewal
+from spark_channel.tunnel.reader import TunnelReader
+from spark_channel.tunnel.records import Channel, ChannelState, Client, TunnelRecord
 from spark_channel.tunnel.source import READ, StreamSource, base_split, place_of, slot_of
-from spark_channel.tunnel.states import ChannelState
 from spark_channel.tunnel.store import TunnelStore, open_store
+from spark_channel.tunnel.worker import Delivery, Processor, TunnelWorker
 
 __all__ = ["ChannelView", "InFlight", "Tunnel", "TunnelView"]
 
@@ -86,18 +85,24 @@ class Tunnel:
     """
 
     def __init__(
-        self, name: str, options: Mapping[str, Any] | None = None, *, store: TunnelStore | str | None = None
+        self,
+        name: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        store: TunnelStore | str | None = None,
     ) -> None:
         self.name = name
         self._options = dict(options or {})
-        place = next((self._options[key] for key in self._options if key.lower() == "tunnelstore"), None)
+        place = next(
+            (self._options[key] for key in self._options if key.lower() == "tunnelstore"), None
+        )
         self.store: TunnelStore = (
             open_store(store if store is not None else place)
             if store is None or isinstance(store, str)
             else store
         )
         self._changed = threading.Lock()
-        self._calls: dict[int, tuple[threading.Event, Consumer | None]] = {}
+        self._calls: dict[int, tuple[threading.Event, TunnelWorker | None]] = {}
 
     def create(self, *, channels: int = _ADVICE) -> TunnelRecord:
         """Make the tunnel: where its source ends now, and about `channels` splits of what is there.
@@ -127,15 +132,18 @@ class Tunnel:
             _log.warning(
                 "tunnel %r does not read slot %r any more, which keeps its server's log until it is dropped: "
                 "SELECT pg_drop_replication_slot('%s')",
-                self.name, slot, slot,
-            )  # fmt: skip
+                self.name,
+                slot,
+                slot,
+            )
         left = sorted(_tables(source.feed, old) - _tables(source.feed, new))
         if left:
             _log.warning(
                 "tunnel %r does not follow %s any more, which option 'tables' does not name: `spark-channel tunnel "
                 "add-table` adds a table again",
-                self.name, ", ".join(left),
-            )  # fmt: skip
+                self.name,
+                ", ".join(left),
+            )
         return made
 
     def delete(self, *, leave_slot: bool = False) -> None:
@@ -163,7 +171,7 @@ class Tunnel:
             source = StreamSource(self._options)
             source.check_source(record)
             feed = source.feed
-            Renewal(_RELEASE_SECONDS).call(feed.close, feed.is_passing)
+            RetryingCalls(_RELEASE_SECONDS).call(feed.close, feed.is_passing)
         self.store.delete(self.name)
 
     def _source_options(self) -> bool:
@@ -219,10 +227,13 @@ class Tunnel:
         return found
 
     def consume(
-        self, processor: Processor | Callable[[Delivery], object] | None = None, *,
+        self,
+        processor: Processor | Callable[[Delivery], object] | None = None,
+        *,
         factory: Callable[[str], Processor | Callable[[Delivery], object]] | None = None,
-        threads: int = 4, drained: bool = False,
-    ) -> None:  # fmt: skip
+        threads: int = 4,
+        drained: bool = False,
+    ) -> None:
         """Hand every range of this client's channels to `processor`, until `stop`, SIGTERM, an error, or until all
         channels have ended for good.
 
@@ -251,14 +262,16 @@ class Tunnel:
                 the range is delivered again next time.
         """
         if (processor is None) == (factory is None):
-            raise TypeError("consume() takes a processor, or factory=, which makes one for each channel")
+            raise TypeError(
+                "consume() takes a processor, or factory=, which makes one for each channel"
+            )
         stopped = threading.Event()
         call = id(stopped)
         with self._changed:
             self._calls[call] = stopped, None
         try:
             record = self.store.get(self.name)
-            consumer = Consumer(
+            consumer = TunnelWorker(
                 self.store,
                 record,
                 self._options,
@@ -291,11 +304,16 @@ class Tunnel:
         """
         record = self.store.get(self.name)
 
-        def make(reader: TunnelReader) -> Consumer:
-            return Consumer(
-                self.store, record, self._options, reader.deliver, threads=ranges, drained=drained,
+        def make(reader: TunnelReader) -> TunnelWorker:
+            return TunnelWorker(
+                self.store,
+                record,
+                self._options,
+                reader.deliver,
+                threads=ranges,
+                drained=drained,
                 ending=reader.ending,
-            )  # fmt: skip
+            )
 
         return TunnelReader(make)
 
@@ -411,8 +429,10 @@ class Tunnel:
             _log.warning(
                 "existing rows of tunnel %r are paused, also those of %s: "
                 "`spark-channel tunnel resume-base %s` has them read",
-                self.name, table, self.name,
-            )  # fmt: skip
+                self.name,
+                table,
+                self.name,
+            )
 
 
 def _tables(feed: ChangeFeed, channels: Collection[Channel]) -> set[str]:
@@ -453,4 +473,6 @@ def _in_flight(channel: Channel, clients: Mapping[str, Client], now: float) -> I
     if now - client.last_seen > client.timeout:
         return None
     # Each heartbeat and each checkpoint tells it.
-    return InFlight(channel.in_flight, max(0.0, now - max(client.last_seen, channel.checkpointed_at)))
+    return InFlight(
+        channel.in_flight, max(0.0, now - max(client.last_seen, channel.checkpointed_at))
+    )

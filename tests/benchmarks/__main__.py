@@ -19,7 +19,9 @@ def main() -> None:
     if unknown:
         sys.exit(f"no benchmark {', '.join(unknown)}; there are {', '.join(modules)}")
     load = os.getloadavg()[0]
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load:.1f} at the start")
+    print(
+        f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load:.1f} at the start"
+    )
     for name in wanted:
         print(f"\n{name.removeprefix('bench_')}", flush=True)
         print_table(importlib.import_module(f"tests.benchmarks.{name}").main())

@@ -22,9 +22,9 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_channel.connectors.feed import has_base
+from spark_channel.connectors.base.feed import has_base
 from spark_channel.tunnel import Delivery, Tunnel
-from spark_channel.tunnel.states import ChannelState
+from spark_channel.tunnel.records import ChannelState
 from tests.benchmarks.harness import Row, print_table
 from tests.servers.postgres import PostgresServer
 
@@ -75,9 +75,15 @@ class Copy:
     def __init__(self, server: PostgresServer, home: Path, mode: str) -> None:
         self.server, self.measured = server, Measured()
         self.options = {
-            **server.login, "dbtable": "big", "slot": f"base_{mode}", "publication": "big", "baseMode": mode,
-            "checkpointInterval": "1", "heartbeatInterval": "5", "rowsPerSecond": str(LIMIT),
-        }  # fmt: skip
+            **server.login,
+            "dbtable": "big",
+            "slot": f"base_{mode}",
+            "publication": "big",
+            "baseMode": mode,
+            "checkpointInterval": "1",
+            "heartbeatInterval": "5",
+            "rowsPerSecond": str(LIMIT),
+        }
         self.tunnel = Tunnel(mode, self.options, store=str(home / f"{mode}.db"))
         self._over = threading.Event()
         self._began = 0.0
@@ -143,9 +149,12 @@ class Copy:
 
     def _session(self) -> "psycopg.Connection[tuple[Any, ...]]":
         return psycopg.connect(
-            host=str(self.server.directory), port=self.server.port, user=self.server.user, dbname="postgres",
+            host=str(self.server.directory),
+            port=self.server.port,
+            user=self.server.user,
+            dbname="postgres",
             autocommit=True,
-        )  # fmt: skip
+        )
 
 
 def measure() -> dict[str, Measured]:
@@ -157,7 +166,9 @@ def measure() -> dict[str, Measured]:
             "CREATE PUBLICATION big FOR TABLE big; VACUUM ANALYZE big; CHECKPOINT"
         )
         with tempfile.TemporaryDirectory() as home:
-            return {mode: Copy(server, Path(home), mode).run() for mode in ("incremental", "initial")}
+            return {
+                mode: Copy(server, Path(home), mode).run() for mode in ("incremental", "initial")
+            }
     finally:
         server.close()
 
@@ -169,10 +180,16 @@ def rows_of(measured: dict[str, Measured]) -> list[Row]:
     note = f"{size}: {ours.seconds:.0f} s, beside {made:.0f} changes/s"
     return [
         Row(
-            "WAL kept by the slot at most, base in chunks beside the changes", ours.most, "<= 64", "MiB", note
+            "WAL kept by the slot at most, base in chunks beside the changes",
+            ours.most,
+            "<= 64",
+            "MiB",
+            note,
         ),
         Row("the same, baseMode=initial", before.most, "", "MiB", f"{before.seconds:.0f} s"),
-        Row("age of a change when it is processed, during the base: median", ours.age(0.5), "", "s"),
+        Row(
+            "age of a change when it is processed, during the base: median", ours.age(0.5), "", "s"
+        ),
         Row("the same, 99th percentile", ours.age(0.99), "< 5", "s"),
         Row("the same of baseMode=initial, 99th percentile", before.age(0.99), "", "s"),
     ]
@@ -189,7 +206,10 @@ def draw(measured: dict[str, Measured], out: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 3), dpi=160, constrained_layout=True)
-    names = {"incremental": "chunks beside the changes", "initial": "baseMode=initial: existing rows first"}
+    names = {
+        "incremental": "chunks beside the changes",
+        "initial": "baseMode=initial: existing rows first",
+    }
     for (mode, name), colour in zip(names.items(), ("tab:green", "tab:gray"), strict=True):
         found = measured[mode]
         axes.plot(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from spark_channel.carrier import BulkConsumePool, Consumer, DataCarrier
-from spark_channel.carrier.partitioners import PartitionerName
+from spark_channel.carrier.carrier import PartitionerName
 from tests.benchmarks.bench_channel import BATCH_ROWS, batch
 from tests.benchmarks.harness import Row, alternate
 
@@ -110,7 +110,9 @@ def busy_pair() -> Row:
 
 def growth(partitioner: PartitionerName, fewer: int, more: int) -> Row:
     slow, fast = alternate(
-        lambda: through_carrier(fewer, partitioner), lambda: through_carrier(more, partitioner), PAIRS
+        lambda: through_carrier(fewer, partitioner),
+        lambda: through_carrier(more, partitioner),
+        PAIRS,
     )
     ratio = statistics.median(a / b for a, b in zip(slow, fast, strict=True))
     each = statistics.median(fast) / BATCHES * 1e6
@@ -124,11 +126,17 @@ def growth(partitioner: PartitionerName, fewer: int, more: int) -> Row:
 
 
 def against_queue(producers: int) -> Row:
-    ours, theirs = alternate(lambda: through_carrier(producers), lambda: through_queue(producers), PAIRS)
+    ours, theirs = alternate(
+        lambda: through_carrier(producers), lambda: through_queue(producers), PAIRS
+    )
     ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
     each = statistics.median(ours) / BATCHES * 1e6
     return Row(
-        f"carrier / queue.Queue, time, {producers} producers", ratio, "", "x", f"{each:.0f} us per batch"
+        f"carrier / queue.Queue, time, {producers} producers",
+        ratio,
+        "",
+        "x",
+        f"{each:.0f} us per batch",
     )
 
 

@@ -140,7 +140,11 @@ def wake_latency() -> Row:
     waits = [returned - start for start, returned in zip(freed, times[1:], strict=True)]
     worst = sorted(waits)[int(count * 0.99)] * 1000
     return Row(
-        "blocked producer wakes, median", statistics.median(waits) * 1000, "<= 1", "ms", f"p99 {worst:.2f} ms"
+        "blocked producer wakes, median",
+        statistics.median(waits) * 1000,
+        "<= 1",
+        "ms",
+        f"p99 {worst:.2f} ms",
     )
 
 

@@ -27,7 +27,9 @@ def ran(*arguments: str) -> tuple[float, float]:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     subprocess.run(
-        [sys.executable, "-m", "spark_channel.cli", "run", *arguments], check=True, capture_output=True
+        [sys.executable, "-m", "spark_channel.cli", "run", *arguments],
+        check=True,
+        capture_output=True,
     )
     seconds = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -38,7 +40,9 @@ def ran(*arguments: str) -> tuple[float, float]:
 def job(folder: Path, reader: dict[str, Any], writer: dict[str, Any], channels: int) -> str:
     path = folder / "job.json"
     content = [{"reader": reader, "writer": writer}]
-    path.write_text(json.dumps({"job": {"setting": {"speed": {"channel": channels}}, "content": content}}))
+    path.write_text(
+        json.dumps({"job": {"setting": {"speed": {"channel": channels}}, "content": content}})
+    )
     return str(path)
 
 

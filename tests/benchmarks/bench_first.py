@@ -52,7 +52,9 @@ def one(what: str, folder: Path, root: Path = ROOT) -> Found:
 def rounds(folder: Path) -> dict[str, list[Found]]:
     """Each kind so often, none twice in a row."""
     versions = {"": ROOT, **({" before": Path(BEFORE)} if BEFORE else {})}
-    kinds = [("count-channel", version) for version in versions] + [("save", version) for version in versions]
+    kinds = [("count-channel", version) for version in versions] + [
+        ("save", version) for version in versions
+    ]
     kinds += [("count-short", ""), ("count-made_up", ""), ("count-empty", ""), ("count-csv", "")]
     if first_hour.SQLITE_JDBC.exists():
         kinds.append(("count-jdbc", ""))
@@ -80,7 +82,9 @@ def first_counts(found: dict[str, list[Found]]) -> list[Row]:
         runs, name = found[kind], kind.removeprefix("count-")
         asked = "<= 4" if name == "channel" else ""
         whole = statistics.median(sum(run["seconds"].values()) for run in runs)
-        cpu = statistics.median(sum(sum(step.values()) for step in run["cpu"].values()) for run in runs)
+        cpu = statistics.median(
+            sum(sum(step.values()) for step in run["cpu"].values()) for run in runs
+        )
         steps = ", ".join(
             f"{step} {middle(runs, 'seconds', step):.2f}" for step in ("register", "load", "count")
         )
@@ -108,7 +112,12 @@ def processes(found: dict[str, list[Found]]) -> list[Row]:
                 if part == "ours" or kind == "count-made_up":
                     what = "its fork" if part == "ours" else "Spark's imports"
                     rows.append(
-                        Row(f"{kind.removeprefix('count-')}, CPU of {process}, {what}", spent, "", "s")
+                        Row(
+                            f"{kind.removeprefix('count-')}, CPU of {process}, {what}",
+                            spent,
+                            "",
+                            "s",
+                        )
                     )
     return rows
 
@@ -120,15 +129,34 @@ def first_saves(found: dict[str, list[Found]]) -> list[Row]:
         if not runs:
             continue
         paced = statistics.median(run["rows"] / first_hour.LIMIT for run in runs)
-        ramp = middle(runs, "seconds", "moving") - middle(runs, "seconds", "to the first row") - paced
+        ramp = (
+            middle(runs, "seconds", "moving") - middle(runs, "seconds", "to the first row") - paced
+        )
         rows += [
-            Row(f"{kind}: before its own clock", middle(runs, "seconds", "before the clock"), "", "s"),
             Row(
-                f"{kind}: from there to the first task", middle(runs, "seconds", "to the first task"), "", "s"
+                f"{kind}: before its own clock",
+                middle(runs, "seconds", "before the clock"),
+                "",
+                "s",
             ),
-            Row(f"{kind}: from there to the first row", middle(runs, "seconds", "to the first row"), "", "s"),
             Row(
-                f"{kind}: lost to the limit's start", ramp, "", "s", f"{paced:.1f} s are what the limit takes"
+                f"{kind}: from there to the first task",
+                middle(runs, "seconds", "to the first task"),
+                "",
+                "s",
+            ),
+            Row(
+                f"{kind}: from there to the first row",
+                middle(runs, "seconds", "to the first row"),
+                "",
+                "s",
+            ),
+            Row(
+                f"{kind}: lost to the limit's start",
+                ramp,
+                "",
+                "s",
+                f"{paced:.1f} s are what the limit takes",
             ),
             Row(f"{kind}: publishing", middle(runs, "seconds", "publish"), "", "s"),
             Row(f"{kind}: all of it", middle(runs, "seconds", "save"), "", "s"),

@@ -1,6 +1,6 @@
 """What a copy does to an application: its queries on PostgreSQL, while rows are copied out of the server and into it.
 
-    make bench BENCH=harm      (about 12 minutes; it draws docs/images/harm.png and puts it into README)
+    make bench BENCH=harm      (about 12 minutes; draws docs/images/harm.png, and puts it with the medians into README)
 
 The application is pgbench (its TPC-B-like transactions) at a third of what the machine can do (`-R`), in one process
 for the whole benchmark; each latency counts from when the transaction was due. Server and pgbench run on one core,
@@ -34,14 +34,13 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import spark_channel
+from tests.benchmarks.harm_caption import HarmFigures, put_into_readme, spaced
 from tests.benchmarks.harness import Row, print_table
 from tests.servers.postgres import PostgresServer, programs
 
 ROOT = Path(__file__).resolve().parents[2]
 JAR = Path("/usr/share/java/postgresql.jar")
 PICTURE = ROOT / "docs" / "images" / "harm.png"
-README = ROOT / "README.md"
-BEGIN, END = "<!-- picture -->", "<!-- /picture -->"
 SCALE = float(os.environ.get("SPARK_CHANNEL_BENCH_SCALE", "1"))
 ROWS = int(2_000_000 * SCALE)
 LIMIT = 40_000
@@ -76,9 +75,22 @@ class Application:
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            [*self._command(), "-T", "3600", "-c", str(CLIENTS), "-R", f"{self.rate:.1f}", "-l", "--log-prefix", "app"],
-            cwd=self._directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [
+                *self._command(),
+                "-T",
+                "3600",
+                "-c",
+                str(CLIENTS),
+                "-R",
+                f"{self.rate:.1f}",
+                "-l",
+                "--log-prefix",
+                "app",
+            ],
+            cwd=self._directory,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     def stop(self) -> None:
         process, self._process = self._process, None
@@ -104,16 +116,29 @@ class Application:
     def _command(self) -> list[str]:
         server = self._server
         return [
-            "taskset", "-c", ",".join(map(str, APPLICATION)),
-            str(programs() / "pgbench"), "-n", "-h", str(server.directory), "-p", str(server.port), "-U", server.user,
+            "taskset",
+            "-c",
+            ",".join(map(str, APPLICATION)),
+            str(programs() / "pgbench"),
+            "-n",
+            "-h",
+            str(server.directory),
+            "-p",
+            str(server.port),
+            "-U",
+            server.user,
             "postgres",
-        ]  # fmt: skip
+        ]
 
     def _run(self, *arguments: str) -> str:
         command = [each for each in self._command() if each != "-n" or "-i" not in arguments]
         done = subprocess.run(
-            [*command, *arguments], cwd=self._directory, capture_output=True, check=True, timeout=300,
-        )  # fmt: skip
+            [*command, *arguments],
+            cwd=self._directory,
+            capture_output=True,
+            check=True,
+            timeout=300,
+        )
         return done.stdout.decode()
 
 
@@ -148,16 +173,22 @@ class Run:
         seconds: dict[int, list[float]] = {}
         for at, each in self.seen:
             seconds.setdefault(int(at), []).append(each)
-        return [float(at) for at in sorted(seconds)], [_quantile(seconds[at], part) for at in sorted(seconds)]
+        return [float(at) for at in sorted(seconds)], [
+            _quantile(seconds[at], part) for at in sorted(seconds)
+        ]
 
 
 def _quantile(values: list[float], part: float) -> float:
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, math.ceil(part * len(ordered)) - 1)] if ordered else math.nan
+    return (
+        ordered[min(len(ordered) - 1, math.ceil(part * len(ordered)) - 1)] if ordered else math.nan
+    )
 
 
 class Bench:
-    def __init__(self, server: PostgresServer, application: Application, spark: SparkSession) -> None:
+    def __init__(
+        self, server: PostgresServer, application: Application, spark: SparkSession
+    ) -> None:
         self.server = server
         self.application = application
         self.spark = spark
@@ -202,14 +233,18 @@ class Bench:
         table = f"(SELECT * FROM orders WHERE id <= {rows}) AS part"
 
         def copy() -> None:
-            read = self.spark.read.format("jdbc").options(dbtable=table, fetchsize="10000", **login, **split)
-            read.load().write.format("jdbc").options(dbtable="copy", batchsize="10000", **login).mode(
-                "append"
-            ).save()
+            read = self.spark.read.format("jdbc").options(
+                dbtable=table, fetchsize="10000", **login, **split
+            )
+            read.load().write.format("jdbc").options(
+                dbtable="copy", batchsize="10000", **login
+            ).mode("append").save()
 
         return self._watched("Spark JDBC", copy)
 
-    def transfer(self, name: str, rows: int, *, seconds: float = LONGEST_SECONDS, **more: object) -> Run:
+    def transfer(
+        self, name: str, rows: int, *, seconds: float = LONGEST_SECONDS, **more: object
+    ) -> Run:
         """Ended after so many seconds, whatever is left."""
 
         ended = threading.Event()
@@ -252,7 +287,9 @@ class Bench:
         def is_good(limit: float) -> bool:
             rows = min(ROWS, int(limit * STEP_SECONDS))
             run = self.transfer(f"{limit:.0f} rows/s", rows, rows_per_second=int(limit))
-            print(f"  {limit:7.0f} rows/s: p99 {run.p99:.2f} ms, at most {most_p99:.2f}", flush=True)
+            print(
+                f"  {limit:7.0f} rows/s: p99 {run.p99:.2f} ms, at most {most_p99:.2f}", flush=True
+            )
             return run.p99 <= most_p99
 
         good, bad = float(SLOWEST), float(FASTEST)
@@ -293,19 +330,31 @@ def draw(runs: list[Run], out: Path) -> None:
     for run in runs:
         at, p99 = run.by_second(0.99)
         axes.plot(
-            at, p99, color=colours.get(run.name) or next(ours), linewidth=1.6,
+            at,
+            p99,
+            color=colours.get(run.name) or next(ours),
+            linewidth=1.6,
             linestyle="--" if run.name == "idle" else "-",
             label=f"{run.name}: p99 {run.p99:.1f} ms"
-            + ("" if run.name == "idle" else f", {run.rows / 1e6:.1f} M rows in {run.seconds:.0f} s"),
-        )  # fmt: skip
+            + (
+                ""
+                if run.name == "idle"
+                else f", {run.rows / 1e6:.1f} M rows in {run.seconds:.0f} s"
+            ),
+        )
     axes.set_yscale("log")
     axes.set_xlabel("seconds since the copy began", color=grey)
     axes.set_ylabel("ms, p99 of each second", color=grey)
-    axes.set_title("An application's transactions while rows are copied out of its PostgreSQL and into it", color=grey,
-                   fontsize=10)  # fmt: skip
+    axes.set_title(
+        "An application's transactions while rows are copied out of its PostgreSQL and into it",
+        color=grey,
+        fontsize=10,
+    )
     axes.tick_params(colors=grey, which="both")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:g}"[0] in "235" else "")
+    axes.yaxis.set_minor_formatter(
+        lambda value, _: f"{value:g}" if f"{value:g}"[0] in "235" else ""
+    )
     axes.grid(visible=True, which="both", axis="y", color=grey, alpha=0.25, linewidth=0.5)
     for name, spine in axes.spines.items():
         spine.set_color(grey)
@@ -314,33 +363,20 @@ def draw(runs: list[Run], out: Path) -> None:
     figure.savefig(out, transparent=True)
 
 
-def _spaced(number: int) -> str:
-    return f"{number:,}".replace(",", " ")
+def figures(rounds: "list[Round]") -> HarmFigures:
+    def median(run: str, figure: str) -> float:
+        return float(statistics.median(getattr(getattr(each, run), figure) for each in rounds))
 
-
-def put_into_readme(runs: list[Run]) -> None:
-    """Between its marks: the picture, and what it shows, with the figures of this run."""
-    idle, jdbc, fixed, auto = runs
-    text = README.read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN, 1)
-    _, tail = rest.split(END, 1)
-    what = "p99 latency of an application's transactions: idle, beside a Spark JDBC job, and beside spark-channel"
-    alone, limited = (
-        f"{idle.p99:.1f} ms idle",
-        f"{fixed.p99:.1f} ms beside spark-channel at {_spaced(LIMIT)} rows/s",
+    return HarmFigures(
+        rounds=len(rounds),
+        rows=ROWS,
+        limit=LIMIT,
+        idle_ms=median("idle", "p99"),
+        jdbc_ms=median("jdbc", "p99"),
+        limited_ms=median("fixed", "p99"),
+        jdbc_speed=median("jdbc", "rows_per_second"),
+        limited_speed=median("fixed", "rows_per_second"),
     )
-    lines = [
-        f"![{what}](docs/images/harm.png)",
-        "",
-        f"*An application's transactions (pgbench at a third of what its core can do) while {_spaced(jdbc.rows)}",
-        "rows are copied out of its PostgreSQL and into it, by two tasks, with autovacuum off. p99:",
-        f"{alone}; {jdbc.p99:.1f} ms beside Spark's JDBC source; {limited};",
-        f"{auto.p99:.1f} ms with `protect=auto`, which moved {_spaced(round(auto.rows_per_second))} rows/s"
-        + (f" and was ended after {auto.seconds:.0f} s." if auto.rows < ROWS else "."),
-        "`make bench BENCH=harm` measures it and draws the picture.*",
-    ]
-    told = "\n".join([BEGIN, *lines, ""])
-    README.write_text(f"{head}{told}{END}{tail}", encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -351,7 +387,9 @@ def _bench() -> Iterator[Bench]:
     before = os.sched_getaffinity(0)
     with contextlib.ExitStack() as stack:
         stack.callback(os.sched_setaffinity, 0, before)
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-channel-harm-")))
+        directory = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-channel-harm-"))
+        )
         os.sched_setaffinity(0, APPLICATION)  # the server inherits it
         server = PostgresServer.create(autovacuum="off")
         stack.callback(server.close)
@@ -403,13 +441,17 @@ def measure() -> tuple[list[Round], float]:
                 bench.idle(),
                 bench.elsewhere(),
                 bench.jdbc(ROWS),
-                bench.transfer(f"spark-channel, {_spaced(LIMIT)} rows/s", ROWS, rows_per_second=LIMIT),
+                bench.transfer(
+                    f"spark-channel, {spaced(LIMIT)} rows/s", ROWS, rows_per_second=LIMIT
+                ),
                 bench.transfer("spark-channel, protect=auto", ROWS, seconds=50.0, protect="auto"),
             )
             rounds.append(each)
             told = ", ".join(f"{run.name} {run.p99:.2f}" for run in (each.elsewhere, *each.drawn))
             print(f"  p99 in ms: {told}", flush=True)
-        best = bench.best_limit(ASKED_AUTO * statistics.median(each.elsewhere.p99 for each in rounds))
+        best = bench.best_limit(
+            ASKED_AUTO * statistics.median(each.elsewhere.p99 for each in rounds)
+        )
         return rounds, best
 
 
@@ -418,10 +460,13 @@ def main() -> list[Row]:
     middle = sorted(rounds, key=lambda each: each.fixed.p99 / each.idle.p99)[len(rounds) // 2]
     if SCALE >= 1:
         draw(middle.drawn, PICTURE)
-        put_into_readme(middle.drawn)
+        put_into_readme(figures(rounds))
     if kept := os.environ.get("SPARK_CHANNEL_BENCH_OUT"):
         seconds = [
-            {run.name: {"p50": run.by_second(0.5)[1], "p99": run.by_second(0.99)[1]} for run in each.drawn}
+            {
+                run.name: {"p50": run.by_second(0.5)[1], "p99": run.by_second(0.99)[1]}
+                for run in each.drawn
+            }
             for each in rounds
         ]
         Path(kept).write_text(json.dumps(seconds))
@@ -429,7 +474,12 @@ def main() -> list[Row]:
         Row("idle: p50", statistics.median(each.idle.p50 for each in rounds), unit="ms"),
         Row("idle: p99", statistics.median(each.idle.p99 for each in rounds), unit="ms"),
     ]
-    for what, asked in (("elsewhere", ""), ("jdbc", ""), ("fixed", ASKED_FIXED), ("auto", ASKED_AUTO)):
+    for what, asked in (
+        ("elsewhere", ""),
+        ("jdbc", ""),
+        ("fixed", ASKED_FIXED),
+        ("auto", ASKED_AUTO),
+    ):
         runs = [getattr(each, what) for each in rounds]
         ratios = [run.p99 / each.idle.p99 for run, each in zip(runs, rounds, strict=True)]
         control = statistics.median(
@@ -456,7 +506,9 @@ def main() -> list[Row]:
     rows.append(Row("best fixed limit", best, unit="rows/s", note=f"{STEPS} steps of bisection"))
     rows.append(Row("protect=auto: rows/s of the best limit", auto / best, f">= {ASKED_USED}", "x"))
     spread = statistics.median(statistics.pstdev(each.idle.by_second(0.99)[1]) for each in rounds)
-    rows.append(Row("idle: spread of a second's p99", spread, unit="ms", note="how noisy this machine was"))
+    rows.append(
+        Row("idle: spread of a second's p99", spread, unit="ms", note="how noisy this machine was")
+    )
     return rows
 
 

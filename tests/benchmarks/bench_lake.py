@@ -52,7 +52,11 @@ class Lake(Bench):
         return str(self.folder / "out")
 
     def sparks_own(self) -> None:
-        frame = self.spark.read.format("jdbc").options(dbtable="orders", **self.jdbc, **self.split).load()
+        frame = (
+            self.spark.read.format("jdbc")
+            .options(dbtable="orders", **self.jdbc, **self.split)
+            .load()
+        )
         frame.write.mode("overwrite").parquet(self.out)
 
     def ours(self, writer: dict[str, Any]) -> None:
@@ -92,7 +96,9 @@ class Lake(Bench):
         made = load_catalog("default", **catalog)
         made.create_namespace("shop")
         made.close()
-        self.ours({"name": "iceberg", "dbtable": "shop.orders", "catalogProperties": json.dumps(catalog)})
+        self.ours(
+            {"name": "iceberg", "dbtable": "shop.orders", "catalogProperties": json.dumps(catalog)}
+        )
 
     def bytes(self) -> int:
         return sum(path.stat().st_size for path in Path(self.out).rglob("*.parquet"))
@@ -153,7 +159,13 @@ def _measure(lake: Lake) -> list[Row]:
     note = f"{lake.rows / 1e6:.2f} M rows, {CHANNELS} channels, medians of {ROUNDS}"
     jdbc, parquet, *_ = jobs
     found = [
-        Row(f"postgresql: {name}", statistics.median(took), "", "s", f"{note}; {sizes[name] / 1e6:.0f} MB")
+        Row(
+            f"postgresql: {name}",
+            statistics.median(took),
+            "",
+            "s",
+            f"{note}; {sizes[name] / 1e6:.0f} MB",
+        )
         for name, took in seconds.items()
     ]
     for name in ("transfer -> Delta", "transfer -> Iceberg"):
@@ -193,7 +205,9 @@ def waits_for_a_cleanup(path: str, where: str, replaced: int) -> list[Row]:
 
     TargetDirectory._remove = remove  # type: ignore[method-assign]
     try:
-        overwrite = threading.Thread(target=_write, args=(path, "overwrite"), kwargs={"overwrite": True})
+        overwrite = threading.Thread(
+            target=_write, args=(path, "overwrite"), kwargs={"overwrite": True}
+        )
         overwrite.start()
         assert removing.wait(600), "the overwrite did not get to its removals"
         beside = statistics.median(_write(path, f"beside-{n}") for n in range(3))
@@ -204,7 +218,9 @@ def waits_for_a_cleanup(path: str, where: str, replaced: int) -> list[Row]:
     finally:
         removed.set()
         TargetDirectory._remove = original  # type: ignore[method-assign]
-    note = f"an append takes {alone:.2f} s alone, {beside:.2f} s meanwhile; the removal {took:.1f} s"
+    note = (
+        f"an append takes {alone:.2f} s alone, {beside:.2f} s meanwhile; the removal {took:.1f} s"
+    )
     name = f"an append's wait while another job removes {replaced} objects, {where}"
     return [Row(name, max(0.0, beside - alone), "0", "s", note)]
 

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_channel.limits import (
-    Ask,
     Coordinator,
     Grant,
-    Hold,
+    GrantRequest,
     Join,
     Joined,
-    Meter,
+    RateLimiter,
     Reply,
-    Set,
+    RetryLater,
+    SetRates,
     decode_reply,
     encode,
 )
@@ -47,10 +47,12 @@ def worst(paid: Paid, window: float) -> int:
     )
 
 
-def with_meter(amounts: Callable[[Meter], int], gap: float, seconds: float, **rates: float) -> Paid:
-    """A producer that needs `gap` seconds from batch to batch, under our `Meter`."""
+def with_meter(
+    amounts: Callable[[RateLimiter], int], gap: float, seconds: float, **rates: float
+) -> Paid:
+    """A producer that needs `gap` seconds from batch to batch, under our `RateLimiter`."""
     clock = HandClock()
-    meter = Meter(**rates, clock=clock)
+    meter = RateLimiter(**rates, clock=clock)
     paid: Paid = []
     while clock.now() < seconds:
         amount = amounts(meter)
@@ -74,17 +76,31 @@ def with_datax(amount: int, gap: float, seconds: float, channel: DataxChannel) -
 
 def fast_producer() -> list[Row]:
     """1 000 rows/s, and a source that gives a million."""
-    datax = with_datax(BATCH, BATCH / PRODUCER_ROWS_PER_SECOND, 60, DataxChannel(rows_per_second=1000))
+    datax = with_datax(
+        BATCH, BATCH / PRODUCER_ROWS_PER_SECOND, 60, DataxChannel(rows_per_second=1000)
+    )
 
-    def slice_rows(meter: Meter) -> int:
+    def slice_rows(meter: RateLimiter) -> int:
         return min(BATCH, meter.slice_size()[0] or BATCH)
 
     ours = with_meter(slice_rows, BATCH / PRODUCER_ROWS_PER_SECOND, 60, rows_per_second=1000)
     gaps = [max(b - a for (a, _), (b, _) in itertools.pairwise(paid)) for paid in (ours, datax)]
     note = f"DataX {worst(datax, 1) / 1000:.1f} x, then {gaps[1]:.1f} s of silence"
     return [
-        Row("fast producer at 1 000 rows/s: worst second", worst(ours, 1) / 1000, "<= 1.05", "x", note),
-        Row("fast producer at 1 000 rows/s: longest gap", gaps[0], "<= 0.3", "s", f"DataX {gaps[1]:.1f} s"),
+        Row(
+            "fast producer at 1 000 rows/s: worst second",
+            worst(ours, 1) / 1000,
+            "<= 1.05",
+            "x",
+            note,
+        ),
+        Row(
+            "fast producer at 1 000 rows/s: longest gap",
+            gaps[0],
+            "<= 0.3",
+            "s",
+            f"DataX {gaps[1]:.1f} s",
+        ),
     ]
 
 
@@ -96,7 +112,11 @@ def small_batches() -> list[Row]:
     rate = [(sum(amount for _, amount in paid) - 40) / paid[-1][0] / 40 for paid in (ours, datax)]
     return [
         Row(
-            "one-row batches, 40 B/s: long-run rate", rate[0], "0.995 to 1.005", "x", f"DataX {rate[1]:.2f} x"
+            "one-row batches, 40 B/s: long-run rate",
+            rate[0],
+            "0.995 to 1.005",
+            "x",
+            f"DataX {rate[1]:.2f} x",
         )
     ]
 
@@ -121,7 +141,15 @@ def skewed_tasks() -> list[Row]:
         done.append(now)
     datax = sum(rows) / (rate * max(done))
     note = f"DataX {datax:.0%}"
-    return [Row("8 tasks, one with 10x the rows: budget used until the end", 100 * ours, ">= 98", "%", note)]
+    return [
+        Row(
+            "8 tasks, one with 10x the rows: budget used until the end",
+            100 * ours,
+            ">= 98",
+            "%",
+            note,
+        )
+    ]
 
 
 def many_short_tasks() -> list[Row]:
@@ -129,7 +157,9 @@ def many_short_tasks() -> list[Row]:
     rows = []
     for count in (2, 8, 50, 200):
         world = short_tasks(count)
-        note = f"{count * 2 * 0.025 / 4:.1f} s of each slot pass between tasks" if count == 200 else ""
+        note = (
+            f"{count * 2 * 0.025 / 4:.1f} s of each slot pass between tasks" if count == 200 else ""
+        )
         rows.append(
             Row(
                 f"{count} tasks, 25 ms between two: budget used",
@@ -140,7 +170,9 @@ def many_short_tasks() -> list[Row]:
             )
         )
     slow = used_until_done(short_tasks(200, pause=0.05))
-    rows.append(Row("200 tasks, 50 ms between two", 100 * slow, "", "%", "94.7 % is all that can be had"))
+    rows.append(
+        Row("200 tasks, 50 ms between two", 100 * slow, "", "%", "94.7 % is all that can be had")
+    )
     return rows
 
 
@@ -149,7 +181,7 @@ def changes() -> list[Row]:
     rows = []
     for factor, name in ((0.5, "halved"), (2.0, "doubled")):
         world = _running(32)
-        world.coordinator.handle(Set(LIMIT, 10_000 * factor))
+        world.coordinator.handle(SetRates(LIMIT, 10_000 * factor))
         world.run(16)
         good = [abs(_tenth(world, step) / 1000 - factor) <= 0.05 * factor for step in range(50)]
         settled = next(step for step in range(50) if all(good[step : step + 5])) * 0.1
@@ -159,7 +191,9 @@ def changes() -> list[Row]:
         worker.crash()
     world.run(16)
     back = next(step for step in range(50) if _tenth(world, step) >= 950) * 0.1 + 0.1
-    rows.append(Row("a quarter of the tasks crashes: to 95 % of the rate", back, "<= 1", "s", "DataX never"))
+    rows.append(
+        Row("a quarter of the tasks crashes: to 95 % of the rate", back, "<= 1", "s", "DataX never")
+    )
     return rows
 
 
@@ -179,7 +213,13 @@ def many_tasks() -> list[Row]:
     """`tests.benchmarks.simulate`, our side."""
     run = run_grants(10_000, 1)
     return [
-        Row("10 000 tasks on 400 hosts: requests per second", run.messages, "<= 2500", "", "mean of the run"),
+        Row(
+            "10 000 tasks on 400 hosts: requests per second",
+            run.messages,
+            "<= 2500",
+            "",
+            "mean of the run",
+        ),
         Row("10 000 tasks: requests per second, fullest 10 s", run.worst_messages, "<= 2500"),
         Row("10 000 tasks: worst 10 s window", run.worst_10, "<= 1.05", "x"),
         Row("10 000 tasks: budget used until 95 % is done", 100 * run.utilisation_95, "", "%"),
@@ -200,17 +240,19 @@ class Asker:
 
     def take(self, answer: Reply, now: float) -> float:
         """Seconds until it asks again."""
-        if isinstance(answer, Hold):
+        if isinstance(answer, RetryLater):
             return answer.retry_in
         assert isinstance(answer, Grant), answer
         self.grant, self.pace = answer.grant, answer.rows_per_second or 0.0
         self.begins, self.ends = now, now + answer.lasts
         return answer.ask_in
 
-    def ask(self, now: float) -> Ask:
+    def ask(self, now: float) -> GrantRequest:
         self.number += 1
         spent = max(0.0, self.pace * (min(now, self.ends) - self.begins) - 0.001)
-        return Ask(LIMIT, self.client, self.epoch, self.number, self.grant, spent_rows=spent)
+        return GrantRequest(
+            LIMIT, self.client, self.epoch, self.number, self.grant, spent_rows=spent
+        )
 
 
 def coordinator_cpu() -> list[Row]:
@@ -234,7 +276,9 @@ def coordinator_cpu() -> list[Row]:
         answer = coordinator.answer(data)
         cpu += time.process_time() - begin
         requests += 1
-        heapq.heappush(due, (clock.at + asker.take(decode_reply(answer), clock.at), next(turns), asker))
+        heapq.heappush(
+            due, (clock.at + asker.take(decode_reply(answer), clock.at), next(turns), asker)
+        )
     note = f"{requests / 60:.0f} requests/s of {1e6 * cpu / requests:.0f} us; network not included"
     return [Row("coordinator at 1 000 clients: CPU", 100 * cpu / 60, "< 25", "% of a core", note)]
 

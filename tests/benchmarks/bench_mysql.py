@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import spark_channel
 from spark_channel.connectors import load_reader
-from spark_channel.connectors.feed import FeedLimit, FeedOptions
+from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from tests.benchmarks.harness import Row, alternate, print_table, ratio
 from tests.servers.mariadb import BINLOG, MariadbServer
 
@@ -108,7 +108,9 @@ def arrived(server: MariadbServer) -> None:
 def timed(
     server: MariadbServer, peer: Callable[[], object], ours: Callable[[], object]
 ) -> tuple[list[float], list[float]]:
-    return alternate(peer, ours, ROUNDS, before=lambda: emptied(server), after=lambda: arrived(server))
+    return alternate(
+        peer, ours, ROUNDS, before=lambda: emptied(server), after=lambda: arrived(server)
+    )
 
 
 def decode() -> list[Row]:
@@ -132,13 +134,21 @@ def decode() -> list[Row]:
             for _ in range(3):
                 cpu = time.process_time()
                 count = sum(
-                    batch.num_rows for split in feed.changes(start, end) for batch in feed.read(split)
+                    batch.num_rows
+                    for split in feed.changes(start, end)
+                    for batch in feed.read(split)
                 )
                 own.append(count / (time.process_time() - cpu))
                 assert count == 170_000
             note = f"per second of one core; {len(reader.schema())} columns"
             found.append(
-                Row(f"binlog decoded, {table}", statistics.median(own), ">= 30000", "changes/s", note)
+                Row(
+                    f"binlog decoded, {table}",
+                    statistics.median(own),
+                    ">= 30000",
+                    "changes/s",
+                    note,
+                )
             )
             found += peer(server, table, file, int(place))
     finally:
@@ -153,12 +163,22 @@ def peer(server: MariadbServer, table: str, file: str, place: int) -> list[Row]:
     theirs: Any = importlib.import_module("pymysqlreplication")
     events: Any = importlib.import_module("pymysqlreplication.row_event")
     kinds = [events.WriteRowsEvent, events.UpdateRowsEvent, events.DeleteRowsEvent]
-    login = {"host": "127.0.0.1", "port": server.port, "user": server.user, "passwd": server.password}
+    login = {
+        "host": "127.0.0.1",
+        "port": server.port,
+        "user": server.user,
+        "passwd": server.password,
+    }
     cpu, count = time.process_time(), 0
     stream = theirs.BinLogStreamReader(
-        login, server_id=4242, only_events=kinds, log_file=file,
-        log_pos=place, only_tables=[table], resume_stream=True,
-    )  # fmt: skip
+        login,
+        server_id=4242,
+        only_events=kinds,
+        log_file=file,
+        log_pos=place,
+        only_tables=[table],
+        resume_stream=True,
+    )
     try:
         for event in stream:
             count += len(event.rows)
@@ -167,7 +187,13 @@ def peer(server: MariadbServer, table: str, file: str, place: int) -> list[Row]:
     rate = count / (time.process_time() - cpu)
     assert count == 170_000
     return [
-        Row(f"the same by python-mysql-replication, {table}", rate, "", "changes/s", "dicts of Python values")
+        Row(
+            f"the same by python-mysql-replication, {table}",
+            rate,
+            "",
+            "changes/s",
+            "dicts of Python values",
+        )
     ]
 
 
@@ -179,7 +205,9 @@ def main() -> list[Row]:
         fill(server)
         spark = session()
         try:
-            jdbc, ours = timed(server, lambda: copy(spark, server, "jdbc"), lambda: transfer(spark, server))
+            jdbc, ours = timed(
+                server, lambda: copy(spark, server, "jdbc"), lambda: transfer(spark, server)
+            )
             again, frames = timed(
                 server, lambda: copy(spark, server, "jdbc"), lambda: copy(spark, server, "channel")
             )
@@ -192,7 +220,13 @@ def main() -> list[Row]:
     return [
         *decode(),
         Row("MySQL to MySQL: JDBC / transfer", ratio(jdbc, ours), ">= 1.3", "x", note),
-        Row("MySQL to MySQL: JDBC / our DataFrame path", ratio(again, frames), "", "x", "commit=task"),
+        Row(
+            "MySQL to MySQL: JDBC / our DataFrame path",
+            ratio(again, frames),
+            "",
+            "x",
+            "commit=task",
+        ),
     ]
 
 

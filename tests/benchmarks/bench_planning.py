@@ -10,7 +10,9 @@ LIMIT_SECONDS = 2.0
 
 def plan_many() -> tuple[float, TransferPlan]:
     """Seconds of one core for one plan of `TASKS` tasks of unequal size into 1 000 groups of 5 channels."""
-    spec = TransferSpec(Endpoint("generator"), Endpoint("discard"), channels=5_000, channels_per_task=5)
+    spec = TransferSpec(
+        Endpoint("generator"), Endpoint("discard"), channels=5_000, channels_per_task=5
+    )
     splits = [Split({"n": number}, rows=number * 7919 % 10_007) for number in range(TASKS)]
     marks = [f"host-{number % 100}" for number in range(TASKS)]
     start = time.process_time()

@@ -43,13 +43,19 @@ class Bench:
         }
         last = server.psql("SELECT max(o_orderkey) FROM orders")
         self.split = {
-            "partitionColumn": "o_orderkey", "lowerBound": "1", "upperBound": last,
-            "numPartitions": str(CHANNELS), "fetchsize": "10000",
-        }  # fmt: skip
+            "partitionColumn": "o_orderkey",
+            "lowerBound": "1",
+            "upperBound": last,
+            "numPartitions": str(CHANNELS),
+            "fetchsize": "10000",
+        }
 
     def target(self, *, there: bool = True) -> None:
-        self.server.psql("SET client_min_messages = error; DROP TABLE IF EXISTS copy;"
-                         + (f"CREATE TABLE copy ({COLUMNS})" if there else "") + "; CHECKPOINT")  # fmt: skip
+        self.server.psql(
+            "SET client_min_messages = error; DROP TABLE IF EXISTS copy;"
+            + (f"CREATE TABLE copy ({COLUMNS})" if there else "")
+            + "; CHECKPOINT"
+        )
 
     def copied(self) -> None:
         found = self.server.psql("SELECT count(*), count(DISTINCT o_orderkey) FROM copy")
@@ -70,7 +76,11 @@ class Bench:
         return self.server.login
 
     def jdbc_copy(self) -> None:
-        frame = self.spark.read.format("jdbc").options(dbtable="orders", **self.jdbc, **self.split).load()
+        frame = (
+            self.spark.read.format("jdbc")
+            .options(dbtable="orders", **self.jdbc, **self.split)
+            .load()
+        )
         frame.write.format("jdbc").options(dbtable="copy", batchsize="10000", **self.jdbc).mode(
             "append"
         ).save()
@@ -96,7 +106,9 @@ class Bench:
     def pipes(self) -> None:
         """The limit: COPY's own bytes, from one psql into another, over TCP like the others."""
         middle = int(
-            self.server.psql("SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY o_orderkey) FROM orders")
+            self.server.psql(
+                "SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY o_orderkey) FROM orders"
+            )
         )
         psql = f"{programs() / 'psql'} -X -q -h 127.0.0.1 -p {self.server.port} -U tester postgres"
         commands = [
@@ -106,7 +118,8 @@ class Bench:
         ]
         login = {**os.environ, "PGPASSWORD": self.server.password}
         running = [
-            subprocess.Popen(["bash", "-o", "pipefail", "-c", command], env=login) for command in commands
+            subprocess.Popen(["bash", "-o", "pipefail", "-c", command], env=login)
+            for command in commands
         ]
         assert [process.wait() for process in running] == [0, 0]
 
@@ -147,11 +160,21 @@ def main() -> list[Row]:
 
 def _load(server: PostgresServer) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        command = [str(Path(sys.executable).parent / "tpchgen-cli"), "csv", "-s", f"{SCALE:g}",
-                   "--tables", "orders", "--output-dir", directory]  # fmt: skip
+        command = [
+            str(Path(sys.executable).parent / "tpchgen-cli"),
+            "csv",
+            "-s",
+            f"{SCALE:g}",
+            "--tables",
+            "orders",
+            "--output-dir",
+            directory,
+        ]
         subprocess.run(command, check=True, capture_output=True)
         (path,) = Path(directory).rglob("orders*.csv")
-        server.psql(f"CREATE TABLE orders ({COLUMNS});\n\\copy orders FROM '{path}' (FORMAT csv, HEADER)")
+        server.psql(
+            f"CREATE TABLE orders ({COLUMNS});\n\\copy orders FROM '{path}' (FORMAT csv, HEADER)"
+        )
         server.psql("ALTER TABLE orders ADD PRIMARY KEY (o_orderkey); VACUUM ANALYZE orders")
 
 
@@ -180,7 +203,12 @@ def _measure(bench: Bench) -> list[Row]:
 
     return [
         *(Row(f"postgresql: {name}", value, unit="s", note=note) for name, value in best.items()),
-        Row("postgresql: read -> noop against JDBC", faster("channel read", "jdbc read"), ">= 1.2", "x"),
+        Row(
+            "postgresql: read -> noop against JDBC",
+            faster("channel read", "jdbc read"),
+            ">= 1.2",
+            "x",
+        ),
         Row(
             "postgresql: read -> write, commit=task, against JDBC",
             faster("channel copy", "jdbc copy"),
@@ -205,7 +233,12 @@ def _measure(bench: Bench) -> list[Row]:
             ">= 1.3",
             "x",
         ),
-        Row("postgresql: the same into a new table", faster("transfer created", "jdbc copy"), ">= 2.2", "x"),
+        Row(
+            "postgresql: the same into a new table",
+            faster("transfer created", "jdbc copy"),
+            ">= 2.2",
+            "x",
+        ),
     ]
 
 

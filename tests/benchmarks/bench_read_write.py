@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from spark_channel.connectors.generator import GeneratorReader
 from spark_channel.planning import Split
-from spark_channel.spark.facts import SessionFacts
+from spark_channel.spark.driver import SessionFacts
 from spark_channel.spark.read import ChannelPartition, ChannelReader
 from spark_channel.spark.source import ChannelDataSource
 from tests.benchmarks.harness import Row, alternate
@@ -119,7 +119,12 @@ def session(log: Path) -> SparkSession:
 def make_table(path: Path, rows: int) -> None:
     numbers = pa.array(np.arange(rows))
     table = pa.table(
-        {"id": numbers, "a": numbers, "b": numbers.cast(pa.float64()), "c": numbers.cast(pa.string())}
+        {
+            "id": numbers,
+            "a": numbers,
+            "b": numbers.cast(pa.float64()),
+            "c": numbers.cast(pa.string()),
+        }
     )
     pq.write_table(table, path, row_group_size=100_000)
 
@@ -131,7 +136,9 @@ def read_cost(spark: SparkSession, source: Path) -> Row:
 
     ours, bare = alternate(lambda: run("channel"), lambda: run("bare"), 7)
     ratio = statistics.median(a / b for a, b in zip(ours, bare, strict=True))
-    return Row("read -> noop, channel / no channel", ratio, "<= 1.03", "x", f"{ROWS:,} rows of 4 columns")
+    return Row(
+        "read -> noop, channel / no channel", ratio, "<= 1.03", "x", f"{ROWS:,} rows of 4 columns"
+    )
 
 
 def limit_rows(spark: SparkSession, log: Path, form: str = "timed") -> list[Row]:
@@ -145,7 +152,8 @@ def limit_rows(spark: SparkSession, log: Path, form: str = "timed") -> list[Row]
     start, end = seen[0][0], seen[-1][0]
     mean = (sum(rows for _, rows in seen) - seen[0][1]) / (end - start) / LIMIT
     worst = max(
-        sum(rows for at, rows in seen if begin <= at < begin + 1.0) for begin in (at for at, _ in seen[::10])
+        sum(rows for at, rows in seen if begin <= at < begin + 1.0)
+        for begin in (at for at, _ in seen[::10])
     )
     name = "limit" if form == "timed" else f"limit, {FETCH_SECONDS * 1000:.0f} ms for each fetch"
     note = f"{SECONDS} s at {LIMIT:,} rows/s, one channel, seen where Spark takes the batches"
@@ -201,9 +209,13 @@ def import_cost() -> Row:
         )
         return float(done.stdout)
 
-    pairs = [(seconds("import pyarrow, spark_channel"), seconds("import pyarrow")) for _ in range(9)]
+    pairs = [
+        (seconds("import pyarrow, spark_channel"), seconds("import pyarrow")) for _ in range(9)
+    ]
     more = statistics.median(both - alone for both, alone in pairs)
-    return Row("import spark_channel over import pyarrow", more * 1000, "<= 50", "ms", "fresh interpreters")
+    return Row(
+        "import spark_channel over import pyarrow", more * 1000, "<= 50", "ms", "fresh interpreters"
+    )
 
 
 def planner_cost(folder: Path) -> list[Row]:
@@ -214,12 +226,17 @@ def planner_cost(folder: Path) -> list[Row]:
         connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT)")
     table = {"path": str(database), "dbtable": "t"}
     stream = {**table, "cursorColumn": "id", "tunnelType": "stream"}
-    cases = {"read of Parquet": ("read", {"path": str(source)}), "write to SQLite": ("write", table)}
+    cases = {
+        "read of Parquet": ("read", {"path": str(source)}),
+        "write to SQLite": ("write", table),
+    }
     rows = []
     for name, (step, options) in {**cases, "stream of a SQLite table": ("stream", stream)}.items():
         steps = [plan_in_a_process(step, options) for _ in range(9)]
         more = statistics.median(each.after / each.before for each in steps)
-        rows.append(Row(f"process that plans a {name}, CPU / pyspark and pyarrow alone", more, "", "x"))
+        rows.append(
+            Row(f"process that plans a {name}, CPU / pyspark and pyarrow alone", more, "", "x")
+        )
     return rows
 
 
@@ -231,7 +248,11 @@ def main() -> list[Row]:
         rows = [import_cost(), *planner_cost(folder), memory(folder)]
         spark = session(log)
         try:
-            rows += [read_cost(spark, source), *limit_rows(spark, log), *limit_rows(spark, log, "slow")]
+            rows += [
+                read_cost(spark, source),
+                *limit_rows(spark, log),
+                *limit_rows(spark, log, "slow"),
+            ]
         finally:
             spark.stop()
     return rows

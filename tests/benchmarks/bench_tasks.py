@@ -22,7 +22,9 @@ ROUNDS = 3
 
 def moving_seconds(frame: DataFrame, **options: int) -> float:
     """From the first task's beginning to the last row."""
-    frame.write.format("channel").option("writer", "discard").options(**options).mode("append").save()
+    frame.write.format("channel").option("writer", "discard").options(**options).mode(
+        "append"
+    ).save()
     report = spark_channel.last_report()
     assert report is not None
     assert report.rows == ROWS
@@ -40,7 +42,9 @@ def rows_of(spark: SparkSession, count: int) -> list[Row]:
     alone = statistics.median(each for _, each in pairs)
     note = f"without a limit the same tasks take {alone:.1f} s, {ROWS / alone / LIMIT:.1f} times the limit"
     return [
-        Row(f"{count} tasks through Spark: share of the limit used", 100 * used, ">= 95", "%", note),
+        Row(
+            f"{count} tasks through Spark: share of the limit used", 100 * used, ">= 95", "%", note
+        ),
         Row(f"{count} tasks through Spark: share of what could be had", 100 * had, ">= 95", "%"),
     ]
 

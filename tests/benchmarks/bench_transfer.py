@@ -22,9 +22,9 @@ from pyspark.sql import SparkSession
 import spark_channel
 from spark_channel.connectors import WriteContext, load_reader, load_writer
 from spark_channel.pipeline import (
-    Branch,
-    BranchRun,
     DirtyBudget,
+    FanOutTarget,
+    FanOutTargetRun,
     FanOutWork,
     GroupFanOut,
     GroupTransfer,
@@ -69,7 +69,15 @@ def make_lineitem(folder: Path, form: str) -> Path:
     """lineitem in two files."""
     tool = Path(sys.executable).with_name("tpchgen-cli")
     target = folder / form
-    command = [str(tool), form, "-s", str(SCALE), "--tables=lineitem", "--parts=2", f"--output-dir={target}"]
+    command = [
+        str(tool),
+        form,
+        "-s",
+        str(SCALE),
+        "--tables=lineitem",
+        "--parts=2",
+        f"--output-dir={target}",
+    ]
     subprocess.run(command, check=True, capture_output=True)
     return target / "lineitem"
 
@@ -85,7 +93,9 @@ def against_a_bare_loop() -> Row:
     tasks = tuple(Task(n, TransferSource.wrap(0, split)) for n, split in enumerate(splits))
 
     def ours() -> None:
-        outcome = GroupTransfer(work, TaskGroup(0, tasks, 2), 0, budget=DirtyBudget(DirtyLimit())).run()
+        outcome = GroupTransfer(
+            work, TaskGroup(0, tasks, 2), 0, budget=DirtyBudget(DirtyLimit())
+        ).run()
         assert sum(each.receipt.rows for each in outcome.tasks if each.receipt) == GENERATED
 
     def bare() -> None:
@@ -150,7 +160,9 @@ def copies(spark: SparkSession, folder: Path, source: Path, form: str) -> list[R
         reader = spark.read.format("channel").option("reader", form).options(**options)
         if form == "csv":
             reader = reader.schema(SCHEMA)
-        reader.load().write.format("channel").option("writer", "parquet").mode("append").save(target)
+        reader.load().write.format("channel").option("writer", "parquet").mode("append").save(
+            target
+        )
 
     note = f"lineitem SF{SCALE:g}, {_megabytes(source)} MB, local[2]"
     own = ratio(*alternate(timed(ours), timed(sparks), ROUNDS))
@@ -200,7 +212,10 @@ def idle_channels() -> Row:
             for n, size in enumerate(sizes)
         )
         GroupTransfer(work, TaskGroup(0, tasks, 4), 0, budget=DirtyBudget(DirtyLimit())).run()
-        begin, last = min(start for start, _ in reader.spans), max(start for start, _ in reader.spans)
+        begin, last = (
+            min(start for start, _ in reader.spans),
+            max(start for start, _ in reader.spans),
+        )
         busy = sum(max(0.0, min(end, last) - start) for start, end in reader.spans)
         worst.append(100 * (1 - busy / (4 * (last - begin))))
     note = "4 channels over 20 tasks, one 10x; until the last task starts"
@@ -214,13 +229,17 @@ def two_targets() -> Row:
     pipeline = prepare((), reader.schema())
     plan = writer.prepare(WriteContext("bench"), pipeline.output_schema)
     source = TransferSource(reader, pipeline)
-    tasks = tuple(Task(n, TransferSource.wrap(0, split)) for n, split in enumerate(reader.split(10)))
+    tasks = tuple(
+        Task(n, TransferSource.wrap(0, split)) for n, split in enumerate(reader.split(10))
+    )
     group = TaskGroup(0, tasks, 2)
     alone = TransferWork((source,), ((writer, plan),), "bench", *ROOM)
-    both = FanOutWork((source,), tuple(Branch(writer, plan, name, pipeline) for name in "ab"), *ROOM)
+    both = FanOutWork(
+        (source,), tuple(FanOutTarget(writer, plan, name, pipeline) for name in "ab"), *ROOM
+    )
 
     def together() -> None:
-        runs = [BranchRun(DirtyBudget(DirtyLimit())) for _ in both.branches]
+        runs = [FanOutTargetRun(DirtyBudget(DirtyLimit())) for _ in both.branches]
         outcome = GroupFanOut(both, group, 0, runs).run()
         for target in outcome.targets:
             assert sum(each.receipt.rows for each in target.tasks if each.receipt) == GENERATED
@@ -230,7 +249,9 @@ def two_targets() -> Row:
             GroupTransfer(alone, group, 0, budget=DirtyBudget(DirtyLimit())).run()
 
     found = ratio(*alternate(together, one_by_one, ROUNDS))
-    return Row("one transfer to two targets / two transfers", found, "< 1", "x", "generator -> discard")
+    return Row(
+        "one transfer to two targets / two transfers", found, "< 1", "x", "generator -> discard"
+    )
 
 
 def main() -> list[Row]:

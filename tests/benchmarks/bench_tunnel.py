@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from spark_channel.connectors import load_reader
-from spark_channel.connectors.feed import FeedLimit, FeedOptions
+from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.spark.source import ChannelDataSource
 from spark_channel.tunnel import Delivery, Tunnel
 from tests.benchmarks.harness import Row, alternate, ratio
@@ -69,16 +69,28 @@ def decode() -> list[Row]:
         own, whole = [], []
         for _ in range(3):
             cpu, wall = time.process_time(), time.perf_counter()
-            count = sum(batch.num_rows for split in feed.changes(start, end) for batch in feed.read(split))
+            count = sum(
+                batch.num_rows for split in feed.changes(start, end) for batch in feed.read(split)
+            )
             own.append(count / (time.process_time() - cpu))
             whole.append(count / (time.perf_counter() - wall))
             assert count == CHANGES
     finally:
         server.close()
     return [
-        Row("pgoutput decoded", statistics.median(own), ">= 30000", "changes/s", "per second of one core"),
         Row(
-            "pgoutput read", statistics.median(whole), "", "changes/s", "with what the server needs to decode"
+            "pgoutput decoded",
+            statistics.median(own),
+            ">= 30000",
+            "changes/s",
+            "per second of one core",
+        ),
+        Row(
+            "pgoutput read",
+            statistics.median(whole),
+            "",
+            "changes/s",
+            "with what the server needs to decode",
         ),
     ]
 
@@ -127,7 +139,8 @@ def make_files(folder: Path) -> Path:
         ids = pa.array(range(number * BATCH_ROWS, (number + 1) * BATCH_ROWS), pa.int64())
         file = folder / f"{number:03d}.parquet"
         pq.write_table(
-            pa.table({"id": ids, "item": ids.cast(pa.string()), "price": ids.cast(pa.float64())}), file
+            pa.table({"id": ids, "item": ids.cast(pa.string()), "price": ids.cast(pa.float64())}),
+            file,
         )
         os.utime(file, (1_700_000_000 + 10 * number,) * 2)
     return folder
@@ -147,7 +160,9 @@ class BareReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         ids = pa.array(range(*partition.value), pa.int64())
-        yield pa.record_batch([ids, ids.cast(pa.string()), ids.cast(pa.float64())], ["id", "item", "price"])
+        yield pa.record_batch(
+            [ids, ids.cast(pa.string()), ids.cast(pa.float64())], ["id", "item", "price"]
+        )
 
     def commit(self, end: dict[str, int]) -> None:
         pass
@@ -177,7 +192,9 @@ def micro_batches(home: Path) -> list[Row]:
     make_orders(path, BATCH_ROWS * BATCHES)
     ours = (
         spark.readStream.format("channel")
-        .options(dbtable="orders", cursorColumn="id", tunnelType="stream", startingOffsets="earliest")
+        .options(
+            dbtable="orders", cursorColumn="id", tunnelType="stream", startingOffsets="earliest"
+        )
         .option("maxRowsPerTrigger", BATCH_ROWS)
         .load(str(path))
     )
@@ -193,7 +210,12 @@ def micro_batches(home: Path) -> list[Row]:
         .option("maxRowsPerTrigger", BATCH_ROWS)
         .load(str(make_files(home / "files")))
     )
-    frames = {"ours": ours, "files": files, "rate": rate, "bare": spark.readStream.format("bare").load()}
+    frames = {
+        "ours": ours,
+        "files": files,
+        "rate": rate,
+        "bare": spark.readStream.format("bare").load(),
+    }
     times: dict[str, list[float]] = {name: [] for name in frames}
     for number in range(1 + ROUNDS):
         for name in sorted(frames, reverse=bool(number % 2)):
@@ -217,7 +239,12 @@ def micro_batches(home: Path) -> list[Row]:
             "<= 1.3",
             "x",
         ),
-        Row("micro-batch against a bare source in Python", ratio(times["ours"], times["bare"]), "", "x"),
+        Row(
+            "micro-batch against a bare source in Python",
+            ratio(times["ours"], times["bare"]),
+            "",
+            "x",
+        ),
     ]
 
 
@@ -272,7 +299,11 @@ def lag(home: Path) -> list[Row]:
     frame = (
         spark.readStream.format("channel")
         .options(
-            **server.login, dbtable="changing", slot="changing", publication="changing", tunnelType="stream"
+            **server.login,
+            dbtable="changing",
+            slot="changing",
+            publication="changing",
+            tunnelType="stream",
         )
         .load()
     )
@@ -309,7 +340,13 @@ def lag(home: Path) -> list[Row]:
     return [
         Row("changes that were made", changed, f"about {CHANGES_PER_SECOND}", "changes/s"),
         Row("lag of a change, median", statistics.median(lags), "", "s"),
-        Row("lag of a change, 99th percentile", lags[int(len(lags) * 0.99)], "< 3", "s", "trigger of 1 s"),
+        Row(
+            "lag of a change, 99th percentile",
+            lags[int(len(lags) * 0.99)],
+            "< 3",
+            "s",
+            "trigger of 1 s",
+        ),
     ]
 
 
@@ -328,7 +365,12 @@ def take_over(home: Path) -> list[Row]:
     """From the kill of a client to the first range that another one processes, on one host."""
     path, store = home / "tunnel.db", str(home / "tunnels.db")
     make_orders(path, 100_000)
-    options = {"path": str(path), "dbtable": "orders", "cursorColumn": "id", "maxRowsPerTrigger": "100"}
+    options = {
+        "path": str(path),
+        "dbtable": "orders",
+        "cursorColumn": "id",
+        "maxRowsPerTrigger": "100",
+    }
     tunnel = Tunnel("orders", options, store=store)
     tunnel.create(channels=2)
     child = subprocess.Popen(
@@ -396,14 +438,29 @@ def read_ahead(home: Path) -> list[Row]:
     path, store = home / "ahead.db", str(home / "ahead-tunnels.db")
     make_orders(path, 4_000)
     options = {
-        "path": str(path), "dbtable": "orders", "cursorColumn": "id", "maxRowsPerTrigger": "100",
-        "tunnelType": "stream", "startingOffsets": "earliest",
-    }  # fmt: skip
+        "path": str(path),
+        "dbtable": "orders",
+        "cursorColumn": "id",
+        "maxRowsPerTrigger": "100",
+        "tunnelType": "stream",
+        "startingOffsets": "earliest",
+    }
     Tunnel("ahead", options, store=store).create()
     said = subprocess.run(
-        [sys.executable, "-c", AHEAD, str(path), store], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", AHEAD, str(path), store],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    return [Row("range of 140 ms to read and 150 ms to process", float(said.stdout) * 1000, "<= 170", "ms")]
+    return [
+        Row(
+            "range of 140 ms to read and 150 ms to process",
+            float(said.stdout) * 1000,
+            "<= 170",
+            "ms",
+        )
+    ]
 
 
 HANDED_OVER = """
@@ -426,7 +483,10 @@ def hand_over(home: Path) -> list[Row]:
     tunnel = Tunnel("orders", options, store=store)
     tunnel.create(channels=24)
     with subprocess.Popen(
-        [sys.executable, "-c", HANDED_OVER, str(path), store], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HANDED_OVER, str(path), store],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
@@ -436,7 +496,15 @@ def hand_over(home: Path) -> list[Row]:
             time.sleep(0.02)
         took = time.monotonic() - began
         child.stdout.read()
-    return [Row("hand-over of 24 channels after SIGTERM", took, "about 1", "s", "ranges of 0.3 s at hand")]
+    return [
+        Row(
+            "hand-over of 24 channels after SIGTERM",
+            took,
+            "about 1",
+            "s",
+            "ranges of 0.3 s at hand",
+        )
+    ]
 
 
 def joining(home: Path, speed: int) -> list[Row]:
@@ -453,7 +521,11 @@ def joining(home: Path, speed: int) -> list[Row]:
         for batch in delivery.batches:
             if batch["_table"][0].as_py() == "public.changing":
                 now = time.time()
-                seen.extend((now, now - each.timestamp()) for each in batch["_commit_ts"].to_pylist() if each)
+                seen.extend(
+                    (now, now - each.timestamp())
+                    for each in batch["_commit_ts"].to_pylist()
+                    if each
+                )
             else:
                 read += batch.num_rows
                 time.sleep(batch.num_rows / JOINING_SPEED)
@@ -478,7 +550,10 @@ def joining(home: Path, speed: int) -> list[Row]:
         options = {**server.login, "tables": "changing", "slot": "shop", "publication": "shop"}
         tunnel = Tunnel("joining", options, store=str(home / f"joining-{speed}.db"))
         tunnel.create()
-        threads = [threading.Thread(target=change), threading.Thread(target=tunnel.consume, args=(process,))]
+        threads = [
+            threading.Thread(target=change),
+            threading.Thread(target=tunnel.consume, args=(process,)),
+        ]
         for each in threads:
             each.start()
         began = time.monotonic()
@@ -499,7 +574,9 @@ def joining(home: Path, speed: int) -> list[Row]:
     after = sorted(lag for at, lag in seen if at >= added)
     return [
         Row(
-            f"a table of {JOINING_ROWS:,} rows added to a tunnel: until it is read".replace(",", " "),
+            f"a table of {JOINING_ROWS:,} rows added to a tunnel: until it is read".replace(
+                ",", " "
+            ),
             took,
             "",
             "s",
@@ -515,7 +592,13 @@ def joining(home: Path, speed: int) -> list[Row]:
 def main() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        rows = [*decode(), *behind_a_cursor(home), *take_over(home), *read_ahead(home), *hand_over(home)]
+        rows = [
+            *decode(),
+            *behind_a_cursor(home),
+            *take_over(home),
+            *read_ahead(home),
+            *hand_over(home),
+        ]
         rows += [row for speed in JOINING_CHANGES for row in joining(home, speed)]
         rows += [*micro_batches(home), *lag(home)]
         session().stop()

@@ -181,7 +181,12 @@ def count(how: str, spark: Any, folder: Path) -> dict[str, Any]:
         began = time.perf_counter()
         assert frame.count() == rows
         warm.append(time.perf_counter() - began)
-    found = {"seconds": watch.seconds, "cpu": watch.cpu, "warm": statistics.median(warm), "best": min(warm)}
+    found = {
+        "seconds": watch.seconds,
+        "cpu": watch.cpu,
+        "warm": statistics.median(warm),
+        "best": min(warm),
+    }
     return {**found, "steps": steps(how, spark, folder)}
 
 
@@ -204,7 +209,9 @@ def steps(how: str, spark: Any, folder: Path) -> dict[str, float]:
         began = time.time()
         frame.count()
         ended = time.time()
-        code, partition, through = max(map(json.loads, marks.read_text().splitlines()), key=lambda at: at[-1])
+        code, partition, through = max(
+            map(json.loads, marks.read_text().splitlines()), key=lambda at: at[-1]
+        )
         if number >= WARM // 2:  # the first ones plan the read, and start other workers
             for name, seconds in {
                 "to its task's code": code - began,
@@ -237,7 +244,9 @@ def save(spark: Any, folder: Path) -> dict[str, Any]:
     frame = spark.read.format("channel").option("nullValue", "NA").load(str(folder / "flights.csv"))
     target = folder / f"copy-{os.getpid()}.db"
     watch, began = Watch(), time.perf_counter()
-    writer = frame.write.format("channel").option("dbtable", "flights").option("rowsPerSecond", LIMIT)
+    writer = (
+        frame.write.format("channel").option("dbtable", "flights").option("rowsPerSecond", LIMIT)
+    )
     writer.mode("overwrite").save(str(target))
     watch.step("save")
     target.unlink()

@@ -69,7 +69,11 @@ def _timed(work: Callable[[], object], timer: Callable[[], float]) -> float:
 def print_table(rows: Iterable[Row]) -> None:
     """Name, figure and unit, what was asked, and the note, in columns."""
     lines = [("what", "measured", "asked", "note")]
-    lines += [(row.name, f"{row.value:.4g} {row.unit}".strip(), row.target, row.note) for row in rows]
+    lines += [
+        (row.name, f"{row.value:.4g} {row.unit}".strip(), row.target, row.note) for row in rows
+    ]
     widths = [max(len(line[column]) for line in lines) for column in range(4)]
     for line in lines:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        )

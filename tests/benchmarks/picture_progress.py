@@ -89,7 +89,9 @@ def _row(screen: pyte.Screen, line: int) -> Row:
     cells = screen.buffer[line]
     for column in range(COLUMNS):
         cell = cells[column]
-        colour = _COLOURS.get(cell.fg, f"#{cell.fg}" if re.fullmatch("[0-9a-f]{6}", cell.fg) else "#d0d7de")
+        colour = _COLOURS.get(
+            cell.fg, f"#{cell.fg}" if re.fullmatch("[0-9a-f]{6}", cell.fg) else "#d0d7de"
+        )
         if runs and runs[-1][1:] == (colour, cell.bold):
             runs[-1] = (runs[-1][0] + cell.data, colour, cell.bold)
         else:
@@ -150,7 +152,9 @@ def main() -> int:
         pieces = record(program, "demo", "--directory", ".", folder=folder)
     shown = frames(pieces)
     PICTURE.write_text(svg(shown), encoding="utf-8")
-    print(f"{PICTURE}: {len(shown)} frames, {shown[-1][0]:.1f} s, {PICTURE.stat().st_size / 1000:.0f} kB")
+    print(
+        f"{PICTURE}: {len(shown)} frames, {shown[-1][0]:.1f} s, {PICTURE.stat().st_size / 1000:.0f} kB"
+    )
     return 0
 
 

@@ -83,7 +83,10 @@ class Target:
 
     def _watch(self, ended: threading.Event) -> Arrivals:
         seen: Arrivals = []
-        with closing(dbapi.connect(self.uri, autocommit=True)) as connection, connection.cursor() as cursor:
+        with (
+            closing(dbapi.connect(self.uri, autocommit=True)) as connection,
+            connection.cursor() as cursor,
+        ):
             while not ended.wait(ASKED_EVERY):
                 seen.append((time.monotonic(), self._size(cursor)))
             seen.append((time.monotonic(), self._size(cursor)))
@@ -136,8 +139,14 @@ def jdbc(spark: SparkSession, server: PostgresServer) -> None:
         "upperBound": str(ROWS),
         "numPartitions": str(CHANNELS),
     }
-    frame = spark.read.format("jdbc").options(dbtable="orders", fetchsize="10000", **login, **split).load()
-    frame.write.format("jdbc").options(dbtable="copy", batchsize="10000", **login).mode("append").save()
+    frame = (
+        spark.read.format("jdbc")
+        .options(dbtable="orders", fetchsize="10000", **login, **split)
+        .load()
+    )
+    frame.write.format("jdbc").options(dbtable="copy", batchsize="10000", **login).mode(
+        "append"
+    ).save()
 
 
 def ours(spark: SparkSession, server: PostgresServer) -> None:
@@ -160,7 +169,9 @@ def datax(target: Target) -> None:
             pool.submit(_datax_reader, target, queue, number * share + 1, (number + 1) * share)
 
 
-def _datax_reader(target: Target, queue: "Queue[pa.RecordBatch | None]", first: int, last: int) -> None:
+def _datax_reader(
+    target: Target, queue: "Queue[pa.RecordBatch | None]", first: int, last: int
+) -> None:
     rule = DataxChannel(rows_per_second=LIMIT // CHANNELS, last_ms=int(time.time() * 1000))
     with closing(dbapi.connect(target.uri)) as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT * FROM orders WHERE id BETWEEN {first} AND {last}")
@@ -200,15 +211,23 @@ def draw(measured: dict[str, Arrivals], out: Path) -> None:
         edges, heights = speeds(arrivals, BIN)
         axes.stairs([each / 1000 for each in heights], edges, fill=True, color=colour, alpha=0.75)
         axes.axhline(LIMIT / 1000, color="tab:red", linestyle="--", linewidth=1)
-        axes.set_title(f"{name}\nworst second {worst_second(arrivals) / LIMIT:.2g}x the limit", fontsize=9)
+        axes.set_title(
+            f"{name}\nworst second {worst_second(arrivals) / LIMIT:.2g}x the limit", fontsize=9
+        )
         axes.set_xlim(0, 1.1 * ROWS / LIMIT)
         axes.set_xlabel("seconds since the first row")
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("thousand rows/s at the target")
     panels[0].annotate(
-        f"limit {LIMIT:,} rows/s".replace(",", " "), (0.97, LIMIT / 1000), xycoords=("axes fraction", "data"),
-        xytext=(0, 3), textcoords="offset points", ha="right", color="tab:red", fontsize=8,
-    )  # fmt: skip
+        f"limit {LIMIT:,} rows/s".replace(",", " "),
+        (0.97, LIMIT / 1000),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="right",
+        color="tab:red",
+        fontsize=8,
+    )
     figure.savefig(out)
 
 
@@ -255,7 +274,9 @@ def main() -> None:
     for name, arrivals in measured.items():
         last = next(at for at, rows in arrivals if rows >= ROWS)
         rows.append(Row(f"{name}: mean", ROWS / last / LIMIT, unit="x the limit"))
-        rows.append(Row(f"{name}: worst second", worst_second(arrivals) / LIMIT, unit="x the limit"))
+        rows.append(
+            Row(f"{name}: worst second", worst_second(arrivals) / LIMIT, unit="x the limit")
+        )
     print_table(rows)
 
 

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
 from spark_channel.errors import ServiceUnavailableError
-from spark_channel.limits import LeaseLimiter, Leave, News, Request, decode_reply, encode
+from spark_channel.limits import LeaseLimiter, Leave, LimitChanged, Request, decode_reply, encode
 from spark_channel.service import ServiceAddress, SharedLimit, find_shared_limit
 from spark_channel.service.connection import Connection
 
@@ -102,7 +102,7 @@ class Client:
                     continue
                 try:
                     for data in connection.stream("listen", encode(request), timeout=65.0):
-                        if isinstance(news := decode_reply(data), News):
+                        if isinstance(news := decode_reply(data), LimitChanged):
                             self.limiter.hear(request, news)
                 except ServiceUnavailableError:
                     return
@@ -128,7 +128,8 @@ class Drivers:
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._threads = [
-            threading.Thread(target=self._run, args=(clients[part::THREADS],)) for part in range(THREADS)
+            threading.Thread(target=self._run, args=(clients[part::THREADS],))
+            for part in range(THREADS)
         ]
         for thread in self._threads:
             thread.start()
@@ -155,7 +156,9 @@ class Drivers:
                 with self._lock:
                     self.requests += sent
             soon = time.monotonic() + LOOK
-            heapq.heapreplace(due, (min(soon, again) if again is not None else soon, next(turns), client))
+            heapq.heapreplace(
+                due, (min(soon, again) if again is not None else soon, next(turns), client)
+            )
 
 
 def measure(clients: int = 1_000, seconds: float = 15.0) -> ServiceLoad:
@@ -203,7 +206,9 @@ def _change(pipe: Pipe, fleet: list[Client], rate: int, good: Callable[[float], 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--clients", type=int, default=1_000)
     parser.add_argument("--seconds", type=float, default=15.0)
     options = parser.parse_args()

@@ -33,7 +33,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from spark_channel.limits import Ask, Coordinator, Grant, Hold, Join, Joined, Leave
+from spark_channel.limits import Coordinator, Grant, GrantRequest, Join, Joined, Leave, RetryLater
 from spark_channel.limits.messages import OLD_GRANT_SECONDS
 from tests.benchmarks.datax import DataxChannel
 
@@ -75,7 +75,9 @@ class Timeline:
         width = round(seconds / BIN)
         sums = [0.0, *itertools.accumulate(self.bins)]
         return max(
-            sums[i + width] - sums[i] for i in range(max(1, len(sums) - width)) if i + width < len(sums)
+            sums[i + width] - sums[i]
+            for i in range(max(1, len(sums) - width))
+            if i + width < len(sums)
         )
 
     def time_of(self, rows: float) -> float:
@@ -105,14 +107,18 @@ class Outcome:
         )
 
 
-def outcome(name: str, timeline: Timeline, rows: float, messages: list[float], begin: float) -> Outcome:
+def outcome(
+    name: str, timeline: Timeline, rows: float, messages: list[float], begin: float
+) -> Outcome:
     """What the table says of a run that began in earnest at `begin`."""
     end, most = timeline.time_of(rows), timeline.time_of(0.95 * rows)
     before = sum(timeline.bins[: int(begin / BIN)])
     counts: dict[int, int] = {}
     for at in messages:
         counts[int(at)] = counts.get(int(at), 0) + 1
-    fullest = max((sum(counts.get(s + i, 0) for i in range(10)) for s in range(int(end) + 1)), default=0)
+    fullest = max(
+        (sum(counts.get(s + i, 0) for i in range(10)) for s in range(int(end) + 1)), default=0
+    )
     return Outcome(
         name=name,
         utilisation_95=(0.95 * rows - before) / (LIMIT_ROWS * (most - begin)),
@@ -200,7 +206,7 @@ class Grants:
     def _latency(self) -> float:
         return self._rng.uniform(0.001, 0.010)
 
-    def _send(self, task: SimTask, request: Join | Ask | Leave) -> None:
+    def _send(self, task: SimTask, request: Join | GrantRequest | Leave) -> None:
         life, sent = task.life, self.at
 
         def arrive() -> None:
@@ -229,7 +235,7 @@ class Grants:
                 task.ends = sent + reply.starts_in + reply.lasts
                 self._ask_in(task, reply.ask_in)
                 self._watch_end(task)
-            elif isinstance(reply, Hold):
+            elif isinstance(reply, RetryLater):
                 self._ask_in(task, reply.retry_in)
 
         self._after(self._latency(), arrive)
@@ -240,7 +246,9 @@ class Grants:
 
     def _ask_in(self, task: SimTask, seconds: float) -> None:
         life = task.life
-        self._after(seconds, lambda: self._ask(task) if task.life == life and not task.done else None)
+        self._after(
+            seconds, lambda: self._ask(task) if task.life == life and not task.done else None
+        )
 
     def _ask(self, task: SimTask) -> None:
         self._spend(task)
@@ -249,7 +257,9 @@ class Grants:
         task.number += 1
         task.ends = min(task.ends, self.at + OLD_GRANT_SECONDS)
         spent, missed = math.floor(task.spent * 1e6) / 1e6, math.floor(task.missed * 1e6) / 1e6
-        ask = Ask("db", task.client, task.epoch, task.number, task.grant, spent, missed_rows=missed)
+        ask = GrantRequest(
+            "db", task.client, task.epoch, task.number, task.grant, spent, missed_rows=missed
+        )
         self._send(task, ask)
 
     def _spend(self, task: SimTask) -> None:
@@ -268,7 +278,9 @@ class Grants:
             task.done = True
             task.life += 1
             task.turn += 1
-            leave = Leave("db", task.client, task.epoch, task.grant, math.floor(task.spent * 1e6) / 1e6)
+            leave = Leave(
+                "db", task.client, task.epoch, task.grant, math.floor(task.spent * 1e6) / 1e6
+            )
             self._send(task, leave)
 
     def _watch_end(self, task: SimTask) -> None:
@@ -302,12 +314,18 @@ def run_grants(count: int, seed: int, *, crash: bool = True) -> Outcome:
     grants = Grants(tasks, seed, crash=crash)
     grants.run()
     rows = sum(grants.timeline.bins)
-    result = outcome("grants (ours)", grants.timeline, rows, grants.messages, count / LAUNCHES_PER_SECOND)
+    result = outcome(
+        "grants (ours)", grants.timeline, rows, grants.messages, count / LAUNCHES_PER_SECOND
+    )
     if crash:
         first = int(CRASH_AT / BIN)
         window = grants.timeline.bins[first : first + 600]
         result.after_crash = next(
-            (index * BIN for index, rows in enumerate(window) if rows >= 0.95 * LIMIT_ROWS * BIN and index),
+            (
+                index * BIN
+                for index, rows in enumerate(window)
+                if rows >= 0.95 * LIMIT_ROWS * BIN and index
+            ),
             None,
         )
     result.cpu_micros = 1e6 * grants.cpu / len(grants.messages)
@@ -347,11 +365,15 @@ def run_static(count: int, seed: int) -> Outcome:
     for task in tasks:
         speed = min(LIMIT_ROWS / count, task.speed)
         timeline.add(task.start, task.start + task.rows / speed, speed)
-    return outcome("even static split", timeline, sum(timeline.bins), [], count / LAUNCHES_PER_SECOND)
+    return outcome(
+        "even static split", timeline, sum(timeline.bins), [], count / LAUNCHES_PER_SECOND
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--tasks", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -360,7 +382,9 @@ def main() -> int:
     print(ours.line(), flush=True)
     print(run_datax(options.tasks, options.seed).line())
     print(run_static(options.tasks, options.seed).line())
-    print(f"{CRASHED_HOSTS} of {HOSTS} hosts lost at {CRASH_AT:g} s: back at 95 % after {ours.after_crash} s")
+    print(
+        f"{CRASHED_HOSTS} of {HOSTS} hosts lost at {CRASH_AT:g} s: back at 95 % after {ours.after_crash} s"
+    )
     print(f"coordinator: {ours.cpu_micros:.0f} us of CPU per request")
     return 0
 

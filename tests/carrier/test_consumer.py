@@ -25,9 +25,11 @@ def begin(request: pytest.FixtureRequest) -> Callable[..., ConsumerDriver]:
         request.addfinalizer(pool.close)
         return carrier.consume(consumer, pool=pool)
 
-    return {"own thread": in_own_thread, "two threads of one channel": in_two_threads, "pool": in_pool}[
-        request.param
-    ]
+    return {
+        "own thread": in_own_thread,
+        "two threads of one channel": in_two_threads,
+        "pool": in_pool,
+    }[request.param]
 
 
 Begin = Callable[[DataCarrier, Consumer], ConsumerDriver]

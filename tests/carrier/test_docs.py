@@ -10,7 +10,9 @@ import pytest
 from tests.carrier.helpers import JOIN_SECONDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "carrier.md"
-EXAMPLES = re.findall(r"^## (.*?)\n+```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+EXAMPLES = re.findall(
+    r"^## (.*?)\n+```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE
+)
 
 
 @pytest.mark.parametrize(("title", "source"), EXAMPLES, ids=[title for title, _ in EXAMPLES])

@@ -47,7 +47,9 @@ def by_value(each: Any, channels: int) -> int:
 def test_equal_numbers_are_one_to_one_and_each_channel_stays_in_order() -> None:
     carrier = DataCarrier(3, partitioner=by_value)
     seen = collectors(carrier, 3, lambda: [carrier.produce(batch(n)) for n in range(300)])
-    assert sorted(consumer.values() for consumer in seen) == [list(range(i, 300, 3)) for i in range(3)]
+    assert sorted(consumer.values() for consumer in seen) == [
+        list(range(i, 300, 3)) for i in range(3)
+    ]
 
 
 def test_fewer_threads_share_the_channels_out_evenly() -> None:
@@ -285,7 +287,9 @@ def test_wait_gives_up_in_time() -> None:
     assert carrier.shutdown() is True
 
 
-def test_a_machine_without_threads_to_give_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_threads_to_give_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = set(consumer_threads())
     real = threading.Thread.start
 

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from spark_channel.carrier import DataCarrier
-from spark_channel.carrier.ready_queue import ReadyQueue
+from spark_channel.carrier.consumer import ReadyQueue
 from spark_channel.errors import ChannelClosedError
 from spark_channel.testing import VirtualClock
 from tests.carrier.helpers import (
@@ -213,7 +213,9 @@ def test_an_interrupt_of_the_block_is_not_raised_in_the_producers() -> None:
         carrier.produce(batch(1))
 
 
-def test_a_consumer_that_hangs_does_not_hold_a_failed_block(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_consumer_that_hangs_does_not_hold_a_failed_block(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = VirtualClock()
     consumer = Gate()
 
@@ -363,7 +365,10 @@ def test_an_iterator_that_waits_sleeps_without_a_timeout() -> None:
 
 def test_statistics_are_the_channels_sums_with_the_consumers_wait() -> None:
     clock = VirtualClock()
-    carrier, consumer = DataCarrier(2, capacity_rows=10, capacity_bytes=1_000, clock=clock), Collector()
+    carrier, consumer = (
+        DataCarrier(2, capacity_rows=10, capacity_bytes=1_000, clock=clock),
+        Collector(),
+    )
     driver = carrier.consume(consumer)
     with consumer.changed:
         assert consumer.changed.wait_for(lambda: consumer.events, JOIN_SECONDS)

@@ -15,7 +15,11 @@ class Held:
     def __init__(self, worker: Any) -> None:
         self.ready = worker._ready
         self.get = worker._ready.get
-        self.armed, self.reached, self.released = threading.Event(), threading.Event(), threading.Event()
+        self.armed, self.reached, self.released = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
         worker._ready.get = self.held
 
     def held(self) -> Hashable | None:
@@ -111,7 +115,9 @@ def test_a_thread_that_is_rung_for_a_carrier_that_has_moved_away_looks_for_other
         held.ready.put("moved away, too")
         carriers[0].produce(batch(1))
         assert gate.entered.wait(JOIN_SECONDS)
-        carriers[2].produce(batch(2))  # the other thread has a ring to answer: it does not look idle
+        carriers[2].produce(
+            batch(2)
+        )  # the other thread has a ring to answer: it does not look idle
         held.release()
         waiting.wait_for(1)
         end(carriers, gate)

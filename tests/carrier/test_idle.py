@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.carrier import BulkConsumePool, ConsumerDriver, DataCarrier
-from spark_channel.carrier.ready_queue import ReadyQueue
+from spark_channel.carrier.consumer import ReadyQueue
 from spark_channel.errors import ChannelFullError
 from spark_channel.testing import VirtualClock
 from tests.carrier.helpers import JOIN_SECONDS, Collector, Gate, batch, consumer_threads, values
@@ -21,7 +21,9 @@ class Buffering(Collector):
 
     def wait_for_event(self, event: str, times: int = 1) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: self.events.count(event) >= times, JOIN_SECONDS), self.events
+            assert self.changed.wait_for(lambda: self.events.count(event) >= times, JOIN_SECONDS), (
+                self.events
+            )
 
 
 @pytest.fixture
@@ -50,7 +52,9 @@ def begin(
 Begin = Callable[[DataCarrier, Collector], ConsumerDriver]
 
 
-def test_an_idle_consumer_is_called_once_after_its_last_batches(clock: VirtualClock, begin: Begin) -> None:
+def test_an_idle_consumer_is_called_once_after_its_last_batches(
+    clock: VirtualClock, begin: Begin
+) -> None:
     carrier, consumer = DataCarrier(2, clock=clock), Buffering()
     begin(carrier, consumer)
     carrier.produce(batch(1))
@@ -144,7 +148,9 @@ def test_an_automatic_linger_is_as_long_as_the_last_call_took(clock: VirtualCloc
 
 
 def test_a_linger_is_a_number_or_auto() -> None:
-    with pytest.raises(ValueError, match='linger=-1 is not a number of seconds, 0 or more, or "auto"'):
+    with pytest.raises(
+        ValueError, match='linger=-1 is not a number of seconds, 0 or more, or "auto"'
+    ):
         DataCarrier().consume(Collector(), linger=-1)
 
 

@@ -68,7 +68,9 @@ class CarrierMachine(RuleBasedStateMachine):
             return
         order = [(channel + step) % self.CHANNELS for step in range(self.CHANNELS)]
         fitting = [
-            c for c in (order if others else order[:1]) if not rows or len(self.lists[c]) + size <= CAPACITY
+            c
+            for c in (order if others else order[:1])
+            if not rows or len(self.lists[c]) + size <= CAPACITY
         ]
         assert accepted == bool(fitting)
         if fitting:
@@ -125,7 +127,11 @@ class CarrierMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.error is not None)
     @rule()
     def everything_raises_the_first_error(self) -> None:
-        for use in (self.carrier.drain, self.carrier.shutdown, lambda: self.carrier.consume(Collector())):
+        for use in (
+            self.carrier.drain,
+            self.carrier.shutdown,
+            lambda: self.carrier.consume(Collector()),
+        ):
             with pytest.raises(OSError) as told:
                 use()
             assert told.value is self.error
@@ -134,7 +140,11 @@ class CarrierMachine(RuleBasedStateMachine):
     def the_sums_are_exact(self) -> None:
         s = self.carrier.statistics()
         stored = sum(map(len, self.lists))
-        assert (s.rows_pushed, s.rows_rejected, s.rows_dropped) == (self.pushed, self.rejected, self.dropped)
+        assert (s.rows_pushed, s.rows_rejected, s.rows_dropped) == (
+            self.pushed,
+            self.rejected,
+            self.dropped,
+        )
         assert s.rows_stored == stored
         assert s.rows_pulled == self.pushed - self.dropped - stored
         assert s.put_attempts == self.attempts

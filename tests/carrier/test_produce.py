@@ -256,10 +256,10 @@ def test_the_strategy_can_be_changed_and_waiting_producers_go_on() -> None:
 
 
 def test_the_limit_is_paid_by_all_channels_together() -> None:
-    from spark_channel.limits import Meter
+    from spark_channel.limits import RateLimiter
 
     clock = VirtualClock()
-    carrier = DataCarrier(4, limiter=Meter(rows_per_second=100, clock=clock), clock=clock)
+    carrier = DataCarrier(4, limiter=RateLimiter(rows_per_second=100, clock=clock), clock=clock)
 
     def produce() -> float:
         for n in range(100):
@@ -307,5 +307,9 @@ def test_under_rejection_every_row_is_accepted_or_counted(
         if turn in drains:
             out += values(carrier.drain())
     s = carrier.statistics()
-    assert (s.rows_pushed, s.rows_rejected, s.put_attempts) == (len(accepted), len(refused), len(sizes))
+    assert (s.rows_pushed, s.rows_rejected, s.put_attempts) == (
+        len(accepted),
+        len(refused),
+        len(sizes),
+    )
     assert sorted(out + values(carrier.drain())) == accepted

@@ -1,6 +1,6 @@
 """The ready: each key answered once per ring, when due, by one sleeper."""
 
-from spark_channel.carrier.ready_queue import ReadyQueue
+from spark_channel.carrier.consumer import ReadyQueue
 from spark_channel.testing import VirtualClock
 from tests.carrier.helpers import CountingClock, start
 

@@ -140,7 +140,9 @@ class PoolMachine(RuleBasedStateMachine):
         someone_holds = any(one.held for one in self.live)
         for one in self.live:
             if not one.held and (one.shared or not someone_holds):
-                assert one.seen.wait_for(len(one.produced)), f"{self.pool.carriers()}, {self.pool.backlogs()}"
+                assert one.seen.wait_for(len(one.produced)), (
+                    f"{self.pool.carriers()}, {self.pool.backlogs()}"
+                )
                 assert one.seen.rows == one.produced
 
     @precondition(lambda self: self.live)
@@ -196,5 +198,8 @@ class PoolMachine(RuleBasedStateMachine):
 
 TestPool = PoolMachine.TestCase
 TestPool.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=40,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )

@@ -47,7 +47,9 @@ def numbers(batches: list[pa.RecordBatch]) -> Numbers:
 
 
 def expected(producers: int, turns: int) -> Numbers:
-    return np.concatenate([np.arange(turns * ROWS) + (producer << 32) for producer in range(producers)])
+    return np.concatenate(
+        [np.arange(turns * ROWS) + (producer << 32) for producer in range(producers)]
+    )
 
 
 class Sink(Consumer):
@@ -151,7 +153,11 @@ def run(
     return carrier, sinks, np.sort(np.concatenate([part for mine in accepted for part in mine]))
 
 
-LAYOUTS = [pytest.param(4, 4, id="1:1"), pytest.param(5, 2, id="shared"), pytest.param(2, 5, id="split")]
+LAYOUTS = [
+    pytest.param(4, 4, id="1:1"),
+    pytest.param(5, 2, id="shared"),
+    pytest.param(2, 5, id="split"),
+]
 
 
 @pytest.mark.parametrize(("channels", "threads"), LAYOUTS)
@@ -166,7 +172,9 @@ def test_blocking_loses_and_doubles_nothing(channels: int, threads: int) -> None
 
 @pytest.mark.parametrize(("channels", "threads"), LAYOUTS)
 def test_rejecting_accounts_for_every_row(channels: int, threads: int) -> None:
-    carrier, sinks, accepted = run(channels=channels, threads=threads, overflow="reject", capacity_rows=32)
+    carrier, sinks, accepted = run(
+        channels=channels, threads=threads, overflow="reject", capacity_rows=32
+    )
     assert np.array_equal(everything(sinks), accepted)
     s = carrier.statistics()
     assert s.rows_pushed == len(accepted)
@@ -176,7 +184,9 @@ def test_rejecting_accounts_for_every_row(channels: int, threads: int) -> None:
 
 @pytest.mark.parametrize(("channels", "threads"), LAYOUTS)
 def test_overwriting_accounts_for_every_row(channels: int, threads: int) -> None:
-    carrier, sinks, accepted = run(channels=channels, threads=threads, overflow="overwrite", capacity_rows=32)
+    carrier, sinks, accepted = run(
+        channels=channels, threads=threads, overflow="overwrite", capacity_rows=32
+    )
     assert np.array_equal(accepted, expected(6, 150)), "it always accepts"
     out = everything(sinks)
     assert len(np.unique(out)) == len(out), "nothing twice"
@@ -233,7 +243,9 @@ def test_a_producer_threads_batches_stay_in_order(channels: int, threads: int) -
         got = np.concatenate(sink.got)
         for producer in np.unique(got >> 32):
             mine = got[got >> 32 == producer]
-            assert np.array_equal(mine, (producer << 32) + np.arange(200 * ROWS)), "whole and in order"
+            assert np.array_equal(mine, (producer << 32) + np.arange(200 * ROWS)), (
+                "whole and in order"
+            )
             assert placed.setdefault(int(producer), place) == place
     assert len(placed) == 8
 

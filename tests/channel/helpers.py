@@ -101,7 +101,9 @@ class Answer:
 
 
 class FakePayment:
-    def __init__(self, limiter: "FakeLimiter", amount: tuple[int, int], wake: Callable[[], None]) -> None:
+    def __init__(
+        self, limiter: "FakeLimiter", amount: tuple[int, int], wake: Callable[[], None]
+    ) -> None:
         self.limiter = limiter
         self.amount = amount
         self.wake = wake
@@ -177,4 +179,7 @@ def conserved(channel: MemoryChannel) -> None:
     assert s.rows_reserved >= 0
     assert s.bytes_reserved >= 0
     assert s.rows_stored + s.rows_reserved <= s.capacity_rows
-    assert s.bytes_stored + s.bytes_reserved <= s.capacity_bytes or s.rows_stored + s.rows_reserved == 1
+    assert (
+        s.bytes_stored + s.bytes_reserved <= s.capacity_bytes
+        or s.rows_stored + s.rows_reserved == 1
+    )

@@ -130,7 +130,9 @@ def check(channel: MemoryChannel) -> bool:
     return False
 
 
-def sweep(make: Callable[[], MemoryChannel], work: Callable[[MemoryChannel], None]) -> dict[str, int]:
+def sweep(
+    make: Callable[[], MemoryChannel], work: Callable[[MemoryChannel], None]
+) -> dict[str, int]:
     """Sweeps until both ends were seen: a timer that comes late steps over the few microseconds of a change."""
     quickest = min(seconds(lambda: work(make())) for _ in range(200))
     found = {"untouched": 0, "failed": 0, "whole": 0}
@@ -147,7 +149,9 @@ def sweep(make: Callable[[], MemoryChannel], work: Callable[[MemoryChannel], Non
 
 
 if __name__ == "__main__":
-    sys.unraisablehook = lambda _: None  # CPython swallows what interrupts a destructor, and says so
+    sys.unraisablehook = lambda _: (
+        None
+    )  # CPython swallows what interrupts a destructor, and says so
     faulthandler.dump_traceback_later(50, exit=True)
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     print(json.dumps(sweep(*WORKS[sys.argv[1]])))

@@ -21,7 +21,9 @@ def weight(rows: list[Row]) -> int:
 
 
 class Model:
-    def __init__(self, capacity_rows: int, capacity_bytes: int, transaction_rows: int | None, overflow: str):
+    def __init__(
+        self, capacity_rows: int, capacity_bytes: int, transaction_rows: int | None, overflow: str
+    ):
         self.capacity_rows = capacity_rows
         self.capacity_bytes = capacity_bytes
         self.given_transaction_rows = transaction_rows
@@ -42,10 +44,16 @@ class Model:
 
     @property
     def transaction_rows(self) -> int:
-        return self.capacity_rows if self.given_transaction_rows is None else self.given_transaction_rows
+        return (
+            self.capacity_rows
+            if self.given_transaction_rows is None
+            else self.given_transaction_rows
+        )
 
     def held(self, but: int | None = None) -> list[Row]:
-        return [row for actor, txn in self.transactions.items() if actor != but for row in txn.takes]
+        return [
+            row for actor, txn in self.transactions.items() if actor != but for row in txn.takes
+        ]
 
     def over(self, actor: int | None = None) -> bool:
         """Will no row ever come again, for this actor?"""

@@ -44,7 +44,11 @@ def test_close_ends_producers_and_lets_consumers_drain() -> None:
     assert numbers(channel.pull()) == [0]
     assert numbers(channel.pull_all()) == [1]
     assert (channel.closed, channel.ended) == (True, True)
-    pulls: list[Callable[[], Any]] = [channel.pull, channel.pull_all, lambda: channel.pull(timeout=0)]
+    pulls: list[Callable[[], Any]] = [
+        channel.pull,
+        channel.pull_all,
+        lambda: channel.pull(timeout=0),
+    ]
     for pull in pulls:
         with pytest.raises(EndOfChannel):
             pull()
@@ -54,7 +58,10 @@ def test_close_ends_producers_and_lets_consumers_drain() -> None:
 def test_close_wakes_every_producer_that_waits_and_loses_nothing(clock: VirtualClock) -> None:
     channel = MemoryChannel(capacity_rows=2, clock=clock)
     channel.push(rows(2))
-    producers: list[Thread[Any]] = [Thread(lambda: channel.push(rows(1, 10))), Thread(committing(channel))]
+    producers: list[Thread[Any]] = [
+        Thread(lambda: channel.push(rows(1, 10))),
+        Thread(committing(channel)),
+    ]
     producers.append(Thread(lambda: channel.push(rows(9, 20))))
     clock.wait_until_blocked(producers)
     channel.close()
@@ -66,7 +73,9 @@ def test_close_wakes_every_producer_that_waits_and_loses_nothing(clock: VirtualC
     assert (s.rows_failed, s.rows_pushed, s.rows_reserved) == (12, 2, 0)
 
 
-def test_a_batch_half_published_when_the_channel_closes_is_counted_by_halves(clock: VirtualClock) -> None:
+def test_a_batch_half_published_when_the_channel_closes_is_counted_by_halves(
+    clock: VirtualClock,
+) -> None:
     channel = MemoryChannel(capacity_rows=2, clock=clock)
     producer = Thread(lambda: channel.push(rows(10)))
     clock.wait_until_blocked(producer)
@@ -82,7 +91,11 @@ def test_a_batch_half_published_when_the_channel_closes_is_counted_by_halves(clo
 
 def test_close_wakes_every_consumer_that_waits(clock: VirtualClock) -> None:
     channel = MemoryChannel(clock=clock)
-    consumers: list[Thread[Any]] = [Thread(channel.pull), Thread(channel.pull_all), Thread(taking(channel))]
+    consumers: list[Thread[Any]] = [
+        Thread(channel.pull),
+        Thread(channel.pull_all),
+        Thread(taking(channel)),
+    ]
     clock.wait_until_blocked(consumers)
     channel.close()
     for consumer in consumers:
@@ -110,7 +123,10 @@ def test_fail_raises_the_same_error_on_both_sides_at_once(clock: VirtualClock) -
     channel = MemoryChannel(capacity_rows=2, limiter=limiter, clock=clock)
     channel.push(rows(2))
     limiter.paused = True
-    waiting: list[Thread[Any]] = [Thread(lambda: channel.push(rows(1))), Thread(committing(channel))]
+    waiting: list[Thread[Any]] = [
+        Thread(lambda: channel.push(rows(1))),
+        Thread(committing(channel)),
+    ]
     clock.wait_until_blocked(waiting)
     error = OSError("disk is gone")
     channel.fail(error)
@@ -139,7 +155,11 @@ def test_fail_raises_the_same_error_on_both_sides_at_once(clock: VirtualClock) -
 
 def test_fail_wakes_consumers(clock: VirtualClock) -> None:
     channel = MemoryChannel(clock=clock)
-    consumers: list[Thread[Any]] = [Thread(channel.pull), Thread(channel.pull_all), Thread(taking(channel))]
+    consumers: list[Thread[Any]] = [
+        Thread(channel.pull),
+        Thread(channel.pull_all),
+        Thread(taking(channel)),
+    ]
     clock.wait_until_blocked(consumers)
     channel.fail(KeyError("k"))
     for consumer in consumers:

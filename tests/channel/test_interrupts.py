@@ -23,7 +23,9 @@ class Interrupt(BaseException):
 
 
 def interrupt(thread: threading.Thread) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interrupt))
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interrupt)
+    )
 
 
 class Busy:
@@ -95,7 +97,9 @@ def exchange(channel: MemoryChannel) -> None:
 
 
 @pytest.mark.parametrize("name", WORKS)
-def test_an_interrupt_at_any_microsecond_leaves_a_channel_that_is_whole_or_failed(name: str) -> None:
+def test_an_interrupt_at_any_microsecond_leaves_a_channel_that_is_whole_or_failed(
+    name: str,
+) -> None:
     """Signals need their own main thread. The program asserts what holds after each; both ends occur."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.channel.interrupted", name],
@@ -112,7 +116,9 @@ def test_an_interrupt_at_any_microsecond_leaves_a_channel_that_is_whole_or_faile
 
 
 @pytest.mark.parametrize("work", [push_and_pull, exchange])
-def test_interrupts_of_another_thread_leave_the_lock_free(work: Callable[[MemoryChannel], None]) -> None:
+def test_interrupts_of_another_thread_leave_the_lock_free(
+    work: Callable[[MemoryChannel], None],
+) -> None:
     used: list[MemoryChannel] = []
 
     def use() -> None:

@@ -107,7 +107,9 @@ def test_a_wake_that_comes_before_the_wait_is_not_lost(clock: VirtualClock) -> N
 
 
 @pytest.mark.parametrize("ending", ["close", "fail"])
-def test_the_end_wakes_a_payer_and_gives_back_room_and_payment(ending: str, clock: VirtualClock) -> None:
+def test_the_end_wakes_a_payer_and_gives_back_room_and_payment(
+    ending: str, clock: VirtualClock
+) -> None:
     limiter = FakeLimiter(clock)
     limiter.paused = True
     channel = MemoryChannel(limiter=limiter, clock=clock)
@@ -236,7 +238,9 @@ def test_a_commit_waits_for_the_limit_longer_than_keep_alive(clock: VirtualClock
 @pytest.mark.parametrize("overflow", ["block", "overwrite"])
 def test_a_commit_that_is_tried_again_pays_once(overflow: str, clock: VirtualClock) -> None:
     limiter = FakeLimiter(clock)
-    channel = MemoryChannel(capacity_rows=4, keep_alive=0, overflow=overflow, limiter=limiter, clock=clock)
+    channel = MemoryChannel(
+        capacity_rows=4, keep_alive=0, overflow=overflow, limiter=limiter, clock=clock
+    )
     channel.push(rows(4))
     spent = len(limiter.spent)
 

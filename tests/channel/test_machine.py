@@ -154,7 +154,9 @@ class ChannelMachine(RuleBasedStateMachine):
             assert self.answer(actor) == ("failed" if model.broken else "end")
         still = {actor for actor, _ in model.pushing}
         for actor in [a for a, what in self.waiting.items() if what == "push" and a not in still]:
-            assert self.answer(actor) == ("failed" if model.broken else "closed" if model.closed else True)
+            assert self.answer(actor) == (
+                "failed" if model.broken else "closed" if model.closed else True
+            )
         assert not any(actor.answers for actor in self.actors)
         assert set(self.waiting) == still | set(model.pulling)
 
@@ -320,7 +322,9 @@ class ChannelMachine(RuleBasedStateMachine):
         assert self.resizer.answers.pop() == wanted
         assert not self.resizer.answers
         assert self.channel.transaction_rows == self.model.transaction_rows
-        assert self.channel.keep_alive == (keep_alive if wanted is None and keep_alive is not None else 0)
+        assert self.channel.keep_alive == (
+            keep_alive if wanted is None and keep_alive is not None else 0
+        )
         if self.channel.keep_alive:
             self.channel.resize(keep_alive=0)  # the model's takes and commits do not wait
         self.settle()

@@ -18,7 +18,12 @@ def test_reject_says_no_and_publishes_nothing() -> None:
     assert channel.push(rows(3, 3)) is False
     assert channel.push(rows(2, 3)) is True
     s = channel.statistics()
-    assert (s.rows_rejected, s.bytes_rejected, s.put_attempts, s.put_successes) == (3, 3 * ROW, 3, 2)
+    assert (s.rows_rejected, s.bytes_rejected, s.put_attempts, s.put_successes) == (
+        3,
+        3 * ROW,
+        3,
+        2,
+    )
     assert numbers(channel.drain()) == [0, 1, 2, 3, 4]
     conserved(channel)
 

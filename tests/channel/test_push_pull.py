@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_channel.channel import MemoryChannel, Overflow
-from spark_channel.channel.sized_batch import measure
+from spark_channel.channel.batches import measure
 from spark_channel.errors import ChannelClosedError, EndOfChannel
 from spark_channel.testing import VirtualClock
 from tests.channel.helpers import ROW, Thread, conserved, numbers, rows
@@ -175,7 +175,12 @@ def test_slicing_loses_doubles_and_reorders_nothing(
     producer.result()
     assert pulled == list(range(count))
     s = channel.statistics()
-    assert (s.rows_pushed, s.bytes_pushed, s.rows_pulled, s.bytes_pulled) == (count, nbytes, count, nbytes)
+    assert (s.rows_pushed, s.bytes_pushed, s.rows_pulled, s.bytes_pulled) == (
+        count,
+        nbytes,
+        count,
+        nbytes,
+    )
     assert (s.put_attempts, s.put_successes, s.bytes_stored) == (1, 1, 0)
 
 
@@ -237,7 +242,9 @@ def _nested() -> dict[str, pa.Array]:
         "dictionary": pa.array(["a", "b", "a", None]).dictionary_encode(),
         "list": pa.array([[1], [], None, [2, 3]]),
         "struct": pa.array([{"x": 1, "y": "p"}, None, {"x": 2, "y": None}, {"x": 3, "y": "q"}]),
-        "map": pa.array([[("k", 1)], [], None, [("l", 2), ("m", 3)]], pa.map_(pa.string(), pa.int32())),
+        "map": pa.array(
+            [[("k", 1)], [], None, [("l", 2), ("m", 3)]], pa.map_(pa.string(), pa.int32())
+        ),
         "union": pa.UnionArray.from_dense(
             pa.array([0, 1, 0, 1], pa.int8()),
             pa.array([0, 0, 1, 1], pa.int32()),
@@ -246,7 +253,9 @@ def _nested() -> dict[str, pa.Array]:
         "bool": pa.array([True, None, False, True]),
         "null": pa.nulls(4),
         "decimal": pa.array([1, 2, None, 4], pa.decimal128(10, 2)),
-        "run_ends": pa.RunEndEncodedArray.from_arrays(pa.array([1, 4], pa.int32()), pa.array(["x", "y"])),
+        "run_ends": pa.RunEndEncodedArray.from_arrays(
+            pa.array([1, 4], pa.int32()), pa.array(["x", "y"])
+        ),
         "view": pa.array(["x" * 40, "y", None, "z" * 20]).cast(pa.string_view()),
         "extension": pa.ExtensionArray.from_storage(
             pa.opaque(pa.string(), "numeric", "PostgreSQL"), pa.array(["1", "2", None, "4"])
@@ -287,7 +296,11 @@ def test_every_type_passes_through_transactions(name: str) -> None:
     assert taken is not None
     assert taken.column(0).to_pylist() == batch.column(0).to_pylist()
     s = channel.statistics()
-    assert (s.bytes_pushed, s.bytes_pulled, s.rows_stored) == (measure(batch)[1], measure(batch)[1], 0)
+    assert (s.bytes_pushed, s.bytes_pulled, s.rows_stored) == (
+        measure(batch)[1],
+        measure(batch)[1],
+        0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -299,7 +312,9 @@ def test_every_type_passes_through_transactions(name: str) -> None:
     ],
     ids=["no rows", "no columns", "a slice of a huge one"],
 )
-def test_odd_batches_pass_through_transactions(batch: pa.RecordBatch, expected: tuple[int, int]) -> None:
+def test_odd_batches_pass_through_transactions(
+    batch: pa.RecordBatch, expected: tuple[int, int]
+) -> None:
     channel = MemoryChannel(100, 100 * ROW)
     with channel.transaction() as transaction:
         transaction.put(batch)

@@ -135,7 +135,9 @@ def test_a_closed_channel_can_be_resized_and_a_failed_one_raises(clock: VirtualC
         channel.resize(capacity_rows=20)
 
 
-@pytest.mark.parametrize("wanted", [{"capacity_rows": 0}, {"capacity_bytes": -5}, {"capacity_rows": 1.5}])
+@pytest.mark.parametrize(
+    "wanted", [{"capacity_rows": 0}, {"capacity_bytes": -5}, {"capacity_rows": 1.5}]
+)
 def test_nonsense_is_refused(wanted: dict[str, Any]) -> None:
     channel = MemoryChannel()
     with pytest.raises(ValueError, match=next(iter(wanted))):
@@ -171,9 +173,15 @@ def test_transaction_rows_and_keep_alive_change_with_the_capacity(clock: Virtual
 
 @pytest.mark.parametrize(
     "wanted",
-    [{"transaction_rows": 11}, {"transaction_rows": 0}, {"keep_alive": -1.0}, {"capacity_rows": 3},
-     {"capacity_rows": 5, "transaction_rows": 6}, {"keep_alive": float("nan")}],
-)  # fmt: skip
+    [
+        {"transaction_rows": 11},
+        {"transaction_rows": 0},
+        {"keep_alive": -1.0},
+        {"capacity_rows": 3},
+        {"capacity_rows": 5, "transaction_rows": 6},
+        {"keep_alive": float("nan")},
+    ],
+)
 def test_a_resize_that_makes_no_sense_changes_nothing(wanted: dict[str, Any]) -> None:
     channel = MemoryChannel(capacity_rows=10, transaction_rows=4)
     with pytest.raises(ValueError):

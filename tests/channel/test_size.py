@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_channel.channel import size
-from spark_channel.channel.size import arrow_bytes
+from spark_channel.channel import batches as size
+from spark_channel.channel.batches import arrow_bytes
 
 PLAIN: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.bool_(): st.booleans(),
@@ -39,8 +39,12 @@ OTHER: dict[pa.DataType, st.SearchStrategy[Any]] = {
         {"a": st.integers(0, 9), "b": st.text(max_size=2)}
     ),
     pa.dictionary(pa.int8(), pa.string()): st.sampled_from(["x", "yy"]),
-    pa.map_(pa.string(), pa.int8()): st.lists(st.tuples(st.text(max_size=2), st.integers(0, 9)), max_size=2),
-    pa.month_day_nano_interval(): st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)),
+    pa.map_(pa.string(), pa.int8()): st.lists(
+        st.tuples(st.text(max_size=2), st.integers(0, 9)), max_size=2
+    ),
+    pa.month_day_nano_interval(): st.tuples(
+        st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)
+    ),
 }
 
 
@@ -85,7 +89,9 @@ def test_slices_and_what_came_over_a_wire(batch: pa.RecordBatch, data: st.DataOb
 
 
 def test_text_whose_first_offset_is_not_zero() -> None:
-    offsets = pa.py_buffer((3).to_bytes(4, "little") + (5).to_bytes(4, "little") + (9).to_bytes(4, "little"))
+    offsets = pa.py_buffer(
+        (3).to_bytes(4, "little") + (5).to_bytes(4, "little") + (9).to_bytes(4, "little")
+    )
     text = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"...aabbbb")])
     batch = pa.record_batch([text], names=["t"])
     assert text.to_pylist() == ["aa", "bbbb"]

@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_channel.channel.batch_queue import BatchQueue
-from spark_channel.channel.sized_batch import SizedBatch, bytes_between, measure, rows_within
+from spark_channel.channel.batches import (
+    BatchQueue,
+    SizedBatch,
+    bytes_between,
+    measure,
+    rows_within,
+)
 from tests.channel.helpers import numbers, rows
 
 sizes = st.tuples(st.integers(0, 500), st.integers(1, 60))
@@ -63,7 +68,9 @@ def test_measure_takes_a_size_that_is_known() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
-def test_batches_return_to_their_places_in_any_order(lengths: list[int], data: st.DataObject) -> None:
+def test_batches_return_to_their_places_in_any_order(
+    lengths: list[int], data: st.DataObject
+) -> None:
     queue = BatchQueue()
     position = 0
     for length in lengths:
@@ -76,7 +83,9 @@ def test_batches_return_to_their_places_in_any_order(lengths: list[int], data: s
     for index in data.draw(st.permutations(range(3))):
         queue.restore(taken[index])
     assert (queue.rows, queue.nbytes) == (position, position * 8)
-    assert numbers(queue.pop().batch for _ in iter(lambda: queue.rows > 0, False)) == list(range(position))
+    assert numbers(queue.pop().batch for _ in iter(lambda: queue.rows > 0, False)) == list(
+        range(position)
+    )
 
 
 @settings(deadline=None)

@@ -98,9 +98,9 @@ def test_every_field_has_its_docstring() -> None:
     import ast
     import inspect
 
-    from spark_channel.channel import statistics
+    from spark_channel.channel import batches
 
-    tree = ast.parse(inspect.getsource(statistics))
+    tree = ast.parse(inspect.getsource(batches))
     body = next(node for node in tree.body if isinstance(node, ast.ClassDef)).body
     for field, doc in zip(body[1::2], body[2::2], strict=True):
         assert isinstance(field, ast.AnnAssign)

@@ -78,7 +78,12 @@ def test_ten_million_rows_between_fifty_and_fifty(capacity_rows: int) -> None:
     got = fifty_by_fifty(channel, 10 * MILLION, 8_192)
     exactly(got, 10 * MILLION)
     s = channel.statistics()
-    assert (s.rows_pushed, s.rows_pulled, s.rows_stored, s.bytes_stored) == (10 * MILLION, 10 * MILLION, 0, 0)
+    assert (s.rows_pushed, s.rows_pulled, s.rows_stored, s.bytes_stored) == (
+        10 * MILLION,
+        10 * MILLION,
+        0,
+        0,
+    )
     assert s.bytes_pushed == 80 * MILLION
     conserved(channel)
 
@@ -324,8 +329,12 @@ def ends_in_the_middle(seed: int) -> None:
             with channel.transaction() as transaction:
                 transaction.take()
 
-    threads: list[Thread[Any]] = [Thread(produce) for _ in range(4)] + [Thread(consume) for _ in range(4)]
-    while channel.statistics().rows_pulled < chance.randint(100, 3000) and any(t.is_alive() for t in threads):
+    threads: list[Thread[Any]] = [Thread(produce) for _ in range(4)] + [
+        Thread(consume) for _ in range(4)
+    ]
+    while channel.statistics().rows_pulled < chance.randint(100, 3000) and any(
+        t.is_alive() for t in threads
+    ):
         channel.pull(timeout=0)
     channel.fail(error) if fails else channel.close()
     allowed = (OSError,) if fails else (ChannelClosedError, EndOfChannel, ChannelFullError)

@@ -49,7 +49,9 @@ ALLOWED = {
 def in_state(state: TransactionState) -> tuple[MemoryChannel, Transaction]:
     channel = MemoryChannel(keep_alive=0)
     transaction = channel.transaction()
-    for name in {NEW: [], OPEN: ["begin"], COMPLETED: ["begin", "commit"], CLOSED: ["close"]}[state]:
+    for name in {NEW: [], OPEN: ["begin"], COMPLETED: ["begin", "commit"], CLOSED: ["close"]}[
+        state
+    ]:
         CALLS[name](transaction)
     assert transaction.state is state
     return channel, transaction
@@ -104,7 +106,10 @@ def test_put_and_take_of_the_channel_go_to_the_threads_transaction() -> None:
 @pytest.mark.parametrize("call", ["put", "take"])
 def test_put_and_take_without_a_transaction(call: str) -> None:
     channel = MemoryChannel()
-    calls: dict[str, Callable[[], Any]] = {"put": lambda: channel.put(rows(1)), "take": channel.take}
+    calls: dict[str, Callable[[], Any]] = {
+        "put": lambda: channel.put(rows(1)),
+        "take": channel.take,
+    }
     with pytest.raises(TransactionStateError, match="it has none"):
         calls[call]()
     with channel.transaction():

@@ -108,7 +108,9 @@ def test_a_batch_wakes_one_consumer_in_the_order_they_came() -> None:
     assert clock.wakes == {consumer.name: 1 for consumer in consumers}
 
 
-def test_batches_that_come_at_once_are_handed_on_from_consumer_to_consumer(clock: VirtualClock) -> None:
+def test_batches_that_come_at_once_are_handed_on_from_consumer_to_consumer(
+    clock: VirtualClock,
+) -> None:
     channel = MemoryChannel(clock=clock)
     consumers = [blocked(clock, channel.pull) for _ in range(3)]
     with channel.transaction() as transaction:  # all three in one commit, one wake-up
@@ -121,7 +123,9 @@ def test_a_consumer_that_times_out_hands_on_what_it_was_woken_for(clock: Virtual
     channel = MemoryChannel(clock=clock)
     first = blocked(clock, lambda: channel.pull(timeout=1.0))
     second = blocked(clock, channel.pull)
-    with channel._core._lock:  # the time is up, but the consumer cannot leave before the batch comes
+    with (
+        channel._core._lock
+    ):  # the time is up, but the consumer cannot leave before the batch comes
         clock.advance(1.0)
         producer = Thread(lambda: channel.push(rows(1)))
     producer.result()
@@ -208,7 +212,9 @@ def test_the_end_that_a_transaction_held_up_is_heard_at_its_commit() -> None:
     assert heard == [True]
 
 
-def test_listeners_hear_of_what_a_consumer_published_for_a_waiting_producer(clock: VirtualClock) -> None:
+def test_listeners_hear_of_what_a_consumer_published_for_a_waiting_producer(
+    clock: VirtualClock,
+) -> None:
     channel = MemoryChannel(capacity_rows=1, clock=clock)
     channel.push(rows(1))
     producer = blocked(clock, lambda: channel.push(rows(1, 1)))
@@ -279,6 +285,8 @@ def test_a_block_listener_may_make_the_room_itself() -> None:
 
 def test_one_producer_keeps_its_order_over_slices_and_waits(clock: VirtualClock) -> None:
     channel = MemoryChannel(capacity_rows=3, capacity_bytes=2 * ROW, clock=clock)
-    producer = Thread(lambda: [channel.push(rows(n, start)) for n, start in ((1, 0), (5, 1), (2, 6))])
+    producer = Thread(
+        lambda: [channel.push(rows(n, start)) for n, start in ((1, 0), (5, 1), (2, 6))]
+    )
     assert [n for _ in range(8) for n in numbers(channel.pull_all(1))] == list(range(8))
     producer.result()

@@ -13,8 +13,8 @@ import pytest
 from tests.cli.cpu import cpu_of, imports
 from tests.cli.test_run import CLI, ROOT
 from tests.cli.typed import into_sqlite, made_up, typed, write_job
-from tests.connectors.sql.postgresql.conftest import Pg, own_schema
-from tests.jobs.test_as_datax import to_pg
+from tests.connectors.postgresql.conftest import Pg, own_schema
+from tests.datax.test_as_datax import to_pg
 from tests.servers.postgres import PostgresServer
 
 CORPUS = ROOT / "tests" / "jobs" / "corpus"
@@ -37,11 +37,15 @@ def table(path: Path, definition: str) -> Path:
     return path
 
 
-def test_a_folder_is_told_in_80_columns_with_totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_told_in_80_columns_with_totals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     shutil.copytree(CORPUS, tmp_path / "jobs")
     for number in range(2):
-        write_job(tmp_path / "jobs" / f"ftp{number}.json", {"name": "otsreader"}, {"name": "OdpsWriter"})
+        write_job(
+            tmp_path / "jobs" / f"ftp{number}.json", {"name": "otsreader"}, {"name": "OdpsWriter"}
+        )
     done = typed("check", str(tmp_path / "jobs"))
     assert done.exit_code == 2
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
@@ -63,14 +67,26 @@ def test_every_fault_of_a_file_is_told(tmp_path: Path) -> None:
     ]
     content = [{"reader": reader, "writer": writer, "transformer": steps}]
     path = tmp_path / "job.json"
-    path.write_text(json.dumps({"job": {"setting": {"errorLimit": {"record": 1}}, "content": content}}))
+    path.write_text(
+        json.dumps({"job": {"setting": {"errorLimit": {"record": 1}}, "content": content}})
+    )
     (job,) = checked(str(path))["jobs"]
     told = "\n".join(job["faults"])
-    for place in ("reader.parameter.column[0].type", "writer.parameter", "transformer[0]", "transformer[1]"):
+    for place in (
+        "reader.parameter.column[0].type",
+        "writer.parameter",
+        "transformer[0]",
+        "transformer[1]",
+    ):
         assert f"job.content[0].{place}" in told, told
     path.write_text(
         json.dumps(
-            {"job": {"setting": {"speed": {"channel": 0, "record": "x"}}, "content": [{"reader": {}}]}}
+            {
+                "job": {
+                    "setting": {"speed": {"channel": 0, "record": "x"}},
+                    "content": [{"reader": {}}],
+                }
+            }
         )
     )
     (job,) = checked(str(path))["jobs"]
@@ -133,7 +149,10 @@ def test_connect_asks_for_the_right_to_insert(tmp_path: Path, pg: Pg) -> None:
         assert "permission denied" in "".join(job["faults"])
         pg.server.psql(f"GRANT INSERT ON {pg.schema}.u TO {role}")
         assert checked(file, "--connect")["jobs"][0]["state"] == "runs"
-        assert pg.server.psql(f"SELECT count(*) FROM pg_tables WHERE schemaname = '{pg.schema}'") == "1"
+        assert (
+            pg.server.psql(f"SELECT count(*) FROM pg_tables WHERE schemaname = '{pg.schema}'")
+            == "1"
+        )
     finally:
         pg.server.psql(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
 

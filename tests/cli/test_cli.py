@@ -1,6 +1,7 @@
 """The command line, as a user types it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,13 +42,17 @@ def test_connectors_are_listed_with_what_they_do() -> None:
     out = run("connectors")
     assert "sqlite" in out
     assert "*.parquet" in out
+    assert re.search(r"kafka .* experimental .*librdkafka's mock", out)
+    assert re.search(r"mysql .* stable .*MariaDB 10.11.*\n.* preview .*only MariaDB.* MySQL ", out)
 
 
 def test_limits_of_an_idle_host_are_none() -> None:
     assert "limit" in run("limits", "list")
 
 
-@pytest.mark.parametrize("command", [["show"], ["pause"], ["resume"], ["set", "--rows-per-second", "5"]])
+@pytest.mark.parametrize(
+    "command", [["show"], ["pause"], ["resume"], ["set", "--rows-per-second", "5"]]
+)
 def test_a_limit_that_is_not_there_is_named(command: list[str]) -> None:
     assert "no limit 'orders-db' runs on this host" in run("limits", *command, "orders-db", code=2)
 

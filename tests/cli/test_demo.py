@@ -33,7 +33,9 @@ def test_a_copy_of_a_moment_has_no_steady_speed() -> None:
 
 
 def test_a_limit_that_is_not_a_number_is_refused_before_spark_starts(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"'--rows-per-second' got 'fast'; it takes a whole number"):
+    with pytest.raises(
+        OptionError, match=r"'--rows-per-second' got 'fast'; it takes a whole number"
+    ):
         run_demo(rows_per_second="fast", directory=tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -16,7 +16,9 @@ def _shown(error: BaseException | None) -> bool:
     return _no_trace_of_interrupt(record)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(130), Py4JNetworkError("the JVM is gone")])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), SystemExit(130), Py4JNetworkError("the JVM is gone")]
+)
 def test_what_an_interrupt_leaves_in_py4j_is_not_logged(error: BaseException) -> None:
     assert not _shown(error)
 

@@ -40,13 +40,17 @@ def command(*arguments: str) -> str:
 
 def test_a_limit_is_listed_and_shown_with_who_uses_it(orders: SharedLimit) -> None:
     with SharedLimit("files", bytes_per_second="64MB"):
-        listed = [line for line in command("list").splitlines() if "files" in line or "orders-db" in line]
+        listed = [
+            line for line in command("list").splitlines() if "files" in line or "orders-db" in line
+        ]
     assert [cell.strip() for cell in listed[0].split("│")[1:4]] == ["files", "unlimited", "64M"]
     name, rows, nbytes, granted, *rest = (cell.strip() for cell in listed[1].split("│")[1:-1])
     assert (name, rows, nbytes, rest) == ("orders-db", "50k", "unlimited", ["1", "1", "0", "open"])
     assert granted in ("50k", "0"), "its grant, or that it ran out meanwhile"
     shown = command("show", "orders-db")
-    assert "limit orders-db: 50k rows/s, unlimited bytes/s, open; 1 jobs, 1 clients, 0 wait" in shown
+    assert (
+        "limit orders-db: 50k rows/s, unlimited bytes/s, open; 1 jobs, 1 clients, 0 wait" in shown
+    )
     (client,) = [line for line in shown.splitlines() if "task 0" in line]
     name, job, rows, nbytes, waits = (cell.strip() for cell in client.split("│")[1:-1])
     assert (name, job, nbytes, waits) == ("task 0", "nightly", "unlimited", "-")
@@ -54,7 +58,9 @@ def test_a_limit_is_listed_and_shown_with_who_uses_it(orders: SharedLimit) -> No
 
 
 def test_a_limit_is_set_and_what_is_left_out_stays(orders: SharedLimit) -> None:
-    assert "10k rows/s, unlimited bytes/s" in command("set", "orders-db", "--rows-per-second", "10k")
+    assert "10k rows/s, unlimited bytes/s" in command(
+        "set", "orders-db", "--rows-per-second", "10k"
+    )
     assert "10k rows/s, 64M bytes/s" in command("set", "orders-db", "--bytes-per-second", "64MB")
     assert "20k rows/s, 32M bytes/s" in command(
         "set", "orders-db", "--rows-per-second", "20k", "--bytes-per-second", "32MB"
@@ -115,7 +121,10 @@ def test_a_password_in_the_command_is_refused_and_not_repeated(arguments: tuple[
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--probe-url", "postgresql://watch:${env:NO_SUCH_PW}@db1/orders"), "NO_SUCH_PW is not set"),
+        (
+            ("--probe-url", "postgresql://watch:${env:NO_SUCH_PW}@db1/orders"),
+            "NO_SUCH_PW is not set",
+        ),
         (
             (
                 "--probe-url",
@@ -128,16 +137,23 @@ def test_a_password_in_the_command_is_refused_and_not_repeated(arguments: tuple[
             "/no/pw: No such file",
         ),
         (("--probe-url", "gopher://db1/orders"), "scheme 'gopher'"),
-        (("--probe-password", "${env:PW}"), "--probe-url goes with one of --probe-query and --pressure"),
+        (
+            ("--probe-password", "${env:PW}"),
+            "--probe-url goes with one of --probe-query and --pressure",
+        ),
         (("--probe-policy", "fly"), "'hold', 'lower', 'pause'"),
     ],
 )
-def test_a_probe_that_cannot_be_is_refused_before_it_serves(arguments: tuple[str, ...], said: str) -> None:
+def test_a_probe_that_cannot_be_is_refused_before_it_serves(
+    arguments: tuple[str, ...], said: str
+) -> None:
     assert said in refused(*arguments)
 
 
 def test_what_is_refused_is_told_in_a_line_and_ends_with_2() -> None:
-    out = run("limits", *SERVE, "--probe-url", "postgresql://watch:${env:NO_SUCH_PW}@db1/orders", code=2)
+    out = run(
+        "limits", *SERVE, "--probe-url", "postgresql://watch:${env:NO_SUCH_PW}@db1/orders", code=2
+    )
     assert out.startswith("spark-channel: ")
     assert "NO_SUCH_PW is not set" in out
 

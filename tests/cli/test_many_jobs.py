@@ -35,7 +35,12 @@ def test_a_folder_of_jobs_runs_and_one_report_tells_of_all(tmp_path: Path) -> No
         write_job(tmp_path / "jobs" / name / "copy.json", made_up(10 * number), into_sqlite(place))
     (tmp_path / "jobs" / "readme.txt").write_text("not a job")
     done = typed(
-        "run", str(tmp_path / "jobs"), "--parallel", "2", "--report", str(tmp_path / "out" / "run.json")
+        "run",
+        str(tmp_path / "jobs"),
+        "--parallel",
+        "2",
+        "--report",
+        str(tmp_path / "out" / "run.json"),
     )
     assert done.exit_code == 0, done.output
     assert [counted(place, "t") for place in places.values()] == [10, 20, 30]
@@ -44,8 +49,10 @@ def test_a_folder_of_jobs_runs_and_one_report_tells_of_all(tmp_path: Path) -> No
     assert (report["exit_code"], report["jobs_done"], report["jobs_failed"]) == (0, 3, 0)
     assert (report["rows_read"], report["rows_written"], report["rows_refused"]) == (60, 60, 0)
     assert [(each["job"], each["rows_written"]) for each in report["jobs"]] == [
-        ("copy", 10), ("copy-2", 20), ("copy-3", 30),
-    ]  # fmt: skip
+        ("copy", 10),
+        ("copy-2", 20),
+        ("copy-3", 30),
+    ]
     assert report["rows_per_second"] == pytest.approx(60 / report["seconds"], rel=0.01, abs=0.06)
     assert list((tmp_path / "out").iterdir()) == [tmp_path / "out" / "run.json"]
 
@@ -60,8 +67,10 @@ def test_a_job_that_fails_or_cannot_be_read_keeps_no_other_from_running(tmp_path
     assert counted(place, "t") == 5
     report = json.loads(done.stdout)
     assert [(each["state"], each["exit_code"]) for each in report["jobs"]] == [
-        ("failed", 1), ("not run", 2), ("done", 0),
-    ]  # fmt: skip
+        ("failed", 1),
+        ("not run", 2),
+        ("done", 0),
+    ]
     assert "there is no directory" in report["jobs"][0]["error"]
     assert "not JSON" in report["jobs"][1]["error"]
     assert (report["jobs_done"], report["jobs_failed"], report["rows_written"]) == (1, 2, 5)
@@ -86,7 +95,9 @@ def test_one_limit_holds_for_all_jobs_together(tmp_path: Path, parallel: str) ->
         place = tables(tmp_path / f"{name}.db", "t")
         write_job(tmp_path / "jobs" / f"{name}.json", made_up(rows), into_sqlite(place))
     start = time.monotonic()
-    done = typed("run", str(tmp_path / "jobs"), "--parallel", parallel, "--rows-per-second", str(rate))
+    done = typed(
+        "run", str(tmp_path / "jobs"), "--parallel", parallel, "--rows-per-second", str(rate)
+    )
     assert done.exit_code == 0, done.output
     assert time.monotonic() - start >= 0.9 * (3 * rows / rate) - 0.2
     assert all(counted(tmp_path / f"{name}.db", "t") == rows for name in ("a", "b", "c"))
@@ -101,7 +112,9 @@ def test_two_limits_for_all_jobs_contradict_each_other(tmp_path: Path) -> None:
 
 def test_two_jobs_of_one_load_into_one_table_are_two_loads(tmp_path: Path) -> None:
     place = tables(tmp_path / "t.db", "t")
-    files = [write_job(tmp_path / f"{name}.json", made_up(5), into_sqlite(place)) for name in ("a", "b")]
+    files = [
+        write_job(tmp_path / f"{name}.json", made_up(5), into_sqlite(place)) for name in ("a", "b")
+    ]
     for _ in range(2):
         done = typed("run", *files, "--txn", "nightly:7")
         assert done.exit_code == 0, done.output
@@ -122,7 +135,9 @@ def test_the_only_job_that_cannot_be_read_is_in_the_report_too(tmp_path: Path) -
 def signal_another_thread(process: subprocess.Popen[str], sent: int) -> None:
     """As the system may do it: to a thread that is not the main one."""
     number = {"x86_64": 234, "aarch64": 131}[platform.machine()]
-    others = {int(each.name) for each in Path(f"/proc/{process.pid}/task").iterdir()} - {process.pid}
+    others = {int(each.name) for each in Path(f"/proc/{process.pid}/task").iterdir()} - {
+        process.pid
+    }
     assert ctypes.CDLL(None).syscall(number, process.pid, max(others), sent) == 0
 
 
@@ -138,9 +153,23 @@ def test_an_interrupt_ends_all_jobs_and_leaves_nothing(
         }
         files.append(write_job(tmp_path / "jobs" / f"{name}.json", made_up(1_000_000), writer))
     process = subprocess.Popen(
-        [*CLI, "run", *files, "--parallel", "2", "--rows-per-second", "2k", "--report", str(tmp_path / "r.json")],
-        cwd=ROOT, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, env=environment(),
-    )  # fmt: skip
+        [
+            *CLI,
+            "run",
+            *files,
+            "--parallel",
+            "2",
+            "--rows-per-second",
+            "2k",
+            "--report",
+            str(tmp_path / "r.json"),
+        ],
+        cwd=ROOT,
+        stderr=subprocess.STDOUT,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
     try:
         assert process.stdout is not None
         begun = 0

@@ -27,7 +27,13 @@ Engine = tuple[str, ...]
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "COLUMNS": "250", "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, **more}
+    return {
+        **os.environ,
+        "COLUMNS": "250",
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        **more,
+    }
 
 
 def run(*arguments: str, code: int = 0, command: list[str] = CLI, **more: str) -> str:
@@ -66,7 +72,9 @@ def into_sqlite(path: Path, **more: Any) -> dict[str, Any]:
 
 def count(path: Path) -> tuple[int, int]:
     with closing(sqlite3.connect(path)) as connection:
-        found: tuple[int, int] = connection.execute("SELECT count(*), count(name) FROM t").fetchone()
+        found: tuple[int, int] = connection.execute(
+            "SELECT count(*), count(name) FROM t"
+        ).fetchone()
         return found
 
 
@@ -89,7 +97,9 @@ def test_a_job_runs_and_its_variables_are_put_in(tmp_path: Path, engine: Engine)
 @ENGINES
 def test_too_many_dirty_rows_end_with_3_and_are_kept(tmp_path: Path, engine: Engine) -> None:
     path = table(tmp_path / "t.db", "id INTEGER CHECK (id < 0), name TEXT")
-    file = job(tmp_path, made_up(5000), into_sqlite(path), speed={"channel": 1}, errorLimit={"record": 10})
+    file = job(
+        tmp_path, made_up(5000), into_sqlite(path), speed={"channel": 1}, errorLimit={"record": 10}
+    )
     out = run("run", file, *engine, "--dirty-rows-path", str(tmp_path / "dirty"), code=3)
     assert "rows were refused, and maxDirtyRows is 10" in out
     assert list((tmp_path / "dirty").glob("*.parquet"))
@@ -97,7 +107,9 @@ def test_too_many_dirty_rows_end_with_3_and_are_kept(tmp_path: Path, engine: Eng
 
 
 @ENGINES
-def test_refused_rows_are_told_and_a_named_load_is_written_once(tmp_path: Path, engine: Engine) -> None:
+def test_refused_rows_are_told_and_a_named_load_is_written_once(
+    tmp_path: Path, engine: Engine
+) -> None:
     path = table(tmp_path / "t.db", "id INTEGER CHECK (id < 1), name TEXT")
     columns = [{"type": "long", "random": "0,1"}, {"type": "string", "value": "x"}]
     reader = {"name": "streamreader", "parameter": {"column": columns, "sliceRecordCount": 100}}
@@ -127,13 +139,22 @@ def test_an_interrupted_job_ends_with_its_code_and_leaves_nothing(
     target = tmp_path / "out"
     writer = {
         "name": "txtfilewriter",
-        "parameter": {"path": str(target), "fileName": "x", "writeMode": "append", "fieldDelimiter": ","},
+        "parameter": {
+            "path": str(target),
+            "fileName": "x",
+            "writeMode": "append",
+            "fieldDelimiter": ",",
+        },
     }
     file = job(tmp_path, made_up(1_000_000), writer, speed={"channel": 1, "record": 20_000})
     process = subprocess.Popen(
-        [*CLI, "run", file, *engine], cwd=ROOT, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True,
+        [*CLI, "run", file, *engine],
+        cwd=ROOT,
+        stderr=subprocess.STDOUT,
+        stdout=subprocess.PIPE,
+        text=True,
         env=environment(),
-    )  # fmt: skip
+    )
     try:
         assert process.stdout is not None
         for line in process.stdout:
@@ -218,7 +239,9 @@ def test_a_job_with_a_spark_format_is_shown_without_secrets() -> None:
 def test_bad_input_ends_with_2(tmp_path: Path, text: str, arguments: list[str], why: str) -> None:
     if text.startswith("JOB"):
         _, key, value = text.split(" ", 2)
-        setting = {key: json.loads(value)} if key == "errorLimit" else {"speed": {key: json.loads(value)}}
+        setting = (
+            {key: json.loads(value)} if key == "errorLimit" else {"speed": {key: json.loads(value)}}
+        )
         file = job(tmp_path, made_up(5), {"name": "streamwriter"}, **setting)
     else:
         file = str(tmp_path / "job.json")
@@ -241,7 +264,10 @@ def test_a_split_that_does_not_go_1_to_1_names_both_numbers(tmp_path: Path) -> N
         with closing(sqlite3.connect(source)) as connection, connection:
             connection.execute(f"CREATE TABLE {name} (id INTEGER, name TEXT)")
     connections = [{"jdbcUrl": f"jdbc:sqlite:{source}", "table": ["t0", "t1", "t2"]}]
-    writer = {"name": "sqlite3writer", "parameter": {"column": ["id", "name"], "connection": connections}}
+    writer = {
+        "name": "sqlite3writer",
+        "parameter": {"column": ["id", "name"], "connection": connections},
+    }
     out = run("plan", job(tmp_path, reader, writer), code=2)
     assert "1 split and 3 writer parts" in out
 
@@ -251,7 +277,9 @@ def test_a_transformer_on_a_column_that_is_not_there_ends_with_2(tmp_path: Path)
     step = {"name": "dx_pad", "parameter": {"columnIndex": 9, "paras": ["l", "5", "0"]}}
     content = {"reader": made_up(5), "writer": {"name": "streamwriter"}, "transformer": [step]}
     file.write_text(json.dumps({"job": {"content": [content]}}))
-    assert "job.content[0].transformer[0] (dx_pad): pad: no column 9" in run("plan", str(file), code=2)
+    assert "job.content[0].transformer[0] (dx_pad): pad: no column 9" in run(
+        "plan", str(file), code=2
+    )
 
 
 def test_jobs_are_checked_a_row_each(tmp_path: Path) -> None:
@@ -287,9 +315,13 @@ def test_a_killed_job_that_is_run_again_adds_no_row_twice(tmp_path: Path, commit
     slow = job(tmp_path, reader, into_sqlite(path), speed={"channel": 1, "record": 400})
     arguments = ("--txn", "nightly:1", "--commit", commit, "--engine", "local")
     process = subprocess.Popen(
-        [*CLI, "run", slow, *arguments], cwd=ROOT, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True,
+        [*CLI, "run", slow, *arguments],
+        cwd=ROOT,
+        stderr=subprocess.STDOUT,
+        stdout=subprocess.PIPE,
+        text=True,
         env=environment(),
-    )  # fmt: skip
+    )
     try:
         assert process.stdout is not None
         for line in process.stdout:
@@ -304,5 +336,8 @@ def test_a_killed_job_that_is_run_again_adds_no_row_twice(tmp_path: Path, commit
     for _ in range(2):
         run("run", fast, *arguments)
         with closing(sqlite3.connect(path)) as connection:
-            assert connection.execute("SELECT count(*), count(DISTINCT id) FROM t").fetchone() == (3000, 3000)
+            assert connection.execute("SELECT count(*), count(DISTINCT id) FROM t").fetchone() == (
+                3000,
+                3000,
+            )
     assert [each.name for each in tmp_path.iterdir() if "stag" in each.name] == []

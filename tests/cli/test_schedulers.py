@@ -44,7 +44,9 @@ def test_the_run_ends_with_the_closing_table_of_datax(
     file = write_job(tmp_path / "job.json", made_up(10), into_sqlite(table(tmp_path / "t.db")))
     done = typed("run", file, *flag)
     lines = [line for line in done.stdout.splitlines() if ": " in line]
-    told = {label.strip(): value.strip() for label, _, value in (line.partition(": ") for line in lines)}
+    told = {
+        label.strip(): value.strip() for label, _, value in (line.partition(": ") for line in lines)
+    }
     assert list(told) == labels
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", told[labels[0]])
     assert re.fullmatch(r"[\d.]+s", told[labels[2]])
@@ -78,8 +80,12 @@ def test_refused_rows_are_counted_as_read(tmp_path: Path) -> None:
     assert report["rows_written"] == 200 - report["rows_refused"]
 
 
-@pytest.mark.parametrize("limit", [{"record": 0}, {"record": 3}, {"percentage": 0}, {"percentage": 0.01}])
-def test_too_many_refused_rows_end_with_3_and_are_told(tmp_path: Path, limit: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "limit", [{"record": 0}, {"record": 3}, {"percentage": 0}, {"percentage": 0.01}]
+)
+def test_too_many_refused_rows_end_with_3_and_are_told(
+    tmp_path: Path, limit: dict[str, Any]
+) -> None:
     place = table(tmp_path / "t.db", "id INTEGER CHECK (id < 0), name TEXT")
     file = write_job(tmp_path / "job.json", made_up(100), into_sqlite(place), errorLimit=limit)
     done = typed("run", file, "--report", str(tmp_path / "r.json"))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_channel.cli import signals
+from spark_channel import signals
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,9 @@ def handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("sent", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
 )
-def test_an_error_after_a_signal_is_the_signals(sent: signal.Signals, raised: type[BaseException]) -> None:
+def test_an_error_after_a_signal_is_the_signals(
+    sent: signal.Signals, raised: type[BaseException]
+) -> None:
     signals.ending_on_signals()
     broken = KeyError("c")
     signals.raise_if_ended(broken)

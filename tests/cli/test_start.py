@@ -21,12 +21,12 @@ HEAVY = (
     "deltalake",
     "pyarrow.flight",
     "pyarrow.dataset",
-    "spark_channel.jobs.plugins.elasticsearch",
-    "spark_channel.jobs.plugins.files",
-    "spark_channel.jobs.plugins.ftp",
-    "spark_channel.jobs.plugins.hive",
-    "spark_channel.jobs.plugins.mongodb",
-    "spark_channel.jobs.plugins.stores",
+    "spark_channel.datax.plugins.http",
+    "spark_channel.datax.plugins.files",
+    "spark_channel.datax.plugins.stores",
+    "spark_channel.datax.plugins.files",
+    "spark_channel.datax.plugins.documents",
+    "spark_channel.datax.plugins.stores",
 )
 
 
@@ -63,8 +63,10 @@ def test_ten_rows_take_four_times_the_imports_from_start_to_exit(ten_rows: str) 
 
 def test_pandas_can_be_imported_after_it_was_kept_out(tmp_path: Path) -> None:
     script = (
-        "from spark_channel.local.light import without_pandas\nwithout_pandas()\nimport sys\n"
+        "from spark_channel.cli.plan import without_pandas\nwithout_pandas()\nimport sys\n"
         "assert 'pandas' not in sys.modules\nimport pyarrow as pa\n"
         "assert pa.table({'a': [1, 2]}).to_pandas()['a'].sum() == 3\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, timeout=60, env=os.environ)
+    subprocess.run(
+        [sys.executable, "-c", script], check=True, cwd=tmp_path, timeout=60, env=os.environ
+    )

@@ -8,13 +8,13 @@ from unittest import mock
 from typer.testing import CliRunner, Result
 
 from spark_channel.cli.app import complete
-from spark_channel.cli.codes import exit_code
+from spark_channel.cli.outcome import exit_code
 
 
 def typed(*arguments: str) -> Result:
     """What a command printed, and its exit code as the script would end with it."""
     # What keeps pandas out of a process is for separate processes.
-    with mock.patch("spark_channel.cli.files.without_pandas"):
+    with mock.patch("spark_channel.cli.plan.without_pandas"):
         result = CliRunner().invoke(complete(arguments), list(arguments))
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         result.exit_code = exit_code(result.exception)

@@ -54,7 +54,14 @@ class Crowd:
         # They are forked from one that has imported everything: importing would be most of what they do.
         process = multiprocessing.get_context("forkserver").Process(
             target=_work,
-            args=(self.kind, self.target, worker, left, self.folder / f"{worker}.jsonl", self.environment),
+            args=(
+                self.kind,
+                self.target,
+                worker,
+                left,
+                self.folder / f"{worker}.jsonl",
+                self.environment,
+            ),
         )
         process.start()
         self.processes[worker] = process
@@ -86,7 +93,9 @@ class Crowd:
         for process in [*self.processes.values(), *self.asleep]:
             process.join(180)
             assert process.exitcode is not None, "a process does not end"
-        found = [process for process in [*self.processes.values(), *self.asleep] if process.exitcode != 0]
+        found = [
+            process for process in [*self.processes.values(), *self.asleep] if process.exitcode != 0
+        ]
         told = [file.read_text() for file in self.folder.glob("*.error")]
         return told or [f"exit code {process.exitcode}" for process in found]
 
@@ -102,7 +111,12 @@ def _send(process: Any, number: signal.Signals) -> None:
 
 
 def _work(
-    kind: type[Busy], target: str, worker: str, seconds: float, history: Path, environment: Mapping[str, str]
+    kind: type[Busy],
+    target: str,
+    worker: str,
+    seconds: float,
+    history: Path,
+    environment: Mapping[str, str],
 ) -> None:
     os.environ.update(environment)
     try:
@@ -126,7 +140,11 @@ def crowd(
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()]
+    return [
+        json.loads(line)
+        for file in folder.glob("*.jsonl")
+        for line in file.read_text().splitlines()
+    ]
 
 
 def check(folder: Path, published: Mapping[str, list[int]], last: Rows) -> tuple[int, int]:
@@ -148,7 +166,9 @@ def check(folder: Path, published: Mapping[str, list[int]], last: Rows) -> tuple
     for op, numbers in published.items():
         assert len(numbers) == 1, f"{op} was published {len(numbers)} times, in entries {numbers}"
         operations[op].number = numbers[0]
-    lost = [op for op, found in operations.items() if found.ended < float("inf") and op not in published]
+    lost = [
+        op for op, found in operations.items() if found.ended < float("inf") and op not in published
+    ]
     assert not lost, f"reported as done, and not in the log: {lost}"
     order = sorted(published, key=lambda op: operations[op].number)
     latest = 0.0
@@ -164,10 +184,15 @@ def check(folder: Path, published: Mapping[str, list[int]], last: Rows) -> tuple
         seen = frozenset(op for op, _ in rows)
         assert len(rows) == ROWS * len(seen), "an operation was seen in half"
         first = max(
-            (at for at, op in enumerate(order, 1) if operations[op].ended < event["begun"]), default=0
+            (at for at, op in enumerate(order, 1) if operations[op].ended < event["begun"]),
+            default=0,
         )
-        until = max((at for at, op in enumerate(order, 1) if operations[op].begun < event["at"]), default=0)
-        assert seen in states[first : until + 1], "a read saw what was there at no time while it ran"
+        until = max(
+            (at for at, op in enumerate(order, 1) if operations[op].begun < event["at"]), default=0
+        )
+        assert seen in states[first : until + 1], (
+            "a read saw what was there at no time while it ran"
+        )
     return len(order), len(reads)
 
 
@@ -188,6 +213,8 @@ def work(
         complaints = made.end()
     assert not complaints, complaints[0][-2000:]
     operations, reads = check(folder, published(), rows())
-    print(f"{operations} operations, {reads} reads, {made.killed} killed, {made.stopped} stopped and woken")
+    print(
+        f"{operations} operations, {reads} reads, {made.killed} killed, {made.stopped} stopped and woken"
+    )
     assert operations >= WORKERS / 2
     assert made.killed + made.stopped > 0

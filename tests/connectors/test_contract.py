@@ -23,9 +23,9 @@ from spark_channel.connectors import (
     WriteContext,
     WritePlan,
     Writer,
-    contracts,
 )
-from spark_channel.connectors.feed import FeedOptions
+from spark_channel.connectors.base import contract
+from spark_channel.connectors.base.feed import FeedOptions
 from spark_channel.errors import OptionError, TargetError, UnsupportedError
 from spark_channel.options import ReadOptions, WriteOptions
 from spark_channel.planning import Split
@@ -245,16 +245,24 @@ class ClaimsALedger(Folder):
 
 def run(folder: type[Folder], home: Path, *, ledger: bool = False) -> None:
     def read_back() -> pa.Table | None:
-        found = [pa.ipc.open_file(path.read_bytes()).read_all() for path in sorted(home.glob("*.arrow"))]
+        found = [
+            pa.ipc.open_file(path.read_bytes()).read_all() for path in sorted(home.glob("*.arrow"))
+        ]
         return pa.concat_tables(found) if found else None
 
     writer_conformance(
-        lambda: folder(home), read_back=read_back, commits=["job"], ledger=ledger, overwrite=False,
+        lambda: folder(home),
+        read_back=read_back,
+        commits=["job"],
+        ledger=ledger,
+        overwrite=False,
         leftovers=lambda: list(home.glob("*.staged")),
-    )  # fmt: skip
+    )
 
 
-def test_a_writer_that_keeps_its_promises_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_keeps_its_promises_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also one that reads the environment, such as a password, in the process that the kit kills."""
     forkserver.ensure_running()
     monkeypatch.setenv("HOME_OF_THE_FOLDER", str(tmp_path))
@@ -286,13 +294,13 @@ def test_plain_data_travels() -> None:
     for thing in (
         WriteContext("j", "task", True, ("a", 2), stream=("q", 1), resume=3),
         WritePlan("j", SCHEMA, "job", published_at="now"),
-        Receipt(1, 2, 3, 4, {"file": "x"}, 1, (contracts.DirtyRow("{}", "why"),)),
+        Receipt(1, 2, 3, 4, {"file": "x"}, 1, (contract.DirtyRow("{}", "why"),)),
     ):
         assert pickle.loads(pickle.dumps(thing)) == thing
 
 
 def test_what_is_exported_is_there() -> None:
-    for module in (contracts, spark_channel.testing):
+    for module in (contract, spark_channel.testing):
         assert sorted(module.__all__) == list(module.__all__)
         assert all(hasattr(module, name) for name in module.__all__)
 

@@ -4,9 +4,11 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import WriteContext, load_writer
-from spark_channel.connectors.discard import DiscardWriter
+from spark_channel.connectors.generator import DiscardWriter
 from spark_channel.errors import TargetError
 from spark_channel.testing import writer_conformance
+
+pytestmark = pytest.mark.real_server("this process", "discard")
 
 
 def test_it_keeps_the_contract() -> None:

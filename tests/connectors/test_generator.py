@@ -10,6 +10,8 @@ from spark_channel.connectors.generator import GeneratorReader
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.testing import reader_conformance
 
+pytestmark = pytest.mark.real_server("this process", "generator")
+
 ALL_TYPES = (
     "id INT, a TINYINT, b SMALLINT, c INT, d BIGINT, e FLOAT, f DOUBLE, g DECIMAL(38, 18), h DECIMAL(5, 2), "
     "i STRING, j BINARY, k DATE, l TIMESTAMP, m TIMESTAMP_NTZ, n BOOLEAN, o VARCHAR(9)"
@@ -17,7 +19,9 @@ ALL_TYPES = (
 
 
 def reader(**options: Any) -> GeneratorReader:
-    made, _ = load_reader({"reader": "generator", **{name.lower(): value for name, value in options.items()}})
+    made, _ = load_reader(
+        {"reader": "generator", **{name.lower(): value for name, value in options.items()}}
+    )
     assert isinstance(made, GeneratorReader)
     return made
 
@@ -30,7 +34,9 @@ def rows(advice: int = 1, **options: Any) -> pa.Table:
 
 
 def test_it_keeps_the_contract() -> None:
-    reader_conformance(lambda: reader(rows="1k", rowsPerBatch="64", schema=ALL_TYPES, nullEvery="7"))
+    reader_conformance(
+        lambda: reader(rows="1k", rowsPerBatch="64", schema=ALL_TYPES, nullEvery="7")
+    )
     reader_conformance(lambda: reader(rows="100", skew="0.9", rowBytes="300"))
     reader_conformance(lambda: reader(rows="0"))
 
@@ -38,7 +44,9 @@ def test_it_keeps_the_contract() -> None:
 def test_rows_do_not_depend_on_splits_and_batches() -> None:
     whole = rows(rows="1000", schema=ALL_TYPES, nullEvery="10")
     for advice, batch in ((7, "13"), (3, "1000"), (1000, "1")):
-        assert rows(advice, rows="1000", schema=ALL_TYPES, nullEvery="10", rowsPerBatch=batch) == whole
+        assert (
+            rows(advice, rows="1000", schema=ALL_TYPES, nullEvery="10", rowsPerBatch=batch) == whole
+        )
 
 
 def test_ids_count_and_values_spread() -> None:
@@ -91,7 +99,9 @@ def test_skew_puts_its_share_into_the_first_split() -> None:
 
 def test_nulls_come_every_so_many_rows() -> None:
     table = rows(rows="20", nullEvery="5", rowsPerBatch="3")
-    nulls = [number for number, value in enumerate(table.column("value").to_pylist()) if value is None]
+    nulls = [
+        number for number, value in enumerate(table.column("value").to_pylist()) if value is None
+    ]
     assert nulls == [4, 9, 14, 19]
     assert table.column("id").null_count == 0
 

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_channel.channel.size import arrow_bytes
-from spark_channel.connectors.native import NATIVE, native_batch, native_data
+from spark_channel.channel.batches import arrow_bytes
+from spark_channel.connectors.base.contract import NATIVE, native_batch, native_data
 
 ROWS = [b"first", b"", b"the third row"]
 

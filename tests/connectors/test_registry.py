@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from spark_channel.connectors import registry
-from spark_channel.connectors.contracts import Reader, Writer
-from spark_channel.connectors.registry import (
+from spark_channel.connectors.base import registry
+from spark_channel.connectors.base.contract import Reader, Writer
+from spark_channel.connectors.base.registry import (
     Connector,
     all_connectors,
     connector_names,
@@ -58,7 +58,11 @@ def test_what_options_mean(options: dict[str, Any], half: str, name: str) -> Non
         ({"reader": "sqlit"}, "reader", "did you mean 'sqlite'"),
         ({"reader": "discard"}, "reader", "'reader' got 'discard'; .*it takes one of: "),
         ({"writer": "generator"}, "writer", "'writer' got 'generator'"),
-        ({"url": "jdbc:oracle:thin:@x"}, "reader", "scheme 'oracle'; known reader schemes: .*sqlite"),
+        (
+            {"url": "jdbc:oracle:thin:@x"},
+            "reader",
+            "scheme 'oracle'; known reader schemes: .*sqlite",
+        ),
         ({"path": "/a/b.xyz"}, "reader", "cannot tell the connector from path '/a/b.xyz'"),
         ({}, "reader", "nothing says what to read"),
         ({}, "writer", "nothing says what to write"),
@@ -93,7 +97,9 @@ def test_what_a_connector_declares_is_what_its_classes_are(connector: Connector)
     hidden = {"sharedlimittoken", "path", "paths", "basepath", "dirtyrowspath"}
     if connector.name in ("generator", "discard"):
         hidden.add("url")  # a name, and no place
-    secret = {name for model in models for name in model.secrets() | model.with_trait(Trait.HOLDS_LOGIN)}
+    secret = {
+        name for model in models for name in model.secrets() | model.with_trait(Trait.HOLDS_LOGIN)
+    }
     refused = {name.lower() for model in models for name in model.refused}
     assert {name.lower() for name in connector.secrets} == secret - hidden - refused
     feeds = connector.reader is not None and connector.reader_class().feed is not Reader.feed
@@ -113,7 +119,9 @@ def test_a_library_that_is_not_there_is_told_with_the_command(
 ) -> None:
     (connector,) = (each for each in all_connectors() if each.name == name)
     gone = connector.needs[0]
-    monkeypatch.setattr(registry, "find_spec", lambda each: None if each == gone else find_spec(each))
+    monkeypatch.setattr(
+        registry, "find_spec", lambda each: None if each == gone else find_spec(each)
+    )
     monkeypatch.setattr(registry, "_FOUND", set())
     with pytest.raises(
         MissingPackageError, match=rf"{name}' needs {gone}, .*pip install 'spark-channel\[{name}\]'"
@@ -123,22 +131,29 @@ def test_a_library_that_is_not_there_is_told_with_the_command(
 
 def test_what_a_connector_needs_is_what_its_extra_brings() -> None:
     """But for libraries that spark-channel itself needs."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     for connector in all_connectors():
         brought = {
-            re.split(r"[\[>=<]", each)[0].lower().replace("-", "_") for each in extras.get(connector.name, [])
+            re.split(r"[\[>=<]", each)[0].lower().replace("-", "_")
+            for each in extras.get(connector.name, [])
         }
         assert set(connector.needs) == brought
 
 
-def test_third_parties_are_found_by_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_third_parties_are_found_by_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also one that is installed while the process runs."""
     monkeypatch.syspath_prepend(tmp_path)
     assert "mine" not in connector_names()
     package = tmp_path / "mine-1.0.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text(f"[spark_channel.connectors]\nMine = {__name__}:MINE\n")
+    (package / "entry_points.txt").write_text(
+        f"[spark_channel.connectors]\nMine = {__name__}:MINE\n"
+    )
     assert "mine" in connector_names("reader")
     assert "mine" not in connector_names("writer")
     reader, _ = load_reader({"reader": "mine", "rows": "5"})
@@ -154,7 +169,9 @@ def test_names_are_sorted_and_halves_are_told_apart() -> None:
 
 
 def test_warnings_of_ignored_options_come_with_the_connector() -> None:
-    _, warnings = load_reader({"url": "jdbc:sqlite:/a.db", "dbtable": "t", "driver": "org.sqlite.JDBC"})
+    _, warnings = load_reader(
+        {"url": "jdbc:sqlite:/a.db", "dbtable": "t", "driver": "org.sqlite.JDBC"}
+    )
     assert warnings == ["option 'driver' is ignored: no JDBC driver takes part"]
     _, warnings = load_writer({"url": "jdbc:sqlite:/a.db", "dbtable": "t", "fetchsize": "10"})
     assert warnings == ["option 'fetchsize' is ignored: it applies to reading"]

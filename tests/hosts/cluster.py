@@ -32,9 +32,18 @@ class Cluster:
             self._start("driver", "master.Master", "--port", str(MASTER_PORT), "--webui-port", "0")
             for worker in self._workers:
                 self._start(
-                    worker, "worker.Worker", "--cores", "2", "--memory", "1g", "--webui-port", "0",
-                    "--work-dir", str(self._folder / worker), self.url,
-                )  # fmt: skip
+                    worker,
+                    "worker.Worker",
+                    "--cores",
+                    "2",
+                    "--memory",
+                    "1g",
+                    "--webui-port",
+                    "0",
+                    "--work-dir",
+                    str(self._folder / worker),
+                    self.url,
+                )
         except BaseException:
             self.__exit__()
             raise
@@ -100,7 +109,9 @@ class Cluster:
         self._processes.append(process)
         # Their logs are where they tell that they are ready.
         ready = (
-            b"I have been elected leader" if "Master" in program else b"Successfully registered with master"
+            b"I have been elected leader"
+            if "Master" in program
+            else b"Successfully registered with master"
         )
         end = time.monotonic() + _START_SECONDS
         while ready not in log.read_bytes():

@@ -91,9 +91,19 @@ class Network:
                 _ip("netns", "add", host.namespace)
                 _ip("-n", host.namespace, "link", "set", "lo", "up")
                 _ip(
-                    "-n", self.switch, "link", "add", f"p{number}", "type", "veth",
-                    "peer", "name", "eth0", "netns", host.namespace,
-                )  # fmt: skip
+                    "-n",
+                    self.switch,
+                    "link",
+                    "add",
+                    f"p{number}",
+                    "type",
+                    "veth",
+                    "peer",
+                    "name",
+                    "eth0",
+                    "netns",
+                    host.namespace,
+                )
                 _ip("-n", self.switch, "link", "set", f"p{number}", "master", "bridge0", "up")
                 _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "eth0")
                 _ip("-n", host.namespace, "link", "set", "eth0", "up")

@@ -61,4 +61,6 @@ class HostedPostgres(PostgresServer):
             return super()._launch(arguments, log)
         account = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--init-groups"]
         command = self.host.command(*account, *arguments)  # each of them becomes the next
-        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.directory)
+        return subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.directory
+        )

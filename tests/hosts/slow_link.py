@@ -20,7 +20,9 @@ _PIECES = 64
 """In flight at most, in each direction."""
 
 
-async def _carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, chance: random.Random) -> None:
+async def _carry(
+    source: asyncio.StreamReader, sink: asyncio.StreamWriter, chance: random.Random
+) -> None:
     """Pass all bytes on, late and in order, then the end."""
     loop = asyncio.get_running_loop()
     flight: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_PIECES)

@@ -101,12 +101,16 @@ def test_the_service_is_told_under_the_address_that_spark_knows(driver: RemoteDr
 
 
 @pytest.mark.parametrize("path", [recorded.read, recorded.transfer])
-def test_executors_on_two_hosts_obey_the_limit(driver: RemoteDriver, tmp_path: Path, path: Any) -> None:
+def test_executors_on_two_hosts_obey_the_limit(
+    driver: RemoteDriver, tmp_path: Path, path: Any
+) -> None:
     driver.run(path, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=TIMEOUT)
     assert worst_second(tmp_path) <= 1.15 * RATE
 
 
-@pytest.mark.parametrize("path", [recorded.read, recorded.write, recorded.throttle, recorded.transfer])
+@pytest.mark.parametrize(
+    "path", [recorded.read, recorded.write, recorded.throttle, recorded.transfer]
+)
 def test_executors_that_do_not_reach_the_service_obey_the_limit(
     driver: RemoteDriver, tmp_path: Path, path: Any, firewall: None
 ) -> None:
@@ -148,14 +152,20 @@ def into_a_database(spark: Any, folder: str, target: dict[str, str]) -> tuple[in
 
 
 def login(database: HostedPostgres, host: Host, port: int, table: str) -> dict[str, str]:
-    return {**database.login, "url": f"postgresql://{host.address}:{port}/postgres", "dbtable": table}
+    return {
+        **database.login,
+        "url": f"postgresql://{host.address}:{port}/postgres",
+        "dbtable": table,
+    }
 
 
 def test_executors_that_reach_the_database_and_not_the_driver(
     cluster: Cluster, driver: RemoteDriver, database: HostedPostgres, tmp_path: Path, firewall: None
 ) -> None:
     target = login(database, cluster.network["database"], database.port, "walled")
-    database.psql("DROP TABLE IF EXISTS walled; CREATE TABLE walled (id bigint PRIMARY KEY, padding text)")
+    database.psql(
+        "DROP TABLE IF EXISTS walled; CREATE TABLE walled (id bigint PRIMARY KEY, padding text)"
+    )
     limit = {"rowsPerSecond": str(RATE)}
     rows, scope = driver.run(into_a_database, str(tmp_path), {**target, **limit}, timeout=TIMEOUT)
     assert (rows, database.psql("SELECT count(*) FROM walled")) == (ROWS, str(ROWS))
@@ -166,12 +176,29 @@ def test_a_slow_link_that_loses_packets_to_the_database_and_to_a_shared_limit(
     cluster: Cluster, driver: RemoteDriver, database: HostedPostgres, tmp_path: Path
 ) -> None:
     limits, far, token = cluster.network["limits"], cluster.network["database"], tmp_path / "token"
-    served = ("serve", "far", "--rows-per-second", str(RATE), "--port", "38200", "--token-file", str(token))
-    database.psql("DROP TABLE IF EXISTS far; CREATE TABLE far (id bigint PRIMARY KEY, padding text)")
+    served = (
+        "serve",
+        "far",
+        "--rows-per-second",
+        str(RATE),
+        "--port",
+        "38200",
+        "--token-file",
+        str(token),
+    )
+    database.psql(
+        "DROP TABLE IF EXISTS far; CREATE TABLE far (id bigint PRIMARY KEY, padding text)"
+    )
     with (
         running(limits, tmp_path / "run", "spark_channel.cli", "limits", *served),
         running(
-            limits, tmp_path / "run", "tests.hosts.slow_link", limits.address, "38300", "127.0.0.1", "38200"
+            limits,
+            tmp_path / "run",
+            "tests.hosts.slow_link",
+            limits.address,
+            "38300",
+            "127.0.0.1",
+            "38200",
         ),
         running(
             far,
@@ -183,7 +210,10 @@ def test_a_slow_link_that_loses_packets_to_the_database_and_to_a_shared_limit(
             str(database.port),
         ),
     ):
-        limit = {"sharedLimit": f"{limits.address}:38300/far", "sharedLimitToken": token.read_text().strip()}
+        limit = {
+            "sharedLimit": f"{limits.address}:38300/far",
+            "sharedLimitToken": token.read_text().strip(),
+        }
         target = {**login(database, far, 38_400, "far"), **limit}
         start = time.monotonic()
         rows, _ = driver.run(into_a_database, str(tmp_path), target, timeout=TIMEOUT)
@@ -192,7 +222,9 @@ def test_a_slow_link_that_loses_packets_to_the_database_and_to_a_shared_limit(
     source = Timeline(tmp_path / "source")
     assert source.worst(1.0) <= RATE * (1.0 + 1.5)  # rows are asked for before they are paid
     assert source.times[-1] >= 0.9 * (ROWS / RATE - 1.5)
-    assert took <= ROWS / RATE + 100 * DELAY + 25.0  # Spark's own time is in it; a page a piece took minutes
+    assert (
+        took <= ROWS / RATE + 100 * DELAY + 25.0
+    )  # Spark's own time is in it; a page a piece took minutes
 
 
 def longer(spark: Any, folder: str) -> int:

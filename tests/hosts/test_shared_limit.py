@@ -32,14 +32,46 @@ def served(network: Network, tmp_path: Path) -> Iterator[tuple[str, Path, Path]]
     host, token = network["limits"], tmp_path / "token"
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     subprocess.run(
-        ["openssl", "req", "-new", "-x509", "-days", "2", "-nodes", "-subj", f"/CN={host.address}", "-newkey",
-         "rsa:2048", "-addext", f"subjectAltName=IP:{host.address}", "-out", certificate, "-keyout", key],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-new",
+            "-x509",
+            "-days",
+            "2",
+            "-nodes",
+            "-subj",
+            f"/CN={host.address}",
+            "-newkey",
+            "rsa:2048",
+            "-addext",
+            f"subjectAltName=IP:{host.address}",
+            "-out",
+            certificate,
+            "-keyout",
+            key,
+        ],
+        check=True,
+        capture_output=True,
+    )
     process = started(
-        host, tmp_path, "spark_channel.cli", "limits", "serve", "orders", "--rows-per-second", str(RATE), "--host",
-        host.address, "--token-file", str(token), "--tls-certificate", str(certificate), "--tls-key", str(key),
-    )  # fmt: skip
+        host,
+        tmp_path,
+        "spark_channel.cli",
+        "limits",
+        "serve",
+        "orders",
+        "--rows-per-second",
+        str(RATE),
+        "--host",
+        host.address,
+        "--token-file",
+        str(token),
+        "--tls-certificate",
+        str(certificate),
+        "--tls-key",
+        str(key),
+    )
     assert process.stdout is not None
     try:
         process.stdout.readline()
@@ -49,7 +81,9 @@ def served(network: Network, tmp_path: Path) -> Iterator[tuple[str, Path, Path]]
         ended(process)
 
 
-def started(host: Host, run: Path, module: str, *arguments: str, **more: str) -> "subprocess.Popen[str]":
+def started(
+    host: Host, run: Path, module: str, *arguments: str, **more: str
+) -> "subprocess.Popen[str]":
     folder = run / f"run-{host.name}"
     folder.mkdir(mode=0o700, exist_ok=True)
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder), "PYTHONUNBUFFERED": "1", **more}
@@ -75,7 +109,11 @@ def spenders(
     arguments = (address, token.read_text().strip(), str(seconds))
     return [
         started(
-            network[name], run, "tests.hosts.spender", *arguments, SPARK_CHANNEL_TLS_ROOT=str(certificate)
+            network[name],
+            run,
+            "tests.hosts.spender",
+            *arguments,
+            SPARK_CHANNEL_TLS_ROOT=str(certificate),
         )
         for name in ("one", "two")
     ]
@@ -123,23 +161,48 @@ def test_a_cut_link_spends_nothing_that_was_not_granted(
     back = time.monotonic()
     of_one, of_two = [first, *times_of(one)], times_of(two)
     assert worst_second(of_one + of_two) <= 1.15 * RATE
-    assert not [at for at in of_one if cut + 2.5 < at < back], "a grant lasts for two seconds at most"
+    assert not [at for at in of_one if cut + 2.5 < at < back], (
+        "a grant lasts for two seconds at most"
+    )
     assert [at for at in of_one if at > back], "it continues"
     assert len([at for at in of_two if cut < at < back]) >= 0.4 * RATE * 5
 
 
-def test_the_certificate_is_checked(network: Network, served: tuple[str, Path, Path], tmp_path: Path) -> None:
+def test_the_certificate_is_checked(
+    network: Network, served: tuple[str, Path, Path], tmp_path: Path
+) -> None:
     other = tmp_path / "other.pem"
     subprocess.run(
-        ["openssl", "req", "-new", "-x509", "-days", "2", "-nodes", "-subj", "/CN=x", "-newkey", "rsa:2048",
-         "-out", other, "-keyout", tmp_path / "other.key"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-new",
+            "-x509",
+            "-days",
+            "2",
+            "-nodes",
+            "-subj",
+            "/CN=x",
+            "-newkey",
+            "rsa:2048",
+            "-out",
+            other,
+            "-keyout",
+            tmp_path / "other.key",
+        ],
+        check=True,
+        capture_output=True,
+    )
     address, token, _ = served
     process = started(
-        network["one"], tmp_path, "tests.hosts.spender", address, token.read_text().strip(), "1",
+        network["one"],
+        tmp_path,
+        "tests.hosts.spender",
+        address,
+        token.read_text().strip(),
+        "1",
         SPARK_CHANNEL_TLS_ROOT=str(other),
-    )  # fmt: skip
+    )
     out, err = process.communicate(timeout=90)
     assert process.returncode == 1
     assert out == ""

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from spark_channel.limits import Pause, Resume, Set, client, pool
+from spark_channel.limits import Pause, Resume, SetRates, client, grants
 from tests.limits.world import LIMIT, Worker, World
 
 WINDOWS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0)
@@ -45,8 +45,10 @@ class AnyHistory(RuleBasedStateMachine):
     ) -> None:
         self.last = last
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(pool, "ASKS_PER_SECOND", asks)  # 30 tasks at 4 asks a second: grants of 15 s
-        self.patch.setattr(pool, "SPARED", 0)
+        self.patch.setattr(
+            grants, "ASKS_PER_SECOND", asks
+        )  # 30 tasks at 4 asks a second: grants of 15 s
+        self.patch.setattr(grants, "SPARED", 0)
         self.patch.setattr(client, "NEWS_FROM", 0.0 if listening else 1e9)
         self.row_bytes = row_bytes  # per second, for each row per second; a row has 100
         self.world = World(rate, rate * row_bytes if row_bytes else None, seed=seed)
@@ -100,9 +102,13 @@ class AnyHistory(RuleBasedStateMachine):
     def coordinator_is_killed_and_restarted(self) -> None:
         self.world.rates = self._limit(self.rates[-1][1])
         leases = [
-            lease for client in self.world.coordinator._clients.values() for lease in client.issued_grants()
+            lease
+            for client in self.world.coordinator._clients.values()
+            for lease in client.issued_grants()
         ]
-        last = max([lease.ends / 1e9 for lease in leases] + [self.world.coordinator._blocked_until / 1e9])
+        last = max(
+            [lease.ends / 1e9 for lease in leases] + [self.world.coordinator._blocked_until / 1e9]
+        )
         self.world.restart(max(0.0, last - self.world.clock.at) + 0.001)
         self.paused = False
 
@@ -123,7 +129,7 @@ class AnyHistory(RuleBasedStateMachine):
             self._run(seconds)
 
     def _set(self, rate: float) -> None:
-        self.world.coordinator.handle(Set(LIMIT, *self._limit(rate)))
+        self.world.coordinator.handle(SetRates(LIMIT, *self._limit(rate)))
         self.rates.append((self.world.clock.at, float(rate)))
         self.world.tell()
 
@@ -202,7 +208,9 @@ class AnyHistory(RuleBasedStateMachine):
         started = [0, *itertools.accumulate(amount for _, amount in begun)]
         for first in range(0, len(times), max(1, len(times) // 200)):
             begin = times[first]
-            waiting = started[bisect.bisect_left(starts, begin)] - sums[bisect.bisect_left(times, begin)]
+            waiting = (
+                started[bisect.bisect_left(starts, begin)] - sums[bisect.bisect_left(times, begin)]
+            )
             for window in WINDOWS:
                 passed = sums[bisect.bisect_right(times, begin + window)] - sums[first]
                 rate = scale * self._highest(begin, begin + window)
@@ -250,7 +258,10 @@ class AnyHistory(RuleBasedStateMachine):
         horizon, begin = world.status().horizon, world.clock.at
         jobs = Counter(worker.limiter._job for worker in saturated)
         fair = {job: rate / len(jobs) / count for job, count in jobs.items()}
-        within = {job: 2 * max(horizon, smallest_grant(rate, horizon) / share) for job, share in fair.items()}
+        within = {
+            job: 2 * max(horizon, smallest_grant(rate, horizon) / share)
+            for job, share in fair.items()
+        }
         self._run(max(within.values()))
         for worker in saturated:
             job = worker.limiter._job

@@ -4,30 +4,30 @@ import pytest
 
 from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
 from spark_channel.limits import (
-    Ask,
-    AskPermit,
-    Denied,
     Grant,
-    Hold,
+    GrantRequest,
     Join,
     Joined,
     Leave,
-    LimitBook,
+    LimitRegistry,
     LimitStatus,
     Pause,
     Permit,
+    PermitRequest,
+    Rejected,
     Resume,
-    Set,
-    Status,
+    RetryLater,
+    SetRates,
+    StatusRequest,
     decode_reply,
     encode,
     marked,
 )
-from spark_channel.limits.book import MOST_MARKS
+from spark_channel.limits.registry import MOST_MARKS
 from tests.limits.conftest import HandClock
 
 
-def join(book: LimitBook, limit: str) -> Joined:
+def join(book: LimitRegistry, limit: str) -> Joined:
     joined = book.handle(Join(limit, "job"))
     assert isinstance(joined, Joined)
     return joined
@@ -37,14 +37,14 @@ def pace(joined: Joined) -> float | None:
     return joined.answer.rows_per_second if isinstance(joined.answer, Grant) else None
 
 
-def status(book: LimitBook, limit: str) -> LimitStatus:
-    answer = book.handle(Status(limit))
+def status(book: LimitRegistry, limit: str) -> LimitStatus:
+    answer = book.handle(StatusRequest(limit))
     assert isinstance(answer, LimitStatus)
     return answer
 
 
 def test_requests_go_to_the_limit_that_they_name(clock: HandClock) -> None:
-    book = LimitBook(clock=clock)
+    book = LimitRegistry(clock=clock)
     book.add_limit("a", 100)
     book.add_limit("b", 200)
     assert (pace(join(book, "a")), pace(join(book, "b"))) == (100, 200)
@@ -52,9 +52,14 @@ def test_requests_go_to_the_limit_that_they_name(clock: HandClock) -> None:
 
 
 def test_unknown_and_taken_names_are_refused(clock: HandClock) -> None:
-    book = LimitBook(clock=clock)
+    book = LimitRegistry(clock=clock)
     book.add_limit("a", 100)
-    for request in (Join("c", "job"), Status("c"), Join("a@db1", "job"), AskPermit("a", "holder-1")):
+    for request in (
+        Join("c", "job"),
+        StatusRequest("c"),
+        Join("a@db1", "job"),
+        PermitRequest("a", "holder-1"),
+    ):
         with pytest.raises(ServiceDeniedError):
             book.handle(request)
     for name in ("a", "", "x@y"):
@@ -66,24 +71,24 @@ def test_unknown_and_taken_names_are_refused(clock: HandClock) -> None:
 
 
 def test_each_mark_has_the_whole_limit_and_none_takes_from_another(clock: HandClock) -> None:
-    book = LimitBook(clock=clock)
+    book = LimitRegistry(clock=clock)
     book.add_limit("hosts", 100, per_mark=True)
     db1, db2 = join(book, marked("hosts", "db1")), join(book, marked("hosts", "db2"))
     assert (pace(db1), pace(db2)) == (100, 100)
-    assert isinstance(join(book, "hosts@db1").answer, Hold)
+    assert isinstance(join(book, "hosts@db1").answer, RetryLater)
     assert book.names() == ("hosts", "hosts@db1", "hosts@db2")
     with pytest.raises(RejoinError):
-        book.handle(Ask("hosts@db2", db1.client, db1.epoch, 1))
+        book.handle(GrantRequest("hosts@db2", db1.client, db1.epoch, 1))
     with pytest.raises(RejoinError):
-        book.handle(Ask("hosts@db3", db1.client, db1.epoch, 1))
+        book.handle(GrantRequest("hosts@db3", db1.client, db1.epoch, 1))
     assert marked("hosts", None) == "hosts"
 
 
 def test_what_is_set_holds_for_marks_in_use_and_for_those_to_come(clock: HandClock) -> None:
-    book = LimitBook(clock=clock)
+    book = LimitRegistry(clock=clock)
     book.add_limit("hosts", 100, per_mark=True)
     join(book, "hosts@db1")
-    book.handle(Set("hosts", 50))
+    book.handle(SetRates("hosts", 50))
     book.handle(Pause("hosts"))
     book.press("hosts", 0.5, "pressed")
     join(book, "hosts@db2")
@@ -95,7 +100,7 @@ def test_what_is_set_holds_for_marks_in_use_and_for_those_to_come(clock: HandClo
 
 
 def test_marks_are_bounded_and_idle_ones_make_room(clock: HandClock) -> None:
-    book = LimitBook(clock=clock)
+    book = LimitRegistry(clock=clock)
     book.add_limit("hosts", 100, per_mark=True)
     clients = [join(book, f"hosts@{index}") for index in range(MOST_MARKS)]
     with pytest.raises(ServiceDeniedError, match="in use"):
@@ -105,13 +110,15 @@ def test_marks_are_bounded_and_idle_ones_make_room(clock: HandClock) -> None:
 
 
 def test_permits_and_refusals_travel_as_bytes(clock: HandClock) -> None:
-    book = LimitBook(clock=clock)
+    book = LimitRegistry(clock=clock)
     book.add_permits("db", 1)
-    assert decode_reply(book.answer(encode(AskPermit("db", "holder-1")))) == Permit(10.0)
-    assert isinstance(decode_reply(book.answer(encode(AskPermit("db", "holder-2")))), Hold)
-    assert isinstance(decode_reply(book.answer(b"\x00")), Denied)
-    assert isinstance(decode_reply(book.answer(encode(Join("x", "job")))), Denied)
+    assert decode_reply(book.answer(encode(PermitRequest("db", "holder-1")))) == Permit(10.0)
+    assert isinstance(
+        decode_reply(book.answer(encode(PermitRequest("db", "holder-2")))), RetryLater
+    )
+    assert isinstance(decode_reply(book.answer(b"\x00")), Rejected)
+    assert isinstance(decode_reply(book.answer(encode(Join("x", "job")))), Rejected)
     book.add_limit("a", 1)
-    rejoin = decode_reply(book.answer(encode(Ask("a", "unknown", "e", 1))))
-    assert isinstance(rejoin, Denied)
+    rejoin = decode_reply(book.answer(encode(GrantRequest("a", "unknown", "e", 1))))
+    assert isinstance(rejoin, Rejected)
     assert rejoin.rejoin

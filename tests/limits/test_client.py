@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_channel.channel.limiter import Limiter, Payment
+from spark_channel.channel.capacity import Limiter, Payment
 from spark_channel.errors import (
     LimitError,
     OptionError,
@@ -13,24 +13,24 @@ from spark_channel.errors import (
     ServiceUnavailableError,
 )
 from spark_channel.limits import (
-    Ask,
+    Acknowledged,
     Coordinator,
-    Denied,
-    Done,
     Grant,
+    GrantRequest,
+    GrantReturn,
     Heartbeat,
-    Hold,
     Join,
     Joined,
     LeaseLimiter,
     Leave,
-    Listen,
-    News,
+    LimitChanged,
     Pause,
+    Rejected,
     Reply,
     Request,
-    Return,
-    Set,
+    RetryLater,
+    SetRates,
+    Subscribe,
 )
 from spark_channel.testing import VirtualClock
 from tests.limits.conftest import HandClock
@@ -65,11 +65,11 @@ def grant(number: int = 1, rows: float | None = 100.0, lasts: float = 1.0, **mor
     )
 
 
-def joined(answer: Grant | Hold) -> Joined:
+def joined(answer: Grant | RetryLater) -> Joined:
     return Joined("me", "e", 10.0, answer)
 
 
-def start(lease: LeaseLimiter, answer: Grant | Hold, rows: int = 10) -> Payment:
+def start(lease: LeaseLimiter, answer: Grant | RetryLater, rows: int = 10) -> Payment:
     """A first payment, and the answer to the Join that it brings."""
     payment = lease.pay(rows, 0, nothing)
     lease.receive(next_request(lease), joined(answer))
@@ -115,9 +115,11 @@ def test_it_asks_at_half_and_reports_what_it_spent_and_missed(clock: HandClock) 
     lease.pay(50, 0, nothing)
     clock.at += 0.2
     ask = next_request(lease)
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, GrantRequest)
     assert (ask.number, ask.grant, ask.waiting) == (1, 1, "rows")
-    assert ask.spent_rows == pytest.approx(10 + 2 + 20), "ten, 20 ms of surplus, and 0.2 s of the next"
+    assert ask.spent_rows == pytest.approx(10 + 2 + 20), (
+        "ten, 20 ms of surplus, and 0.2 s of the next"
+    )
     assert ask.missed_rows == pytest.approx(0.2 * 100 - 2)
 
 
@@ -130,7 +132,7 @@ def test_what_flows_while_the_answer_travels_belongs_to_the_next_grant(clock: Ha
     lease.receive(ask, grant(2, rows=50))
     clock.at += 0.5
     second = next_request(lease)
-    assert isinstance(second, Ask)
+    assert isinstance(second, GrantRequest)
     assert second.grant == 2
     assert second.spent_rows == pytest.approx(0.1 * 100 + 0.5 * 50)
 
@@ -194,10 +196,10 @@ def test_hold_keeps_the_old_grant_and_drop_ends_it(clock: HandClock) -> None:
     lease = limiter(clock)
     payment = start(lease, grant(), rows=60)
     clock.at += 0.5
-    lease.receive(next_request(lease), Hold("turn", 0.05))
+    lease.receive(next_request(lease), RetryLater("turn", 0.05))
     assert payment.remaining().seconds == pytest.approx(0.1)
     clock.at += 0.05
-    lease.receive(next_request(lease), Hold("paused", 1.0, drop=True))
+    lease.receive(next_request(lease), RetryLater("paused", 1.0, drop=True))
     clock.at += 0.1
     assert payment.remaining().reason == "paused"
     assert lease.due()[1] == pytest.approx(1.55)
@@ -212,26 +214,26 @@ def test_a_grant_with_nothing_to_spend_goes_back(clock: HandClock) -> None:
     assert lease.due()[1] == pytest.approx(0.2)
     clock.at += 0.05
     back = next_request(lease)
-    assert isinstance(back, Return)
+    assert isinstance(back, GrantReturn)
     assert (back.grant, back.number) == (1, 1)
     assert back.spent_rows == pytest.approx(10)
     assert back.missed_rows == pytest.approx(10)
     late = lease.pay(1, 0, nothing)
     clock.at += 1
     assert late.remaining().reason == "grant", "what was given back is not spent"
-    lease.receive(back, Done(10.0))
-    assert isinstance(next_request(lease), Ask)
+    lease.receive(back, Acknowledged(10.0))
+    assert isinstance(next_request(lease), GrantRequest)
 
 
 def test_an_idle_client_sends_heartbeats_alone(clock: HandClock) -> None:
     lease = limiter(clock)
-    start(lease, Hold("turn", 0.1)).cancel()
+    start(lease, RetryLater("turn", 0.1)).cancel()
     clock.at += 0.1
     assert lease.due()[1] == pytest.approx(10.0)
     clock.at = 10.0
     beat = next_request(lease)
     assert isinstance(beat, Heartbeat)
-    lease.receive(beat, Done(30.0))
+    lease.receive(beat, Acknowledged(30.0))
     assert lease.due()[1] == pytest.approx(40.0)
 
 
@@ -239,7 +241,7 @@ def test_a_forgotten_client_joins_again_by_itself(clock: HandClock) -> None:
     lease = limiter(clock)
     payment = start(lease, grant(), rows=100)
     clock.at += 0.5
-    lease.receive(next_request(lease), Denied("restarted", rejoin=True))
+    lease.receive(next_request(lease), Rejected("restarted", rejoin=True))
     clock.at += 0.3
     assert payment.remaining().seconds == 10.0, "a grant of the old coordinator is void"
     again = next_request(lease)
@@ -248,12 +250,14 @@ def test_a_forgotten_client_joins_again_by_itself(clock: HandClock) -> None:
     assert payment.remaining().seconds == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("reply", [Denied("wrong token"), Done(1.0), Hold("turn", 1.0)])
+@pytest.mark.parametrize(
+    "reply", [Rejected("wrong token"), Acknowledged(1.0), RetryLater("turn", 1.0)]
+)
 def test_a_refusal_fails_every_payment(clock: HandClock, reply: Reply) -> None:
     lease = limiter(clock)
     payment = lease.pay(10, 0, nothing)
     lease.receive(next_request(lease), reply)
-    if isinstance(reply, Denied):
+    if isinstance(reply, Rejected):
         with pytest.raises(ServiceDeniedError, match="wrong token"):
             payment.remaining()
     else:
@@ -340,7 +344,7 @@ def test_closing_leaves_and_then_there_is_nothing_more_to_say(clock: HandClock) 
     assert isinstance(leave, Leave)
     assert leave.grant == 1
     assert leave.spent_rows == pytest.approx(10)
-    lease.receive(leave, Done(10.0))
+    lease.receive(leave, Acknowledged(10.0))
     assert lease.next_request() is None
     unused = limiter(clock)
     unused.close()
@@ -398,7 +402,7 @@ def test_a_thread_carries_messages_and_another_pays() -> None:
             clock.advance(0.005)
             clock.wait_until_blocked(thread)
         paid += 20
-    coordinator.handle(Set("db", 500))
+    coordinator.handle(SetRates("db", 500))
     coordinator.handle(Pause("db"))
     lease.close()
     thread.join(10)
@@ -409,7 +413,7 @@ def test_a_thread_carries_messages_and_another_pays() -> None:
     assert said.count("Ask") == len(said) - 2
 
 
-HEARD = Listen("db", "id", "epoch")
+HEARD = Subscribe("db", "id", "epoch")
 
 
 def seldom(clock: HandClock) -> LeaseLimiter:
@@ -431,31 +435,31 @@ def test_who_asks_often_does_not_listen() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [Hold("turn", 0.06), replace(grant(rows=100.0, lasts=0.1), limit_rows_per_second=1000.0)],
+    [RetryLater("turn", 0.06), replace(grant(rows=100.0, lasts=0.1), limit_rows_per_second=1000.0)],
     ids=["none", "a part"],
 )
-def test_who_could_use_more_of_the_limit_asks_when_it_is_called(answer: Grant | Hold) -> None:
+def test_who_could_use_more_of_the_limit_asks_when_it_is_called(answer: Grant | RetryLater) -> None:
     clock = HandClock()
     lease = limiter(clock)
     lease.pay(1_000_000, 0, nothing)
     lease.receive(next_request(lease), Joined("id", "epoch", 10.0, answer))
-    assert lease.listen() == Listen("db", "id", "epoch", -1, 0)
+    assert lease.listen() == Subscribe("db", "id", "epoch", -1, 0)
     assert lease.due()[0] is None
-    lease.hear(HEARD, News(-1, calls=1))
-    assert isinstance(next_request(lease), Ask)
-    assert lease.listen() == Listen("db", "id", "epoch", -1, 1)
+    lease.hear(HEARD, LimitChanged(-1, calls=1))
+    assert isinstance(next_request(lease), GrantRequest)
+    assert lease.listen() == Subscribe("db", "id", "epoch", -1, 1)
 
 
 def test_a_call_during_an_ask_brings_another_one() -> None:
     """The answer on its way may have been made before."""
     lease = limiter(HandClock())
     lease.pay(1_000_000, 0, nothing)
-    lease.receive(next_request(lease), Joined("id", "epoch", 10.0, Hold("turn", 0.0)))
+    lease.receive(next_request(lease), Joined("id", "epoch", 10.0, RetryLater("turn", 0.0)))
     under_way = next_request(lease)
-    lease.hear(HEARD, News(-1, calls=1))
-    lease.receive(under_way, Hold("turn", 0.06))
-    assert isinstance(lease.due()[0], Ask)
-    lease.hear(HEARD, News(-1, calls=1))
+    lease.hear(HEARD, LimitChanged(-1, calls=1))
+    lease.receive(under_way, RetryLater("turn", 0.06))
+    assert isinstance(lease.due()[0], GrantRequest)
+    lease.hear(HEARD, LimitChanged(-1, calls=1))
     assert lease.due()[0] is None, "heard already"
 
 
@@ -470,7 +474,9 @@ def test_what_was_saved_goes_through_at_once() -> None:
     lease.close()
     leave = next_request(lease)
     assert isinstance(leave, Leave)
-    assert (leave.spent_rows, round(leave.missed_rows)) == (30, 970), "what is kept for 20 ms is neither"
+    assert (leave.spent_rows, round(leave.missed_rows)) == (30, 970), (
+        "what is kept for 20 ms is neither"
+    )
 
 
 def test_no_more_is_saved_than_a_grant_keeps() -> None:
@@ -483,14 +489,14 @@ def test_no_more_is_saved_than_a_grant_keeps() -> None:
 def test_who_asks_seldom_hears_of_a_change_and_asks_at_once() -> None:
     clock = HandClock()
     lease = seldom(clock)
-    assert lease.listen() == Listen("db", "id", "epoch", -1)
-    lease.hear(HEARD, News(7))
-    assert lease.listen() == Listen("db", "id", "epoch", 7)
+    assert lease.listen() == Subscribe("db", "id", "epoch", -1)
+    lease.hear(HEARD, LimitChanged(7))
+    assert lease.listen() == Subscribe("db", "id", "epoch", 7)
     clock.at += 0.5
     request = next_request(lease)
-    assert isinstance(request, Ask)
+    assert isinstance(request, GrantRequest)
     lease.receive(request, grant(2, lasts=8.0))
-    lease.hear(HEARD, News(7))
+    lease.hear(HEARD, LimitChanged(7))
     clock.at += 0.5
     assert lease.due()[0] is None, "nothing new was heard"
 
@@ -499,9 +505,9 @@ def test_who_waits_long_for_a_turn_hears_of_a_change_too() -> None:
     clock = HandClock()
     lease = limiter(clock)
     lease.pay(1, 0, nothing)
-    lease.receive(next_request(lease), Joined("id", "epoch", 10.0, Hold("turn", 4.0)))
-    assert lease.listen() == Listen("db", "id", "epoch", -1)
-    lease.hear(HEARD, News(7))
+    lease.receive(next_request(lease), Joined("id", "epoch", 10.0, RetryLater("turn", 4.0)))
+    assert lease.listen() == Subscribe("db", "id", "epoch", -1)
+    lease.hear(HEARD, LimitChanged(7))
     clock.at += 0.5
     lease.receive(next_request(lease), replace(grant(1, rows=1000.0), limit_rows_per_second=1000.0))
     assert lease.listen() is None, "it asks often now, and has all of the limit"
@@ -512,11 +518,11 @@ def test_news_during_an_ask_brings_another_one() -> None:
     lease = seldom(clock)
     clock.at += 4.0
     request = next_request(lease)
-    lease.hear(HEARD, News(1))
+    lease.hear(HEARD, LimitChanged(1))
     assert lease.due()[0] is None
     lease.receive(request, grant(2, lasts=8.0))
     clock.at += 0.5
-    assert isinstance(next_request(lease), Ask)
+    assert isinstance(next_request(lease), GrantRequest)
 
 
 def part_of(limit: float, number: int = 1, version: int = 0) -> Grant:
@@ -524,7 +530,7 @@ def part_of(limit: float, number: int = 1, version: int = 0) -> Grant:
     return replace(grant(number, lasts=8.0), version=version, limit_rows_per_second=limit)
 
 
-def holder(clock: HandClock, answer: Grant | Hold) -> tuple[LeaseLimiter, list[str]]:
+def holder(clock: HandClock, answer: Grant | RetryLater) -> tuple[LeaseLimiter, list[str]]:
     """A client with `answer` to its first payment, and how often payers were woken."""
     lease, woken = limiter(clock), []
     lease.pay(1_000_000, 0, lambda: woken.append("woken"))
@@ -537,15 +543,15 @@ def test_a_grant_is_the_same_part_of_a_changed_limit_at_once() -> None:
     clock = HandClock()
     lease, woken = holder(clock, part_of(1000))
     clock.at += 1.0
-    lease.hear(HEARD, News(1, 500, ask_within=2.5))
+    lease.hear(HEARD, LimitChanged(1, 500, ask_within=2.5))
     assert (lease.rows_per_second, woken) == (50, ["woken"])
     clock.at += 1.0
-    lease.hear(HEARD, News(2, 3000, ask_within=2.5))
+    lease.hear(HEARD, LimitChanged(2, 3000, ask_within=2.5))
     assert (lease.rows_per_second, woken) == (300, ["woken", "woken"])
     assert lease.slice_size()[0] == 6
     clock.at += 1.0
     ask = sent_at(lease, clock, 5.5)
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, GrantRequest)
     expected = 100 + 50 + 300 * (clock.at - 2.0)
     assert ask.spent_rows == pytest.approx(expected)
 
@@ -564,20 +570,20 @@ def sent_at(lease: LeaseLimiter, clock: HandClock, latest: float) -> Request:
 def test_no_more_than_the_grant_was_worth_is_reported() -> None:
     clock = HandClock()
     lease, _ = holder(clock, part_of(1000))
-    lease.hear(HEARD, News(1, 1100.9))
+    lease.hear(HEARD, LimitChanged(1, 1100.9))
     clock.at += 9.0
     ask = next_request(lease)
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, GrantRequest)
     assert ask.spent_rows <= 880
 
 
 def test_old_news_and_news_of_another_life_change_nothing() -> None:
     clock = HandClock()
     lease, woken = holder(clock, part_of(1000))
-    lease.hear(HEARD, News(2, 500))
-    lease.hear(HEARD, News(1, 5000))
-    lease.hear(Listen("db", "id", "another epoch"), News(3, 5000))
-    lease.hear(Listen("db", "another id", "epoch"), News(3, 5000))
+    lease.hear(HEARD, LimitChanged(2, 500))
+    lease.hear(HEARD, LimitChanged(1, 5000))
+    lease.hear(Subscribe("db", "id", "another epoch"), LimitChanged(3, 5000))
+    lease.hear(Subscribe("db", "another id", "epoch"), LimitChanged(3, 5000))
     assert (lease.rows_per_second, woken) == (50, ["woken"])
 
 
@@ -586,7 +592,7 @@ def test_a_grant_made_after_the_news_is_as_it_is_and_one_made_before_follows_the
     lease, _ = holder(clock, part_of(1000))
     clock.at += 4.0
     request = next_request(lease)
-    lease.hear(HEARD, News(1, 500))
+    lease.hear(HEARD, LimitChanged(1, 500))
     lease.receive(request, part_of(1000, 2))
     assert lease.rows_per_second == 50
     request = sent_at(lease, clock, 8.0)
@@ -597,41 +603,41 @@ def test_a_grant_made_after_the_news_is_as_it_is_and_one_made_before_follows_the
 def test_a_pause_stops_a_grant_and_its_end_lets_it_flow_again() -> None:
     clock = HandClock()
     lease, woken = holder(clock, part_of(1000))
-    lease.hear(HEARD, News(1, 0.0, 0.0, "paused"))
+    lease.hear(HEARD, LimitChanged(1, 0.0, 0.0, "paused"))
     assert (lease.rows_per_second, lease.waiting) == (0, "paused")
     clock.at += 1.0
     assert lease.due()[0] is None, "it would hear nothing new"
-    lease.hear(HEARD, News(2, 2000))
+    lease.hear(HEARD, LimitChanged(2, 2000))
     assert (lease.rows_per_second, lease.waiting) == (200, "grant")
     assert woken == ["woken", "woken"]
     clock.at += 1.0
     ask = next_request(lease)
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, GrantRequest)
     assert ask.spent_rows == pytest.approx(200)
 
 
 def test_who_has_no_part_of_a_changed_limit_asks_in_a_moment() -> None:
     clock = HandClock()
     for answer, news in (
-        (Hold("turn", 4.0), News(1, 500, ask_within=9.0)),
-        (part_of(1000), News(1, None, ask_within=9.0)),
-        (grant(rows=None, lasts=8.0), News(1, 500, ask_within=9.0)),
+        (RetryLater("turn", 4.0), LimitChanged(1, 500, ask_within=9.0)),
+        (part_of(1000), LimitChanged(1, None, ask_within=9.0)),
+        (grant(rows=None, lasts=8.0), LimitChanged(1, 500, ask_within=9.0)),
     ):
         lease, woken = holder(clock, answer)
         pace = lease.rows_per_second
         lease.hear(HEARD, news)
         assert (lease.rows_per_second, woken) == (pace, [])
-        assert isinstance(sent_at(lease, clock, clock.at + 0.4), Ask)
+        assert isinstance(sent_at(lease, clock, clock.at + 0.4), GrantRequest)
 
 
 def test_who_is_refused_as_a_listener_asks_in_a_moment_what_it_means() -> None:
     clock = HandClock()
     lease, _ = holder(clock, part_of(1000))
-    lease.hear(Listen("db", "another id", "epoch"), Denied("it left"))
+    lease.hear(Subscribe("db", "another id", "epoch"), Rejected("it left"))
     clock.at += 1.0
     assert lease.due()[0] is None
-    lease.hear(HEARD, Denied("no limit is called db"))
-    assert isinstance(sent_at(lease, clock, clock.at + 0.4), Ask)
+    lease.hear(HEARD, Rejected("no limit is called db"))
+    assert isinstance(sent_at(lease, clock, clock.at + 0.4), GrantRequest)
 
 
 def test_nobody_listens_after_the_end() -> None:

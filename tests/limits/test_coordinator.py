@@ -10,30 +10,30 @@ import pytest
 
 from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
 from spark_channel.limits import (
-    Ask,
+    Acknowledged,
     Coordinator,
-    Denied,
-    Done,
     Grant,
+    GrantRequest,
+    GrantReturn,
     Heartbeat,
-    Hold,
     Join,
     Joined,
     Leave,
+    LimitChanged,
     LimitStatus,
-    Listen,
-    News,
     Pause,
+    Rejected,
     Request,
     Resume,
-    Return,
-    Set,
-    Status,
+    RetryLater,
+    SetRates,
+    StatusRequest,
+    Subscribe,
     decode_reply,
     encode,
-    pool,
+    grants,
 )
-from spark_channel.limits.pool import HORIZON
+from spark_channel.limits.grants import HORIZON
 from tests.limits.conftest import HandClock
 
 
@@ -48,9 +48,11 @@ def join(limit: Coordinator, job: str = "job") -> Joined:
     return joined
 
 
-def ask(limit: Coordinator, who: Joined, number: int, grant: int = 0, rows: float = 0.0) -> Grant | Hold:
-    answer = limit.handle(Ask("db", who.client, who.epoch, number, grant, spent_rows=rows))
-    assert isinstance(answer, (Grant, Hold))
+def ask(
+    limit: Coordinator, who: Joined, number: int, grant: int = 0, rows: float = 0.0
+) -> Grant | RetryLater:
+    answer = limit.handle(GrantRequest("db", who.client, who.epoch, number, grant, spent_rows=rows))
+    assert isinstance(answer, (Grant, RetryLater))
     return answer
 
 
@@ -60,7 +62,7 @@ def granted(answer: object) -> Grant:
 
 
 def status(limit: Coordinator) -> LimitStatus:
-    answer = limit.handle(Status("db"))
+    answer = limit.handle(StatusRequest("db"))
     assert isinstance(answer, LimitStatus)
     return answer
 
@@ -79,12 +81,14 @@ def test_a_second_client_waits_until_the_first_was_heard_to_have_less(clock: Han
     first = join(limit)
     held = granted(first.answer)
     second = join(limit)
-    assert isinstance(second.answer, Hold)
+    assert isinstance(second.answer, RetryLater)
     assert second.answer.reason == "turn"
     clock.at += 0.05
     halved = granted(ask(limit, first, 1, held.grant, rows=20.0))
     assert halved.rows_per_second == 500
-    assert isinstance(ask(limit, second, 1), Hold), "the first may not have heard yet, and still spend 1000"
+    assert isinstance(ask(limit, second, 1), RetryLater), (
+        "the first may not have heard yet, and still spend 1000"
+    )
     ask(limit, first, 2, halved.grant, rows=1.0)
     assert granted(ask(limit, second, 2)).rows_per_second == 500
 
@@ -98,9 +102,9 @@ def test_when_an_answer_is_lost_the_old_grant_counts_until_it_ends(clock: HandCl
     offered = granted(ask(limit, first, 1, held.grant))
     assert offered.rows_per_second == 500
     assert status(limit).granted_rows_per_second == 1000
-    assert isinstance(ask(limit, second, 1), Hold)
+    assert isinstance(ask(limit, second, 1), RetryLater)
     clock.at = held.use_by - 1e-6
-    assert isinstance(ask(limit, second, 2), Hold)
+    assert isinstance(ask(limit, second, 2), RetryLater)
     clock.at = held.use_by
     assert status(limit).granted_rows_per_second == 500
     assert granted(ask(limit, second, 3)).rows_per_second == 500
@@ -138,8 +142,10 @@ def test_a_returned_grant_is_free_at_once_and_its_client_stays(clock: HandClock)
     limit = coordinator(clock)
     first = join(limit)
     second = join(limit)
-    done = limit.handle(Return("db", first.client, first.epoch, 1, granted(first.answer).grant))
-    assert isinstance(done, Done)
+    done = limit.handle(
+        GrantReturn("db", first.client, first.epoch, 1, granted(first.answer).grant)
+    )
+    assert isinstance(done, Acknowledged)
     assert granted(ask(limit, second, 1)).rows_per_second == 1000
     assert status(limit).client_count == 2
 
@@ -180,7 +186,7 @@ def test_pause_holds_everybody_and_drops_what_they_have(clock: HandClock) -> Non
     assert isinstance(paused, LimitStatus)
     assert (paused.paused, paused.effective_rows_per_second) == (True, 0.0)
     answer = ask(limit, client, 1, granted(client.answer).grant)
-    assert answer == Hold("paused", HORIZON / 2, drop=True)
+    assert answer == RetryLater("paused", HORIZON / 2, drop=True)
     limit.handle(Resume("db"))
     assert granted(ask(limit, client, 2, granted(client.answer).grant)).rows_per_second == 1000
 
@@ -188,13 +194,13 @@ def test_pause_holds_everybody_and_drops_what_they_have(clock: HandClock) -> Non
 def test_a_lowered_limit_is_in_the_next_answer(clock: HandClock) -> None:
     limit = coordinator(clock)
     client = join(limit)
-    limit.handle(Set("db", 100))
+    limit.handle(SetRates("db", 100))
     lower = granted(ask(limit, client, 1, granted(client.answer).grant))
     assert lower.rows_per_second == 100
-    limit.handle(Set("db", 400, 4000))
+    limit.handle(SetRates("db", 400, 4000))
     higher = granted(ask(limit, client, 2, lower.grant))
     assert (higher.rows_per_second, higher.bytes_per_second) == (400, 4000)
-    limit.handle(Set("db"))
+    limit.handle(SetRates("db"))
     free = granted(ask(limit, client, 3, higher.grant))
     assert (free.rows, free.nbytes) == (None, None)
 
@@ -208,7 +214,7 @@ def test_pressure_scales_the_limit_and_is_shown(clock: HandClock) -> None:
     assert status(limit).pressure == "pressed: lag 40, threshold 30"
     limit.press(0.0, "unreachable: no route")
     held = ask(limit, client, 2, lower.grant)
-    assert isinstance(held, Hold)
+    assert isinstance(held, RetryLater)
     assert (held.reason, held.drop) == ("pressure", True)
     for factor in (-0.1, 1.1, float("nan")):
         with pytest.raises(OptionError):
@@ -218,7 +224,7 @@ def test_pressure_scales_the_limit_and_is_shown(clock: HandClock) -> None:
 def test_a_restarted_coordinator_grants_nothing_while_old_grants_may_live(clock: HandClock) -> None:
     limit = coordinator(clock, predecessor_seconds=HORIZON)
     client = join(limit)
-    assert client.answer == Hold("restart", HORIZON)
+    assert client.answer == RetryLater("restart", HORIZON)
     clock.at += HORIZON
     assert granted(ask(limit, client, 1)).rows_per_second == 1000
 
@@ -253,19 +259,19 @@ def test_asking_for_nonsense_is_refused_and_changes_nothing(clock: HandClock) ->
     grant = granted(mine.answer).grant
     before = status(limit)
     bad: list[Request] = [
-        Ask("db", mine.client, mine.epoch, 1, grant, spent_rows=float(2**63)),
-        Ask("db", mine.client, mine.epoch, 1, grant, spent_rows=-1.0),
-        Ask("db", mine.client, mine.epoch, 1, grant, spent_rows=float("nan")),
-        Ask("db", mine.client, mine.epoch, 1, grant, missed_rows=float("inf")),
-        Ask("db", mine.client, mine.epoch, 1, grant, spent_bytes=1.0),
-        Ask("db", mine.client, mine.epoch, 1, 0, spent_rows=1.0),
-        Ask("db", mine.client, mine.epoch, 0, grant),
-        Ask("db", mine.client, mine.epoch, -(2**63), grant),
-        Ask("db", mine.client, mine.epoch, 1, 2**63),
-        Ask("db", other.client, other.epoch, 1, grant),
-        Ask("db", mine.client, mine.epoch, 1, grant, waiting="x" * 10_000),
-        Return("db", other.client, other.epoch, 1, grant),
-        Return("db", mine.client, mine.epoch, 1, grant, spent_rows=float(2**63)),
+        GrantRequest("db", mine.client, mine.epoch, 1, grant, spent_rows=float(2**63)),
+        GrantRequest("db", mine.client, mine.epoch, 1, grant, spent_rows=-1.0),
+        GrantRequest("db", mine.client, mine.epoch, 1, grant, spent_rows=float("nan")),
+        GrantRequest("db", mine.client, mine.epoch, 1, grant, missed_rows=float("inf")),
+        GrantRequest("db", mine.client, mine.epoch, 1, grant, spent_bytes=1.0),
+        GrantRequest("db", mine.client, mine.epoch, 1, 0, spent_rows=1.0),
+        GrantRequest("db", mine.client, mine.epoch, 0, grant),
+        GrantRequest("db", mine.client, mine.epoch, -(2**63), grant),
+        GrantRequest("db", mine.client, mine.epoch, 1, 2**63),
+        GrantRequest("db", other.client, other.epoch, 1, grant),
+        GrantRequest("db", mine.client, mine.epoch, 1, grant, waiting="x" * 10_000),
+        GrantReturn("db", other.client, other.epoch, 1, grant),
+        GrantReturn("db", mine.client, mine.epoch, 1, grant, spent_rows=float(2**63)),
         Leave("db", other.client, other.epoch, grant),
         Leave("db", mine.client, mine.epoch, grant, spent_rows=float("nan")),
         Heartbeat("db", mine.client, mine.epoch, "x" * 10_000),
@@ -275,15 +281,15 @@ def test_asking_for_nonsense_is_refused_and_changes_nothing(clock: HandClock) ->
         with pytest.raises(ServiceDeniedError):
             limit.handle(request)
     for request in (
-        Ask("db", "unknown", mine.epoch, 1),
-        Ask("db", mine.client, "another", 1),
+        GrantRequest("db", "unknown", mine.epoch, 1),
+        GrantRequest("db", mine.client, "another", 1),
         Heartbeat("db", "unknown", mine.epoch),
         Leave("db", "unknown", mine.epoch),
     ):
         with pytest.raises(RejoinError):
             limit.handle(request)
     with pytest.raises(OptionError):
-        limit.handle(Set("db", -5))
+        limit.handle(SetRates("db", -5))
     after = status(limit)
     assert replace(after, clients=before.clients) == before
     assert set(after.clients) == set(before.clients)
@@ -316,7 +322,7 @@ def test_asking_for_nonsense_is_refused_and_changes_nothing(clock: HandClock) ->
 def test_garbage_is_denied_and_the_coordinator_goes_on(clock: HandClock, data: bytes) -> None:
     limit = coordinator(clock)
     reply = decode_reply(limit.answer(data))
-    assert isinstance(reply, Denied)
+    assert isinstance(reply, Rejected)
     assert not reply.rejoin
     assert isinstance(decode_reply(limit.answer(encode(Join("db", "job")))), Joined)
 
@@ -324,7 +330,14 @@ def test_garbage_is_denied_and_the_coordinator_goes_on(clock: HandClock, data: b
 def test_every_message_survives_the_wire(clock: HandClock) -> None:
     limit = coordinator(clock)
     joined = join(limit)
-    for reply in (joined, joined.answer, status(limit), Hold("turn", 0.5), Done(10.0), Denied("no", True)):
+    for reply in (
+        joined,
+        joined.answer,
+        status(limit),
+        RetryLater("turn", 0.5),
+        Acknowledged(10.0),
+        Rejected("no", True),
+    ):
         assert decode_reply(encode(reply)) == reply
     assert json.loads(encode(Pause("db"))) == {"limit": "db", "type": "Pause"}
 
@@ -371,9 +384,9 @@ def test_threads_may_ask_at_once() -> None:
     assert (now.client_count, now.granted_rows_per_second, now.outstanding_rows) == (0, 0, 0)
 
 
-def listen(limit: Coordinator, who: Joined, version: int = -1) -> News:
-    news = limit.handle(Listen("db", who.client, who.epoch, version))
-    assert isinstance(news, News)
+def listen(limit: Coordinator, who: Joined, version: int = -1) -> LimitChanged:
+    news = limit.handle(Subscribe("db", who.client, who.epoch, version))
+    assert isinstance(news, LimitChanged)
     return news
 
 
@@ -393,18 +406,22 @@ def test_news_say_what_the_limit_is_and_a_grant_of_what_it_is_a_part(clock: Hand
     limit = coordinator(clock)
     client = join(limit)
     answer = granted(client.answer)
-    assert (answer.version, answer.limit_rows_per_second, answer.limit_bytes_per_second) == (0, 1000, None)
-    assert listen(limit, client) == News(0, 1000, None, ask_within=1 / 400)
-    limit.handle(Set("db", 10, 2000))
-    assert listen(limit, client) == News(1, 10, 2000, ask_within=1 / 400)
+    assert (answer.version, answer.limit_rows_per_second, answer.limit_bytes_per_second) == (
+        0,
+        1000,
+        None,
+    )
+    assert listen(limit, client) == LimitChanged(0, 1000, None, ask_within=1 / 400)
+    limit.handle(SetRates("db", 10, 2000))
+    assert listen(limit, client) == LimitChanged(1, 10, 2000, ask_within=1 / 400)
     limit.press(0.5, "replication lag")
-    assert listen(limit, client) == News(2, 5, 1000, ask_within=1 / 400)
+    assert listen(limit, client) == LimitChanged(2, 5, 1000, ask_within=1 / 400)
     limit.press(0.5, "replication lag, still")
     assert listen(limit, client).version == 2, "nothing changed"
     limit.press(0.0, "replication lag")
-    assert listen(limit, client) == News(3, 0, 0, "pressure", ask_within=1 / 400)
+    assert listen(limit, client) == LimitChanged(3, 0, 0, "pressure", ask_within=1 / 400)
     limit.handle(Pause("db"))
-    assert listen(limit, client) == News(4, 0, 0, "paused", ask_within=1 / 400)
+    assert listen(limit, client) == LimitChanged(4, 0, 0, "paused", ask_within=1 / 400)
 
 
 def test_a_part_that_nobody_holds_saves_20_ms_for_the_next_one(clock: HandClock) -> None:
@@ -413,7 +430,9 @@ def test_a_part_that_nobody_holds_saves_20_ms_for_the_next_one(clock: HandClock)
     first = join(limit)
     assert granted(first.answer).saved_rows == pytest.approx(600)
     assert granted(first.answer).rows == 600 + 60_000 * granted(first.answer).lasts
-    limit.handle(Leave("db", first.client, first.epoch, granted(first.answer).grant, spent_rows=600))
+    limit.handle(
+        Leave("db", first.client, first.epoch, granted(first.answer).grant, spent_rows=600)
+    )
     clock.at += 5.0
     assert granted(join(limit).answer).saved_rows == pytest.approx(1_200), "no more"
 
@@ -421,13 +440,13 @@ def test_a_part_that_nobody_holds_saves_20_ms_for_the_next_one(clock: HandClock)
 def test_a_part_that_was_halved_has_saved_half(clock: HandClock) -> None:
     limit = coordinator(clock, 60_000)
     clock.at += 1.0
-    limit.handle(Set("db", 30_000))
+    limit.handle(SetRates("db", 30_000))
     assert granted(join(limit).answer).saved_rows == pytest.approx(600)
 
 
 def test_before_the_grants_of_a_predecessor_are_void_nothing_is_saved(clock: HandClock) -> None:
     limit = coordinator(clock, 60_000, predecessor_seconds=1.0)
-    assert join(limit).answer == Hold("restart", 1.0)
+    assert join(limit).answer == RetryLater("restart", 1.0)
     clock.at += 1.0
     assert granted(join(limit).answer).saved_rows == 0
 
@@ -437,16 +456,25 @@ def test_what_came_on_the_way_to_a_client_is_saved_when_it_leaves(clock: HandClo
     limit = coordinator(clock, 60_000)
     first = join(limit)
     clock.at += 0.015
-    limit.handle(Leave("db", first.client, first.epoch, granted(first.answer).grant, spent_rows=600))
+    limit.handle(
+        Leave("db", first.client, first.epoch, granted(first.answer).grant, spent_rows=600)
+    )
     assert granted(join(limit).answer).saved_rows == pytest.approx(300)
 
 
-def test_where_a_client_had_more_than_it_could_spend_nothing_is_given_back(clock: HandClock) -> None:
+def test_where_a_client_had_more_than_it_could_spend_nothing_is_given_back(
+    clock: HandClock,
+) -> None:
     limit = coordinator(clock, 60_000)
     first = join(limit)
     clock.at += 0.1
     leave = Leave(
-        "db", first.client, first.epoch, granted(first.answer).grant, spent_rows=600, missed_rows=5_000
+        "db",
+        first.client,
+        first.epoch,
+        granted(first.answer).grant,
+        spent_rows=600,
+        missed_rows=5_000,
     )
     limit.handle(leave)
     assert granted(join(limit).answer).saved_rows == 0
@@ -456,7 +484,7 @@ def test_who_is_in_line_is_called_when_another_leaves(clock: HandClock) -> None:
     calls: list[tuple[str, str]] = []
     limit = coordinator(clock, on_call=lambda *called: calls.append(called))
     first, second = join(limit), join(limit)
-    assert isinstance(second.answer, Hold)
+    assert isinstance(second.answer, RetryLater)
     assert listen(limit, second).calls == 0
     limit.handle(Leave("db", first.client, first.epoch, granted(first.answer).grant))
     assert calls == [("db", second.client)]
@@ -487,9 +515,11 @@ def test_nobody_is_called_while_the_limit_is_paused(clock: HandClock) -> None:
 def test_a_higher_limit_is_given_to_those_who_have_a_part_of_it(clock: HandClock) -> None:
     limit = coordinator(clock)
     first, _, mine, _ = two(limit, clock)
-    limit.handle(Set("db", 3000))
+    limit.handle(SetRates("db", 3000))
     assert status(limit).granted_rows_per_second == 3000
-    assert isinstance(join(limit).answer, Hold), "nothing is left for others until these were heard"
+    assert isinstance(join(limit).answer, RetryLater), (
+        "nothing is left for others until these were heard"
+    )
     assert mine.rows is not None
     spent = ask(limit, first, 3, mine.grant, rows=3.0 * mine.rows)
     assert granted(spent).rows_per_second == pytest.approx(1000), "a third of it"
@@ -498,11 +528,13 @@ def test_a_higher_limit_is_given_to_those_who_have_a_part_of_it(clock: HandClock
 def test_amounts_of_a_higher_limit_are_conserved(clock: HandClock) -> None:
     limit = coordinator(clock)
     first, _, mine, _ = two(limit, clock)
-    limit.handle(Set("db", 1500))
-    limit.handle(Set("db", 700))
-    limit.handle(Set("db", 3000.5))
+    limit.handle(SetRates("db", 1500))
+    limit.handle(SetRates("db", 700))
+    limit.handle(SetRates("db", 3000.5))
     assert mine.rows is not None
-    limit.handle(Return("db", first.client, first.epoch, 3, mine.grant, spent_rows=1.2 * mine.rows))
+    limit.handle(
+        GrantReturn("db", first.client, first.epoch, 3, mine.grant, spent_rows=1.2 * mine.rows)
+    )
     clock.at += 10.0
     after = status(limit)
     assert after.outstanding_rows == 0
@@ -513,7 +545,7 @@ def test_amounts_of_a_higher_limit_are_conserved(clock: HandClock) -> None:
 def test_a_lower_limit_counts_as_the_old_one_until_a_client_is_heard(clock: HandClock) -> None:
     limit = coordinator(clock)
     first, _, mine, _ = two(limit, clock)
-    limit.handle(Set("db", 500))
+    limit.handle(SetRates("db", 500))
     assert status(limit).granted_rows_per_second == 1000
     lowered = granted(ask(limit, first, 3, mine.grant))
     assert lowered.rows_per_second == 250
@@ -528,11 +560,11 @@ def test_nobodys_part_grows_while_another_was_not_heard(
     """Else the two would be more than the whole when the limit goes up again."""
     limit = coordinator(clock)
     first, _, mine, _ = two(limit, clock)
-    monkeypatch.setattr(pool, "ASKS_PER_SECOND", 1)
-    monkeypatch.setattr(pool, "SPARED", 0)
-    limit.handle(Set("db", 500))
+    monkeypatch.setattr(grants, "ASKS_PER_SECOND", 1)
+    monkeypatch.setattr(grants, "SPARED", 0)
+    limit.handle(SetRates("db", 500))
     assert granted(ask(limit, first, 3, mine.grant)).rows_per_second == 250
-    limit.handle(Set("db", 1000))
+    limit.handle(SetRates("db", 1000))
     assert status(limit).granted_rows_per_second == 1000
 
 
@@ -541,7 +573,7 @@ def test_what_was_over_before_the_limit_rose_may_be_reported_in_full(clock: Hand
     client = join(limit)
     mine = granted(client.answer)
     clock.at += mine.lasts + 0.001
-    limit.handle(Set("db", 2000))
+    limit.handle(SetRates("db", 2000))
     assert mine.rows is not None
     assert granted(ask(limit, client, 1, mine.grant, rows=1.5 * mine.rows)).rows_per_second == 2000
     after = status(limit)

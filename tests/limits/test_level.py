@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.errors import OptionError
-from spark_channel.limits.level import NANOS, Level
+from spark_channel.limits.token_bucket import NANOS, TokenBucket
 
 YEAR = 365 * 24 * 3600
 
 
 def test_first_amount_goes_through_and_the_next_caller_pays_for_it() -> None:
-    level = Level(100, 0.02, 0)
+    level = TokenBucket(100, 0.02, 0)
     first, second = level.reserve(50, 0), level.reserve(1, 0)
     assert level.wait(first, 0) == 0
     assert level.wait(second, 0) == NANOS // 2
@@ -21,7 +21,7 @@ def test_first_amount_goes_through_and_the_next_caller_pays_for_it() -> None:
 
 def test_a_simulated_year_at_seven_rows_drifts_by_less_than_one_row() -> None:
     rng = random.Random(7)
-    level, now, paid = Level(7, 0.02, 0), 0, 0
+    level, now, paid = TokenBucket(7, 0.02, 0), 0, 0
     while now < YEAR * NANOS:
         amount = rng.choice((1, 1, 2, 13, 997, 10_007))
         reservation = level.reserve(amount, now)
@@ -33,7 +33,7 @@ def test_a_simulated_year_at_seven_rows_drifts_by_less_than_one_row() -> None:
 
 
 def test_float_clock_readings_of_a_year_add_no_drift() -> None:
-    level, paid, now = Level(7, 0.02, 0), 0, 0
+    level, paid, now = TokenBucket(7, 0.02, 0), 0, 0
     for step in range(200_000):
         reservation = level.reserve(1103, now)
         seconds = (now + level.wait(reservation, now)) / NANOS
@@ -46,12 +46,12 @@ def test_float_clock_readings_of_a_year_add_no_drift() -> None:
 
 
 def test_surplus_is_saved_for_the_burst_and_no_longer() -> None:
-    level = Level(1000, 0.02, 0)
+    level = TokenBucket(1000, 0.02, 0)
     assert level.balance(10 * NANOS) == 20
 
 
 def test_set_rate_keeps_a_debt_and_clamps_a_surplus() -> None:
-    level = Level(1000, 0.02, 0)
+    level = TokenBucket(1000, 0.02, 0)
     level.settle(level.reserve(500, 0))
     level.set_rate(100, 0)
     assert level.balance(0) == -500
@@ -63,7 +63,7 @@ def test_set_rate_keeps_a_debt_and_clamps_a_surplus() -> None:
 
 
 def test_a_cancelled_claim_moves_those_behind_it_up_and_nobody_else() -> None:
-    level = Level(10, 0.0, 0)
+    level = TokenBucket(10, 0.0, 0)
     ahead, gone, behind = level.reserve(10, 0), level.reserve(20, 0), level.reserve(1, 0)
     assert level.wait(gone, 0) == NANOS
     assert level.wait(behind, 0) == 3 * NANOS
@@ -75,7 +75,7 @@ def test_a_cancelled_claim_moves_those_behind_it_up_and_nobody_else() -> None:
 
 
 def test_a_settled_claim_cannot_be_given_back() -> None:
-    level = Level(10, 0.0, 0)
+    level = TokenBucket(10, 0.0, 0)
     reservation = level.reserve(10, 0)
     level.settle(reservation)
     level.cancel(reservation, 0)
@@ -83,7 +83,7 @@ def test_a_settled_claim_cannot_be_given_back() -> None:
 
 
 def test_a_clock_that_goes_back_refills_nothing() -> None:
-    level = Level(10, 10.0, 5 * NANOS)
+    level = TokenBucket(10, 10.0, 5 * NANOS)
     assert level.balance(4 * NANOS) == 0
     assert level.balance(6 * NANOS) == 10
 
@@ -91,18 +91,20 @@ def test_a_clock_that_goes_back_refills_nothing() -> None:
 @pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf"), 1 << 62, True, "7"])
 def test_a_rate_that_makes_no_sense_is_refused(rate: float) -> None:
     with pytest.raises(OptionError, match="above 0"):
-        Level(rate, 0.02, 0)
+        TokenBucket(rate, 0.02, 0)
 
 
 @given(
     rate=st.integers(1, 10**9) | st.floats(0.01, 1e6),
     burst=st.sampled_from([0.0, 0.02, 1.0]),
-    steps=st.lists(st.tuples(st.integers(0, 2_000_000_000), st.integers(0, 5000)), min_size=2, max_size=40),
+    steps=st.lists(
+        st.tuples(st.integers(0, 2_000_000_000), st.integers(0, 5000)), min_size=2, max_size=40
+    ),
 )
 def test_no_window_passes_more_than_rate_burst_and_last_amount(
     rate: float, burst: float, steps: list[tuple[int, int]]
 ) -> None:
-    level, now, passed = Level(rate, burst, 0), 0, []
+    level, now, passed = TokenBucket(rate, burst, 0), 0, []
     for idle, amount in steps:
         now += idle
         reservation = level.reserve(amount, now)
@@ -124,7 +126,7 @@ def test_no_window_passes_more_than_rate_burst_and_last_amount(
 def test_cancelling_leaves_the_line_as_if_the_claim_had_never_been(
     amounts: list[int], cancelled: set[int]
 ) -> None:
-    level, clean = Level(7, 0.0, 0), Level(7, 0.0, 0)
+    level, clean = TokenBucket(7, 0.0, 0), TokenBucket(7, 0.0, 0)
     reservations = [level.reserve(amount, 0) for amount in amounts]
     for index in cancelled & set(range(len(reservations))):
         level.cancel(reservations[index], 0)

@@ -3,11 +3,11 @@
 import pytest
 
 from spark_channel.errors import OptionError
-from spark_channel.limits import Pressure, PressureState
+from spark_channel.limits import AimdController, PressureState
 
 
 def test_a_bad_probe_halves_and_good_ones_bring_it_back_step_by_step() -> None:
-    pressure = Pressure()
+    pressure = AimdController()
     assert pressure.text == ""
     assert pressure.observe(40, 30, "lag") == 0.5
     assert pressure.text == "pressed: lag 40, threshold 30 (50% of the limit)"
@@ -20,13 +20,15 @@ def test_a_bad_probe_halves_and_good_ones_bring_it_back_step_by_step() -> None:
 
 
 def test_it_never_falls_below_its_floor() -> None:
-    pressure = Pressure(floor=0.1)
+    pressure = AimdController(floor=0.1)
     assert [pressure.judge(False) for _ in range(5)][-1] == 0.1
 
 
 @pytest.mark.parametrize(("policy", "factor"), [("hold", 0.5), ("lower", 0.25), ("pause", 0.0)])
-def test_an_unreachable_probe_is_named_and_never_means_full_speed(policy: str, factor: float) -> None:
-    pressure = Pressure(policy=policy)
+def test_an_unreachable_probe_is_named_and_never_means_full_speed(
+    policy: str, factor: float
+) -> None:
+    pressure = AimdController(policy=policy)
     pressure.judge(False)
     assert pressure.unreachable("connection refused") == factor
     assert pressure.state is PressureState.UNREACHABLE
@@ -35,17 +37,17 @@ def test_an_unreachable_probe_is_named_and_never_means_full_speed(policy: str, f
 
 
 def test_an_answer_that_is_no_number_is_no_answer() -> None:
-    pressure = Pressure()
+    pressure = AimdController()
     pressure.observe(float("nan"), 30, "lag")
     assert pressure.state is PressureState.UNREACHABLE
 
 
 def test_policies_and_parts_are_checked() -> None:
     with pytest.raises(OptionError) as refused:
-        Pressure(policy="full-speed")
+        AimdController(policy="full-speed")
     assert refused.value.option == "policy"
     for name in ("floor", "decrease", "increase"):
         for value in (0, 1, -0.5, float("nan")):
             with pytest.raises(OptionError) as refused:
-                Pressure(**{name: value})  # type: ignore[arg-type] # one of its numbers
+                AimdController(**{name: value})  # type: ignore[arg-type] # one of its numbers
             assert refused.value.option == name

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.limits import Coordinator, LimitStatus, Protection, Sample, Set, Status
-from spark_channel.limits.gradient import Gradient
+from spark_channel.limits import (
+    AdaptiveLimit,
+    Coordinator,
+    HealthSample,
+    LimitStatus,
+    SetRates,
+    StatusRequest,
+)
+from spark_channel.limits.adaptive import LatencyGradient
 from spark_channel.limits.protection import LEAST_PART, LEAST_ROWS, START_ROWS
 from spark_channel.testing import VirtualClock
 
@@ -27,7 +34,7 @@ class World:
         can_do: float = float("inf"),
     ) -> None:
         self.clock = VirtualClock()
-        self.protection = Protection(most, auto=auto, bounds=bounds, clock=self.clock)
+        self.protection = AdaptiveLimit(most, auto=auto, bounds=bounds, clock=self.clock)
         self.can_do = can_do
         self.spent = 0.0
 
@@ -48,7 +55,7 @@ class World:
         self.spent += min(self.speed, self.can_do) * seconds
         self.clock.advance(seconds)
         return self.protection.observe(
-            side, Sample(values or {}, delays or {}, (), error, row_seconds), self.spent
+            side, HealthSample(values or {}, delays or {}, (), error, row_seconds), self.spent
         )
 
     def well(self, seconds: float) -> float:
@@ -86,7 +93,9 @@ def test_a_replica_that_falls_behind_slows_the_job_within_a_second_and_has_its_s
     for seconds in range(18):
         world.say({LAG: (3.0 + seconds, 1.0)}, seconds=1.0)
     assert world.speed == pytest.approx(LEAST_PART * 100_000)
-    assert world.protection.text == ("pressed: target's replication_lag 20 s, at most 1 s (5000 rows/s)")
+    assert world.protection.text == (
+        "pressed: target's replication_lag 20 s, at most 1 s (5000 rows/s)"
+    )
     world.say({LAG: (0.0, 1.0)})
     assert world.protection.text.startswith("recovering: target's replication_lag")
     assert world.well(5.0 - STEP) >= 95_000
@@ -107,7 +116,9 @@ def test_the_same_without_a_limit() -> None:
     assert min(world.well(5.0), 80_000) >= 0.95 * 80_000
 
 
-def test_delays_above_the_usual_ones_take_a_fifth_at_a_time_and_the_speed_stays_near_the_best() -> None:
+def test_delays_above_the_usual_ones_take_a_fifth_at_a_time_and_the_speed_stays_near_the_best() -> (
+    None
+):
     """A server whose sessions wait longer for a core above 30 000 rows/s."""
     world = World(None)
     speeds = []
@@ -185,7 +196,9 @@ EVENTS = st.lists(
 
 
 @given(events=EVENTS, most=st.one_of(st.none(), st.floats(10, 1e6)), can_do=st.floats(0, 1e6))
-def test_whatever_happens(events: list[tuple[str, str, float]], most: float | None, can_do: float) -> None:
+def test_whatever_happens(
+    events: list[tuple[str, str, float]], most: float | None, can_do: float
+) -> None:
     """It stays between the least and the limit, never grows while something is too much, says what holds it, and
     comes back when all is well.
     """
@@ -222,7 +235,7 @@ def test_whatever_happens(events: list[tuple[str, str, float]], most: float | No
 
 
 def test_a_gradient_knows_noise_from_news() -> None:
-    gradient = Gradient(1.25, 0.0001)
+    gradient = LatencyGradient(1.25, 0.0001)
     for number in range(40):
         gradient.add([0.001, 0.003] * 5, number * STEP)
     assert not gradient.is_over()
@@ -236,7 +249,7 @@ def test_a_gradient_knows_noise_from_news() -> None:
 
 def test_a_gradient_of_the_longest_delays_notices_a_few_bursts() -> None:
     """Bursts of 5 ms, which one of twelve delays meets, are what an application's p99 consists of."""
-    tail, mean = Gradient(1.25, 0.0001, 0.1), Gradient(1.25, 0.0001)
+    tail, mean = LatencyGradient(1.25, 0.0001, 0.1), LatencyGradient(1.25, 0.0001)
     quiet = [0.00005, 0.00006, 0.00007, 0.00008] * 5
     for number in range(40):
         for each in (tail, mean):
@@ -250,7 +263,7 @@ def test_a_gradient_of_the_longest_delays_notices_a_few_bursts() -> None:
     assert not mean.is_over()
 
 
-def _status(coordinator: Coordinator, request: Status | Set) -> LimitStatus:
+def _status(coordinator: Coordinator, request: StatusRequest | SetRates) -> LimitStatus:
     found = coordinator.handle(request)
     assert isinstance(found, LimitStatus)
     return found
@@ -260,19 +273,22 @@ def test_a_cap_holds_below_what_is_set_and_is_told() -> None:
     clock = VirtualClock()
     coordinator = Coordinator("job", clock=clock)
     coordinator.cap(5_000, "finding")
-    status = _status(coordinator, Status("job"))
+    status = _status(coordinator, StatusRequest("job"))
     assert (status.rows_per_second, status.effective_rows_per_second, status.pressure) == (
         None,
         5_000,
         "finding",
     )
-    _status(coordinator, Set("job", rows_per_second=2_000))
-    status = _status(coordinator, Status("job"))
+    _status(coordinator, SetRates("job", rows_per_second=2_000))
+    status = _status(coordinator, StatusRequest("job"))
     assert (status.rows_per_second, status.effective_rows_per_second) == (2_000, 2_000)
     assert coordinator.limits[0] == 2_000
     coordinator.cap(500, "pressed")
-    assert _status(coordinator, Status("job")).effective_rows_per_second == 500
-    assert _status(coordinator.for_mark("job@a"), Status("job@a")).effective_rows_per_second == 500
+    assert _status(coordinator, StatusRequest("job")).effective_rows_per_second == 500
+    assert (
+        _status(coordinator.for_mark("job@a"), StatusRequest("job@a")).effective_rows_per_second
+        == 500
+    )
 
 
 def test_the_job_works_no_more_on_a_side_than_it_may() -> None:

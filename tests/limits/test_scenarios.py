@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from spark_channel.limits import Pause, Resume, Set
-from spark_channel.limits.pool import HORIZON
+from spark_channel.limits import Pause, Resume, SetRates
+from spark_channel.limits.grants import HORIZON
 from tests.limits.world import LIMIT, World
 
 SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios").glob("*.yaml"))
@@ -24,7 +24,9 @@ class Scenario:
         self.rate = float(self.spec["rows_per_second"])
         self.world = World(self.rate, seed=1)
         for group in self.spec["tasks"]:
-            kind = {key: value for key, value in group.items() if key not in ("count", "every", "start")}
+            kind = {
+                key: value for key, value in group.items() if key not in ("count", "every", "start")
+            }
             for index in range(group["count"]):
                 start = group.get("start", 0.0) + index * group.get("every", 0.0)
                 self.world.worker(start=start, **kind)
@@ -39,7 +41,7 @@ class Scenario:
                 for worker in world.workers[:: event["every"]]:
                     worker.crash()
             case "set":
-                world.coordinator.handle(Set(LIMIT, event["rows_per_second"]))
+                world.coordinator.handle(SetRates(LIMIT, event["rows_per_second"]))
             case "pause":
                 world.coordinator.handle(Pause(LIMIT))
             case "resume":
@@ -71,7 +73,9 @@ class Scenario:
         return self.world.worst(10) / (10 * self.rate)
 
     def fairness(self, band: Band) -> float:
-        rows = [self.world.rows(band["from"], band["until"], [worker]) for worker in self.world.workers]
+        rows = [
+            self.world.rows(band["from"], band["until"], [worker]) for worker in self.world.workers
+        ]
         return min(rows) / (sum(rows) / len(rows))
 
     def job_share(self, band: Band) -> float:
@@ -98,7 +102,9 @@ class Scenario:
         return (last + 1) * 0.1
 
     def _first(self, after: float, good: Callable[[float], bool]) -> float:
-        return next((step + 1) * 0.1 for step in range(100) if good(self._tenth(after + step * 0.1)))
+        return next(
+            (step + 1) * 0.1 for step in range(100) if good(self._tenth(after + step * 0.1))
+        )
 
     def _tenth(self, begin: float) -> float:
         return self.world.rows(begin, begin + 0.1)

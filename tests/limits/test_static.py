@@ -7,17 +7,17 @@ import pytest
 from spark_channel.errors import LimitError, ServiceUnavailableError
 from spark_channel.limits import (
     Coordinator,
-    Denied,
     Join,
     Joined,
     LeaseLimiter,
     LimitStatus,
     Pause,
+    Rejected,
     Reply,
     Request,
-    Set,
+    SetRates,
     StaticShare,
-    Status,
+    StatusRequest,
 )
 from tests.limits.conftest import HandClock
 
@@ -28,13 +28,19 @@ STEP = 0.02
 class Cut:
     """Clients of one coordinator on a clock that is moved by hand; each one's link may be cut."""
 
-    def __init__(self, tasks: int, rate: int = 1_000, *, at_once: bool = False, static: bool = True) -> None:
+    def __init__(
+        self, tasks: int, rate: int = 1_000, *, at_once: bool = False, static: bool = True
+    ) -> None:
         self.clock = HandClock()
         self.said: list[str] = []
         self.coordinator = Coordinator(
-            "l", rate, clock=self.clock, static_tasks=tasks if static else None, at_once=at_once,
+            "l",
+            rate,
+            clock=self.clock,
+            static_tasks=tasks if static else None,
+            at_once=at_once,
             on_absent=self.said.append,
-        )  # fmt: skip
+        )
         self.tasks, self.rate, self.static = tasks, rate, static
         self.limiters: list[LeaseLimiter] = []
         self.cut: set[int] = set()
@@ -44,9 +50,13 @@ class Cut:
     def begin(self, name: str = "", *, begins_static: bool = False) -> int:
         share = StaticShare(self.rate, None, self.tasks) if self.static else None
         limiter = LeaseLimiter(
-            "l", "job", name or f"group {len(self.limiters)}", clock=self.clock, static=share,
+            "l",
+            "job",
+            name or f"group {len(self.limiters)}",
+            clock=self.clock,
+            static=share,
             begins_static=begins_static,
-        )  # fmt: skip
+        )
         self.limiters.append(limiter)
         self.passed.append([])
         self._pays.append(limiter.pay(1, 0, lambda: None))
@@ -75,7 +85,7 @@ class Cut:
         try:
             return self.coordinator.handle(request)
         except RejoinError as error:
-            return Denied(str(error), rejoin=True)
+            return Rejected(str(error), rejoin=True)
 
     def _spend(self, number: int, limiter: LeaseLimiter) -> None:
         while not self._pays[number].remaining().seconds:  # type: ignore[attr-defined]
@@ -88,7 +98,10 @@ class Cut:
     def worst(self, seconds: float, since: float = 0.0) -> int:
         """The most rows in any window of that length."""
         times = sorted(at for each in self.passed for at in each if at >= since)
-        return max((bisect_left(times, at + seconds) - number for number, at in enumerate(times)), default=0)
+        return max(
+            (bisect_left(times, at + seconds) - number for number, at in enumerate(times)),
+            default=0,
+        )
 
 
 def test_a_share_is_rounded_down_so_that_all_of_them_are_the_limit_at_most() -> None:
@@ -231,7 +244,7 @@ def test_a_limit_that_was_lowered_is_lower_for_those_that_are_cut_off() -> None:
     world.begin()
     world.begin()
     world.run(2.0)
-    world.coordinator.handle(Set("l", 100))
+    world.coordinator.handle(SetRates("l", 100))
     world.run(3.0)
     world.cut = {0, 1}
     world.run(12.0)
@@ -248,7 +261,7 @@ def test_status_says_who_is_out_of_reach() -> None:
     world.run(2.0)
     world.cut = {0}
     world.run(15.0)
-    status = world.coordinator.handle(Status("l"))
+    status = world.coordinator.handle(StatusRequest("l"))
     assert isinstance(status, LimitStatus)
     assert "1 task out of reach" in str(status)
 

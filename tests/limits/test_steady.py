@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_channel.limits import Set
+from spark_channel.limits import SetRates
 from tests.limits.world import LIMIT, World
 
 
@@ -24,7 +24,7 @@ def test_a_lowered_limit_leaves_no_more_turns_than_it_can_feed(before: int, afte
     for index in range(8):
         world.worker(start=index * 0.01)
     world.run(5)
-    world.coordinator.handle(Set(LIMIT, after))
+    world.coordinator.handle(SetRates(LIMIT, after))
     world.run(8)
     assert world.status().granted_rows_per_second <= after
     world.run(65)
@@ -32,7 +32,9 @@ def test_a_lowered_limit_leaves_no_more_turns_than_it_can_feed(before: int, afte
 
 
 @pytest.mark.parametrize("before", [1_000, 90])
-@pytest.mark.parametrize(("rate", "row_bytes"), [(50_000, 30), (50_000, 110), (50_000, 150), (1_000, 30)])
+@pytest.mark.parametrize(
+    ("rate", "row_bytes"), [(50_000, 30), (50_000, 110), (50_000, 150), (1_000, 30)]
+)
 def test_with_two_limits_the_one_that_binds_is_used(rate: int, row_bytes: int, before: int) -> None:
     """A row has 100 bytes; the limit has room for `row_bytes` of each of its rows. Two jobs, unlike in size."""
     world = World(before, before * row_bytes)
@@ -41,7 +43,7 @@ def test_with_two_limits_the_one_that_binds_is_used(rate: int, row_bytes: int, b
         for index in range(count):
             world.worker(job=job, start=index * 0.003, offset=1000.0 * index)
     world.run(0.1)
-    world.coordinator.handle(Set(LIMIT, rate, rate * row_bytes))
+    world.coordinator.handle(SetRates(LIMIT, rate, rate * row_bytes))
     world.run(25)
     flows = rate * min(1.0, row_bytes / 100)
     assert world.rows(5, 25) >= 0.94 * 20 * flows

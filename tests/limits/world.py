@@ -12,10 +12,17 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from spark_channel.channel.limiter import Payment
+from spark_channel.channel.capacity import Payment
 from spark_channel.errors import ServiceDeniedError, ServiceUnavailableError
 from spark_channel.limits import Coordinator, LeaseLimiter, decode_reply, encode
-from spark_channel.limits.messages import Denied, LimitStatus, News, Reply, Request, Status
+from spark_channel.limits.messages import (
+    LimitChanged,
+    LimitStatus,
+    Rejected,
+    Reply,
+    Request,
+    StatusRequest,
+)
 from tests.limits.conftest import HandClock
 
 LIMIT = "orders-db"
@@ -93,7 +100,7 @@ class World:
             worker.listen()
 
     def status(self) -> LimitStatus:
-        status = self.coordinator.handle(Status(LIMIT))
+        status = self.coordinator.handle(StatusRequest(LIMIT))
         assert isinstance(status, LimitStatus)
         return status
 
@@ -119,7 +126,9 @@ class World:
     ) -> float:
         """Rows (or bytes) of the fullest window of `window` seconds, of what was paid in [begin, end)."""
         paid = [
-            (at, nbytes if dimension else rows) for at, rows, nbytes, *_ in self.paid if begin <= at < end
+            (at, nbytes if dimension else rows)
+            for at, rows, nbytes, *_ in self.paid
+            if begin <= at < end
         ]
         times = [at for at, _ in paid]
         sums = [0, *itertools.accumulate(amount for _, amount in paid)]
@@ -133,7 +142,13 @@ class World:
 
 
 def short_tasks(
-    count: int, *, slots: int = 2, pause: float = 0.025, rate: int = 60_000, rows: int = 336_776, **world: Any
+    count: int,
+    *,
+    slots: int = 2,
+    pause: float = 0.025,
+    rate: int = 60_000,
+    rows: int = 336_776,
+    **world: Any,
 ) -> World:
     """`count` tasks share `rows`; so many slots run one after the other, with about `pause` seconds between them."""
     run = World(rate, **world)
@@ -271,11 +286,15 @@ class Worker:
             return
         assert seconds is not None
         if seconds:
-            self.world.after(seconds + 1e-7, lambda: self._check(payment) if turn == self._turn else None)
+            self.world.after(
+                seconds + 1e-7, lambda: self._check(payment) if turn == self._turn else None
+            )
             return
         self._payment = None  # type: ignore[assignment] # it is not looked at between two payments
         rows = self._amount
-        self.world.paid.append((self.world.clock.at, rows, rows * self.row_bytes, self, self._begun))
+        self.world.paid.append(
+            (self.world.clock.at, rows, rows * self.row_bytes, self, self._begun)
+        )
         if self.rows_left is not None:
             self.rows_left -= rows
         self.world.after(rows / self.speed, self._produce)
@@ -291,7 +310,12 @@ class Worker:
                 world.after(0.75 * within * world.random.random(), lambda: land(reply))
 
         def land(reply: Reply) -> None:
-            if self.alive and self.reachable and world.up and isinstance(reply, (News, Denied)):
+            if (
+                self.alive
+                and self.reachable
+                and world.up
+                and isinstance(reply, (LimitChanged, Rejected))
+            ):
                 self.limiter.hear(request, reply)
                 self._pump()
 
@@ -306,7 +330,9 @@ class Worker:
         if request is not None:
             self._send(request)
         elif at is not None:
-            self.world.at(self.clock.at(at) + 1e-7, lambda: self._pump() if turn == self._pump_turn else None)
+            self.world.at(
+                self.clock.at(at) + 1e-7, lambda: self._pump() if turn == self._pump_turn else None
+            )
 
     def _send(self, request: Request) -> None:
         world = self.world

@@ -58,7 +58,10 @@ def execute(notebook: Any, folder: Path, *, seconds: int = 300) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     try:
         nbclient.NotebookClient(
-            notebook, timeout=seconds, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+            notebook,
+            timeout=seconds,
+            kernel_name="python3",
+            resources={"metadata": {"path": str(folder)}},
         ).execute()
     finally:
         _set(kept)
@@ -108,7 +111,9 @@ def tidy(notebook: Any, folder: Path) -> None:
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
-            cell.outputs = [each for each in _joined(cell.outputs, str(folder)) if not _is_empty(each)]
+            cell.outputs = [
+                each for each in _joined(cell.outputs, str(folder)) if not _is_empty(each)
+            ]
 
 
 def _joined(outputs: list[Any], folder: str) -> list[Any]:
@@ -121,7 +126,9 @@ def _joined(outputs: list[Any], folder: str) -> list[Any]:
             joined.append(output)
     for output in joined:
         if output.output_type == "stream":
-            output.text = _FOLDER.sub("/home/you", as_terminal(output.text).replace(folder, "/home/you"))
+            output.text = _FOLDER.sub(
+                "/home/you", as_terminal(output.text).replace(folder, "/home/you")
+            )
         for kind, value in output.get("data", {}).items():
             if isinstance(value, str):
                 output.data[kind] = _FOLDER.sub("/home/you", value)
@@ -131,7 +138,8 @@ def _joined(outputs: list[Any], folder: str) -> list[Any]:
 def as_terminal(text: str) -> str:
     """`text` as a terminal leaves it: a carriage return writes over what the line held. Without Spark's start."""
     lines = [
-        line.rstrip("\r").rsplit("\r", 1)[-1].replace("\x1b[K", "").rstrip() for line in text.split("\n")
+        line.rstrip("\r").rsplit("\r", 1)[-1].replace("\x1b[K", "").rstrip()
+        for line in text.split("\n")
     ]
     return "\n".join(line for line in lines if not _START_OF_SPARK.search(line))
 

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-nbformat = pytest.importorskip("nbformat", reason="notebooks run where the notebook extra is installed")
+nbformat = pytest.importorskip(
+    "nbformat", reason="notebooks run where the notebook extra is installed"
+)
 pytest.importorskip("nbclient", reason="notebooks run where the notebook extra is installed")
 
 from tests.notebooks.refresh import (  # noqa: E402
@@ -94,7 +96,9 @@ def test_a_limit_changes_while_its_jobs_run_however_slow_the_machine_is(tmp_path
 def test_a_notebook_is_kept_with_the_outputs_of_one_run(path: Path) -> None:
     notebook = read(path)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), "run `make notebooks`"
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), (
+        "run `make notebooks`"
+    )
     outputs = [output for cell in code for output in cell.outputs]
     assert outputs, "a notebook without outputs shows its reader nothing: run `make notebooks`"
     assert [output for output in outputs if output.output_type == "error"] == []

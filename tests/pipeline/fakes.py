@@ -20,7 +20,9 @@ def batch(start: int, rows: int) -> pa.RecordBatch:
 class MemoryReader(Reader):
     """Gives `batches` batches of 10 rows for each split; `before` is called ahead of each one."""
 
-    def __init__(self, batches: int = 3, before: Callable[[Split, int], None] | None = None) -> None:
+    def __init__(
+        self, batches: int = 3, before: Callable[[Split, int], None] | None = None
+    ) -> None:
         super().__init__(ReadOptions())
         self.batches = batches
         self.before = before

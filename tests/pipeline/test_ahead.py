@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.errors import SourceError
-from spark_channel.limits import Meter
-from spark_channel.pipeline.ahead import Ahead
+from spark_channel.limits import RateLimiter
 from spark_channel.pipeline.read import GroupRead, ReadCancelledError
+from spark_channel.pipeline.threads import PrefetchingPayer
 from spark_channel.planning import Split
 from tests.pipeline.fakes import SCHEMA, MemoryReader, batch, group
 
@@ -29,7 +29,9 @@ def no_thread_is_left() -> Iterator[None]:
 
 def test_batches_are_paid_in_order_and_the_end_waits_for_the_last() -> None:
     paid: list[tuple[int, int]] = []
-    with Ahead(lambda b, n: paid.append((b.column(0)[0].as_py(), n)), no_failure, name="pay") as ahead:
+    with PrefetchingPayer(
+        lambda b, n: paid.append((b.column(0)[0].as_py(), n)), no_failure, name="pay"
+    ) as ahead:
         for start in range(50):
             ahead.put(batch(start, 1), start)
     assert paid == [(start, start) for start in range(50)]
@@ -43,7 +45,7 @@ def test_the_next_fetch_begins_while_a_batch_is_paid_and_no_further_one_does() -
         assert fetching[number + 1].wait(TIMEOUT), "the source stood still while a batch was paid"
         assert not any(later.is_set() for later in fetching[number + 2 :])
 
-    with Ahead(pay, no_failure, name="pay") as ahead:
+    with PrefetchingPayer(pay, no_failure, name="pay") as ahead:
         for number in range(3):
             fetching[number].set()
             ahead.put(batch(number, 1), 8)
@@ -57,7 +59,7 @@ def test_what_paying_raises_ends_the_fetch_and_is_told_once() -> None:
         raise SourceError("no more")
 
     def fetch() -> None:
-        with Ahead(pay, told.append, name="pay") as ahead:
+        with PrefetchingPayer(pay, told.append, name="pay") as ahead:
             while True:
                 ahead.put(batch(0, 1), 8)
 
@@ -74,7 +76,7 @@ def test_what_paying_for_the_last_batch_raises_is_raised_at_the_end() -> None:
         raise SourceError("too late")
 
     def fetch() -> None:
-        with Ahead(pay, lambda _: None, name="pay") as ahead:
+        with PrefetchingPayer(pay, lambda _: None, name="pay") as ahead:
             ahead.put(batch(0, 1), 8)
             fetched.set()
 
@@ -93,7 +95,7 @@ def test_an_error_in_the_fetch_ends_a_payment_at_once() -> None:
         failed.set()
 
     def fetch() -> None:
-        with Ahead(pay, fail, name="pay") as ahead:
+        with PrefetchingPayer(pay, fail, name="pay") as ahead:
             ahead.put(batch(0, 1), 8)
             assert paying.wait(TIMEOUT)
             raise SourceError("row 3")
@@ -108,7 +110,12 @@ def test_a_limited_read_fetches_while_it_waits_for_the_limit() -> None:
     asked = [threading.Event() for _ in range(3)]
     reader = MemoryReader(before=lambda _split, number: asked[number].set())
     read = GroupRead(
-        reader, group(1), SCHEMA, limiter=Meter(rows_per_second=1), capacity_rows=100, capacity_bytes=1 << 20
+        reader,
+        group(1),
+        SCHEMA,
+        limiter=RateLimiter(rows_per_second=1),
+        capacity_rows=100,
+        capacity_bytes=1 << 20,
     )
     batches = read.batches()
     assert next(batches).num_rows == 1
@@ -129,7 +136,7 @@ def test_an_error_in_the_source_does_not_wait_for_the_limit() -> None:
         MemoryReader(before=fail),
         group(1),
         SCHEMA,
-        limiter=Meter(rows_per_second=1),  # the first batch alone takes ten seconds
+        limiter=RateLimiter(rows_per_second=1),  # the first batch alone takes ten seconds
         capacity_rows=100,
         capacity_bytes=1 << 20,
     )

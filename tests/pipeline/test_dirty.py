@@ -79,7 +79,9 @@ def test_the_job_as_a_whole_stops_and_a_failed_attempt_does_not_count() -> None:
 def test_the_budget_ends_with_the_row_that_is_too_many() -> None:
     budget = DirtyBudget(DirtyLimit(2), hint=". See there")
     budget.spend(2, "bad")
-    with pytest.raises(DirtyRowsError, match=r"3 rows were refused.*The last one: worse. See there"):
+    with pytest.raises(
+        DirtyRowsError, match=r"3 rows were refused.*The last one: worse. See there"
+    ):
         budget.spend(1, "worse")
 
 

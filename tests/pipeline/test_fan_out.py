@@ -12,12 +12,12 @@ import pytest
 
 from spark_channel.connectors import TaskWriter, WritePlan
 from spark_channel.errors import ChannelError, DirtyRowsError, SourceError, TargetError
-from spark_channel.limits import Meter
+from spark_channel.limits import RateLimiter
 from spark_channel.pipeline import (
-    Branch,
-    BranchRun,
     DirtyBudget,
     FanOutOutcome,
+    FanOutTarget,
+    FanOutTargetRun,
     FanOutWork,
     GroupFanOut,
     ReadCancelledError,
@@ -26,9 +26,9 @@ from spark_channel.pipeline import (
 from spark_channel.pipeline.spill import Feeder
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import DirtyLimit
-from spark_channel.testing.expect import held_now
+from spark_channel.testing.conformance import held_now
 from spark_channel.transform import prepare
-from spark_channel.transform.contract import Outcome, Refused, Transformer
+from spark_channel.transform.transformer import Refused, Transformer, TransformResult
 from tests.pipeline.fakes import SCHEMA, MemoryReader, MemoryWriter, batch, plan
 
 
@@ -51,25 +51,29 @@ def waits(event: threading.Event) -> None:
 
 def group(tasks: int, channels: int = 1) -> TaskGroup:
     return TaskGroup(
-        0, tuple(Task(n, TransferSource.wrap(0, Split({"number": n}))) for n in range(tasks)), channels
+        0,
+        tuple(Task(n, TransferSource.wrap(0, Split({"number": n}))) for n in range(tasks)),
+        channels,
     )
 
 
 def work(
-    reader: MemoryReader, *branches: Branch, steps: tuple[object, ...] = (), rows: int = 40
+    reader: MemoryReader, *branches: FanOutTarget, steps: tuple[object, ...] = (), rows: int = 40
 ) -> FanOutWork:
     return FanOutWork((TransferSource(reader, prepare(steps, SCHEMA)),), branches, rows, 1 << 20)
 
 
-def branch(writer: MemoryWriter, steps: tuple[object, ...] = (), **more: object) -> Branch:
-    return Branch(writer, plan(), "j", prepare(steps, SCHEMA), **more)  # type: ignore[arg-type]
+def branch(writer: MemoryWriter, steps: tuple[object, ...] = (), **more: object) -> FanOutTarget:
+    return FanOutTarget(writer, plan(), "j", prepare(steps, SCHEMA), **more)  # type: ignore[arg-type]
 
 
-def runs(*limits: Meter | None, dirty: int | None = 0) -> list[BranchRun]:
-    return [BranchRun(DirtyBudget(DirtyLimit(dirty, None)), limit) for limit in limits]
+def runs(*limits: RateLimiter | None, dirty: int | None = 0) -> list[FanOutTargetRun]:
+    return [FanOutTargetRun(DirtyBudget(DirtyLimit(dirty, None)), limit) for limit in limits]
 
 
-def move(made: FanOutWork, given: list[BranchRun], tasks: int = 4, channels: int = 2) -> FanOutOutcome:
+def move(
+    made: FanOutWork, given: list[FanOutTargetRun], tasks: int = 4, channels: int = 2
+) -> FanOutOutcome:
     held = held_now()
     try:
         return GroupFanOut(made, group(tasks, channels), 0, given).run()
@@ -102,7 +106,9 @@ def test_shared_steps_run_once_and_own_steps_for_their_target() -> None:
         return given.filter(pa.array([n % 2 == 0 for n in given.column(0).to_pylist()], pa.bool_()))
 
     def tens(given: pa.RecordBatch) -> pa.RecordBatch:
-        return given.filter(pa.array([n % 10 == 0 for n in given.column(0).to_pylist()], pa.bool_()))
+        return given.filter(
+            pa.array([n % 10 == 0 for n in given.column(0).to_pylist()], pa.bool_())
+        )
 
     one, other = Own(), Own()
     made = work(MemoryReader(3), branch(one), branch(other, (tens,)), steps=(even,))
@@ -135,7 +141,9 @@ def test_a_slow_target_that_spills_does_not_stop_the_others() -> None:
     slow = Own(on_write=lambda _number: waits(done))
     spilling = branch(slow, on_slow="spill", spill_bytes=1 << 20)
     outcome = move(work(MemoryReader(200), spilling, branch(fast)), runs(None, None), 1, 1)
-    assert done.is_set(), "the fast one had closed its task before the slow one wrote its first batch"
+    assert done.is_set(), (
+        "the fast one had closed its task before the slow one wrote its first batch"
+    )
     assert slow.batches[-1].equals(fast.batches[-1])
     assert slow.rows == fast.rows == Counter(range(2000))
     assert receipts(outcome, 0) == receipts(outcome, 1) == 1
@@ -179,7 +187,9 @@ def test_a_disk_that_is_full_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr("os.pwrite", full)
     slow = Own(on_write=lambda _number: time.sleep(0.05))
     made = work(MemoryReader(50), branch(slow, on_slow="spill", spill_bytes=1 << 20), branch(Own()))
-    with pytest.raises(TargetError, match=f"onSlow=spill.*{tmp_path}: No space left on device.*'spillBytes'"):
+    with pytest.raises(
+        TargetError, match=f"onSlow=spill.*{tmp_path}: No space left on device.*'spillBytes'"
+    ):
         move(made, runs(None, None))
 
 
@@ -189,7 +199,12 @@ def test_limits_of_targets_are_used_at_the_same_time() -> None:
     def took(targets: int) -> float:
         began = time.monotonic()
         branches = [branch(Own()) for _ in range(targets)]
-        move(work(MemoryReader(10), *branches), runs(*(Meter(100, None) for _ in branches)), 1, 1)
+        move(
+            work(MemoryReader(10), *branches),
+            runs(*(RateLimiter(100, None) for _ in branches)),
+            1,
+            1,
+        )
         return time.monotonic() - began
 
     alone = took(1)
@@ -220,7 +235,7 @@ def test_a_target_that_fails_fails_the_job() -> None:
 def test_a_target_that_fails_is_left_behind(slow: str, limit: int | None) -> None:
     good, bad = Own(), Own(on_write=breaks(TargetError("disk full")))
     leaves = branch(bad, on_failure="leave", on_slow=slow, spill_bytes=1 << 20)
-    meter = None if limit is None else Meter(limit, None)
+    meter = None if limit is None else RateLimiter(limit, None)
     outcome = move(work(MemoryReader(30), leaves, branch(good)), runs(meter, None))
     assert good.rows == Counter(range(1200))
     assert outcome.left == ("TargetError: disk full", "")
@@ -241,7 +256,9 @@ def test_a_source_that_fails_fails_all_targets() -> None:
             raise SourceError("gone")
 
     writers = [Own(), Own()]
-    made = work(MemoryReader(5, before), *(branch(writer, on_failure="leave") for writer in writers))
+    made = work(
+        MemoryReader(5, before), *(branch(writer, on_failure="leave") for writer in writers)
+    )
     with pytest.raises(SourceError, match="gone"):
         move(made, runs(None, None))
     for writer in writers:
@@ -255,10 +272,10 @@ class RefuseFrom(Transformer):
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return schema
 
-    def apply(self, batch: pa.RecordBatch) -> Outcome:
+    def apply(self, batch: pa.RecordBatch) -> TransformResult:
         good = pa.array([n < 128 for n in batch.column(0).to_pylist()], pa.bool_())
         bad = pa.array([n >= 128 for n in batch.column(0).to_pylist()], pa.bool_())
-        return Outcome(batch.filter(good), (Refused(batch.filter(bad), "too high"),))
+        return TransformResult(batch.filter(good), (Refused(batch.filter(bad), "too high"),))
 
 
 def test_rows_that_steps_refuse_count_for_every_target_and_its_own_limit() -> None:
@@ -270,7 +287,9 @@ def test_rows_that_steps_refuse_count_for_every_target_and_its_own_limit() -> No
         dirty = sum(task.receipt.dirty_rows for task in target.tasks if task.receipt is not None)
         assert dirty == 300 - 128
     strict = runs(None, None)
-    stopped = move(work(MemoryReader(3), *map(branch, writers), steps=(RefuseFrom(),)), strict, 10, 1)
+    stopped = move(
+        work(MemoryReader(3), *map(branch, writers), steps=(RefuseFrom(),)), strict, 10, 1
+    )
     assert any("refused" in target.stopped for target in stopped.targets)
     assert issubclass(DirtyRowsError, ChannelError)
 

@@ -5,9 +5,9 @@ import threading
 import pyarrow as pa
 import pytest
 
-from spark_channel.limits import Meter
+from spark_channel.limits import RateLimiter
 from spark_channel.pipeline import ReadCancelledError
-from spark_channel.pipeline.pace import Pacer
+from spark_channel.pipeline.read import BatchRateLimiter
 from spark_channel.progress import Counters
 from tests.pipeline.fakes import batch
 
@@ -30,7 +30,9 @@ class JumpClock:
         return False
 
 
-def paced(pacer: Pacer, clock: JumpClock, batches: list[pa.RecordBatch]) -> list[tuple[float, int]]:
+def paced(
+    pacer: BatchRateLimiter, clock: JumpClock, batches: list[pa.RecordBatch]
+) -> list[tuple[float, int]]:
     """(time, rows) of each piece."""
     return [(clock.now(), piece.num_rows) for piece in pacer.pace(batches)]
 
@@ -38,7 +40,9 @@ def paced(pacer: Pacer, clock: JumpClock, batches: list[pa.RecordBatch]) -> list
 def test_the_rate_holds_and_no_row_is_lost() -> None:
     clock = JumpClock()
     counters = Counters(0, 0, clock=clock)
-    pacer = Pacer(Meter(rows_per_second=1_000, clock=clock), counters=counters, clock=clock)
+    pacer = BatchRateLimiter(
+        RateLimiter(rows_per_second=1_000, clock=clock), counters=counters, clock=clock
+    )
     seen = paced(pacer, clock, [batch(n * 500, 500) for n in range(10)])
     assert sum(rows for _, rows in seen) == 5_000
     assert 4.9 <= seen[-1][0] <= 5.0
@@ -50,7 +54,9 @@ def test_bytes_are_paid_pro_rata_and_sum_exactly() -> None:
     clock = JumpClock()
     whole = batch(0, 1_000)
     counters = Counters(0, 0, clock=clock)
-    pacer = Pacer(Meter(bytes_per_second=whole.nbytes, clock=clock), counters=counters, clock=clock)
+    pacer = BatchRateLimiter(
+        RateLimiter(bytes_per_second=whole.nbytes, clock=clock), counters=counters, clock=clock
+    )
     seen = paced(pacer, clock, [whole])
     assert sum(rows for _, rows in seen) == 1_000
     assert 0.95 <= seen[-1][0] <= 1.0
@@ -59,12 +65,12 @@ def test_bytes_are_paid_pro_rata_and_sum_exactly() -> None:
 
 def test_an_empty_batch_passes() -> None:
     clock = JumpClock()
-    pacer = Pacer(Meter(rows_per_second=1, clock=clock), clock=clock)
+    pacer = BatchRateLimiter(RateLimiter(rows_per_second=1, clock=clock), clock=clock)
     assert paced(pacer, clock, [batch(0, 0)]) == [(clock.now(), 0)]
 
 
 def test_cancel_wakes_a_payer_which_does_not_end_as_if_it_had_all_rows() -> None:
-    pacer = Pacer(Meter(rows_per_second=1))
+    pacer = BatchRateLimiter(RateLimiter(rows_per_second=1))
     seen: list[int] = []
     started, cancelled = threading.Event(), threading.Event()
 

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_channel.clock import connecting, seconds_connecting
 from spark_channel.errors import SchemaError, SourceError
-from spark_channel.limits import Meter
+from spark_channel.limits import RateLimiter
 from spark_channel.pipeline import GroupRead, ReadCancelledError
 from spark_channel.planning import Split
 from spark_channel.progress import Counters, Phase
-from spark_channel.progress.trace import trace_of
-from spark_channel.timing import connecting, seconds_connecting
+from spark_channel.progress.counters import trace_of
 from tests.pipeline.fakes import SCHEMA, MemoryReader, group
 
 ROOM: dict[str, Any] = {"capacity_rows": 100, "capacity_bytes": 1 << 20}
@@ -25,7 +25,9 @@ def values(read: GroupRead) -> list[int]:
 
 
 def reader_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("spark-channel-read")]
+    return [
+        thread for thread in threading.enumerate() if thread.name.startswith("spark-channel-read")
+    ]
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -127,7 +129,7 @@ def test_a_read_that_is_left_early_has_ended_not_failed(how: str) -> None:
 
 def test_cancel_wakes_a_reader_that_waits_for_the_limit() -> None:
     reader = MemoryReader()
-    read = GroupRead(reader, group(1), SCHEMA, limiter=Meter(rows_per_second=1), **ROOM)
+    read = GroupRead(reader, group(1), SCHEMA, limiter=RateLimiter(rows_per_second=1), **ROOM)
     batches = read.batches()
     first = next(batches)
     assert first.num_rows == 1
@@ -146,7 +148,9 @@ def test_the_phases_of_a_read_are_timed() -> None:
         time.sleep(0.09 if number == 0 else 0.03)
 
     counters = Counters(0, 0)
-    read = GroupRead(MemoryReader(batches=3, before=slow), group(2, 1), SCHEMA, counters=counters, **ROOM)
+    read = GroupRead(
+        MemoryReader(batches=3, before=slow), group(2, 1), SCHEMA, counters=counters, **ROOM
+    )
     for batch in read.batches():
         assert batch.num_rows
         time.sleep(0.01)

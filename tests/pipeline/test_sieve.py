@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.connectors.sieve import sift
+from spark_channel.connectors.base.contract import bisect_refused
 from spark_channel.errors import BatchRefusedError, TargetError
 from tests.pipeline.fakes import batch
 
@@ -23,14 +23,20 @@ class Target:
     def write(self, rows: pa.RecordBatch) -> None:
         self.calls += 1
         numbers = rows.column(0).to_pylist()
-        if len(set(numbers)) < len(numbers) or self.bad & set(numbers) or set(self.held) & set(numbers):
+        if (
+            len(set(numbers)) < len(numbers)
+            or self.bad & set(numbers)
+            or set(self.held) & set(numbers)
+        ):
             raise BatchRefusedError(f"one of {numbers} is refused")
         self.held += numbers
 
 
 def sifted(target: Target, rows: pa.RecordBatch) -> list[tuple[int, str]]:
     refused: list[tuple[int, str]] = []
-    sift(rows, target.write, lambda row, why: refused.append((row.column(0)[0].as_py(), why)))
+    bisect_refused(
+        rows, target.write, lambda row, why: refused.append((row.column(0)[0].as_py(), why))
+    )
     return refused
 
 
@@ -67,7 +73,7 @@ def test_other_errors_end_it() -> None:
         raise TargetError("the disk is full")
 
     with pytest.raises(TargetError, match="disk is full"):
-        sift(batch(0, 4), broken, lambda _row, _why: None)
+        bisect_refused(batch(0, 4), broken, lambda _row, _why: None)
 
 
 def test_a_batch_without_rows_that_is_refused_is_an_error() -> None:
@@ -75,7 +81,7 @@ def test_a_batch_without_rows_that_is_refused_is_an_error() -> None:
         raise BatchRefusedError("nothing")
 
     with pytest.raises(BatchRefusedError, match="nothing"):
-        sift(batch(0, 0), broken, lambda _row, _why: None)
+        bisect_refused(batch(0, 0), broken, lambda _row, _why: None)
 
 
 def test_too_many_bad_rows_end_it_at_once() -> None:
@@ -87,5 +93,5 @@ def test_too_many_bad_rows_end_it_at_once() -> None:
             raise TargetError("too many")
 
     with pytest.raises(TargetError, match="too many"):
-        sift(batch(0, 100), target.write, refuse)
+        bisect_refused(batch(0, 100), target.write, refuse)
     assert len(refused) == 3

@@ -7,24 +7,36 @@ from dataclasses import replace
 import pytest
 
 from spark_channel.errors import OptionError, StalledError
-from spark_channel.limits import Meter
+from spark_channel.limits import RateLimiter
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, TransferWork
-from spark_channel.pipeline.stall import StallWatch
+from spark_channel.pipeline.threads import StallWatch
 from spark_channel.planning import Split, Task, TaskGroup
-from spark_channel.progress import Counters, DirtyLimit, JobProgress, JobSpec, Phase, Snapshot, progress_line
-from spark_channel.spark.stall_option import refuse_on_stall
+from spark_channel.progress import (
+    Counters,
+    DirtyLimit,
+    JobProgress,
+    JobSpec,
+    Phase,
+    Snapshot,
+    progress_line,
+)
+from spark_channel.spark.write import refuse_on_stall
 from spark_channel.testing.clock import VirtualClock
-from spark_channel.testing.expect import held_now
+from spark_channel.testing.conformance import held_now
 from spark_channel.transform import prepare
 from tests.carrier.helpers import JOIN_SECONDS
 from tests.pipeline.fakes import SCHEMA, MemoryReader, MemoryWriter, plan
 
 
 def transfer(
-    reader: MemoryReader, writer: MemoryWriter, seconds: float, limiter: Meter | None = None, *,
+    reader: MemoryReader,
+    writer: MemoryWriter,
+    seconds: float,
+    limiter: RateLimiter | None = None,
+    *,
     hangs: bool = False,
-) -> GroupTransfer:  # fmt: skip
+) -> GroupTransfer:
     """As a Spark task runs it with onStall=fail."""
     work = TransferWork(
         (TransferSource(reader, prepare((), SCHEMA)),), ((writer, plan()),), "j", 1000, 1 << 20
@@ -37,9 +49,13 @@ def transfer(
 
     watch = StallWatch(seconds, stalled)
     running = GroupTransfer(
-        work, group, 0, budget=DirtyBudget(DirtyLimit(0, None)), limiter=limiter,
+        work,
+        group,
+        0,
+        budget=DirtyBudget(DirtyLimit(0, None)),
+        limiter=limiter,
         counters=lambda task: watch.add(Counters(task.id, 0)),
-    )  # fmt: skip
+    )
     with watch:
         running.run()
     if not hangs:
@@ -51,7 +67,9 @@ def test_a_target_that_takes_no_row_ends_the_task() -> None:
     gate = threading.Event()
     writer = MemoryWriter(on_write=lambda _number: waits(gate))
     began = time.monotonic()
-    with pytest.raises(StalledError, match=r"task 7 has read 30 rows and written 0, and none for [123] s"):
+    with pytest.raises(
+        StalledError, match=r"task 7 has read 30 rows and written 0, and none for [123] s"
+    ):
         transfer(MemoryReader(3), writer, 1.5, hangs=True)
     assert time.monotonic() - began < 20, "though the target hangs on"
     gate.set()
@@ -65,7 +83,7 @@ def test_a_task_that_moves_slowly_or_waits_for_its_limit_has_not_stalled() -> No
     slow = MemoryWriter(on_write=lambda _number: time.sleep(0.2))
     transfer(MemoryReader(8), slow, 0.8)
     limited = MemoryWriter()
-    transfer(MemoryReader(2), limited, 0.5, Meter(10, None))
+    transfer(MemoryReader(2), limited, 0.5, RateLimiter(10, None))
     assert len(slow.batches) == 8
 
 

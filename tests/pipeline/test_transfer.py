@@ -135,7 +135,10 @@ def test_no_channel_waits_while_a_task_does() -> None:
             if not others:
                 through.set()
 
-    assert len(receipts(transfer(MemoryReader(batches=5, before=work), Table(), group(20, 4)).run())) == 20
+    assert (
+        len(receipts(transfer(MemoryReader(batches=5, before=work), Table(), group(20, 4)).run()))
+        == 20
+    )
 
 
 def test_a_task_that_closes_is_told_whether_the_next_one_is_read_meanwhile() -> None:
@@ -228,7 +231,12 @@ def test_counters_tell_what_was_read_written_and_dirty() -> None:
     )
     (outcome,) = running.run().tasks
     seen = counters.snapshot()
-    assert (seen.rows_read, seen.rows_written, seen.dirty_rows, seen.phase) == (20, 17, 2, Phase.DONE)
+    assert (seen.rows_read, seen.rows_written, seen.dirty_rows, seen.phase) == (
+        20,
+        17,
+        2,
+        Phase.DONE,
+    )
     assert outcome.receipt is not None
     assert (outcome.receipt.rows, outcome.receipt.dirty_rows) == (17, 2)
     assert [each.row for each in outcome.receipt.dirty_samples] == ['{"n": 5}', '{"n": 17}']
@@ -248,7 +256,9 @@ def test_the_job_stops_when_others_have_refused_too_many() -> None:
     pipeline = prepare((), SCHEMA)
     writer = Table()
     plan = writer.prepare(WriteContext("j"), SCHEMA)
-    work = TransferWork((TransferSource(MemoryReader(), pipeline),), ((writer, plan),), "j", 100, 1 << 20)
+    work = TransferWork(
+        (TransferSource(MemoryReader(), pipeline),), ((writer, plan),), "j", 100, 1 << 20
+    )
     outcome = GroupTransfer(work, group(3, 2), 7, budget=budget).run()
     assert (outcome.stopped, outcome.tasks) == ("9 rows were refused, and maxDirtyRows is 5", ())
     assert writer.rows == {}
@@ -265,7 +275,11 @@ def test_rows_that_a_step_refuses_count_as_dirty() -> None:
 
     texts = Select((Output("n", "n", pa.string()),))
     outcome = transfer(
-        MemoryReader(batches=2), Table(), group(1, 1), steps=[texts, Substr("n", 1, 1)], limit=DirtyLimit(10)
+        MemoryReader(batches=2),
+        Table(),
+        group(1, 1),
+        steps=[texts, Substr("n", 1, 1)],
+        limit=DirtyLimit(10),
     ).run()
     (task,) = outcome.tasks
     assert task.receipt is not None
@@ -273,7 +287,9 @@ def test_rows_that_a_step_refuses_count_as_dirty() -> None:
         20 - task.receipt.dirty_rows,
         task.receipt.dirty_rows,
     )
-    stopped = transfer(MemoryReader(batches=2), Table(), group(1, 1), steps=[texts, Substr("n", 2, 1)]).run()
+    stopped = transfer(
+        MemoryReader(batches=2), Table(), group(1, 1), steps=[texts, Substr("n", 2, 1)]
+    ).run()
     assert "maxDirtyRows is 0" in stopped.stopped
 
 
@@ -306,7 +322,9 @@ def test_a_thread_keeps_what_the_tasks_of_one_target_share(keeps: bool) -> None:
     plans = tuple((each, each.prepare(WriteContext("j"), SCHEMA)) for each in targets)
     work = TransferWork((source,), plans, "j", 100, 1 << 20)
     tasks = tuple(Task(n, TransferSource.wrap(0, Split({"number": n})), n // 2) for n in range(4))
-    GroupTransfer(work, TaskGroup(0, tasks, 1), 7, budget=DirtyBudget(DirtyLimit()), keeps=keeps).run()
+    GroupTransfer(
+        work, TaskGroup(0, tasks, 1), 7, budget=DirtyBudget(DirtyLimit()), keeps=keeps
+    ).run()
     assert [sorted(each.rows) for each in targets] == [[0, 1], [2, 3]]
     kept = ["first begins", "first ends", "second begins", "second ends"]
     assert events == (kept if keeps else [])

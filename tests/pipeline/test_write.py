@@ -19,7 +19,9 @@ def write(writer: MemoryWriter, **more: Any) -> TaskWrite:
 
 
 def writer_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("spark-channel-write")]
+    return [
+        thread for thread in threading.enumerate() if thread.name.startswith("spark-channel-write")
+    ]
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,11 @@ SIZES = st.none() | st.integers(0, 1000)
 def tasks_of(marks: str, sizes: list[int | None] | None = None) -> list[Task]:
     """One task per letter, read from the host of that letter ("-" = no mark)."""
     return [
-        Task(number, Split(rows=sizes[number] if sizes else None), reader_mark=None if mark == "-" else mark)
+        Task(
+            number,
+            Split(rows=sizes[number] if sizes else None),
+            reader_mark=None if mark == "-" else mark,
+        )
         for number, mark in enumerate(marks)
     ]
 
@@ -35,7 +39,9 @@ def any_tasks(draw: st.DrawFn) -> list[Task]:
 @given(any_tasks(), st.integers(1, 40), st.integers(1, 8))
 def test_every_task_runs_exactly_once(tasks: list[Task], channels: int, per_group: int) -> None:
     groups = assign_fairly(tasks, channels, per_group)
-    assert sorted(task.id for group in groups for task in group.tasks) == [task.id for task in tasks]
+    assert sorted(task.id for group in groups for task in group.tasks) == [
+        task.id for task in tasks
+    ]
     assert [group.id for group in groups] == list(range(len(groups)))
 
 
@@ -73,8 +79,12 @@ def test_tasks_of_one_mark_are_spread_as_evenly_as_can_be(
 
 
 @given(any_tasks(), st.integers(1, 40), st.integers(1, 8))
-def test_the_same_input_gives_the_same_plan(tasks: list[Task], channels: int, per_group: int) -> None:
-    assert assign_fairly(tasks, channels, per_group) == assign_fairly(list(tasks), channels, per_group)
+def test_the_same_input_gives_the_same_plan(
+    tasks: list[Task], channels: int, per_group: int
+) -> None:
+    assert assign_fairly(tasks, channels, per_group) == assign_fairly(
+        list(tasks), channels, per_group
+    )
 
 
 def test_thirteen_channels_over_five_groups() -> None:
@@ -90,15 +100,20 @@ def test_one_task_per_mark_and_round_to_the_groups_in_turn() -> None:
 
 def test_two_hosts_over_two_groups_do_not_give_each_group_one_host() -> None:
     groups = assign_fairly(tasks_of("abababab"), 2, channels_per_group=1)
-    assert [Counter(task.reader_mark for task in group.tasks) for group in groups] == [{"a": 2, "b": 2}] * 2
+    assert [Counter(task.reader_mark for task in group.tasks) for group in groups] == [
+        {"a": 2, "b": 2}
+    ] * 2
 
 
 def test_the_side_with_more_marks_counts() -> None:
     tasks = [
-        Task(number, Split(), reader_mark="only", writer_mark=mark) for number, mark in enumerate("aabb")
+        Task(number, Split(), reader_mark="only", writer_mark=mark)
+        for number, mark in enumerate("aabb")
     ]
     groups = assign_fairly(tasks, 2, channels_per_group=1)
-    assert [sorted(task.writer_mark or "" for task in group.tasks) for group in groups] == [["a", "b"]] * 2
+    assert [sorted(task.writer_mark or "" for task in group.tasks) for group in groups] == [
+        ["a", "b"]
+    ] * 2
 
 
 def test_on_a_tie_the_reader_counts() -> None:
@@ -109,7 +124,9 @@ def test_on_a_tie_the_reader_counts() -> None:
         Task(3, Split(), reader_mark="b", writer_mark="y"),
     ]
     groups = assign_fairly(tasks, 2, channels_per_group=1)
-    assert [sorted(task.reader_mark or "" for task in group.tasks) for group in groups] == [["a", "b"]] * 2
+    assert [sorted(task.reader_mark or "" for task in group.tasks) for group in groups] == [
+        ["a", "b"]
+    ] * 2
 
 
 def test_the_largest_task_of_a_group_comes_first() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from spark_channel.errors import OptionError
 from spark_channel.planning import TransferSpec, advise, channel_count, plan_channels, split_advice
-from spark_channel.planning.spec import Endpoint
+from spark_channel.planning.transfer import Endpoint
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,9 @@ def test_limits_win_over_channels_and_the_smaller_limit_wins(
         ("channel_bytes_per_second", "channelBytesPerSecond"),
     ],
 )
-def test_what_is_no_whole_number_of_one_or_more_is_refused(argument: str, option: str, bad: Any) -> None:
+def test_what_is_no_whole_number_of_one_or_more_is_refused(
+    argument: str, option: str, bad: Any
+) -> None:
     with pytest.raises(OptionError, match="whole number of 1 or more") as caught:
         channel_count(**{argument: bad})
     assert caught.value.option == option
@@ -79,6 +81,9 @@ def test_a_reader_is_asked_for_five_splits_a_channel() -> None:
 
 def test_a_tiny_channel_limit_does_not_ask_for_a_billion_splits() -> None:
     spec = TransferSpec(
-        Endpoint("generator"), Endpoint("discard"), rows_per_second=2**63 - 1, channel_rows_per_second=1
+        Endpoint("generator"),
+        Endpoint("discard"),
+        rows_per_second=2**63 - 1,
+        channel_rows_per_second=1,
     )
     assert advise(spec, parallelism=2) == 500_000

@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from spark_channel.errors import OptionError
-from spark_channel.planning import Endpoint, EndpointPart, Split, TransferSpec, advise, plan
+from spark_channel.planning import Endpoint, EndpointOverrides, Split, TransferSpec, advise, plan
 
 READER = Endpoint("postgresql", {"url": "postgresql://db/shop", "password": "hunter2"})
 WRITER = Endpoint("parquet", {"path": "/data"})
@@ -39,9 +39,13 @@ def test_an_empty_source_is_a_plan_of_nothing() -> None:
 
 def test_parts_and_marks_reach_the_tasks() -> None:
     made = plan(
-        TransferSpec(READER, WRITER, channels=1), [Split(), Split()], parallelism=1,
-        writer_parts=["t_0", "t_1"], reader_marks=["h", "i"], writer_marks=["j", None],
-    )  # fmt: skip
+        TransferSpec(READER, WRITER, channels=1),
+        [Split(), Split()],
+        parallelism=1,
+        writer_parts=["t_0", "t_1"],
+        reader_marks=["h", "i"],
+        writer_marks=["j", None],
+    )
     seen = [(task.writer_part, task.reader_mark, task.writer_mark) for task in made.tasks]
     assert seen == [("t_0", "h", "j"), ("t_1", "i", None)]
 
@@ -74,8 +78,10 @@ def test_secrets_are_not_in_a_repr() -> None:
 def test_an_endpoint_is_a_connector_or_a_spark_format() -> None:
     connector = Endpoint.parse("reader", {"name": "postgresql", "dbtable": "t"})
     assert (connector.name, connector.options, connector.spark_format) == (
-        "postgresql", {"dbtable": "t"}, False,
-    )  # fmt: skip
+        "postgresql",
+        {"dbtable": "t"},
+        False,
+    )
     assert Endpoint.parse("writer", {"format": "hive"}).spark_format
     assert Endpoint.parse("reader", {"reader": "csv"}).name == "csv"
     assert Endpoint.parse("reader", {"path": "x.csv"}) == Endpoint("", {"path": "x.csv"})
@@ -92,14 +98,17 @@ def test_an_end_of_several_parts_resolves_to_one_end_each() -> None:
         "mysql",
         {"user": "u", "password": "hunter2"},
         parts=(
-            EndpointPart({"dbtable": "t_0"}, ("jdbc:mysql://a/x",)),
-            EndpointPart({"dbtable": "t_1"}, ("jdbc:mysql://r:pw@b/x", "jdbc:mysql://c/x")),
+            EndpointOverrides({"dbtable": "t_0"}, ("jdbc:mysql://a/x",)),
+            EndpointOverrides({"dbtable": "t_1"}, ("jdbc:mysql://r:pw@b/x", "jdbc:mysql://c/x")),
         ),
     )
     first, second = end.resolve(lambda urls: urls[-1])
     assert first.options == {
-        "user": "u", "password": "hunter2", "dbtable": "t_0", "url": "jdbc:mysql://a/x",
-    }  # fmt: skip
+        "user": "u",
+        "password": "hunter2",
+        "dbtable": "t_0",
+        "url": "jdbc:mysql://a/x",
+    }
     assert second.options["url"] == "jdbc:mysql://c/x"
     assert second.parts == ()
     assert "hunter2" not in repr(end)
@@ -108,4 +117,6 @@ def test_an_end_of_several_parts_resolves_to_one_end_each() -> None:
 
 
 def test_splits_per_channel_are_what_the_user_says() -> None:
-    assert advise(TransferSpec(READER, WRITER, channels=4, splits_per_channel=3), parallelism=1) == 12
+    assert (
+        advise(TransferSpec(READER, WRITER, channels=4, splits_per_channel=3), parallelism=1) == 12
+    )

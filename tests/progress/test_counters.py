@@ -31,8 +31,16 @@ def test_threads_lose_no_count() -> None:
     for thread in threads:
         thread.join()
     snapshot = counters.snapshot()
-    assert (snapshot.rows_read, snapshot.rows_pushed, snapshot.rows_written) == (8_000, 8_000, 8_000)
-    assert (snapshot.bytes_read, snapshot.bytes_pushed, snapshot.bytes_written) == (80_000, 80_000, 80_000)
+    assert (snapshot.rows_read, snapshot.rows_pushed, snapshot.rows_written) == (
+        8_000,
+        8_000,
+        8_000,
+    )
+    assert (snapshot.bytes_read, snapshot.bytes_pushed, snapshot.bytes_written) == (
+        80_000,
+        80_000,
+        80_000,
+    )
     assert snapshot.dirty_rows == 8_000
     assert snapshot.waits["limit:rows"] == pytest.approx(8.0)
 
@@ -105,7 +113,9 @@ snapshots = st.builds(
     bytes_written=amounts,
     rows_expected=st.none() | amounts,
     seconds=st.integers(0, 10**9).map(lambda ms: ms / 1000),
-    waits=st.dictionaries(st.text(min_size=1, max_size=64), st.integers(0, 10**6).map(float), max_size=5),
+    waits=st.dictionaries(
+        st.text(min_size=1, max_size=64), st.integers(0, 10**6).map(float), max_size=5
+    ),
 )
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.progress import Counters, JobProgress, JobSpec, Phase, Snapshot
-from spark_channel.progress.picture import by_the_second
+from spark_channel.progress.plot import by_the_second
 from spark_channel.testing import VirtualClock
 
 
@@ -22,9 +22,17 @@ def snapshot(
     **more: object,
 ) -> Snapshot:
     made = Snapshot(
-        task, attempt, sequence=sequence, phase=phase, rows_pushed=rows, bytes_pushed=8 * rows,
-        rows_read=rows, bytes_read=8 * rows, rows_written=rows, bytes_written=8 * rows,
-    )  # fmt: skip
+        task,
+        attempt,
+        sequence=sequence,
+        phase=phase,
+        rows_pushed=rows,
+        bytes_pushed=8 * rows,
+        rows_read=rows,
+        bytes_read=8 * rows,
+        rows_written=rows,
+        bytes_written=8 * rows,
+    )
     return replace(made, **more)  # type: ignore[arg-type]
 
 
@@ -94,7 +102,14 @@ def test_in_any_order_a_task_counts_at_most_once(events: list[tuple[int, int, in
     progress = JobProgress("j", JobSpec("transfer", rows_expected=400), clock=VirtualClock())
     for task, attempt, sequence, phase in events:
         progress.update(
-            snapshot(task, attempt, 100 * sequence // 6, sequence=sequence, phase=phase, rows_expected=100)
+            snapshot(
+                task,
+                attempt,
+                100 * sequence // 6,
+                sequence=sequence,
+                phase=phase,
+                rows_expected=100,
+            )
         )
         status = progress.status()
         tasks = {each[0] for each in events}
@@ -116,7 +131,9 @@ def test_percent_is_of_the_rows_expected_and_never_above_100(clock: VirtualClock
     assert progress.status().percent == 100
 
 
-def test_a_task_that_is_done_has_all_of_its_part_though_the_estimate_was_high(clock: VirtualClock) -> None:
+def test_a_task_that_is_done_has_all_of_its_part_though_the_estimate_was_high(
+    clock: VirtualClock,
+) -> None:
     progress = job(clock, rows_expected=1000)
     progress.update(snapshot(0, 0, 100, rows_expected=1000, phase=Phase.DONE))
     assert progress.status().percent == 100
@@ -204,12 +221,20 @@ def test_wait_shares_are_by_side_and_sum_to_one(clock: VirtualClock) -> None:
     progress = job(clock)
     assert progress.status().wait_shares == {}
     clock.advance(1)
-    waits = {"limit:rows": 0.5, "limit:paused": 0.21, "source": 0.03, "target": 0.2, "target:permit": 0.06}
+    waits = {
+        "limit:rows": 0.5,
+        "limit:paused": 0.21,
+        "source": 0.03,
+        "target": 0.2,
+        "target:permit": 0.06,
+    }
     progress.update(snapshot(rows=1, waits=waits))
     shares = progress.status().wait_shares
     assert shares == {
-        "limit": pytest.approx(0.71), "source": pytest.approx(0.03), "target": pytest.approx(0.26)
-    }  # fmt: skip
+        "limit": pytest.approx(0.71),
+        "source": pytest.approx(0.03),
+        "target": pytest.approx(0.26),
+    }
     assert progress.report().waits == waits
 
 
@@ -273,7 +298,9 @@ def test_a_shared_limit_is_shown_from_the_start_and_its_changes_too(clock: Virtu
     assert progress.status().note == "paused"
     clock.advance(1)
     progress.set_shared_limits(10_000, 5_000)
-    assert [(each.seconds, each.rows_per_second, each.note) for each in progress.report().changes] == [
+    assert [
+        (each.seconds, each.rows_per_second, each.note) for each in progress.report().changes
+    ] == [
         (0.0, 20_000, ""),
         (2.0, 20_000, "paused"),
         (3.0, 10_000, ""),
@@ -310,7 +337,9 @@ def test_tasks_that_report_at_nearly_the_same_time_make_no_peaks(clock: VirtualC
         for task in (0, 1):
             clock.advance(0.001 if task else 0.499)
             progress.update(snapshot(task, task, 50 * step, sequence=step))
-    assert all(each.rows_per_second == pytest.approx(200, rel=0.6) for each in progress.report().samples)
+    assert all(
+        each.rows_per_second == pytest.approx(200, rel=0.6) for each in progress.report().samples
+    )
 
 
 def test_no_sample_is_faster_than_the_rows_were(clock: VirtualClock) -> None:
@@ -325,7 +354,9 @@ def test_no_sample_is_faster_than_the_rows_were(clock: VirtualClock) -> None:
         clock.advance(at - clock.now())
         age = 0.6 * number
         progress.update(
-            Snapshot(task=task, attempt=0, sequence=number, rows_pushed=round(50 * age), seconds=age)
+            Snapshot(
+                task=task, attempt=0, sequence=number, rows_pushed=round(50 * age), seconds=age
+            )
         )
     _, speeds = by_the_second(progress.report().samples, "rows_per_second")
     assert max(speeds) == pytest.approx(100, rel=0.02)
@@ -342,7 +373,9 @@ def test_samples_stay_few_and_keep_every_row(clock: VirtualClock) -> None:
     assert samples[-1].seconds == pytest.approx(3000)
 
 
-def test_a_report_keeps_the_limits_that_were_in_force_and_both_ends_speed(clock: VirtualClock) -> None:
+def test_a_report_keeps_the_limits_that_were_in_force_and_both_ends_speed(
+    clock: VirtualClock,
+) -> None:
     progress = JobProgress("j", JobSpec("write", rows_per_second=100), clock=clock)
     progress.update(Snapshot(task=0, attempt=0, sequence=1))
     clock.advance(2)

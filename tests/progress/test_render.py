@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.progress import JobSpec, JobStatus, Phase, Sample, TransferReport
-from spark_channel.progress.render import before_lines, clock_time, progress_line, short, summary_lines
+from spark_channel.progress.render import (
+    before_lines,
+    clock_time,
+    progress_line,
+    short,
+    summary_lines,
+)
 
 SPEC = JobSpec(
     "transfer",
@@ -41,11 +47,24 @@ STATUS = JobStatus(
     attempts=8,
 )
 REPORT = TransferReport(
-    job="j", kind="transfer", phase="done", started_at="2026-01-01T00:00:00+00:00", seconds=3.5, rows=336_776,
-    bytes=28_100_000, rows_moved=336_776, bytes_moved=28_100_000, where="sqlite flights.db, table flights",
-    commit="job", publish_seconds=0.13, tasks=20, attempts=21, retries=1, rows_per_second_limit=100_000,
+    job="j",
+    kind="transfer",
+    phase="done",
+    started_at="2026-01-01T00:00:00+00:00",
+    seconds=3.5,
+    rows=336_776,
+    bytes=28_100_000,
+    rows_moved=336_776,
+    bytes_moved=28_100_000,
+    where="sqlite flights.db, table flights",
+    commit="job",
+    publish_seconds=0.13,
+    tasks=20,
+    attempts=21,
+    retries=1,
+    rows_per_second_limit=100_000,
     waits={"limit:rows": 7.1, "source": 0.3, "target": 2.6},
-)  # fmt: skip
+)
 
 
 def test_the_progress_line() -> None:
@@ -57,7 +76,10 @@ def test_the_progress_line() -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"percent": None, "eta_seconds": None, "wait_shares": {}}, "12.4M rows 99.8k/s of 100k/s - dirty 0"),
+        (
+            {"percent": None, "eta_seconds": None, "wait_shares": {}},
+            "12.4M rows 99.8k/s of 100k/s - dirty 0",
+        ),
         (
             {"phase": Phase.PUBLISHING, "wait_shares": {}},
             "publishing - 12.4M rows 99.8k/s of 100k/s - dirty 0",
@@ -71,7 +93,10 @@ def test_the_progress_line() -> None:
             "37 % 12.4M rows 99.8k/s - dirty 0 - ETA 3:20",
         ),
         (
-            {"spec": replace(SPEC, rows_per_second=None, bytes_per_second=8_000_000), "wait_shares": {}},
+            {
+                "spec": replace(SPEC, rows_per_second=None, bytes_per_second=8_000_000),
+                "wait_shares": {},
+            },
             "37 % 12.4M rows 7.98MB/s of 8MB/s - dirty 0 - ETA 3:20",
         ),
     ],
@@ -83,7 +108,9 @@ def test_the_progress_line_leaves_out_what_is_unknown(change: dict[str, object],
 @given(st.tuples(*[st.floats(0, 1e9)] * 3).filter(lambda waits: sum(waits) > 1e-3))
 def test_shares_add_up_to_100(waits: tuple[float, float, float]) -> None:
     total = sum(waits)
-    shares = {side: each / total for side, each in zip(("limit", "source", "target"), waits, strict=True)}
+    shares = {
+        side: each / total for side, each in zip(("limit", "source", "target"), waits, strict=True)
+    }
     line = progress_line(replace(STATUS, wait_shares=shares))
     words = line.split("waits: ")[1].split(" - ")[0].split()
     assert sum(int(word) for word in words if word.isdigit()) == 100
@@ -91,7 +118,9 @@ def test_shares_add_up_to_100(waits: tuple[float, float, float]) -> None:
 
 def test_a_read_that_has_all_rows_gives_no_time_left() -> None:
     """A write under a limit takes them from the channel long after."""
-    read = replace(STATUS, spec=replace(SPEC, kind="read"), percent=100.0, eta_seconds=0.0, wait_shares={})
+    read = replace(
+        STATUS, spec=replace(SPEC, kind="read"), percent=100.0, eta_seconds=0.0, wait_shares={}
+    )
     assert progress_line(read) == "all read, 12.4M rows 99.8k/s of 100k/s - dirty 0"
 
 
@@ -117,7 +146,12 @@ def test_the_rows_of_a_summary_by_its_seconds_are_its_speed(
     ends = round(launching + moving, 3)
     samples = (Sample(round(launching, 3), 0.0, 0.0), Sample(ends, rows / moving, 0.0))
     report = replace(
-        REPORT, rows=rows, rows_moved=rows, seconds=ends + after, samples=samples, rows_per_second_limit=None
+        REPORT,
+        rows=rows,
+        rows_moved=rows,
+        seconds=ends + after,
+        samples=samples,
+        rows_per_second_limit=None,
     )
     first = summary_lines(report)[0]
     words = re.fullmatch(
@@ -133,10 +167,18 @@ def test_the_rows_of_a_summary_by_its_seconds_are_its_speed(
 def test_a_job_too_short_to_measure_has_no_speed() -> None:
     """10 rows were read in 0.0 s at 0 rows/s."""
     short_one = replace(
-        REPORT, rows=10, rows_moved=10, bytes=80, seconds=0.0, samples=(), rows_per_second_limit=None
+        REPORT,
+        rows=10,
+        rows_moved=10,
+        bytes=80,
+        seconds=0.0,
+        samples=(),
+        rows_per_second_limit=None,
     )
     assert summary_lines(short_one)[0] == "copied 10 rows (80B) in less than 1 ms"
-    longer = replace(short_one, seconds=0.002, samples=(Sample(0.001, 0.0, 0.0), Sample(0.001, 0.0, 0.0)))
+    longer = replace(
+        short_one, seconds=0.002, samples=(Sample(0.001, 0.0, 0.0), Sample(0.001, 0.0, 0.0))
+    )
     assert summary_lines(longer)[0] == "copied 10 rows (80B) in 0.002 s: 5k rows/s"
 
 
@@ -152,7 +194,9 @@ def test_three_lines_before() -> None:
         "4 channels over 20 splits, about 33.5M rows, commit=job: all rows or none, visible in one step",
         "limit 100k rows/s for the whole job",
     ]
-    shared = JobSpec("read", source="t", bytes_per_second=64_000_000, limit_scope="shared limit orders-db")
+    shared = JobSpec(
+        "read", source="t", bytes_per_second=64_000_000, limit_scope="shared limit orders-db"
+    )
     assert before_lines("j7", shared) == [
         "read j7: t -> Spark",
         "size unknown before it runs",
@@ -160,9 +204,12 @@ def test_three_lines_before() -> None:
     ]
     assert before_lines("j", JobSpec("write", target="t"))[2] == "no limit"
     both = JobSpec(
-        "write", target="t", rows_per_second=50_000, shared_rows_per_second=20_000,
+        "write",
+        target="t",
+        rows_per_second=50_000,
+        shared_rows_per_second=20_000,
         limit_scope="shared limit orders-db",
-    )  # fmt: skip
+    )
     assert before_lines("j", both)[2] == "limit 20k rows/s for shared limit orders-db"
     unheard = JobSpec("write", target="t", limit_scope="shared limit orders-db")
     assert before_lines("j", unheard)[2] == "limit: shared limit orders-db"
@@ -178,23 +225,42 @@ def test_the_summary() -> None:
 
 def test_the_summary_of_a_failure_says_what_was_moved_and_what_stands() -> None:
     failed = replace(
-        REPORT, phase="failed", error="no space left", rows=0, rows_moved=120_000, bytes_moved=10_000_000
+        REPORT,
+        phase="failed",
+        error="no space left",
+        rows=0,
+        rows_moved=120_000,
+        bytes_moved=10_000_000,
     )
     first, second = summary_lines(failed)[:2]
     assert first == "failed after 120 000 rows (10MB) moved in 3.5 s: no space left"
     assert second.startswith("20 tasks")
     by_task = replace(failed, commit="task", rows=80_000)
-    assert summary_lines(by_task)[1] == "80 000 rows are in sqlite flights.db, table flights (commit=task)"
+    assert (
+        summary_lines(by_task)[1]
+        == "80 000 rows are in sqlite flights.db, table flights (commit=task)"
+    )
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0, "0"), (7, "7"), (0.25, "0.2"), (99.94, "99.9"), (999, "999"), (999.6, "1k"), (1000, "1k"),
-        (1049, "1.05k"), (99_800, "99.8k"), (100_000, "100k"), (999_499, "999k"), (999_500, "1M"),
-        (12_400_000, "12.4M"), (2**63, "9.22E"),
+        (0, "0"),
+        (7, "7"),
+        (0.25, "0.2"),
+        (99.94, "99.9"),
+        (999, "999"),
+        (999.6, "1k"),
+        (1000, "1k"),
+        (1049, "1.05k"),
+        (99_800, "99.8k"),
+        (100_000, "100k"),
+        (999_499, "999k"),
+        (999_500, "1M"),
+        (12_400_000, "12.4M"),
+        (2**63, "9.22E"),
     ],
-)  # fmt: skip
+)
 def test_short_numbers(value: float, text: str) -> None:
     assert short(value) == text
 
@@ -221,4 +287,7 @@ def test_before_a_job_it_is_said_that_its_speed_follows_the_health_of_its_ends()
         "no limit; as the health of source and target allows"
     )
     spec = JobSpec("read", rows_per_second=50_000, pressure={"replication_lag": 10.0})
-    assert before_lines("j", spec)[-1] == "limit 50k rows/s for the whole job; replication_lag at most 10"
+    assert (
+        before_lines("j", spec)[-1]
+        == "limit 50k rows/s for the whole job; replication_lag at most 10"
+    )

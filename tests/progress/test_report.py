@@ -5,15 +5,25 @@ from dataclasses import replace
 
 import pytest
 
-from spark_channel.progress import JobProgress, JobSpec, LimitChange, Sample, TransferReport, shown
-from spark_channel.progress.picture import by_the_second
+from spark_channel.progress import JobProgress, JobSpec, LimitChange, Sample, TransferReport
+from spark_channel.progress import report as shown
+from spark_channel.progress.plot import by_the_second
 
 REPORT = TransferReport(
-    job="j", kind="transfer", phase="done", started_at="2026-01-01T00:00:00+00:00", seconds=4.0, rows=300,
-    bytes=2400, rows_moved=300, bytes_moved=2400, rows_per_second_limit=100, limit_scope="the whole job",
+    job="j",
+    kind="transfer",
+    phase="done",
+    started_at="2026-01-01T00:00:00+00:00",
+    seconds=4.0,
+    rows=300,
+    bytes=2400,
+    rows_moved=300,
+    bytes_moved=2400,
+    rows_per_second_limit=100,
+    limit_scope="the whole job",
     waits={"limit:rows": 1.5, "limit:paused": 0.5, "source": 1.0},
     samples=(Sample(1.0, 90.0, 720.0), Sample(3.0, 105.0, 840.0)),
-)  # fmt: skip
+)
 
 
 def test_json_gives_the_same_report_back() -> None:
@@ -191,5 +201,8 @@ def test_what_held_the_speed_is_in_the_report_and_survives_json() -> None:
     job.set_held({"target's replication_lag": 18.2, "source's wakeup": 3.0})
     report = job.report()
     assert report.held == {"source's wakeup": 3.0, "target's replication_lag": 18.2}
-    assert "slowed down by the source's wakeup for 3.0 s, target's replication_lag for 18.2 s" in str(report)
+    assert (
+        "slowed down by the source's wakeup for 3.0 s, target's replication_lag for 18.2 s"
+        in str(report)
+    )
     assert json.loads(report.to_json())["held"] == report.held

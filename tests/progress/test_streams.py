@@ -1,5 +1,7 @@
 """Micro-batches as their stream's lines."""
 
+from typing import Any
+
 import pytest
 
 from spark_channel.progress import (
@@ -7,7 +9,7 @@ from spark_channel.progress import (
     JobProgress,
     JobSpec,
     Phase,
-    StreamBoard,
+    StreamLog,
     TransferReport,
     lag_text,
 )
@@ -15,11 +17,24 @@ from spark_channel.testing import VirtualClock
 
 
 def batch(
-    clock: VirtualClock, number: int, rows: int = 500, *, job: str = "", failed: bool = False, **spec: object
+    clock: VirtualClock,
+    number: int,
+    rows: int = 500,
+    *,
+    job: str = "",
+    failed: bool = False,
+    **spec: Any,
 ) -> JobProgress:
     """A micro-batch of `rows` in one second, over."""
-    given = {"name": "orders", "source": "sqlite shop.db#orders", "rows_per_second": 1000, **spec}
-    progress = JobProgress(job or f"job-{number}", JobSpec("read", batch=number, **given), clock=clock)  # type: ignore[arg-type]
+    given: dict[str, Any] = {
+        "name": "orders",
+        "source": "sqlite shop.db#orders",
+        "rows_per_second": 1000,
+        **spec,
+    }
+    progress = JobProgress(
+        job or f"job-{number}", JobSpec("read", batch=number, **given), clock=clock
+    )
     counters = Counters(0, 1, clock=clock)
     clock.advance(1)
     counters.pushed(rows, rows * 8)
@@ -30,7 +45,7 @@ def batch(
 
 
 def test_a_line_tells_rows_speed_limit_and_lag() -> None:
-    clock, board = VirtualClock(), StreamBoard()
+    clock, board = VirtualClock(), StreamLog()
     board.closed(batch(clock, 11), 0.0)
     board.closed(batch(clock, 12, 1500, behind="behind 12.4k rows, 3 s"), 1.0)
     (line,) = board.last()
@@ -57,7 +72,7 @@ def test_a_batchs_report_tells_how_far_it_was_behind() -> None:
 
 def test_the_speed_of_a_batch_names_the_time_it_is_of() -> None:
     """1 500 rows in 4 s are no 1.5k rows/s: Spark needed 3 s to start its workers."""
-    clock, board = VirtualClock(), StreamBoard()
+    clock, board = VirtualClock(), StreamLog()
     progress = JobProgress("j", JobSpec("read", name="orders", batch=1), clock=clock)
     clock.advance(3)
     counters = Counters(0, 1, clock=clock)
@@ -73,7 +88,7 @@ def test_the_speed_of_a_batch_names_the_time_it_is_of() -> None:
 
 
 def test_the_lines_before_come_once_per_stream() -> None:
-    clock, board = VirtualClock(), StreamBoard()
+    clock, board = VirtualClock(), StreamLog()
     first = board.opened(batch(clock, 0), 0.0)
     assert first[0] == "stream orders: sqlite shop.db#orders -> Spark"
     assert first[-1] == "limit 1k rows/s for the whole job"
@@ -83,7 +98,7 @@ def test_the_lines_before_come_once_per_stream() -> None:
 
 
 def test_a_log_has_the_first_batch_and_one_each_half_minute() -> None:
-    clock, board = VirtualClock(), StreamBoard()
+    clock, board = VirtualClock(), StreamLog()
     said = []
     for number in range(70):
         board.closed(batch(clock, number), clock.now())
@@ -97,7 +112,7 @@ def test_a_log_has_the_first_batch_and_one_each_half_minute() -> None:
 
 
 def test_a_stream_that_has_said_all_ends_without_a_word_and_goes_on_later() -> None:
-    clock, board = VirtualClock(), StreamBoard()
+    clock, board = VirtualClock(), StreamLog()
     board.closed(batch(clock, 0), 0.0)
     assert len(board.due(0.0, 30.0)) == 1
     assert board.silent(59.0) == []
@@ -110,7 +125,7 @@ def test_a_stream_that_has_said_all_ends_without_a_word_and_goes_on_later() -> N
 
 
 def test_the_ranges_of_one_batch_are_one_batch() -> None:
-    clock, board = VirtualClock(), StreamBoard()
+    clock, board = VirtualClock(), StreamLog()
     for part in range(3):
         board.closed(batch(clock, 4, 100, job=f"range-{part}"), 0.0)
     again = batch(clock, 4, 130, job="range-1")  # it was closed too early, and went on
@@ -120,7 +135,7 @@ def test_the_ranges_of_one_batch_are_one_batch() -> None:
 
 
 def test_a_batch_that_failed_says_why() -> None:
-    clock, board = VirtualClock(), StreamBoard()
+    clock, board = VirtualClock(), StreamLog()
     board.closed(batch(clock, 4, failed=True), 0.0)
     assert "failed: no room" in board.last()[0]
 
@@ -138,5 +153,7 @@ def test_a_batch_that_failed_says_why() -> None:
         ((None, None, None), ""),
     ],
 )
-def test_lag_is_told_by_what_is_known(lag: tuple[int | None, int | None, float | None], text: str) -> None:
+def test_lag_is_told_by_what_is_known(
+    lag: tuple[int | None, int | None, float | None], text: str
+) -> None:
     assert lag_text(*lag) == text

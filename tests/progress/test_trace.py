@@ -7,18 +7,34 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from spark_channel.pipeline import DirtyBudget, GroupRead, GroupTransfer, TransferSource, TransferWork
+from spark_channel.pipeline import (
+    DirtyBudget,
+    GroupRead,
+    GroupTransfer,
+    TransferSource,
+    TransferWork,
+)
 from spark_channel.planning import Split, Task, TaskGroup
-from spark_channel.progress import Counters, DirtyLimit, JobProgress, JobSpec, Phase, Snapshot, TransferReport
-from spark_channel.progress.several import one_report
-from spark_channel.progress.trace import PHASES, Trace
+from spark_channel.progress import (
+    Counters,
+    DirtyLimit,
+    JobProgress,
+    JobSpec,
+    Phase,
+    Snapshot,
+    TransferReport,
+)
+from spark_channel.progress.counters import PHASES, PhaseTimes
+from spark_channel.progress.report import combined_report
 from spark_channel.transform import DropRows, prepare
 from tests.pipeline.fakes import SCHEMA, MemoryReader, MemoryWriter, plan
 
 
 def test_the_phases_of_a_task_are_timed_and_travel_into_the_report() -> None:
     reader = MemoryReader(4, lambda _split, number: time.sleep(0.12 if number == 0 else 0.03))
-    writer = MemoryWriter(on_write=lambda _number: time.sleep(0.05), on_close=lambda: time.sleep(0.06))
+    writer = MemoryWriter(
+        on_write=lambda _number: time.sleep(0.05), on_close=lambda: time.sleep(0.06)
+    )
     steps = prepare([DropRows("n", "<", "10"), keep], SCHEMA)
     work = TransferWork((TransferSource(reader, steps),), ((writer, plan()),), "j", 1000, 1 << 20)
     made: list[Counters] = []
@@ -51,9 +67,13 @@ def test_the_phases_of_a_read_travel_into_its_report() -> None:
     counters = Counters(0, 0)
     task = TaskGroup(0, (Task(0, Split({"number": 0})),), 1)
     read = GroupRead(
-        MemoryReader(3, lambda *_: time.sleep(0.02)), task, SCHEMA, counters=counters, capacity_rows=1000,
+        MemoryReader(3, lambda *_: time.sleep(0.02)),
+        task,
+        SCHEMA,
+        counters=counters,
+        capacity_rows=1000,
         capacity_bytes=1 << 20,
-    )  # fmt: skip
+    )
     assert sum(batch.num_rows for batch in read.batches()) == 30
     progress = JobProgress("j", JobSpec("read", tasks=1))
     progress.update(Snapshot.from_json(counters.snapshot().to_json()))
@@ -66,7 +86,9 @@ def test_the_phases_of_a_read_travel_into_its_report() -> None:
 
 
 def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch.filter(pa.array([n < 30 or n % 2 == 0 for n in batch.column(0).to_pylist()], pa.bool_()))
+    return batch.filter(
+        pa.array([n < 30 or n % 2 == 0 for n in batch.column(0).to_pylist()], pa.bool_())
+    )
 
 
 def test_of_several_attempts_the_one_that_counts_is_traced() -> None:
@@ -89,12 +111,26 @@ def test_of_several_targets_the_phases_and_dropped_rows_are_those_of_all() -> No
         return progress.report()
 
     first = report(
-        Snapshot(3, 0, phases={"read": 2.0, "write": 1.0}, dropped={"shared": 5}, rows_read=9, rows_written=4)
+        Snapshot(
+            3,
+            0,
+            phases={"read": 2.0, "write": 1.0},
+            dropped={"shared": 5},
+            rows_read=9,
+            rows_written=4,
+        )
     )
     second = report(
-        Snapshot(3, 0, phases={"connect": 0.5, "write": 4.0}, dropped={"own": 1}, rows_read=9, rows_written=3)
+        Snapshot(
+            3,
+            0,
+            phases={"connect": 0.5, "write": 4.0},
+            dropped={"own": 1},
+            rows_read=9,
+            rows_written=3,
+        )
     )
-    whole = one_report("j", [first, second])
+    whole = combined_report("j", [first, second])
     assert (whole.rows, whole.rows_dropped) == (3, {"own": 1, "shared": 5})
     (trace,) = whole.traces
     phases = {"connect": 0.5, "read": 2.0, "wait": 0.0, "write": 5.0}
@@ -111,7 +147,7 @@ def test_a_thousand_of_the_slowest_tasks_are_kept() -> None:
 
 
 def test_an_error_of_the_source_passes_and_its_time_counts() -> None:
-    trace = Trace()
+    trace = PhaseTimes()
 
     def breaks() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"n": [1]})

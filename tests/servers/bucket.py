@@ -84,8 +84,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         data, at = found or (b"", datetime.now(UTC))
         headers = {
-            "Last-Modified": format_datetime(at, usegmt=True), "ETag": _tag(data), "Accept-Ranges": "bytes",
-        }  # fmt: skip
+            "Last-Modified": format_datetime(at, usegmt=True),
+            "ETag": _tag(data),
+            "Accept-Ranges": "bytes",
+        }
         given = self.headers.get("Range", "").removeprefix("bytes=")
         if not body or not given:
             self._answer(200, data, headers, body=body)
@@ -115,10 +117,12 @@ class _Handler(BaseHTTPRequestHandler):
         for key in contents:
             data, at = self._bucket.objects[key]
             parts.append(
-                f"<Contents><Key>{escape(key)}</Key><LastModified>{at:%Y-%m-%dT%H:%M:%S.000Z}</LastModified>"
+                f"<Contents><Key>{escape(key)}</Key><LastModified>{_listed(at)}</LastModified>"
                 f"<ETag>{escape(_tag(data))}</ETag><Size>{len(data)}</Size></Contents>"
             )
-        parts += [f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in folders]
+        parts += [
+            f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in folders
+        ]
         if more:
             parts.append(f"<NextContinuationToken>{escape(contents[-1])}</NextContinuationToken>")
         text = (
@@ -138,6 +142,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if body:
             self.wfile.write(data)
+
+
+def _listed(at: datetime) -> str:
+    """With milliseconds, which `Last-Modified` does not have."""
+    return f"{at.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 def _tag(data: bytes) -> str:

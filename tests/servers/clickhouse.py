@@ -48,9 +48,10 @@ class ClickhouseServer:
 
     def sql(self, statement: str) -> str:
         request = Request(
-            f"http://127.0.0.1:{self.port}/?default_format=TabSeparated", statement.encode(),
+            f"http://127.0.0.1:{self.port}/?default_format=TabSeparated",
+            statement.encode(),
             {"X-ClickHouse-User": USER, "X-ClickHouse-Key": PASSWORD},
-        )  # fmt: skip
+        )
         with urlopen(request, timeout=60) as answer:
             return str(answer.read().decode()).rstrip("\n")
 
@@ -60,8 +61,10 @@ def clickhouse_server() -> Iterator[ClickhouseServer]:
     directory = tempfile.mkdtemp(prefix="clickhouse-")
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.servers.clickhouse", directory],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert process.stdout is not None
         yield ClickhouseServer(int(process.stdout.readline()))
@@ -105,7 +108,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if not self._is_known(given):
             self._answer(
-                403, b"Code: 516. DB::Exception: tester: Authentication failed. (AUTHENTICATION_FAILED)"
+                403,
+                b"Code: 516. DB::Exception: tester: Authentication failed. (AUTHENTICATION_FAILED)",
             )
             return
         # As in ClickHouse, the query continues in the body, and rows to insert follow it.
@@ -142,12 +146,16 @@ class _Handler(BaseHTTPRequestHandler):
                 with tempfile.NamedTemporaryFile(dir=self.files) as file:
                     file.write(insert[3])
                     file.flush()
-                    self.engine.query(f"INSERT INTO {target} SELECT * FROM file('{file.name}', '{form}')")
+                    self.engine.query(
+                        f"INSERT INTO {target} SELECT * FROM file('{file.name}', '{form}')"
+                    )
                 return b""
             text = query.decode()
             named = _FORMAT.search(text)
             form = named[1] if named else given.get("default_format", "TabSeparated")
-            found = self.engine.query(text[: named.start() if named else None].strip().rstrip(";"), form)
+            found = self.engine.query(
+                text[: named.start() if named else None].strip().rstrip(";"), form
+            )
             return bytes(found.bytes() or b"")
 
     def _answer(self, status: int, data: bytes) -> None:

@@ -35,7 +35,9 @@ class ElasticServer(ThreadingHTTPServer):
         self._number += 1
         return f"n{self._number}"
 
-    def answer(self, method: str, path: str, query: dict[str, list[str]], body: bytes) -> tuple[int, Any]:
+    def answer(
+        self, method: str, path: str, query: dict[str, list[str]], body: bytes
+    ) -> tuple[int, Any]:
         with self._lock:
             for number, (part, status) in enumerate(self.breaks):
                 if part in path:
@@ -51,7 +53,10 @@ class ElasticServer(ThreadingHTTPServer):
                 return 200, {}
             if index not in self.indexes:
                 return 404, {
-                    "error": {"type": "index_not_found_exception", "reason": f"no such index [{index}]"}
+                    "error": {
+                        "type": "index_not_found_exception",
+                        "reason": f"no such index [{index}]",
+                    }
                 }
             if action == "_refresh":
                 return 200, {}
@@ -86,7 +91,10 @@ class ElasticServer(ThreadingHTTPServer):
         held = self.scrolls.get(asked["scroll_id"])
         if held is None:
             return 404, {
-                "error": {"type": "search_context_missing_exception", "reason": "No search context found"}
+                "error": {
+                    "type": "search_context_missing_exception",
+                    "reason": "No search context found",
+                }
             }
         found, size = held
         held[0] = found[size:]
@@ -110,19 +118,28 @@ class ElasticServer(ThreadingHTTPServer):
             elif word == "create" and key in held:
                 status, error = (
                     409,
-                    {"type": "version_conflict_engine_exception", "reason": "document already exists"},
+                    {
+                        "type": "version_conflict_engine_exception",
+                        "reason": "document already exists",
+                    },
                 )
             elif any(value == "unfit" for value in document.values()):
                 cause = {"type": "number_format_exception", "reason": 'For input string: "unfit"'}
                 status, error = (
                     400,
-                    {"type": "mapper_parsing_exception", "reason": "failed to parse", "caused_by": cause},
+                    {
+                        "type": "mapper_parsing_exception",
+                        "reason": "failed to parse",
+                        "caused_by": cause,
+                    },
                 )
             elif word == "update":
                 held[key] = {**held.get(key, {}), **document["doc"]}
             else:
                 held[key] = document
-            items.append({word: {"_id": key, "status": status, **({"error": error} if error else {})}})
+            items.append(
+                {word: {"_id": key, "status": status, **({"error": error} if error else {})}}
+            )
         return {"errors": True, "items": items}
 
 
@@ -144,7 +161,9 @@ class _Handler(BaseHTTPRequestHandler):
                 {"error": {"type": "security_exception", "reason": "unable to authenticate user"}},
             )
         else:
-            status, found = self.server.answer(self.command, parts.path, parse_qs(parts.query), body)
+            status, found = self.server.answer(
+                self.command, parts.path, parse_qs(parts.query), body
+            )
         if status == 0:
             self.close_connection = True
             return
@@ -163,7 +182,9 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def elastic_server() -> Iterator[ElasticServer]:
     with ElasticServer() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
         thread.start()
         try:
             yield server

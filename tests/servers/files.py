@@ -38,7 +38,9 @@ def ftp_server(folder: Path, *, mlsd: bool = True) -> Iterator[int]:
     Handler.authorizer.add_user(USER, PASSWORD, str(folder), perm="elradfmw")
     if not mlsd:
         Handler.proto_cmds = {
-            name: what for name, what in FTPHandler.proto_cmds.items() if name not in ("MLSD", "MLST")
+            name: what
+            for name, what in FTPHandler.proto_cmds.items()
+            if name not in ("MLSD", "MLST")
         }
     server = ThreadedFTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"timeout": 0.05}, daemon=True)
@@ -103,7 +105,8 @@ class _Files(paramiko.SFTPServerInterface):
     def open(self, path: str, flags: int, attr: Any) -> Any:
         try:
             file = os.fdopen(
-                os.open(self._path(path), flags, 0o644), "r+b" if flags & (os.O_WRONLY | os.O_RDWR) else "rb"
+                os.open(self._path(path), flags, 0o644),
+                "r+b" if flags & (os.O_WRONLY | os.O_RDWR) else "rb",
             )
         except OSError as error:
             return paramiko.SFTPServer.convert_errno(error.errno or 5)

@@ -34,7 +34,9 @@ def _installed() -> Path:
 
 def _account() -> dict[str, Any]:
     """The server needs no rights of root: then its processes belong to the user `firebird`."""
-    return {"user": "firebird", "group": "firebird", "extra_groups": []} if os.geteuid() == 0 else {}
+    return (
+        {"user": "firebird", "group": "firebird", "extra_groups": []} if os.geteuid() == 0 else {}
+    )
 
 
 @dataclass
@@ -94,8 +96,11 @@ class FirebirdServer:
     def _environment(self) -> dict[str, str]:
         root = str(self.directory)
         return {
-            **os.environ, "FIREBIRD": root, "FIREBIRD_LOCK": f"{root}/lock", "FIREBIRD_TMP": f"{root}/tmp",
-        }  # fmt: skip
+            **os.environ,
+            "FIREBIRD": root,
+            "FIREBIRD_LOCK": f"{root}/lock",
+            "FIREBIRD_TMP": f"{root}/tmp",
+        }
 
     def _isql(self, script: str) -> None:
         """Without the server: the engine itself opens the file."""
@@ -103,20 +108,35 @@ class FirebirdServer:
 
     def _program(self, *command: str, given: str = "") -> None:
         done = subprocess.run(
-            command, input=given.encode(), capture_output=True, check=False,
-            timeout=60, cwd=self.directory, env=self._environment(), **_account(),
-        )  # fmt: skip
+            command,
+            input=given.encode(),
+            capture_output=True,
+            check=False,
+            timeout=60,
+            cwd=self.directory,
+            env=self._environment(),
+            **_account(),
+        )
         if done.returncode or done.stderr:
             raise RuntimeError(f"{command[0]}: {done.stderr.decode()}{done.stdout.decode()}")
 
     def start(self) -> None:
         """Start, and return when it answers."""
-        command = [shutil.which("firebird", path="/usr/sbin:/usr/bin") or "firebird", "-p", str(self.port)]
+        command = [
+            shutil.which("firebird", path="/usr/sbin:/usr/bin") or "firebird",
+            "-p",
+            str(self.port),
+        ]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.directory,
-                env=self._environment(), **_account(),
-            )  # fmt: skip
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=self.directory,
+                env=self._environment(),
+                **_account(),
+            )
         deadline = time.monotonic() + _START_SECONDS
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -169,7 +189,9 @@ class FirebirdServer:
     def _connected(self, name: str) -> Iterator[Any]:
         from firebird.driver import connect
 
-        with connect(self._address(name), user=USER, password=PASSWORD, charset="UTF8") as connection:
+        with connect(
+            self._address(name), user=USER, password=PASSWORD, charset="UTF8"
+        ) as connection:
             yield connection
 
     def sql(self, statement: str, *, database: str) -> list[tuple[Any, ...]]:

@@ -41,11 +41,20 @@ def _subclass(name: str, of: str) -> bytes:
         return struct.pack(">BH", 1, len(value)) + value.encode()
 
     pool = [
-        text(name), struct.pack(">BH", 7, 1), text(of), struct.pack(">BH", 7, 3), text("<init>"), text("()V"),
-        struct.pack(">BHH", 12, 5, 6), struct.pack(">BHH", 10, 4, 7), text("Code"),
-    ]  # fmt: skip
+        text(name),
+        struct.pack(">BH", 7, 1),
+        text(of),
+        struct.pack(">BH", 7, 3),
+        text("<init>"),
+        text("()V"),
+        struct.pack(">BHH", 12, 5, 6),
+        struct.pack(">BHH", 10, 4, 7),
+        text("Code"),
+    ]
     code = b"\x2a\xb7\x00\x08\xb1"  # super(); return
-    constructor = struct.pack(">HHHHHIHHI", 1, 5, 6, 1, 9, 12 + len(code), 1, 1, len(code)) + code + bytes(4)
+    constructor = (
+        struct.pack(">HHHHHIHHI", 1, 5, 6, 1, 9, 12 + len(code), 1, 1, len(code)) + code + bytes(4)
+    )
     head = struct.pack(">IHHH", 0xCAFEBABE, 0, 49, len(pool) + 1) + b"".join(pool)
     return head + struct.pack(">HHHHHH", 0x21, 2, 4, 0, 0, 1) + constructor + bytes(2)
 
@@ -56,9 +65,15 @@ def _missing(folder: Path) -> Path:
     With audit on, the NameNode would look for jersey 1, too.
     """
     (folder / "more").mkdir()
-    settings = ("rootLogger=WARN, all", "appender.all=org.apache.log4j.ConsoleAppender",
-                "appender.all.layout=org.apache.log4j.SimpleLayout", "appender.all.target=System.err")  # fmt: skip
-    (folder / "more" / "log4j.properties").write_text("".join(f"log4j.{each}\n" for each in settings))
+    settings = (
+        "rootLogger=WARN, all",
+        "appender.all=org.apache.log4j.ConsoleAppender",
+        "appender.all.layout=org.apache.log4j.SimpleLayout",
+        "appender.all.target=System.err",
+    )
+    (folder / "more" / "log4j.properties").write_text(
+        "".join(f"log4j.{each}\n" for each in settings)
+    )
     for name in ("hdfs", "datanode"):
         (folder / "more" / "webapps" / name).mkdir(parents=True)
     tls = folder / "more" / "org/mortbay/jetty/security"
@@ -79,13 +94,24 @@ def _jvm(folder: str) -> Iterator[Any]:
 
     if not any(JARS.glob("hadoop-hdfs-2*.jar")):
         raise RuntimeError(f"no Hadoop in {JARS}; run .ci/servers")
-    opens = [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("lang", "util", "net", "nio")]
+    opens = [
+        f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("lang", "util", "net", "nio")
+    ]
     command = [
-        _java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *opens,
-        "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED", f"-Dhadoop.log.dir={folder}",
-        "-cp", f"{_py4j()}:{_missing(Path(folder))}:{JARS}/*",
-        "py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0",
-    ]  # fmt: skip
+        _java(),
+        "-Xmx256m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        *opens,
+        "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+        f"-Dhadoop.log.dir={folder}",
+        "-cp",
+        f"{_py4j()}:{_missing(Path(folder))}:{JARS}/*",
+        "py4j.GatewayServer",
+        "--die-on-broken-pipe",
+        "--enable-auth",
+        "0",
+    ]
     with (Path(folder) / "log").open("wb") as log:
         process = subprocess.Popen(
             command,

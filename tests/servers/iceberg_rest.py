@@ -65,7 +65,9 @@ class _Named:
         return self.identifier
 
 
-def _answer(found: RestCatalogServer, catalog: Catalog, method: str, parts: list[str], body: bytes) -> str:
+def _answer(
+    found: RestCatalogServer, catalog: Catalog, method: str, parts: list[str], body: bytes
+) -> str:
     match (method, parts):
         case ("GET", ["config"]):
             return json.dumps({"defaults": {}, "overrides": {}, **found.config})
@@ -84,8 +86,13 @@ def _answer(found: RestCatalogServer, catalog: Catalog, method: str, parts: list
                 (space, asked.name), asked.table_schema, asked.location, properties=asked.properties
             )
             # A creation that is staged has its metadata file nowhere: the credentials are for its location.
-            place = {"metadata-location": f"{made.table_metadata.location}/metadata/staged", **found.told()}
-            return TableResponse(metadata=made.table_metadata, **place).model_dump_json(by_alias=True)
+            place = {
+                "metadata-location": f"{made.table_metadata.location}/metadata/staged",
+                **found.told(),
+            }
+            return TableResponse(metadata=made.table_metadata, **place).model_dump_json(
+                by_alias=True
+            )
         case ("POST", ["namespaces", space, "tables", name]):
             change = CommitTableRequest.model_validate_json(body)
             named: Any = _Named((space, name))

@@ -19,9 +19,22 @@ from typing import Any
 __all__ = ["Broker", "broker"]
 
 _VERSIONS = {
-    0: (3, 3), 1: (4, 4), 2: (1, 2), 3: (0, 4), 9: (1, 1), 10: (0, 1), 17: (0, 1), 18: (0, 0), 19: (0, 2), 22: (0, 1),
-    24: (0, 0), 25: (0, 0), 26: (0, 1), 28: (0, 0), 36: (0, 0),
-}  # fmt: skip
+    0: (3, 3),
+    1: (4, 4),
+    2: (1, 2),
+    3: (0, 4),
+    9: (1, 1),
+    10: (0, 1),
+    17: (0, 1),
+    18: (0, 0),
+    19: (0, 2),
+    22: (0, 1),
+    24: (0, 0),
+    25: (0, 0),
+    26: (0, 1),
+    28: (0, 0),
+    36: (0, 0),
+}
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OUT_OF_RANGE, _UNKNOWN_TOPIC, _TOO_LARGE, _FENCED, _EXISTS, _NO_GROUP = 1, 3, 10, 47, 36, 30
 
@@ -88,7 +101,9 @@ def _marker(producer: int, *, commit: bool) -> bytes:
     )
     record = _varint(len(record)) + record
     now = int(time.time() * 1000)
-    head = _HEADER.pack(0, _HEADER.size - 12 + len(record), 0, 2, 0, 0x30, 0, now, now, producer, 0, -1, 1)
+    head = _HEADER.pack(
+        0, _HEADER.size - 12 + len(record), 0, 2, 0, 0x30, 0, now, now, producer, 0, -1, 1
+    )
     return head + record
 
 
@@ -183,10 +198,15 @@ class Broker:
         for _topic in range(read.number("i")):
             name, parts = read.string() or "", read.number("i")
             wanted.append(
-                (name, [(read.number("i"), read.number("q"), read.number("i")) for _ in range(parts)])
+                (
+                    name,
+                    [(read.number("i"), read.number("q"), read.number("i")) for _ in range(parts)],
+                )
             )
         found = self._found(wanted, committed)
-        if self.mute or not any(data or error for _, parts in found for _, error, _, data, _ in parts):
+        if self.mute or not any(
+            data or error for _, parts in found for _, error, _, data, _ in parts
+        ):
             self.changed.wait(wait / 1000)
             found = self._found(wanted, committed)
         made.add("ii", 0, len(found))
@@ -200,7 +220,10 @@ class Broker:
         return False
 
     def _found(self, wanted: list[Any], committed: int) -> list[Any]:
-        return [(name, [self._piece(name, committed, *part) for part in parts]) for name, parts in wanted]
+        return [
+            (name, [self._piece(name, committed, *part) for part in parts])
+            for name, parts in wanted
+        ]
 
     def _piece(self, name: str, committed: int, number: int, offset: int, most: int) -> Any:
         known = self._part(name, number)
@@ -239,7 +262,9 @@ class Broker:
                     made.add("ihqq", number, 0, -1, known.stable if committed else known.high)
                 else:
                     later = next((each for each in known.log if each.time >= moment), None)
-                    made.add("ihqq", number, 0, later.time if later else -1, later.base if later else -1)
+                    made.add(
+                        "ihqq", number, 0, later.time if later else -1, later.base if later else -1
+                    )
         return False
 
     def _metadata(self, read: "_Reader", made: "_Writer", version: int) -> bool:
@@ -274,9 +299,9 @@ class Broker:
         user, password = read.data_of().decode().split("\0")[1:]
         good = self.login == (user, password)
         # A broker is free to repeat what it was sent.
-        made.add("h", 0 if good else 58).string(None if good else f"no login for {user}:{password}").piece(
-            b""
-        )
+        made.add("h", 0 if good else 58).string(
+            None if good else f"no login for {user}:{password}"
+        ).piece(b"")
         return False
 
     def _create_topics(self, read: "_Reader", made: "_Writer", _: int) -> bool:
@@ -375,10 +400,21 @@ class Broker:
 
 
 _NAMES = {
-    0: "produce", 1: "fetch", 2: "list_offsets", 3: "metadata", 9: "fetch_offsets", 10: "coordinator", 17: "handshake",
-    19: "create_topics", 22: "init_producer", 24: "add_partitions", 25: "add_offsets", 26: "end_transaction",
-    28: "commit_offsets", 36: "authenticate",
-}  # fmt: skip
+    0: "produce",
+    1: "fetch",
+    2: "list_offsets",
+    3: "metadata",
+    9: "fetch_offsets",
+    10: "coordinator",
+    17: "handshake",
+    19: "create_topics",
+    22: "init_producer",
+    24: "add_partitions",
+    25: "add_offsets",
+    26: "end_transaction",
+    28: "commit_offsets",
+    36: "authenticate",
+}
 
 
 class _Reader:
@@ -432,7 +468,9 @@ class _Handler(socketserver.BaseRequestHandler):
                 key, version, number = read.number("h"), read.number("h"), read.number("i")
                 if key == 18:
                     body = _Writer().add("hi", 35 if version else 0, len(_VERSIONS)).data
-                    body += b"".join(struct.pack(">hhh", each, *span) for each, span in _VERSIONS.items())
+                    body += b"".join(
+                        struct.pack(">hhh", each, *span) for each, span in _VERSIONS.items()
+                    )
                 else:
                     read.string()
                     found = served.broker.answer(key, version, read)
@@ -462,7 +500,9 @@ class _Server(socketserver.ThreadingTCPServer):
         connection, address = super().get_request()
         if self.tls is None:
             return connection, address
-        return self.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
+        return self.tls.wrap_socket(
+            connection, server_side=True, do_handshake_on_connect=False
+        ), address
 
 
 @contextmanager

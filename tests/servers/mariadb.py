@@ -22,8 +22,12 @@ USER = "tester"
 PASSWORD = "s3cret of/tester:%"
 DATABASE = "shop"
 BINLOG: dict[str, Any] = {
-    "log_bin": "bin", "server_id": "1", "binlog_format": "ROW", "binlog_row_metadata": "FULL", "log_slave_updates": "1",
-}  # fmt: skip
+    "log_bin": "bin",
+    "server_id": "1",
+    "binlog_format": "ROW",
+    "binlog_row_metadata": "FULL",
+    "log_slave_updates": "1",
+}
 """Settings with which tables can be followed by the server's log."""
 _START_SECONDS = 60.0
 
@@ -65,9 +69,13 @@ class MariadbServer:
         server = cls(directory, free_port(), settings)
         try:
             server._command(
-                _program("mariadb-install-db", "mysql_install_db"), "--no-defaults", f"--datadir={directory}/data",
-                "--auth-root-authentication-method=normal", "--skip-test-db", f"--tmpdir={directory}",
-            )  # fmt: skip
+                _program("mariadb-install-db", "mysql_install_db"),
+                "--no-defaults",
+                f"--datadir={directory}/data",
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+                f"--tmpdir={directory}",
+            )
             if ssl:
                 server._certify()
             server.start()
@@ -83,10 +91,22 @@ class MariadbServer:
 
     def _certify(self) -> None:
         self._command(
-            "openssl", "req", "-new", "-x509", "-days", "2", "-nodes", "-subj", "/CN=127.0.0.1",
-            "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost",
-            "-out", str(self.certificate), "-keyout", str(self.directory / "server.key"),
-        )  # fmt: skip
+            "openssl",
+            "req",
+            "-new",
+            "-x509",
+            "-days",
+            "2",
+            "-nodes",
+            "-subj",
+            "/CN=127.0.0.1",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1,DNS:localhost",
+            "-out",
+            str(self.certificate),
+            "-keyout",
+            str(self.directory / "server.key"),
+        )
         self.settings = {
             **self.settings,
             "ssl_cert": str(self.certificate),
@@ -113,18 +133,32 @@ class MariadbServer:
         Not in the common /tmp: a server that starts removes all `#sql` files there, also those of its neighbours.
         """
         settings = {
-            "local_infile": "1", "innodb_flush_log_at_trx_commit": "0", "innodb_buffer_pool_size": "256M",
-            "max_connections": "100", "character_set_server": "utf8mb4", **self.settings,
-        }  # fmt: skip
+            "local_infile": "1",
+            "innodb_flush_log_at_trx_commit": "0",
+            "innodb_buffer_pool_size": "256M",
+            "max_connections": "100",
+            "character_set_server": "utf8mb4",
+            **self.settings,
+        }
         command = [
-            _program("mariadbd", "mysqld"), "--no-defaults", f"--datadir={self.directory}/data",
-            f"--socket={self.directory}/s", f"--port={self.port}", "--bind-address=127.0.0.1",
-            f"--pid-file={self.directory}/pid", f"--tmpdir={self.directory}",
+            _program("mariadbd", "mysqld"),
+            "--no-defaults",
+            f"--datadir={self.directory}/data",
+            f"--socket={self.directory}/s",
+            f"--port={self.port}",
+            "--bind-address=127.0.0.1",
+            f"--pid-file={self.directory}/pid",
+            f"--tmpdir={self.directory}",
             *(f"--{name}={value}" for name, value in settings.items()),
-        ]  # fmt: skip
+        ]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.directory, **_account()
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=self.directory,
+                **_account(),
             )
         deadline = time.monotonic() + _START_SECONDS
         while not self._answers():
@@ -160,18 +194,31 @@ class MariadbServer:
         """What the client prints for `statement`: one line a row, fields apart by tabs, NULL as `NULL`."""
         done = subprocess.run(
             [
-                _program("mariadb", "mysql"), "--no-defaults", "-S", f"{self.directory}/s", "-u", "root", "-N", "-B",
-                "--default-character-set=utf8mb4", *([database] if database else []),
+                _program("mariadb", "mysql"),
+                "--no-defaults",
+                "-S",
+                f"{self.directory}/s",
+                "-u",
+                "root",
+                "-N",
+                "-B",
+                "--default-character-set=utf8mb4",
+                *([database] if database else []),
             ],
-            input=f"SET time_zone = '+00:00'; {statement}".encode(), capture_output=True, check=False, timeout=300,
-        )  # fmt: skip
+            input=f"SET time_zone = '+00:00'; {statement}".encode(),
+            capture_output=True,
+            check=False,
+            timeout=300,
+        )
         if done.returncode:
             raise RuntimeError(done.stderr.decode())
         return done.stdout.decode().rstrip("\n")
 
     def connections(self) -> int:
         """How many sessions of `tester` there are."""
-        return int(self.sql(f"SELECT COUNT(*) FROM information_schema.processlist WHERE user = '{USER}'"))
+        return int(
+            self.sql(f"SELECT COUNT(*) FROM information_schema.processlist WHERE user = '{USER}'")
+        )
 
     def log(self) -> str:
         """What the server has written to its log."""

@@ -132,10 +132,17 @@ class MongoServer(socketserver.ThreadingTCPServer):
 
     def do_hello(self, command: Document) -> Document:
         return {
-            "helloOk": True, "ismaster": True, "isWritablePrimary": True, "maxBsonObjectSize": 16 << 20,
-            "maxMessageSizeBytes": 48_000_000, "maxWriteBatchSize": 100_000, "minWireVersion": 0, "maxWireVersion": 21,
-            "readOnly": False, "logicalSessionTimeoutMinutes": 30,
-        }  # fmt: skip
+            "helloOk": True,
+            "ismaster": True,
+            "isWritablePrimary": True,
+            "maxBsonObjectSize": 16 << 20,
+            "maxMessageSizeBytes": 48_000_000,
+            "maxWriteBatchSize": 100_000,
+            "minWireVersion": 0,
+            "maxWireVersion": 21,
+            "readOnly": False,
+            "logicalSessionTimeoutMinutes": 30,
+        }
 
     do_ismaster = do_hello
 
@@ -192,7 +199,9 @@ class MongoServer(socketserver.ThreadingTCPServer):
             found = found[: abs(command["limit"])]
         fields = command.get("projection")
         if fields:
-            found = [{name: value for name, value in each.items() if name in fields} for each in found]
+            found = [
+                {name: value for name, value in each.items() if name in fields} for each in found
+            ]
         return self._cursor(
             name, found, 1_000_000 if command.get("singleBatch") else command.get("batchSize", 101)
         )
@@ -202,7 +211,9 @@ class MongoServer(socketserver.ThreadingTCPServer):
         if len(found) > size:
             number = next(self._numbers)
             self.open_cursors[number] = found[size:]
-        return {"cursor": {"id": bson.Int64(number), "ns": f"shop.{name}", "firstBatch": found[:size]}}
+        return {
+            "cursor": {"id": bson.Int64(number), "ns": f"shop.{name}", "firstBatch": found[:size]}
+        }
 
     def _fitting(self, found: list[Document], most: int) -> int:
         """How many documents an answer has: never more than 16 MiB, but at least one."""
@@ -236,7 +247,9 @@ class MongoServer(socketserver.ThreadingTCPServer):
         for number, document in enumerate(command["documents"]):
             key = repr(order(document["_id"]))
             if key in held:
-                errors.append({"index": number, "code": 11000, "errmsg": "E11000 duplicate key error"})
+                errors.append(
+                    {"index": number, "code": 11000, "errmsg": "E11000 duplicate key error"}
+                )
             elif reason := self.refuses(document):
                 errors.append({"index": number, "code": 121, "errmsg": reason})
             else:
@@ -251,7 +264,10 @@ class MongoServer(socketserver.ThreadingTCPServer):
             change = each["u"]
             new = dict(found) if found else dict(each["q"])
             if any(key.startswith("$") for key in change):
-                for path, value in {**change.get("$set", {}), **change.get("$setOnInsert", {})}.items():
+                for path, value in {
+                    **change.get("$set", {}),
+                    **change.get("$setOnInsert", {}),
+                }.items():
                     inside = new
                     *outer, last = path.split(".")
                     for part in outer:
@@ -338,7 +354,9 @@ def _message(body: bytes) -> Document:
 @contextmanager
 def mongo_server() -> Iterator[MongoServer]:
     with MongoServer() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
         thread.start()
         try:
             yield server

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
 
-__all__ = ["PostgresServer", "programs"]
+__all__ = ["PostgresServer", "account", "programs"]
 
 USER = "tester"
 PASSWORD = "s3cret-of-tester"
@@ -44,7 +44,9 @@ def programs() -> Path:
     Raises:
         RuntimeError: no server is installed; `.ci/servers` installs one.
     """
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    found = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3])
+    )
     if found:
         return found[-1].parent
     on_path = shutil.which("initdb")
@@ -53,9 +55,11 @@ def programs() -> Path:
     return Path(on_path).resolve().parent
 
 
-def _account() -> dict[str, Any]:
+def account() -> dict[str, Any]:
     """PostgreSQL refuses to run as root: then its processes belong to the user `postgres`."""
-    return {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+    return (
+        {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+    )
 
 
 def free_port() -> int:
@@ -103,9 +107,22 @@ class PostgresServer:
         made = PostgresServer(directory, free_port(), False, settings)
         try:
             self._run(
-                "pg_basebackup", "-D", str(made.data), "-h", str(self.directory), "-p", str(self.port), "-U", USER,
-                "-X", "stream", "-c", "fast", "-R", "--no-sync",
-            )  # fmt: skip
+                "pg_basebackup",
+                "-D",
+                str(made.data),
+                "-h",
+                str(self.directory),
+                "-p",
+                str(self.port),
+                "-U",
+                USER,
+                "-X",
+                "stream",
+                "-c",
+                "fast",
+                "-R",
+                "--no-sync",
+            )
             lines = [f"{name} = '{value}'" for name, value in settings.items()]
             lines.append(f"unix_socket_directories = '{directory}'")
             with (made.data / "postgresql.conf").open("a") as file:
@@ -121,9 +138,19 @@ class PostgresServer:
         secret.write_text(PASSWORD)
         secret.chmod(0o644)
         self._run(
-            "initdb", "-D", str(self.data), "-U", USER, "-E", "UTF8", "--locale=C.UTF-8", "--no-sync",
-            "--auth-local=trust", "--auth-host=scram-sha-256", f"--pwfile={secret}",
-        )  # fmt: skip
+            "initdb",
+            "-D",
+            str(self.data),
+            "-U",
+            USER,
+            "-E",
+            "UTF8",
+            "--locale=C.UTF-8",
+            "--no-sync",
+            "--auth-local=trust",
+            "--auth-host=scram-sha-256",
+            f"--pwfile={secret}",
+        )
         secret.unlink()
         lines = [f"{name} = '{value}'" for name, value in self.settings.items()]
         lines.append(f"unix_socket_directories = '{self.directory}'")
@@ -136,10 +163,22 @@ class PostgresServer:
 
     def _certify(self) -> None:
         self._command(
-            "openssl", "req", "-new", "-x509", "-days", "2", "-nodes", "-subj", "/CN=127.0.0.1",
-            "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost",
-            "-out", str(self.data / "server.crt"), "-keyout", str(self.data / "server.key"),
-        )  # fmt: skip
+            "openssl",
+            "req",
+            "-new",
+            "-x509",
+            "-days",
+            "2",
+            "-nodes",
+            "-subj",
+            "/CN=127.0.0.1",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1,DNS:localhost",
+            "-out",
+            str(self.data / "server.crt"),
+            "-keyout",
+            str(self.data / "server.key"),
+        )
         (self.data / "server.key").chmod(0o600)
 
     @property
@@ -181,11 +220,23 @@ class PostgresServer:
 
     def _launch(self, arguments: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            arguments, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.directory, **_account()
+            arguments,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            cwd=self.directory,
+            **account(),
         )
 
     def _answers(self) -> bool:
-        command = [str(programs() / "pg_isready"), "-q", "-h", str(self.directory), "-p", str(self.port)]
+        command = [
+            str(programs() / "pg_isready"),
+            "-q",
+            "-h",
+            str(self.directory),
+            "-p",
+            str(self.port),
+        ]
         return subprocess.run(command, check=False, timeout=10).returncode == 0
 
     def stop(self, *, how: str = "fast") -> None:
@@ -211,11 +262,31 @@ class PostgresServer:
         """What `psql` prints for `statement`: one line a row, fields apart by `|`, NULL as `\\N`."""
         done = subprocess.run(
             [
-                str(programs() / "psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-P", "null=\\N",
-                "-h", str(self.directory), "-p", str(self.port), "-U", USER, "-d", database, "-f", "-",
+                str(programs() / "psql"),
+                "-X",
+                "-q",
+                "-A",
+                "-t",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-P",
+                "null=\\N",
+                "-h",
+                str(self.directory),
+                "-p",
+                str(self.port),
+                "-U",
+                USER,
+                "-d",
+                database,
+                "-f",
+                "-",
             ],
-            input=statement.encode(), capture_output=True, check=False, timeout=300,
-        )  # fmt: skip
+            input=statement.encode(),
+            capture_output=True,
+            check=False,
+            timeout=300,
+        )
         if done.returncode:
             raise RuntimeError(done.stderr.decode())
         return done.stdout.decode().rstrip("\n")
@@ -242,7 +313,7 @@ class PostgresServer:
 
     def _command(self, *command: str) -> None:
         done = subprocess.run(
-            command, capture_output=True, check=False, timeout=120, cwd=self.directory, **_account()
+            command, capture_output=True, check=False, timeout=120, cwd=self.directory, **account()
         )
         if done.returncode:
             raise RuntimeError(f"{command[0]}: {done.stderr.decode()}{done.stdout.decode()}")

@@ -39,10 +39,24 @@ def redis_server(*, cluster: bool = False) -> Iterator[RedisServer]:
     port = free_port()
     more = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())] if cluster else []
     process = subprocess.Popen(
-        [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", directory,
-         "--requirepass", PASSWORD, "--loglevel", "warning", *more],
+        [
+            program,
+            "--port",
+            str(port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--dir",
+            directory,
+            "--requirepass",
+            PASSWORD,
+            "--loglevel",
+            "warning",
+            *more,
+        ],
         stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     client: Any = redis.Redis("127.0.0.1", port, password=PASSWORD, decode_responses=True)
     try:
         deadline = time.monotonic() + _START_SECONDS

@@ -37,7 +37,9 @@ __all__ = [
 KINDS = ("s3", "gcs", "azure")
 STORES = (*KINDS, "hdfs")
 BUCKET = "box"
-_AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+_AZURE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
 _START_SECONDS = 60.0
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -142,7 +144,9 @@ class ObjectServer:
         if self.kind == "hdfs":
             return f"hdfs://127.0.0.1:{self.port}/{prefix}"
         if self.kind == "s3":
-            return f"s3://{BUCKET}/{prefix}?scheme=http&region=us-east-1&endpoint_override={address}"
+            return (
+                f"s3://{BUCKET}/{prefix}?scheme=http&region=us-east-1&endpoint_override={address}"
+            )
         if self.kind == "gcs":
             return f"gs://anonymous@{BUCKET}/{prefix}?scheme=http&endpoint_override={address}&retry_limit_seconds=10"
         hosts = f"blob_storage_authority={address}&dfs_storage_authority={address}"
@@ -204,8 +208,10 @@ def start_s3(*, checked: bool = False) -> Iterator[ObjectServer]:
     port = _free_port()
     program = S3.replace("def one_at", f"{CHECKED_S3}\ndef one_at", 1) if checked else S3
     environment = {
-        "AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "s3cret-of-tester", "AWS_EC2_METADATA_DISABLED": "true",
-    }  # fmt: skip
+        "AWS_ACCESS_KEY_ID": "tester",
+        "AWS_SECRET_ACCESS_KEY": "s3cret-of-tester",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
     with _process([sys.executable, "-c", program, str(port)], port):
         _request("PUT", f"http://127.0.0.1:{port}/{BUCKET}")
         yield ObjectServer("s3", port, environment)
@@ -241,21 +247,35 @@ def azure_key() -> str:
 def start_azure() -> Iterator[ObjectServer]:
     port = _free_port()
     command = [
-        azurite(), "--inMemoryPersistence", "--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent",
-        "--skipApiVersionCheck", "--disableTelemetry",
-    ]  # fmt: skip
+        azurite(),
+        "--inMemoryPersistence",
+        "--blobHost",
+        "127.0.0.1",
+        "--blobPort",
+        str(port),
+        "--silent",
+        "--skipApiVersionCheck",
+        "--disableTelemetry",
+    ]
     with _process(command, port):
         import pyarrow.fs as pafs
 
         address = f"127.0.0.1:{port}"
         pafs.AzureFileSystem(
-            "devstoreaccount1", account_key=_AZURE_KEY, blob_storage_authority=address, blob_storage_scheme="http",
-            dfs_storage_authority=address, dfs_storage_scheme="http",
-        ).create_dir(BUCKET)  # fmt: skip
+            "devstoreaccount1",
+            account_key=_AZURE_KEY,
+            blob_storage_authority=address,
+            blob_storage_scheme="http",
+            dfs_storage_authority=address,
+            dfs_storage_scheme="http",
+        ).create_dir(BUCKET)
         yield ObjectServer(
             "azure",
             port,
-            {"AZURE_STORAGE_ACCOUNT_KEY": _AZURE_KEY, "AZURITE_BLOB_STORAGE_URL": f"http://{address}"},
+            {
+                "AZURE_STORAGE_ACCOUNT_KEY": _AZURE_KEY,
+                "AZURITE_BLOB_STORAGE_URL": f"http://{address}",
+            },
         )
 
 
@@ -267,7 +287,9 @@ def _start_hdfs() -> Iterator[ObjectServer]:
 
 @contextmanager
 def object_server(kind: str) -> Iterator[ObjectServer]:
-    with {"s3": start_s3, "gcs": start_gcs, "azure": start_azure, "hdfs": _start_hdfs}[kind]() as found:
+    with {"s3": start_s3, "gcs": start_gcs, "azure": start_azure, "hdfs": _start_hdfs}[
+        kind
+    ]() as found:
         yield found
 
 

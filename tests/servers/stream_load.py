@@ -52,7 +52,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, status: int, answer: Any, **headers: str) -> None:
         data = json.dumps(answer).encode()
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(data)), "Connection": "close"}.items():
+        for name, value in {
+            **headers,
+            "Content-Length": str(len(data)),
+            "Connection": "close",
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
@@ -61,7 +65,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _note(self) -> bool:
         loads = self.server.loads
         loads.seen.append(
-            (self.server.name, self.path, {name.lower(): value for name, value in self.headers.items()})
+            (
+                self.server.name,
+                self.path,
+                {name.lower(): value for name, value in self.headers.items()},
+            )
         )
         if loads.login and self.headers.get("Authorization") != loads.login:
             self._answer(401, {"Status": "FAILED", "Message": "Access denied"})
@@ -102,7 +110,11 @@ class _Handler(BaseHTTPRequestHandler):
             state = "RUNNING" if fault == "running" else "FINISHED"
             self._answer(
                 200,
-                {"Status": "Label Already Exists", "ExistingJobStatus": state, "Message": f"label {label}"},
+                {
+                    "Status": "Label Already Exists",
+                    "ExistingJobStatus": state,
+                    "Message": f"label {label}",
+                },
             )
             return
         rows: list[list[str | None]] = [
@@ -126,7 +138,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._answer(
             200,
-            {"Status": "Publish Timeout" if fault == "slow" else "Success", "NumberLoadedRows": len(rows)},
+            {
+                "Status": "Publish Timeout" if fault == "slow" else "Success",
+                "NumberLoadedRows": len(rows),
+            },
         )
 
 
@@ -138,7 +153,9 @@ def stream_load_servers(columns: list[str]) -> Iterator[tuple[str, Loads]]:
     for name in ("be", "fe"):
         server = _Server(("127.0.0.1", 0), _Handler)
         server.loads, server.name = loads, name
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
         servers.append(server)
     loads.redirect = servers[0].url
     try:

@@ -19,7 +19,9 @@ def test_it_answers_and_asks_for_the_password(postgres_server: PostgresServer) -
         "-U",
         "tester",
     ]
-    done = subprocess.run([*command, "postgres", "-c", "SELECT 1"], capture_output=True, check=False)
+    done = subprocess.run(
+        [*command, "postgres", "-c", "SELECT 1"], capture_output=True, check=False
+    )
     assert b"no password supplied" in done.stderr
 
 

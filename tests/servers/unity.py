@@ -44,26 +44,44 @@ class UnityServer:
     def add(self, name: str, **more: Any) -> str:
         """Register a Delta table; gives its address."""
         place = f"s3://{BUCKET}/unity/{name}"
-        found = {"table_id": f"id-of-{name}", "storage_location": place, "data_source_format": "DELTA"}
-        self.tables[name] = {**found, "table_type": "EXTERNAL", "name": name.rpartition(".")[2], **more}
+        found = {
+            "table_id": f"id-of-{name}",
+            "storage_location": place,
+            "data_source_format": "DELTA",
+        }
+        self.tables[name] = {
+            **found,
+            "table_type": "EXTERNAL",
+            "name": name.rpartition(".")[2],
+            **more,
+        }
         return f"uc://{name}"
 
     def settings(self, **more: str) -> dict[str, str]:
         return {
-            "unity_workspace_url": self.url, "unity_access_token": TOKEN, "unity_allow_http_url": "true",
-            "aws_endpoint": f"http://127.0.0.1:{self.s3_port}", "allow_http": "true", **more,
-        }  # fmt: skip
+            "unity_workspace_url": self.url,
+            "unity_access_token": TOKEN,
+            "unity_allow_http_url": "true",
+            "aws_endpoint": f"http://127.0.0.1:{self.s3_port}",
+            "allow_http": "true",
+            **more,
+        }
 
     def options(self, **more: str) -> dict[str, Any]:
         return {"storageOptions": json.dumps(self.settings(**more))}
 
     def answer(self, asked: Asked) -> Answer:
         if asked.headers.get("authorization") != f"Bearer {TOKEN}":
-            return as_json({"error_code": "UNAUTHENTICATED", "message": "the token is not known"}, 401)
+            return as_json(
+                {"error_code": "UNAUTHENTICATED", "message": "the token is not known"}, 401
+            )
         if asked.method == "GET" and asked.path.startswith(f"{_API}/tables/"):
             name = asked.path.rpartition("/")[2]
             found = self.tables.get(name)
-            missing = {"error_code": "TABLE_DOES_NOT_EXIST", "message": f"Table '{name}' does not exist."}
+            missing = {
+                "error_code": "TABLE_DOES_NOT_EXIST",
+                "message": f"Table '{name}' does not exist.",
+            }
             return as_json(missing, 404) if found is None else as_json(found)
         if asked.method == "POST" and asked.path == f"{_API}/temporary-table-credentials":
             return self.refuses or self._vend(json.loads(asked.body))

@@ -40,7 +40,11 @@ class VendingCatalog:
         name, secret, token = f"ASIAV{number}", f"s3cret-v{number}", f"session-v{number}"
         self.keys.issue(name, token, expires=time.time() + self.life, writes=True)
         self.secrets += [secret, token]
-        login = {"s3.access-key-id": name, "s3.secret-access-key": secret, "s3.session-token": token}
+        login = {
+            "s3.access-key-id": name,
+            "s3.secret-access-key": secret,
+            "s3.session-token": token,
+        }
         place = {"s3.endpoint": f"http://127.0.0.1:{self.keys.port}", "s3.region": "us-east-1"}
         if self.prefixed:
             return {
@@ -56,9 +60,11 @@ def vending_catalog(path: Path) -> Iterator[VendingCatalog]:
         keys = TemporaryKeys(s3.port)
         keys.issue("AKIAserver", "", expires=time.time() + 86_400, writes=True)
         own = {
-            "s3.endpoint": f"http://127.0.0.1:{s3.port}", "s3.region": "us-east-1",
-            "s3.access-key-id": "AKIAserver", "s3.secret-access-key": "x",
-        }  # fmt: skip
+            "s3.endpoint": f"http://127.0.0.1:{s3.port}",
+            "s3.region": "us-east-1",
+            "s3.access-key-id": "AKIAserver",
+            "s3.secret-access-key": "x",
+        }
         place = {"uri": f"sqlite:///{path}/catalog.db", "warehouse": f"s3://{BUCKET}/warehouse"}
         catalog = load_catalog("server", type="sql", **place, **own)
         catalog.create_namespace("shop")

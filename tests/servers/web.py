@@ -54,7 +54,9 @@ class WebServer(ThreadingHTTPServer):
         self.faults.clear()
         self.answer = lambda _: as_json([])
 
-    def has_pages(self, rows: list[Any], *, most: int = 1_000_000, beyond: Answer | None = None) -> None:
+    def has_pages(
+        self, rows: list[Any], *, most: int = 1_000_000, beyond: Answer | None = None
+    ) -> None:
         """Rows by parameters `page` and `size`, at most `most` of them; `beyond` is what is behind the last page."""
 
         def answer(asked: Asked) -> Answer:
@@ -62,7 +64,9 @@ class WebServer(ThreadingHTTPServer):
             size = min(most, int(given.get("size", most)))
             start = (int(given.get("page", 1)) - 1) * size
             some = rows[start : start + size]
-            return as_json({"code": 0, "data": {"items": some}}) if some or beyond is None else beyond
+            return (
+                as_json({"code": 0, "data": {"items": some}}) if some or beyond is None else beyond
+            )
 
         self.answer = answer
 
@@ -80,11 +84,16 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         parts = urlsplit(self.path)
         asked = Asked(
-            self.command, self.path, parts.path,
-            {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()},
+            self.command,
+            self.path,
+            parts.path,
+            {
+                name: values[-1]
+                for name, values in parse_qs(parts.query, keep_blank_values=True).items()
+            },
             {name.lower(): text for name, text in self.headers.items()},
             self.rfile.read(int(self.headers.get("Content-Length") or 0)),
-        )  # fmt: skip
+        )
         self.server.seen.append(asked)
         found = self.server.faults.pop(0) if self.server.faults else self.server.answer(asked)
         if found is None:
@@ -109,7 +118,9 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def web_server() -> Iterator[WebServer]:
     with WebServer() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         thread.start()
         try:
             yield server

@@ -9,9 +9,30 @@ from typing import Any
 __all__ = ["ODD", "mutated", "odd", "resident_mib"]
 
 ODD: list[Any] = [
-    None, True, -1, 0, 1 << 62, 1 << 64, -(1 << 63), 1e308, -0.0, 0.1, "", "\0", "x" * 300, "\ud800", "é\u202e", [],
-    [[]] * 9, {}, {"a": {}}, "NaN", "Infinity", "job:j@x", "../..",
-]  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    1 << 62,
+    1 << 64,
+    -(1 << 63),
+    1e308,
+    -0.0,
+    0.1,
+    "",
+    "\0",
+    "x" * 300,
+    "\ud800",
+    "é\u202e",
+    [],
+    [[]] * 9,
+    {},
+    {"a": {}},
+    "NaN",
+    "Infinity",
+    "job:j@x",
+    "../..",
+]
 
 
 def mutated(random_: random.Random, data: bytes) -> bytes:

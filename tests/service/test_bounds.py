@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from spark_channel.service import ServiceAddress, ServiceControl, http_server, wire
-from spark_channel.service.tokens import Tokens
+from spark_channel.service import ServiceAddress, ServiceControl, http_server, protocol
+from spark_channel.service.protocol import Tokens
 from tests.service.helpers import ROOT, hello
 
 MIB = 1 << 20
@@ -31,11 +31,15 @@ def elsewhere() -> Iterator[tuple[ServiceAddress, int]]:
 def served(how: str) -> Iterator[tuple[ServiceAddress, int]]:
     program = (
         "import json, sys; from spark_channel.service import ServiceServer; "
-        f"from spark_channel.service.tls_files import TlsFiles; s = ServiceServer({how}); "
+        f"from spark_channel.service.protocol import TlsFiles; s = ServiceServer({how}); "
         "print(json.dumps(s.start().to_json()), flush=True); sys.stdin.read(); s.stop()"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
     )
     assert process.stdout is not None
     assert process.stdin is not None
@@ -74,7 +78,9 @@ def is_cut(stranger: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("token", [False, True])
-def test_a_body_of_512_mib_is_never_in_memory(elsewhere: tuple[ServiceAddress, int], token: bool) -> None:
+def test_a_body_of_512_mib_is_never_in_memory(
+    elsewhere: tuple[ServiceAddress, int], token: bool
+) -> None:
     address, pid = elsewhere
     assert hello(address)
     before = peak_mib(pid)
@@ -95,7 +101,9 @@ def test_a_head_without_an_end_is_never_in_memory(elsewhere: tuple[ServiceAddres
     assert hello(address)
 
 
-def test_many_strangers_are_cut_and_callers_are_served(elsewhere: tuple[ServiceAddress, int]) -> None:
+def test_many_strangers_are_cut_and_callers_are_served(
+    elsewhere: tuple[ServiceAddress, int],
+) -> None:
     address, pid = elsewhere
     before = peak_mib(pid)
     kept: list[socket.socket] = []
@@ -121,10 +129,28 @@ def with_tls(tmp_path: Path) -> Iterator[tuple[ServiceAddress, int]]:
     """As `elsewhere`, behind TLS."""
     certificate, key = str(tmp_path / "certificate.pem"), str(tmp_path / "key.pem")
     subprocess.run(
-        ["openssl", "req", "-new", "-x509", "-days", "2", "-nodes", "-subj", "/CN=127.0.0.1", "-newkey", "rsa:2048",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-out", certificate, "-keyout", key],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-new",
+            "-x509",
+            "-days",
+            "2",
+            "-nodes",
+            "-subj",
+            "/CN=127.0.0.1",
+            "-newkey",
+            "rsa:2048",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-out",
+            certificate,
+            "-keyout",
+            key,
+        ],
+        check=True,
+        capture_output=True,
+    )
     yield from served(f"tls=TlsFiles({certificate!r}, {key!r}, {certificate!r})")
 
 
@@ -138,7 +164,9 @@ def test_strangers_who_begin_a_handshake_are_bounded(with_tls: tuple[ServiceAddr
         for number in range(800):
             stranger = socket.create_connection((address.host, address.port), timeout=10)
             stranger.sendall(
-                b"\x16\x03\x01\x02\x00" if number % 2 else b"no handshake at all, and not the end of it"
+                b"\x16\x03\x01\x02\x00"
+                if number % 2
+                else b"no handshake at all, and not the end of it"
             )
             kept.append(stranger)
         assert hello(address), "a new caller is let in beside them"
@@ -155,7 +183,9 @@ def test_a_stranger_who_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(http_server, "_HEAD_SECONDS", 0.2)
     with ServiceServer() as server:
-        with socket.create_connection((server.address.host, server.address.port), timeout=10) as raw:
+        with socket.create_connection(
+            (server.address.host, server.address.port), timeout=10
+        ) as raw:
             start = time.monotonic()
             assert is_cut(raw)
         assert time.monotonic() - start < 5
@@ -168,9 +198,7 @@ def test_a_caller_who_stops_in_the_body_is_cut(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(http_server, "_BODY_SECONDS", 0.2)
     with ServiceServer() as server:
         address = server.address
-        head = (
-            f"POST /v1/hello HTTP/1.1\r\nAuthorization: Bearer {address.token}\r\nContent-Length: 9\r\n\r\n{{"
-        )
+        head = f"POST /v1/hello HTTP/1.1\r\nAuthorization: Bearer {address.token}\r\nContent-Length: 9\r\n\r\n{{"
         with socket.create_connection((address.host, address.port), timeout=10) as raw:
             raw.sendall(head.encode())
             assert is_cut(raw)
@@ -226,7 +254,10 @@ def test_the_largest_body_passes(elsewhere: tuple[ServiceAddress, int]) -> None:
 
     address, _ = elsewhere
     with Connection(address) as connection:
-        for size, why in ((wire.LARGEST_BODY, "not JSON"), (wire.LARGEST_BODY + 1, "at most")):
+        for size, why in (
+            (protocol.LARGEST_BODY, "not JSON"),
+            (protocol.LARGEST_BODY + 1, "at most"),
+        ):
             with pytest.raises(ServiceDeniedError, match=why):
                 connection.send("report", os.urandom(size))
         assert connection.call("hello", {})["service"] == "spark-channel"
@@ -259,12 +290,12 @@ def test_a_caller_who_resets_the_connection_before_the_refusal_is_no_fault_of_ou
         loop=loop,
         calls=set(),
         strangers=OrderedDict(),
-        refusals=http_server._Refusals(),
+        refusals=http_server._RejectionLog(),
         tokens=Tokens(),
         _tls=None,
     )
     for name in ("admit", "dismiss"):
-        setattr(shell, name, getattr(http_server.HttpShell, name).__get__(shell))
+        setattr(shell, name, getattr(http_server.HttpServer, name).__get__(shell))
     call, transport = http_server._Call(shell), Gone()
     call.connection_made(transport)
     call.data_received(b"no request at all\r\n\r\n")

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from spark_channel.service.call_pool import CallPool
+from spark_channel.service.http_server import CallPool
 
 
 def test_at_the_end_of_the_interpreter_a_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

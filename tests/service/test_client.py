@@ -19,7 +19,7 @@ from spark_channel.service import (
     ServiceServer,
     SharedLimitAddress,
 )
-from spark_channel.service.unreached import note_reached
+from spark_channel.service.connection import note_reached
 from tests.service.helpers import Listener, own_threads, wait_for
 
 SPEC = JobSpec("read", source="csv x", tasks=1)
@@ -34,15 +34,25 @@ def test_final_counters_are_there_when_close_returns(server: ServiceServer) -> N
         counters.pushed(10, 80)
         counters.enter(Phase.DONE)
     report = heard.closed[0].report()
-    assert (report.phase, report.rows, report.bytes, report.tasks, report.attempts) == ("done", 10, 80, 1, 1)
+    assert (report.phase, report.rows, report.bytes, report.tasks, report.attempts) == (
+        "done",
+        10,
+        80,
+        1,
+        1,
+    )
 
 
 def test_counters_arrive_while_the_task_runs(server: ServiceServer) -> None:
     with ServiceClient(server.address, "j", SPEC) as client:
         client.counters(0, 7).pushed(10, 80)
-        wait_for(lambda: any(each.status().rows == 10 for each in server.jobs.live()), "the counters")
+        wait_for(
+            lambda: any(each.status().rows == 10 for each in server.jobs.live()), "the counters"
+        )
         client.counters(1, 8).pushed(5, 40)
-        wait_for(lambda: server.jobs.find("j").status().rows == 15, "the counters of the second task")
+        wait_for(
+            lambda: server.jobs.find("j").status().rows == 15, "the counters of the second task"
+        )
 
 
 def test_all_clients_of_a_run_are_one_job(server: ServiceServer) -> None:
@@ -66,7 +76,9 @@ def test_all_clients_of_a_run_are_one_job(server: ServiceServer) -> None:
     assert set(heard.opened) == {"j"}
 
 
-def test_it_pickles_as_its_arguments_and_connects_nowhere_before_its_use(server: ServiceServer) -> None:
+def test_it_pickles_as_its_arguments_and_connects_nowhere_before_its_use(
+    server: ServiceServer,
+) -> None:
     with ServiceClient(server.address, "j", SPEC) as client:
         client.counters(0, 0)
         copy = pickle.loads(pickle.dumps(client))
@@ -101,7 +113,9 @@ def nowhere() -> ServiceAddress:
         return gone.address
 
 
-def test_without_a_service_the_task_runs_on_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_service_the_task_runs_on_and_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.WARNING), ServiceClient(nowhere(), "j", SPEC) as client:
         counters = client.counters(0, 0)
         wait_for(lambda: "progress of this task is not shown" in caplog.text, "the warning")
@@ -111,7 +125,9 @@ def test_without_a_service_the_task_runs_on_and_is_told_once(caplog: pytest.LogC
 
 
 @pytest.mark.real_time
-def test_a_service_that_never_answers_holds_the_end_for_two_seconds_at_most(silent_port: int) -> None:
+def test_a_service_that_never_answers_holds_the_end_for_two_seconds_at_most(
+    silent_port: int,
+) -> None:
     address = ServiceAddress("127.0.0.1", silent_port, "token")
     client = ServiceClient(address, "j", SPEC)
     client.counters(0, 0).enter(Phase.DONE)
@@ -170,7 +186,9 @@ client.close()
 """
     import subprocess
 
-    done = subprocess.run([sys.executable, "-c", script], timeout=30, check=False, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], timeout=30, check=False, capture_output=True
+    )
     assert done.returncode == 0, done.stderr.decode()
     assert server.jobs.find("forked").report().rows == 3
 

@@ -16,11 +16,12 @@ import pytest
 
 from spark_channel.progress import Counters, JobProgress, JobSpec, Phase, TransferReport
 from spark_channel.service import ProgressDisplay
-from spark_channel.service.display import choose_mode
-from spark_channel.service.live_line import LiveLine
+from spark_channel.service.display import LiveLine, choose_mode
 from tests.service.helpers import wait_for
 
-SPEC = JobSpec("read", name="flights", source="csv x", tasks=1, rows_expected=1000, rows_per_second=500)
+SPEC = JobSpec(
+    "read", name="flights", source="csv x", tasks=1, rows_expected=1000, rows_per_second=500
+)
 
 
 class Terminal(io.StringIO):
@@ -111,7 +112,9 @@ def test_a_terminal_has_a_live_line_and_keeps_what_stays() -> None:
 def test_several_jobs_are_told_apart(logged: pytest.LogCaptureFixture) -> None:
     stream = Terminal()
     display = ProgressDisplay("terminal", stream=stream)
-    jobs = [JobProgress(f"j{number}", JobSpec("read", name=f"table {number}")) for number in range(2)]
+    jobs = [
+        JobProgress(f"j{number}", JobSpec("read", name=f"table {number}")) for number in range(2)
+    ]
     for job in jobs:
         display.job_opened(job)
     for job in jobs:
@@ -123,7 +126,9 @@ def test_several_jobs_are_told_apart(logged: pytest.LogCaptureFixture) -> None:
     assert stream.getvalue().count("0 tasks, 0 attempts") == 2
 
 
-def test_the_thread_ends_with_the_last_job_and_starts_with_the_next(logged: pytest.LogCaptureFixture) -> None:
+def test_the_thread_ends_with_the_last_job_and_starts_with_the_next(
+    logged: pytest.LogCaptureFixture,
+) -> None:
     display = ProgressDisplay("log")
     for number in range(3):
         run_job(display, f"j{number}")
@@ -180,7 +185,9 @@ def test_a_notebook_has_one_output_that_is_updated_and_then_the_report(
     display.job_closed(progress)
     display.close()
     assert "read flights" in repr(notebook[0][1])
-    assert isinstance(notebook[-1][1], TransferReport) or isinstance(notebook[-2][1], TransferReport)
+    assert isinstance(notebook[-1][1], TransferReport) or isinstance(
+        notebook[-2][1], TransferReport
+    )
     lines = [what for kind, what in notebook if kind == "update"]
     assert all(hasattr(each, "_repr_html_") for each in lines)
 
@@ -258,7 +265,9 @@ def test_without_a_terminal_stdout_is_untouched_too(tmp_path: Path) -> None:
     assert "\x1b" not in done.stderr
 
 
-def test_a_stream_that_was_closed_ends_the_display_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_that_was_closed_ends_the_display_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     stream = io.StringIO()
     display = ProgressDisplay("terminal", stream=stream)
     stream.close()
@@ -290,7 +299,11 @@ atexit.register(setattr, threading.Thread, "start", no_more)  # runs first; so d
 @pytest.mark.parametrize("job", ["none", "running"])
 def test_a_script_ends_without_a_thread_that_python_no_longer_starts(job: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", AT_THE_END, job], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", AT_THE_END, job],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert "new thread" not in done.stderr
     assert "Traceback" not in done.stderr

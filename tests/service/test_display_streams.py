@@ -64,7 +64,9 @@ def test_jobs_beside_a_stream_are_shown_as_ever(caplog: pytest.LogCaptureFixture
     assert sum(line.startswith("orders - batch 0") for line in lines) == 1
 
 
-def test_a_stream_whose_terminal_is_gone_ends_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_whose_terminal_is_gone_ends_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """As at the end of a program: what the display would still say has nowhere to go."""
     stream = Terminal()
     with (

@@ -11,7 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_channel.limits import Ask, Heartbeat, Join, Leave, Listen, Request, Return, Set, Status, encode
+from spark_channel.limits import (
+    GrantRequest,
+    GrantReturn,
+    Heartbeat,
+    Join,
+    Leave,
+    Request,
+    SetRates,
+    StatusRequest,
+    Subscribe,
+    encode,
+)
 from spark_channel.progress import JobSpec
 from spark_channel.service import ServiceServer
 from tests.service.fuzz import mutated, odd, resident_mib
@@ -33,7 +44,10 @@ SEEDS: list[tuple[str, bytes]] = [
     for action, body in [
         ("hello", {}),
         ("open_job", {"spec": SPEC, "job": "j"}),
-        ("report", {"job": "k", "client": "c", "snapshots": [SNAPSHOT], "spec": SPEC, "leaving": False}),
+        (
+            "report",
+            {"job": "k", "client": "c", "snapshots": [SNAPSHOT], "spec": SPEC, "leaving": False},
+        ),
         ("enter", {"job": "j", "phase": "done", "rows": 5, "limit": "static"}),
         ("status", {"job": "j"}),
         ("job_report", {"job": "j"}),
@@ -42,17 +56,20 @@ SEEDS: list[tuple[str, bytes]] = [
     ]
 ] + [
     ("coordinator", encode(request))
-    for request in cast(list[Request], [
-        Join("job:j", "j", "task 1", "before"),
-        Ask("job:j", "c", "e", 1, 0, 0.0, 0.0, 0.0, 0.0, ""),
-        Return("job:j", "c", "e", 1, 0, 0.0, 0.0, 0.0, 0.0),
-        Heartbeat("job:j", "c", "e", "rows"),
-        Leave("job:j", "c", "e", 0, 0.0, 0.0),
-        Listen("job:j", "c", "e", 1),
-        Set("job:j", 10, None),
-        Status("job:j"),
-    ])
-]  # fmt: skip
+    for request in cast(
+        list[Request],
+        [
+            Join("job:j", "j", "task 1", "before"),
+            GrantRequest("job:j", "c", "e", 1, 0, 0.0, 0.0, 0.0, 0.0, ""),
+            GrantReturn("job:j", "c", "e", 1, 0, 0.0, 0.0, 0.0, 0.0),
+            Heartbeat("job:j", "c", "e", "rows"),
+            Leave("job:j", "c", "e", 0, 0.0, 0.0),
+            Subscribe("job:j", "c", "e", 1),
+            SetRates("job:j", 10, None),
+            StatusRequest("job:j"),
+        ],
+    )
+]
 
 
 class Caller:
@@ -72,7 +89,9 @@ class Caller:
         """The status of the answer; 0 where the connection was ended without one."""
         if self._socket is None or once:
             self.close()
-            self._socket = socket.create_connection((self._address.host, self._address.port), timeout=20)
+            self._socket = socket.create_connection(
+                (self._address.host, self._address.port), timeout=20
+            )
         try:
             self._socket.sendall(request)
             if once:
@@ -105,7 +124,10 @@ class Caller:
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(
     ("requests", "seed"),
-    [(10_000, 20_261_122), *(pytest.param(125_000, seed, marks=pytest.mark.soak) for seed in range(8))],
+    [
+        (10_000, 20_261_122),
+        *(pytest.param(125_000, seed, marks=pytest.mark.soak) for seed in range(8)),
+    ],
 )
 def test_broken_requests_are_refused(
     server: ServiceServer, caplog: pytest.LogCaptureFixture, requests: int, seed: int
@@ -120,7 +142,9 @@ def test_broken_requests_are_refused(
             body = (mutated if random_.random() < 0.5 else odd)(random_, body)
             kind, start = random_.randrange(20), time.monotonic()
             if kind == 0:
-                status = caller.ask(mutated(random_, caller.head(action, len(body))) + body, once=True)
+                status = caller.ask(
+                    mutated(random_, caller.head(action, len(body))) + body, once=True
+                )
             elif kind == 1:
                 status = caller.ask(caller.head(action, len(body) + 5) + body, once=True)
             else:
@@ -144,7 +168,9 @@ def test_broken_requests_are_refused(
 
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
-_KEYS = st.sampled_from(sorted({key for _, body in SEEDS for key in json.loads(body)})) | st.text(max_size=5)
+_KEYS = st.sampled_from(sorted({key for _, body in SEEDS for key in json.loads(body)})) | st.text(
+    max_size=5
+)
 ANY_JSON = st.recursive(
     _SCALARS,
     lambda inside: st.lists(inside, max_size=3) | st.dictionaries(_KEYS, inside, max_size=3),
@@ -152,12 +178,15 @@ ANY_JSON = st.recursive(
 )
 
 
-def refuses_any_json(server: ServiceServer, caplog: pytest.LogCaptureFixture, examples: int) -> None:
+def refuses_any_json(
+    server: ServiceServer, caplog: pytest.LogCaptureFixture, examples: int
+) -> None:
     caller, slowest, before = Caller(server), 0.0, resident_mib()
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
-        st.sampled_from(sorted({action for action, _ in SEEDS})), st.dictionaries(_KEYS, ANY_JSON, max_size=5)
+        st.sampled_from(sorted({action for action, _ in SEEDS})),
+        st.dictionaries(_KEYS, ANY_JSON, max_size=5),
     )
     def ask(action: str, body: dict[str, object]) -> None:
         nonlocal slowest

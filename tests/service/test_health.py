@@ -8,19 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.errors import ServiceDeniedError
-from spark_channel.limits import Sample, Status
+from spark_channel.limits import HealthSample, StatusRequest
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, ServiceServer
 from spark_channel.service.connection import Connection
-from spark_channel.service.limit_desk import limit_scope
-from spark_channel.service.wire import RequestError, decode, encode
-from spark_channel.service.wire_sample import sample_from_json, sample_to_json
+from spark_channel.service.limits import limit_scope
+from spark_channel.service.protocol import (
+    RequestError,
+    decode,
+    encode,
+    sample_from_json,
+    sample_to_json,
+)
 from tests.service.fuzz import mutated, odd
 
 NAMES = st.text(st.characters(categories=["Ll", "Nd"]), min_size=1, max_size=20)
 NUMBERS = st.floats(0, 1e18)
 SAMPLES = st.builds(
-    Sample,
+    HealthSample,
     st.dictionaries(NAMES, st.tuples(NUMBERS, NUMBERS), max_size=10),
     st.dictionaries(NAMES, st.lists(NUMBERS, max_size=20).map(tuple), max_size=5),
     st.lists(NAMES, max_size=5).map(tuple),
@@ -29,16 +34,22 @@ SAMPLES = st.builds(
 
 
 @given(sample=SAMPLES)
-def test_a_sample_arrives_as_it_was_and_its_error_in_one_short_line(sample: Sample) -> None:
+def test_a_sample_arrives_as_it_was_and_its_error_in_one_short_line(sample: HealthSample) -> None:
     found = sample_from_json(decode(encode(sample_to_json(sample))))
-    assert (found.values, found.delays, found.missing) == (sample.values, sample.delays, sample.missing)
+    assert (found.values, found.delays, found.missing) == (
+        sample.values,
+        sample.delays,
+        sample.missing,
+    )
     assert found.error.isprintable()
     assert len(found.error) == min(200, len(sample.error))
 
 
 def test_whatever_comes_is_a_sample_or_refused() -> None:
     random_ = random.Random(7)
-    body = sample_to_json(Sample({"lag": (1.0, 2.0)}, {"wakeup": (0.1, 0.2)}, ("x (needs y)",), "gone"))
+    body = sample_to_json(
+        HealthSample({"lag": (1.0, 2.0)}, {"wakeup": (0.1, 0.2)}, ("x (needs y)",), "gone")
+    )
     for number in range(3_000):
         data = json.dumps(body).encode()
         try:
@@ -48,7 +59,9 @@ def test_whatever_comes_is_a_sample_or_refused() -> None:
 
 
 def test_the_service_takes_samples_of_its_own_jobs_only() -> None:
-    well, sample = (sample_to_json(Sample({"replication_lag": (seconds, 1.0)})) for seconds in (0.0, 5.0))
+    well, sample = (
+        sample_to_json(HealthSample({"replication_lag": (seconds, 1.0)})) for seconds in (0.0, 5.0)
+    )
     with ServiceServer() as server:
         job = server.jobs.open(JobSpec("read", rows_per_second=1_000, protect=True))
         plain = server.jobs.open(JobSpec("read", rows_per_second=1_000))
@@ -64,15 +77,17 @@ def test_the_service_takes_samples_of_its_own_jobs_only() -> None:
         finally:
             connection.close()
         server.tokens.add(limit_scope("orders"), "a-token-that-spends")
-        other = Connection(ServiceAddress(server.address.host, server.address.port, "a-token-that-spends"))
+        other = Connection(
+            ServiceAddress(server.address.host, server.address.port, "a-token-that-spends")
+        )
         try:
             with pytest.raises(ServiceDeniedError):
                 other.call("health", {"job": job, "side": "source", **sample})
         finally:
             other.close()
-        status = server.limits.handle(Status(f"job:{job}"))
+        status = server.limits.handle(StatusRequest(f"job:{job}"))
         assert getattr(status, "effective_rows_per_second", 1_000) <= 500
-        status = server.limits.handle(Status(f"job:{plain}"))
+        status = server.limits.handle(StatusRequest(f"job:{plain}"))
         assert getattr(status, "effective_rows_per_second", None) == 1_000
         server.jobs.enter(job, Phase.DONE)
-        server.limits.observe(job, "source", Sample())  # it has ended meanwhile
+        server.limits.observe(job, "source", HealthSample())  # it has ended meanwhile

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from spark_channel.progress import Counters, JobProgress, JobSpec, Phase, Snapshot
-from spark_channel.service import JobBook, run_id
+from spark_channel.service import JobRegistry, run_id
 from spark_channel.testing import VirtualClock
 from tests.service.helpers import Listener
 
@@ -24,8 +24,8 @@ def heard() -> Listener:
 
 
 @pytest.fixture
-def book(clock: VirtualClock, heard: Listener) -> JobBook:
-    book = JobBook(clock=clock, idle_seconds=5.0, keep=3)
+def book(clock: VirtualClock, heard: Listener) -> JobRegistry:
+    book = JobRegistry(clock=clock, idle_seconds=5.0, keep=3)
     book.subscribe(heard)
     return book
 
@@ -37,7 +37,9 @@ def done(task: int, rows: int = 10) -> Snapshot:
     return counters.snapshot()
 
 
-def test_the_first_client_needs_the_spec_and_opens_the_job(book: JobBook, heard: Listener) -> None:
+def test_the_first_client_needs_the_spec_and_opens_the_job(
+    book: JobRegistry, heard: Listener
+) -> None:
     assert book.report("j", "a", []) is None
     assert heard.opened == []
     assert book.report("j", "a", [], spec=SPEC) == 0.5
@@ -45,7 +47,9 @@ def test_the_first_client_needs_the_spec_and_opens_the_job(book: JobBook, heard:
     assert heard.opened == ["j"]
 
 
-def test_a_job_ends_with_its_last_client_once_all_tasks_are_done(book: JobBook, heard: Listener) -> None:
+def test_a_job_ends_with_its_last_client_once_all_tasks_are_done(
+    book: JobRegistry, heard: Listener
+) -> None:
     book.report("j", "a", [done(0)], spec=SPEC, leaving=True)
     assert heard.closed == []
     book.report("j", "b", [], spec=SPEC)
@@ -57,7 +61,7 @@ def test_a_job_ends_with_its_last_client_once_all_tasks_are_done(book: JobBook, 
 
 
 def test_settling_closes_what_nobody_works_on_and_what_goes_on_is_opened_again(
-    book: JobBook, heard: Listener
+    book: JobRegistry, heard: Listener
 ) -> None:
     book.report("j", "a", [done(0)], spec=SPEC)
     book.settle()
@@ -73,7 +77,7 @@ def test_settling_closes_what_nobody_works_on_and_what_goes_on_is_opened_again(
 
 
 def test_without_a_client_it_is_closed_in_time_and_its_clock_stopped_before(
-    book: JobBook, heard: Listener, clock: VirtualClock
+    book: JobRegistry, heard: Listener, clock: VirtualClock
 ) -> None:
     book.report("j", "a", [], spec=SPEC)
     clock.advance(1)
@@ -89,7 +93,7 @@ def test_without_a_client_it_is_closed_in_time_and_its_clock_stopped_before(
 
 
 def test_a_killed_client_is_missed_and_its_job_has_failed(
-    book: JobBook, heard: Listener, clock: VirtualClock
+    book: JobRegistry, heard: Listener, clock: VirtualClock
 ) -> None:
     book.report("j", "a", [Counters(0, 0).snapshot()], spec=SPEC)
     clock.advance(10)
@@ -109,7 +113,7 @@ def ended(task: int) -> Snapshot:
 
 
 def test_a_read_below_a_limit_has_ended_not_failed(
-    book: JobBook, heard: Listener, clock: VirtualClock
+    book: JobRegistry, heard: Listener, clock: VirtualClock
 ) -> None:
     book.report("j", "a", [done(0), ended(1)], spec=SPEC, leaving=True)
     assert heard.closed == [], "a LIMIT may look at further tasks"
@@ -128,7 +132,7 @@ def running(task: int) -> Snapshot:
 
 @pytest.mark.parametrize("failed", [False, True])
 def test_a_program_that_ends_well_has_wanted_no_more_of_its_reads(
-    book: JobBook, heard: Listener, failed: bool
+    book: JobRegistry, heard: Listener, failed: bool
 ) -> None:
     """`show()` as the last line of a script: its task had no time to say how it ended."""
     book.report("r", "a", [done(0), running(1)], spec=SPEC)
@@ -139,7 +143,7 @@ def test_a_program_that_ends_well_has_wanted_no_more_of_its_reads(
 
 
 def test_a_read_with_a_failed_task_has_failed_however_the_program_ends(
-    book: JobBook, heard: Listener
+    book: JobRegistry, heard: Listener
 ) -> None:
     lost = Counters(0, 0)
     lost.enter(Phase.FAILED)
@@ -150,7 +154,7 @@ def test_a_read_with_a_failed_task_has_failed_however_the_program_ends(
 
 @pytest.mark.parametrize("leaves", [False, True])
 def test_the_end_waits_for_clients_that_leave_and_for_no_driver(
-    book: JobBook, clock: VirtualClock, leaves: bool
+    book: JobRegistry, clock: VirtualClock, leaves: bool
 ) -> None:
     book.open(JobSpec("write"), "w")
     book.report("w", "b", [running(0)])
@@ -167,14 +171,18 @@ def test_the_end_waits_for_clients_that_leave_and_for_no_driver(
     assert not waiting.is_alive()
 
 
-def test_a_failed_task_says_why_its_job_failed(book: JobBook, heard: Listener, clock: VirtualClock) -> None:
+def test_a_failed_task_says_why_its_job_failed(
+    book: JobRegistry, heard: Listener, clock: VirtualClock
+) -> None:
     """It was "it ended before all its tasks were done", below the error itself."""
     failed = Counters(0, 0)
     failed.explain("too early")
     failed.enter(Phase.FAILED)
     failed.explain("a.csv, line 2: column 'id' cannot hold 'x'")
     failed.explain("the connection is closed")
-    book.report("j", "a", [Snapshot.from_json(failed.snapshot().to_json())], spec=SPEC, leaving=True)
+    book.report(
+        "j", "a", [Snapshot.from_json(failed.snapshot().to_json())], spec=SPEC, leaving=True
+    )
     book.open(JobSpec("write"), "w")
     book.report("w", "b", [failed.snapshot()], spec=JobSpec("write"), leaving=True)
     book.enter("w", Phase.FAILED)
@@ -185,7 +193,9 @@ def test_a_failed_task_says_why_its_job_failed(book: JobBook, heard: Listener, c
     ] * 2
 
 
-def test_a_retry_that_succeeds_leaves_no_error(book: JobBook, heard: Listener, clock: VirtualClock) -> None:
+def test_a_retry_that_succeeds_leaves_no_error(
+    book: JobRegistry, heard: Listener, clock: VirtualClock
+) -> None:
     failed = Counters(0, 0)
     failed.enter(Phase.FAILED)
     failed.explain("the connection is closed")
@@ -199,7 +209,7 @@ def test_a_retry_that_succeeds_leaves_no_error(book: JobBook, heard: Listener, c
 
 
 def test_a_failed_task_beside_one_that_ended_is_a_failure(
-    book: JobBook, heard: Listener, clock: VirtualClock
+    book: JobRegistry, heard: Listener, clock: VirtualClock
 ) -> None:
     failed = Counters(0, 0)
     failed.enter(Phase.FAILED)
@@ -209,7 +219,9 @@ def test_a_failed_task_beside_one_that_ended_is_a_failure(
     assert heard.closed[0].phase is Phase.FAILED
 
 
-def test_tasks_that_come_late_open_the_job_again(book: JobBook, heard: Listener, clock: VirtualClock) -> None:
+def test_tasks_that_come_late_open_the_job_again(
+    book: JobRegistry, heard: Listener, clock: VirtualClock
+) -> None:
     book.report("j", "a", [done(0)], spec=SPEC, leaving=True)
     clock.advance(5)
     book.close_idle()
@@ -220,7 +232,9 @@ def test_tasks_that_come_late_open_the_job_again(book: JobBook, heard: Listener,
     assert heard.closed[-1].report().rows == 20
 
 
-def test_an_owned_job_is_closed_by_its_owner(book: JobBook, heard: Listener, clock: VirtualClock) -> None:
+def test_an_owned_job_is_closed_by_its_owner(
+    book: JobRegistry, heard: Listener, clock: VirtualClock
+) -> None:
     job = book.open(SPEC)
     book.report(job, "a", [done(0), done(1)], leaving=True)
     clock.advance(600)
@@ -238,7 +252,7 @@ def test_an_owned_job_is_closed_by_its_owner(book: JobBook, heard: Listener, clo
 
 
 def test_an_owner_that_never_comes_back_is_not_waited_for_for_ever(
-    book: JobBook, heard: Listener, clock: VirtualClock
+    book: JobRegistry, heard: Listener, clock: VirtualClock
 ) -> None:
     book.open(SPEC)
     clock.advance(3600)
@@ -246,7 +260,7 @@ def test_an_owner_that_never_comes_back_is_not_waited_for_for_ever(
     assert len(heard.closed) == 1
 
 
-def test_ids_are_taken_once(book: JobBook) -> None:
+def test_ids_are_taken_once(book: JobRegistry) -> None:
     book.open(SPEC, "j")
     with pytest.raises(ValueError, match="exists"):
         book.open(SPEC, "j")
@@ -256,7 +270,7 @@ def test_ids_are_taken_once(book: JobBook) -> None:
         book.find("k")
 
 
-def test_only_the_last_closed_jobs_are_kept(book: JobBook) -> None:
+def test_only_the_last_closed_jobs_are_kept(book: JobRegistry) -> None:
     for number in range(5):
         book.enter(book.open(SPEC, f"j{number}"), Phase.DONE)
     with pytest.raises(KeyError):
@@ -264,14 +278,14 @@ def test_only_the_last_closed_jobs_are_kept(book: JobBook) -> None:
     assert book.find("j2").phase is Phase.DONE
 
 
-def test_many_clients_report_less_often(book: JobBook) -> None:
+def test_many_clients_report_less_often(book: JobRegistry) -> None:
     after = [book.report("j", f"c{number}", [], spec=SPEC) for number in range(1000)]
     assert after[0] == 0.5
     assert after[-1] == pytest.approx(1000 / 150)
 
 
 def test_a_listener_that_fails_harms_nobody(
-    book: JobBook, heard: Listener, caplog: pytest.LogCaptureFixture
+    book: JobRegistry, heard: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
         def job_opened(self, progress: JobProgress) -> None:
@@ -293,5 +307,8 @@ def test_a_listener_that_fails_harms_nobody(
 
 def test_all_tasks_of_an_action_compute_one_job_and_two_actions_two() -> None:
     assert run_id("p", "7", 3) == run_id("p", "7", 4)
-    assert len({run_id("p", "7", 3), run_id("p", "8", 3), run_id("q", "7", 3), run_id("p", None, 3)}) == 4
+    assert (
+        len({run_id("p", "7", 3), run_id("p", "8", 3), run_id("q", "7", 3), run_id("p", None, 3)})
+        == 4
+    )
     assert run_id("p", None, 3) != run_id("p", None, 4)

@@ -26,8 +26,14 @@ from spark_channel.service import (
     ensure_service,
     find_service,
 )
-from spark_channel.service.processes import alive, started, wait_until_gone
-from spark_channel.service.rendezvous import Advert, Rendezvous, advert_name
+from spark_channel.service.discovery import (
+    ServiceDirectory,
+    ServiceRecord,
+    advert_name,
+    alive,
+    started,
+    wait_until_gone,
+)
 from tests.service.helpers import hello, wait_for, wait_gone
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
@@ -35,8 +41,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at proces
 Driver = subprocess.Popen[bytes]
 
 
-def standing(driver: Driver) -> Advert:
-    found = Rendezvous().read(advert_name(driver.pid))
+def standing(driver: Driver) -> ServiceRecord:
+    found = ServiceDirectory().read(advert_name(driver.pid))
     assert found is not None
     return found
 
@@ -94,7 +100,9 @@ def test_a_driver_that_is_a_zombie_is_gone(driver: Driver) -> None:
         ensure_service(watch_pid=driver.pid)
 
 
-def test_without_pidfds_it_looks_each_second(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pidfds_it_looks_each_second(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(os, "pidfd_open")
     since = started(driver.pid)
     assert since is not None
@@ -131,7 +139,9 @@ def test_starters_in_several_processes_get_one_service(driver: Driver) -> None:
         "import sys, json; from spark_channel.service import ensure_service; "
         f"json.dump(ensure_service(watch_pid={driver.pid}).to_json(), sys.stdout)"
     )
-    starters = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) for _ in range(3)]
+    starters = [
+        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) for _ in range(3)
+    ]
     told = [json.loads(each.communicate(timeout=60)[0]) for each in starters]
     assert [each.returncode for each in starters] == [0, 0, 0]
     assert all(each == told[0] for each in told)
@@ -164,7 +174,7 @@ def test_a_service_that_hangs_is_replaced(driver: Driver) -> None:
     driver.kill()
     wait_gone(old)
     wait_gone(pid)
-    assert Rendezvous().names() == []
+    assert ServiceDirectory().names() == []
 
 
 def test_it_outlives_its_starter_and_is_nobodys_zombie(driver: Driver) -> None:
@@ -175,12 +185,19 @@ def test_it_outlives_its_starter_and_is_nobodys_zombie(driver: Driver) -> None:
     assert os.getsid(pid) != os.getsid(0)
     os.kill(pid, signal.SIGTERM)
     wait_gone(pid)
-    assert Rendezvous().names() == []
+    assert ServiceDirectory().names() == []
 
 
 @pytest.mark.parametrize(
     "name",
-    ["PGPASSWORD", "PGPASSFILE", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "MYSQL_PWD", "ORDERS_LOGIN"],
+    [
+        "PGPASSWORD",
+        "PGPASSFILE",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "MYSQL_PWD",
+        "ORDERS_LOGIN",
+    ],
 )
 def test_no_secret_of_the_jobs_environment_stays_in_the_service(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, name: str
@@ -203,7 +220,10 @@ def test_no_secret_stays_in_the_process_that_cleans_up(
         cleaners = []
         for entry in Path("/proc").iterdir():
             try:
-                program, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+                program, environment = (
+                    (entry / "cmdline").read_bytes(),
+                    (entry / "environ").read_bytes(),
+                )
             except OSError:
                 continue
             if b"def wait_until_one_is_gone(" in program and mark in environment:
@@ -227,7 +247,9 @@ def test_it_holds_nothing_of_its_starter_open(driver: Driver, tmp_path: Path) ->
         ensure_service(watch_pid=driver.pid)
     opened = Path(f"/proc/{standing(driver).service_pid}/fd")
     for each in opened.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile: not what it was started with
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # closed meanwhile: not what it was started with
             assert each.readlink() != tmp_path / "kept"
     assert (opened / "0").readlink() == Path(os.devnull)
     assert (opened / "1").readlink() == Path(os.devnull)
@@ -237,7 +259,7 @@ def test_a_port_that_is_taken_is_told_to_the_starter(driver: Driver, server: Ser
     settings = ServiceSettings(port=server.address.port)
     with pytest.raises(ServiceUnavailableError, match="free port"):
         ensure_service(settings, watch_pid=driver.pid)
-    assert Rendezvous().names() == []
+    assert ServiceDirectory().names() == []
 
 
 def test_an_interpreter_that_cannot_start_it_is_a_clear_error(
@@ -262,8 +284,10 @@ def test_an_interpreter_that_hangs_is_given_up_in_time(
 
 
 def test_a_stale_file_of_a_reused_pid_is_not_trusted(driver: Driver, server: ServiceServer) -> None:
-    other = Advert(server.address, os.getpid(), started(os.getpid()) or "", driver.pid, "1", "n", "")
-    Rendezvous().publish(advert_name(driver.pid), other)
+    other = ServiceRecord(
+        server.address, os.getpid(), started(os.getpid()) or "", driver.pid, "1", "n", ""
+    )
+    ServiceDirectory().publish(advert_name(driver.pid), other)
     assert ensure_service(watch_pid=driver.pid) != server.address
 
 
@@ -285,7 +309,9 @@ if input() == "withdraw":
 def advertiser(driver: Driver) -> Iterator[Driver]:
     """A driver's Python that runs the service in itself."""
     process = subprocess.Popen(
-        [sys.executable, "-c", ADVERTISER, str(driver.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", ADVERTISER, str(driver.pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -306,15 +332,17 @@ def test_a_service_in_the_drivers_python_is_found_and_can_be_withdrawn(
     advertiser.stdin.write(b"withdraw\n")
     advertiser.stdin.flush()
     assert advertiser.stdout.readline() == b"withdrawn\n"
-    assert Rendezvous().names() == []
+    assert ServiceDirectory().names() == []
     assert find_service(driver.pid) is None
 
 
 @pytest.mark.parametrize("victim", ["python", "jvm"])
-def test_when_either_is_killed_the_file_goes_too(driver: Driver, advertiser: Driver, victim: str) -> None:
+def test_when_either_is_killed_the_file_goes_too(
+    driver: Driver, advertiser: Driver, victim: str
+) -> None:
     assert find_service(driver.pid) is not None
     (advertiser if victim == "python" else driver).kill()
-    wait_for(lambda: Rendezvous().names() == [], "the file to be removed")
+    wait_for(lambda: ServiceDirectory().names() == [], "the file to be removed")
 
 
 def test_the_last_to_advertise_is_found(driver: Driver, server: ServiceServer) -> None:

@@ -14,30 +14,30 @@ import pytest
 from spark_channel.channel import Limiter, MemoryChannel
 from spark_channel.errors import LimitError, ServiceDeniedError, ServiceUnavailableError
 from spark_channel.limits import (
-    Ask,
-    AskPermit,
-    Denied,
-    Hold,
+    GrantRequest,
     Join,
     Joined,
     LimitStatus,
     Pause,
     Permit,
+    PermitRequest,
+    PermitReturn,
+    Rejected,
     Reply,
     Request,
     Resume,
-    ReturnPermit,
-    Set,
-    Status,
+    RetryLater,
+    SetRates,
+    StatusRequest,
     decode_reply,
     encode,
 )
-from spark_channel.limits.pool import HORIZON
+from spark_channel.limits.grants import HORIZON
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, ServiceClient, ServiceServer, SharedLimitAddress
+from spark_channel.service.client import PermitLease
 from spark_channel.service.connection import Connection
-from spark_channel.service.limit_desk import job_limit, limit_scope
-from spark_channel.service.permit_holder import PermitHolder
+from spark_channel.service.limits import job_limit, limit_scope
 from tests.service.helpers import hello, wait_for
 
 RATE = 2_000
@@ -68,7 +68,7 @@ def limited(server: ServiceServer) -> str:
 
 
 def limit_status(server: ServiceServer, limit: str) -> LimitStatus:
-    status = server.limits.handle(Status(limit))
+    status = server.limits.handle(StatusRequest(limit))
     assert isinstance(status, LimitStatus)
     return status
 
@@ -95,7 +95,9 @@ def test_two_tasks_share_the_jobs_limit(server: ServiceServer) -> None:
         thread.join()
     stamps.sort()
     # Any second may hold the limit, 40 ms of slices and one row of each client.
-    worst = max(sum(1 for each in stamps if start <= each < start + 1) for start in stamps[:: RATE // 20])
+    worst = max(
+        sum(1 for each in stamps if start <= each < start + 1) for start in stamps[:: RATE // 20]
+    )
     assert worst <= RATE * 1.05 + 2
 
 
@@ -104,7 +106,7 @@ def test_the_limit_comes_and_goes_with_the_job(server: ServiceServer, limited: s
     assert limit_status(server, limited).rows_per_second == RATE
     server.jobs.enter("j", Phase.DONE)
     assert server.limits.book.names() == ()
-    assert isinstance(ask(server.address, Join(limited, "j")), Denied)
+    assert isinstance(ask(server.address, Join(limited, "j")), Rejected)
 
 
 def test_an_unlimited_job_has_no_limiter_and_no_permits(server: ServiceServer) -> None:
@@ -127,13 +129,13 @@ def test_any_job_name_has_a_limit_of_its_own(server: ServiceServer) -> None:
 
 def test_set_pause_and_resume_act_and_are_shown(server: ServiceServer, limited: str) -> None:
     progress = server.jobs.find("j")
-    assert isinstance(ask(server.address, Set(limited, rows_per_second=50.0)), LimitStatus)
+    assert isinstance(ask(server.address, SetRates(limited, rows_per_second=50.0)), LimitStatus)
     assert progress.status().spec.rows_per_second == 50
     ask(server.address, Pause(limited))
     assert progress.status().note == "paused"
     joined = ask(server.address, Join(limited, "j"))
     assert isinstance(joined, Joined)
-    assert isinstance(joined.answer, Hold)
+    assert isinstance(joined.answer, RetryLater)
     assert joined.answer.reason == "paused"
     ask(server.address, Resume(limited))
     assert progress.status().note == ""
@@ -142,11 +144,11 @@ def test_set_pause_and_resume_act_and_are_shown(server: ServiceServer, limited: 
 NONSENSE: list[Callable[[str], Any]] = [
     lambda limit: Join("unknown", "j"),
     lambda limit: Join(limit + "@mark", "j"),
-    lambda limit: Ask(limit, "another client", "epoch", 1),
-    lambda limit: Set(limit, rows_per_second=-1.0),
-    lambda limit: Set(limit, rows_per_second=0.0),
-    lambda limit: Set(limit, rows_per_second=float(2**63)),
-    lambda limit: AskPermit(limit, "another holder"),
+    lambda limit: GrantRequest(limit, "another client", "epoch", 1),
+    lambda limit: SetRates(limit, rows_per_second=-1.0),
+    lambda limit: SetRates(limit, rows_per_second=0.0),
+    lambda limit: SetRates(limit, rows_per_second=float(2**63)),
+    lambda limit: PermitRequest(limit, "another holder"),
 ]
 
 
@@ -154,7 +156,7 @@ NONSENSE: list[Callable[[str], Any]] = [
 def test_what_makes_no_sense_is_denied_and_the_service_goes_on(
     server: ServiceServer, limited: str, request_of: Callable[[str], Any]
 ) -> None:
-    assert isinstance(ask(server.address, request_of(limited)), Denied)
+    assert isinstance(ask(server.address, request_of(limited)), Rejected)
     assert limit_status(server, limited).rows_per_second == RATE
     assert hello(server.address)
 
@@ -165,17 +167,20 @@ def test_amounts_that_no_client_can_have_spent_are_denied(
 ) -> None:
     joined = ask(server.address, Join(limited, "j"))
     assert isinstance(joined, Joined)
-    false = Ask(limited, joined.client, joined.epoch, 1, grant=1, spent_rows=amount)
-    assert isinstance(ask(server.address, false), Denied)
+    false = GrantRequest(limited, joined.client, joined.epoch, 1, grant=1, spent_rows=amount)
+    assert isinstance(ask(server.address, false), Rejected)
     assert limit_status(server, limited).issued_rows <= RATE
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"\xff" * 100, b"{}", b"[]", b'{"type":"Join"}', b'{"type":"Grant"}', b"{" * 50_000]
+    "body",
+    [b"", b"\xff" * 100, b"{}", b"[]", b'{"type":"Join"}', b'{"type":"Grant"}', b"{" * 50_000],
 )
-def test_garbage_bytes_are_denied_and_the_service_goes_on(server: ServiceServer, body: bytes) -> None:
+def test_garbage_bytes_are_denied_and_the_service_goes_on(
+    server: ServiceServer, body: bytes
+) -> None:
     with Connection(server.address) as connection:
-        assert isinstance(decode_reply(connection.send("coordinator", body)), Denied)
+        assert isinstance(decode_reply(connection.send("coordinator", body)), Rejected)
     assert hello(server.address)
 
 
@@ -186,15 +191,18 @@ def test_the_token_of_a_limit_spends_it_and_nothing_else(
     token = server.tokens.add(limit_scope("orders"))
     address = replace(server.address, token=token)
     assert isinstance(ask(address, Join("orders", "j")), Joined)
-    assert isinstance(ask(address, Status("orders")), LimitStatus)
+    assert isinstance(ask(address, StatusRequest("orders")), LimitStatus)
     for request in (
         Join(limited, "j"),
-        Status(limited),
-        Set("orders", 1e6),
+        StatusRequest(limited),
+        SetRates("orders", 1e6),
         Pause("orders"),
         Resume("orders"),
     ):
-        with caplog.at_level(logging.DEBUG), pytest.raises(ServiceDeniedError, match="does not open"):
+        with (
+            caplog.at_level(logging.DEBUG),
+            pytest.raises(ServiceDeniedError, match="does not open"),
+        ):
             ask(address, request)
     assert limit_status(server, "orders").rows_per_second == 100
     assert "refused" in caplog.text
@@ -246,7 +254,9 @@ def test_a_limit_per_mark_is_one_for_each_resource(server: ServiceServer) -> Non
     assert names == ("job:j", "job:j@db1", "job:j@db2")
 
 
-def test_a_client_that_closes_gives_its_share_back_at_once(server: ServiceServer, limited: str) -> None:
+def test_a_client_that_closes_gives_its_share_back_at_once(
+    server: ServiceServer, limited: str
+) -> None:
     with ServiceClient(server.address, "j", SPEC) as client:
         limiter = client.limiter()
         assert limiter is not None
@@ -368,19 +378,21 @@ def test_at_most_max_connections_hold_a_permit(server: ServiceServer) -> None:
     assert (most, held, served) == (2, 0, 6)
 
 
-def test_a_permit_is_renewed_while_it_is_held_and_returned_at_the_end(server: ServiceServer) -> None:
+def test_a_permit_is_renewed_while_it_is_held_and_returned_at_the_end(
+    server: ServiceServer,
+) -> None:
     server.jobs.open(replace(PERMITTED, max_connections=1), "j")
     with ServiceClient(server.address, "j", PERMITTED) as client, client.permit():
-        refused = ask(server.address, AskPermit(job_limit("j"), "another holder"))
-        assert isinstance(refused, Hold)
-        ask(server.address, ReturnPermit(job_limit("j"), "another holder"))
-    assert isinstance(ask(server.address, AskPermit(job_limit("j"), "another holder")), Permit)
+        refused = ask(server.address, PermitRequest(job_limit("j"), "another holder"))
+        assert isinstance(refused, RetryLater)
+        ask(server.address, PermitReturn(job_limit("j"), "another holder"))
+    assert isinstance(ask(server.address, PermitRequest(job_limit("j"), "another holder")), Permit)
 
 
 def test_a_wait_for_a_permit_can_be_cancelled(server: ServiceServer) -> None:
     server.jobs.open(replace(PERMITTED, max_connections=1), "j")
-    with PermitHolder(server.address, job_limit("j")):
-        waiting = PermitHolder(server.address, job_limit("j"))
+    with PermitLease(server.address, job_limit("j")):
+        waiting = PermitLease(server.address, job_limit("j"))
         failure: list[LimitError] = []
 
         def wait() -> None:
@@ -392,7 +404,10 @@ def test_a_wait_for_a_permit_can_be_cancelled(server: ServiceServer) -> None:
         thread = threading.Thread(target=wait)
         thread.start()
         wait_for(
-            lambda: isinstance(ask(server.address, AskPermit(job_limit("j"), "a third holder")), Hold), "line"
+            lambda: isinstance(
+                ask(server.address, PermitRequest(job_limit("j"), "a third holder")), RetryLater
+            ),
+            "line",
         )
         waiting.cancel()
         thread.join(30)
@@ -400,11 +415,13 @@ def test_a_wait_for_a_permit_can_be_cancelled(server: ServiceServer) -> None:
         assert "cancelled" in str(failure[0])
 
 
-def test_a_permit_that_nobody_can_give_is_an_error_in_time(silent_port: int, server: ServiceServer) -> None:
+def test_a_permit_that_nobody_can_give_is_an_error_in_time(
+    silent_port: int, server: ServiceServer
+) -> None:
     with pytest.raises(ServiceDeniedError, match="no permits"):
-        PermitHolder(server.address, job_limit("unknown")).acquire()
+        PermitLease(server.address, job_limit("unknown")).acquire()
     silent = ServiceAddress("127.0.0.1", silent_port, "token")
-    holder = PermitHolder(silent, "job:j", timeout=0.5)
+    holder = PermitLease(silent, "job:j", timeout=0.5)
     with pytest.raises(ServiceUnavailableError, match="maxConnections"):
         holder.acquire()
     holder.release()

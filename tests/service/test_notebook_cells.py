@@ -11,7 +11,7 @@ nbclient = pytest.importorskip("nbclient", reason="cells run where the notebook 
 SET_UP = """
 import time
 
-import spark_channel.progress.picture
+import spark_channel.progress.plot
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ProgressDisplay, ServiceClient, ServiceServer
 from spark_channel.spark.session import _after_each_cell
@@ -23,13 +23,13 @@ class Keeper:
     def job_closed(self, progress):
         reports[progress.spec.name] = progress.report()
 
-draw = spark_channel.progress.picture.svg
+draw = spark_channel.progress.plot.svg
 
 def slow_draw(report):  # as the first one, which imports matplotlib, on a busy machine
     time.sleep(3)
     return draw(report)
 
-spark_channel.progress.picture.svg = slow_draw
+spark_channel.progress.plot.svg = slow_draw
 reports = {}
 server, display = ServiceServer(), ProgressDisplay()
 server.jobs.subscribe(Keeper())
@@ -56,7 +56,8 @@ None
 def texts(cell: Any) -> str:
     """All that a cell shows, as plain text."""
     return "\n".join(
-        output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs
+        output.get("text", "") or output.get("data", {}).get("text/plain", "")
+        for output in cell.outputs
     )
 
 
@@ -81,4 +82,6 @@ def test_a_report_appears_under_its_own_cell_once(tmp_path: Path) -> None:
     assert "printed" in texts(two)
     assert texts(none) == "2"
     assert texts(again).count("read 10 rows (80B) in ") == 1, "a cell that asks for it is shown it"
-    assert [each.output_type for each in three.outputs if each.output_type == "execute_result"] == []
+    assert [
+        each.output_type for each in three.outputs if each.output_type == "execute_result"
+    ] == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_channel.errors import OptionError, SourceError
-from spark_channel.limits import LimitStatus, Pressure
+from spark_channel.limits import AimdController, LimitStatus
 from spark_channel.service import LimitControl, Probe, SharedLimit, sql_value
 from tests.service.helpers import serve_limit, wait_for
 
@@ -78,10 +78,12 @@ def test_it_lowers_restores_and_names_what_it_cannot_reach(
         threshold=30,
         seconds=0.01,
         what="replication lag",
-        pressure=Pressure(policy=policy, increase=0.4),
+        pressure=AimdController(policy=policy, increase=0.4),
     )
     with SharedLimit("orders-db", rows_per_second=1_000, probe=probe) as limit:
-        wait_for_pressure(limit.status, "pressed: replication lag 40, threshold 30 (5% of the limit)", 50)
+        wait_for_pressure(
+            limit.status, "pressed: replication lag 40, threshold 30 (5% of the limit)", 50
+        )
         if speed == "open":
             replica.lag(2)
             wait_for_pressure(limit.status, "", 1_000)
@@ -90,12 +92,25 @@ def test_it_lowers_restores_and_names_what_it_cannot_reach(
         wait_for_pressure(limit.status, end, effective)
 
 
-def test_a_served_limit_watches_a_database(serve: list[subprocess.Popen[str]], replica: Replica) -> None:
+def test_a_served_limit_watches_a_database(
+    serve: list[subprocess.Popen[str]], replica: Replica
+) -> None:
     replica.lag(40)
     serve_limit(
-        serve, "--rows-per-second", "1000", "--probe-url", replica.url, "--probe-query", QUERY,
-        "--probe-threshold", "30", "--probe-seconds", "0.1", "--probe-policy", "pause",
-    )  # fmt: skip
+        serve,
+        "--rows-per-second",
+        "1000",
+        "--probe-url",
+        replica.url,
+        "--probe-query",
+        QUERY,
+        "--probe-threshold",
+        "30",
+        "--probe-seconds",
+        "0.1",
+        "--probe-policy",
+        "pause",
+    )
 
     def status() -> LimitStatus:
         return LimitControl().show("orders-db")
@@ -104,7 +119,9 @@ def test_a_served_limit_watches_a_database(serve: list[subprocess.Popen[str]], r
     replica.lag(2)
     wait_for_pressure(status, "", 1_000)
     replica.path.unlink()
-    wait_for_pressure(status, "unreachable: probe query failed with SourceError (0% of the limit)", 0)
+    wait_for_pressure(
+        status, "unreachable: probe query failed with SourceError (0% of the limit)", 0
+    )
     Replica(replica.path).lag(2)
     wait_for_pressure(status, "", 1_000)
 

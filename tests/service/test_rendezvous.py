@@ -11,25 +11,29 @@ from pathlib import Path
 import pytest
 
 from spark_channel.errors import ServiceUnavailableError
-from spark_channel.service import ServiceAddress, rendezvous
-from spark_channel.service.processes import started
-from spark_channel.service.rendezvous import Advert, Rendezvous, private_directory
+from spark_channel.service import ServiceAddress, discovery
+from spark_channel.service.discovery import (
+    ServiceDirectory,
+    ServiceRecord,
+    private_directory,
+    started,
+)
 
 ADDRESS = ServiceAddress("127.0.0.1", 4711, "geheim")
 NAME = "driver-1.2.json"
 
 
-def advert() -> Advert:
+def advert() -> ServiceRecord:
     pid = os.getpid()
-    return Advert.of_this_process(ADDRESS, pid, started(pid) or "")
+    return ServiceRecord.of_this_process(ADDRESS, pid, started(pid) or "")
 
 
 @pytest.fixture
-def place() -> Rendezvous:
-    return Rendezvous()
+def place() -> ServiceDirectory:
+    return ServiceDirectory()
 
 
-def test_what_is_published_is_found_and_can_be_withdrawn(place: Rendezvous) -> None:
+def test_what_is_published_is_found_and_can_be_withdrawn(place: ServiceDirectory) -> None:
     mine = advert()
     assert place.read(NAME) is None
     assert place.publish(NAME, mine) is mine
@@ -42,7 +46,9 @@ def test_what_is_published_is_found_and_can_be_withdrawn(place: Rendezvous) -> N
     assert place.names() == []
 
 
-def test_file_and_directory_are_for_this_user_alone(place: Rendezvous, runtime_directory: Path) -> None:
+def test_file_and_directory_are_for_this_user_alone(
+    place: ServiceDirectory, runtime_directory: Path
+) -> None:
     old = os.umask(0)
     try:
         place.publish(NAME, advert())
@@ -54,7 +60,7 @@ def test_file_and_directory_are_for_this_user_alone(place: Rendezvous, runtime_d
     assert [each.name for each in directory.iterdir()] == [NAME]
 
 
-def test_the_first_of_two_stays(place: Rendezvous) -> None:
+def test_the_first_of_two_stays(place: ServiceDirectory) -> None:
     first, second = advert(), advert()
     assert place.publish(NAME, first) is first
     assert place.publish(NAME, second) == first
@@ -62,7 +68,7 @@ def test_the_first_of_two_stays(place: Rendezvous) -> None:
     assert place.publish(NAME, first, replace=first.nonce) == second
 
 
-def test_of_many_at_once_one_wins_and_all_know_it(place: Rendezvous) -> None:
+def test_of_many_at_once_one_wins_and_all_know_it(place: ServiceDirectory) -> None:
     outcomes = []
     start = threading.Barrier(8)
 
@@ -82,7 +88,9 @@ def test_of_many_at_once_one_wins_and_all_know_it(place: Rendezvous) -> None:
     assert standing.nonce == outcomes[0]
 
 
-def test_adverts_of_the_dead_are_replaced_and_swept(place: Rendezvous, runtime_directory: Path) -> None:
+def test_adverts_of_the_dead_are_replaced_and_swept(
+    place: ServiceDirectory, runtime_directory: Path
+) -> None:
     dead = replace(advert(), service_started="long ago")
     orphan = replace(advert(), watch_started="long ago")
     place.publish(NAME, dead)
@@ -96,7 +104,7 @@ def test_adverts_of_the_dead_are_replaced_and_swept(place: Rendezvous, runtime_d
     assert not half.exists()
 
 
-def test_an_advert_of_another_container_is_left_alone(place: Rendezvous) -> None:
+def test_an_advert_of_another_container_is_left_alone(place: ServiceDirectory) -> None:
     other = replace(advert(), namespace="1", service_started="unknown here")
     place.publish(NAME, other)
     place.publish("driver-8.2.json", advert())
@@ -105,7 +113,7 @@ def test_an_advert_of_another_container_is_left_alone(place: Rendezvous) -> None
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", "x" * 100_000])
 def test_a_broken_file_is_none_and_can_be_replaced(
-    place: Rendezvous, runtime_directory: Path, content: str
+    place: ServiceDirectory, runtime_directory: Path, content: str
 ) -> None:
     file = runtime_directory / "spark-channel" / NAME
     file.write_text(content)
@@ -117,7 +125,7 @@ def test_a_broken_file_is_none_and_can_be_replaced(
 
 
 def test_a_file_that_others_may_read_or_that_is_a_link_is_none(
-    place: Rendezvous, runtime_directory: Path
+    place: ServiceDirectory, runtime_directory: Path
 ) -> None:
     place.publish(NAME, advert())
     file = runtime_directory / "spark-channel" / NAME
@@ -134,7 +142,9 @@ def test_a_file_that_others_may_read_or_that_is_a_link_is_none(
     assert place.read(NAME) is None
 
 
-def test_a_link_in_the_way_is_replaced_and_not_followed(place: Rendezvous, runtime_directory: Path) -> None:
+def test_a_link_in_the_way_is_replaced_and_not_followed(
+    place: ServiceDirectory, runtime_directory: Path
+) -> None:
     victim = runtime_directory / "victim"
     victim.write_text("precious")
     (runtime_directory / "spark-channel" / NAME).symlink_to(victim)
@@ -183,9 +193,9 @@ def test_without_a_runtime_directory_it_is_among_the_temporary_files(
 
 
 def test_a_lock_that_is_never_released_is_given_up(
-    place: Rendezvous, runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
+    place: ServiceDirectory, runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendezvous, "_LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(discovery, "_LOCK_SECONDS", 0.2)
     descriptor = os.open(runtime_directory / "spark-channel", os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
@@ -198,7 +208,9 @@ def test_a_lock_that_is_never_released_is_given_up(
     assert place.publish(NAME, mine) is mine
 
 
-def test_a_lock_that_is_released_in_time_is_waited_for(place: Rendezvous, runtime_directory: Path) -> None:
+def test_a_lock_that_is_released_in_time_is_waited_for(
+    place: ServiceDirectory, runtime_directory: Path
+) -> None:
     descriptor = os.open(runtime_directory / "spark-channel", os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     timer = threading.Timer(0.2, os.close, (descriptor,))

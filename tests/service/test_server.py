@@ -22,11 +22,11 @@ from spark_channel.service import (
     SharedLimit,
     TlsFiles,
     find_shared_limit,
+    protocol,
     shared_speed,
-    wire,
 )
 from spark_channel.service.connection import Connection
-from spark_channel.service.limit_desk import limit_scope
+from spark_channel.service.limits import limit_scope
 from tests.service.helpers import Listener, hello, refusal
 
 SPEC = JobSpec("write", target="sqlite x.db#t").to_json()
@@ -68,7 +68,9 @@ def test_a_wrong_token_is_refused_and_named_nowhere(
 
 
 @pytest.mark.parametrize("token", ["gehäuse", "line\nbreak", "nul\0"])
-def test_what_cannot_be_a_token_is_refused_before_it_travels(server: ServiceServer, token: str) -> None:
+def test_what_cannot_be_a_token_is_refused_before_it_travels(
+    server: ServiceServer, token: str
+) -> None:
     why = refusal(with_token(server.address, token), "hello", {})
     assert "characters that no token has" in why
     assert token not in why
@@ -119,7 +121,10 @@ def test_without_a_token_nothing_answers_and_the_log_says_so(
         ("open_job", {"spec": {"kind": "read", "rows_per_second": -1}}),
         ("open_job", {"spec": SPEC, "job": "a\nb"}),
         ("report", {"job": "j", "client": "c", "snapshots": "all"}),
-        ("report", {"job": "j", "client": "c", "snapshots": [{"task": -1, "attempt": 0, "phase": "done"}]}),
+        (
+            "report",
+            {"job": "j", "client": "c", "snapshots": [{"task": -1, "attempt": 0, "phase": "done"}]},
+        ),
         ("report", {"job": "j", "client": "c", "snapshots": [], "leaving": "yes"}),
         ("report", {"job": "j", "client": "c", "snapshots": [None] * 10_001}),
         ("enter", {"job": "unknown", "phase": "done"}),
@@ -148,7 +153,7 @@ def test_a_request_that_makes_no_sense_is_refused_and_the_service_goes_on(
         b"{",
         b'{"job": 1e999}',
         b'{"n": 18446744073709551616}',
-        b"x" * (wire.LARGEST_BODY + 1),
+        b"x" * (protocol.LARGEST_BODY + 1),
     ],
 )
 @pytest.mark.parametrize("action", ["report", "open_job"])
@@ -217,7 +222,10 @@ def test_an_address_that_is_not_ours_is_a_clear_error() -> None:
 
 
 def test_it_listens_on_one_address_only(server: ServiceServer) -> None:
-    with pytest.raises(OSError), socket.create_connection(("127.0.0.2", server.address.port), timeout=5):
+    with (
+        pytest.raises(OSError),
+        socket.create_connection(("127.0.0.2", server.address.port), timeout=5),
+    ):
         pass
 
 
@@ -262,7 +270,10 @@ def test_a_call_that_never_ends_does_not_hold_the_end(
     address = server.start()
 
     def call() -> None:
-        with ServiceControl(address, timeout=0.5) as control, pytest.raises(ServiceUnavailableError):
+        with (
+            ServiceControl(address, timeout=0.5) as control,
+            pytest.raises(ServiceUnavailableError),
+        ):
             control.call("endless", {})
 
     caller = threading.Thread(target=call)
@@ -277,7 +288,9 @@ def test_a_call_that_never_ends_does_not_hold_the_end(
 
 
 def test_the_programs_signals_stay_its_own() -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background ignores it
     try:
         with ServiceServer():
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -316,12 +329,28 @@ def tls(tmp_path: Path) -> TlsFiles:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     subprocess.run(
         [
-            openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=localhost",
-            "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+            openssl,
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-keyout",
+            key,
+            "-out",
+            certificate,
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost,IP:127.0.0.1",
         ],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+    )
     return TlsFiles(str(certificate), str(key))
 
 

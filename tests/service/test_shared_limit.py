@@ -15,7 +15,7 @@ import pytest
 
 from spark_channel.channel import Limiter
 from spark_channel.errors import OptionError, ServiceDeniedError, ServiceUnavailableError
-from spark_channel.limits import Grant, Hold, Join, Joined, Pressure
+from spark_channel.limits import AimdController, Grant, Join, Joined, RetryLater
 from spark_channel.progress import JobSpec
 from spark_channel.service import (
     LimitControl,
@@ -28,8 +28,8 @@ from spark_channel.service import (
     find_shared_limit,
 )
 from spark_channel.service.connection import Connection
-from spark_channel.service.limit_desk import limit_scope
-from spark_channel.service.rendezvous import Advert, Rendezvous
+from spark_channel.service.discovery import ServiceDirectory, ServiceRecord
+from spark_channel.service.limits import limit_scope
 from spark_channel.service.shared_limit import limit_advert, spending_token
 from tests.service.helpers import ROOT, serve_limit, wait_for
 
@@ -58,7 +58,9 @@ class Spender:
 
     def wait_for(self, rows: int, seconds: float = 10.0) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: len(self.times) >= rows or self.error is not None, seconds)
+            return self._changed.wait_for(
+                lambda: len(self.times) >= rows or self.error is not None, seconds
+            )
 
     def _run(self) -> None:
         limiter = self._client.limiter("task 0")
@@ -191,7 +193,12 @@ def test_what_no_limit_can_be_is_refused(server: ServiceServer) -> None:
     with Connection(server.address) as connection:
         connection.call("report", {**body, "shared_limit": good})
         assert server.jobs.find("job-a").status().spec.rows_per_second == 1_000
-        for bad in ({"rows_per_second": 0}, {"bytes_per_second": "7"}, {"note": None}, {"surprise": 1}):
+        for bad in (
+            {"rows_per_second": 0},
+            {"bytes_per_second": "7"},
+            {"note": None},
+            {"surprise": 1},
+        ):
             with pytest.raises(ServiceDeniedError):
                 connection.call("report", {**body, "shared_limit": {**good, **bad}})
         with pytest.raises(ServiceDeniedError):
@@ -199,7 +206,10 @@ def test_what_no_limit_can_be_is_refused(server: ServiceServer) -> None:
 
 
 def test_a_spending_token_changes_nothing_and_opens_no_other_limit(server: ServiceServer) -> None:
-    with SharedLimit("orders-db", rows_per_second=1_000), SharedLimit("other", rows_per_second=1_000):
+    with (
+        SharedLimit("orders-db", rows_per_second=1_000),
+        SharedLimit("other", rows_per_second=1_000),
+    ):
         orders, other = find_shared_limit("orders-db"), find_shared_limit("other")
         stolen = SharedLimitAddress(orders.service, "other")
         assert orders.service.token != other.service.token
@@ -277,7 +287,11 @@ def test_a_probe_lowers_the_limit_and_lets_it_recover() -> None:
         return lag[0]
 
     probe = Probe(
-        measure, threshold=5.0, seconds=0.01, what="replication lag", pressure=Pressure(increase=0.4)
+        measure,
+        threshold=5.0,
+        seconds=0.01,
+        what="replication lag",
+        pressure=AimdController(increase=0.4),
     )
     with SharedLimit("orders-db", rows_per_second=1_000, probe=probe) as limit:
 
@@ -298,7 +312,9 @@ def test_a_probe_lowers_the_limit_and_lets_it_recover() -> None:
         text = until(broken, "unreachable")
         assert "ConnectionError" in text
         assert "secret" not in text
-        assert limit.status().effective_rows_per_second == 1_000, "an unreachable probe holds the speed"
+        assert limit.status().effective_rows_per_second == 1_000, (
+            "an unreachable probe holds the speed"
+        )
 
 
 def test_a_killed_server_comes_back_and_its_jobs_go_on(
@@ -351,7 +367,7 @@ def test_a_served_limit_ends_cleanly(serve: list[subprocess.Popen[str]], tmp_pat
 def test_a_successor_waits_for_as_long_as_the_longest_grant_of_its_predecessor() -> None:
     with SharedLimit("slow", rows_per_second=1_000_000) as limit:
         file = limit_advert("slow")
-        before = Rendezvous().read(file)
+        before = ServiceDirectory().read(file)
         assert before is not None
         assert before.grant_seconds == 1.0
         grants = [0.0]
@@ -367,22 +383,22 @@ def test_a_successor_waits_for_as_long_as_the_longest_grant_of_its_predecessor()
             join()
         wait_for(lambda: join() > 1.0, "the first grants, of a few clients, to end")
         longest = max(grants)
-        after = Rendezvous().read(file)
+        after = ServiceDirectory().read(file)
         assert after is not None
         assert after.nonce == before.nonce
         assert after.grant_seconds >= longest
         dead = replace(after, service_started="another boot")
-        Rendezvous().publish(file, dead, replace=after.nonce)
+        ServiceDirectory().publish(file, dead, replace=after.nonce)
         assert limit._held is not None
         os.close(limit._held)  # as the system does with the lock of a process that has ended
         limit._held = None
         with SharedLimit("slow", rows_per_second=1_000_000) as successor:
             answer = successor._serving().limits.handle(Join("slow", "job"))
             assert isinstance(answer, Joined)
-            assert isinstance(answer.answer, Hold)
+            assert isinstance(answer.answer, RetryLater)
             assert answer.answer.reason == "restart"
             assert answer.answer.retry_in > longest - 1.0
-            later = Rendezvous().read(file)
+            later = ServiceDirectory().read(file)
             assert later is not None
             assert later.grant_seconds == after.grant_seconds
 
@@ -390,7 +406,7 @@ def test_a_successor_waits_for_as_long_as_the_longest_grant_of_its_predecessor()
 def test_an_advert_of_a_container_that_is_gone_does_not_hold_the_name() -> None:
     """A restarted container has the files of the one before, another pid namespace, and pids that mean nothing."""
     with SharedLimit("orders-db", rows_per_second=7) as limit:
-        place, file = Rendezvous(), limit_advert("orders-db")
+        place, file = ServiceDirectory(), limit_advert("orders-db")
         advert = place.read(file)
         assert advert is not None
         port = int(limit.address.partition(":")[2].partition("/")[0])
@@ -407,20 +423,35 @@ def test_an_advert_of_a_container_that_is_gone_does_not_hold_the_name() -> None:
     assert not list(place.directory.iterdir())
 
 
-def limit_token(advert: Advert) -> str:
+def limit_token(advert: ServiceRecord) -> str:
     return spending_token(advert.address.token, "orders-db")
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="root makes pid namespaces")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="root makes pid namespaces"
+)
 def test_a_container_that_is_started_again_with_its_tmp_serves_again() -> None:
     program = [
-        "unshare", "--pid", "--fork", "--kill-child", "--mount-proc",
-        sys.executable, "-m", "spark_channel.cli", "limits", "serve", "orders-db", "--rows-per-second", "5",
-    ]  # fmt: skip
+        "unshare",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        sys.executable,
+        "-m",
+        "spark_channel.cli",
+        "limits",
+        "serve",
+        "orders-db",
+        "--rows-per-second",
+        "5",
+    ]
     said = []
     for _ in range(2):
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
+        process = subprocess.Popen(
+            program, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+        )
         assert process.stdout is not None
         try:
             said.append(process.stdout.readline())

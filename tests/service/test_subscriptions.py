@@ -9,24 +9,24 @@ import pytest
 
 from spark_channel.errors import LimitError
 from spark_channel.limits import (
-    Denied,
     Join,
     Joined,
     Leave,
-    Listen,
-    News,
+    LimitChanged,
     Pause,
+    Rejected,
     Reply,
-    Set,
+    SetRates,
+    Subscribe,
     decode_reply,
     encode,
 )
 from spark_channel.progress import JobSpec
-from spark_channel.service import ServiceAddress, ServiceClient, ServiceServer, limit_desk
+from spark_channel.service import ServiceAddress, ServiceClient, ServiceServer, limits
 from spark_channel.service.connection import Connection
 from spark_channel.service.http_server import Caller
-from spark_channel.service.limit_desk import job_limit
-from spark_channel.service.subscriptions import Subscriptions
+from spark_channel.service.limits import job_limit
+from spark_channel.service.protocol import Subscriptions
 from tests.service.helpers import wait_for
 from tests.service.test_limits import ask, copy_rows
 
@@ -42,7 +42,9 @@ def crowd(server: ServiceServer) -> list[Joined]:
 
 
 @pytest.mark.real_time
-def test_a_task_among_many_hears_of_a_pause_in_time(server: ServiceServer, crowd: list[Joined]) -> None:
+def test_a_task_among_many_hears_of_a_pause_in_time(
+    server: ServiceServer, crowd: list[Joined]
+) -> None:
     client = ServiceClient(server.address, "j", SPEC)
     with client, ThreadPoolExecutor(1) as pool:
         limiter = client.limiter("task")
@@ -51,7 +53,8 @@ def test_a_task_among_many_hears_of_a_pause_in_time(server: ServiceServer, crowd
 
         def listens() -> bool:
             return any(
-                subscriptions for subscriptions in server.limits._subscriptions._subscriptions.values()
+                subscriptions
+                for subscriptions in server.limits._subscriptions._subscriptions.values()
             )
 
         wait_for(listens, "the task to listen")
@@ -64,7 +67,9 @@ def test_a_task_among_many_hears_of_a_pause_in_time(server: ServiceServer, crowd
             copying.result(60)
 
 
-def listen(address: ServiceAddress, request: Listen, heard: queue.SimpleQueue[Reply | None]) -> None:
+def listen(
+    address: ServiceAddress, request: Subscribe, heard: queue.SimpleQueue[Reply | None]
+) -> None:
     """What the service tells, bit by bit, and None at the end."""
     try:
         with Connection(address) as connection:
@@ -74,24 +79,26 @@ def listen(address: ServiceAddress, request: Listen, heard: queue.SimpleQueue[Re
         heard.put(None)
 
 
-def test_a_listener_hears_each_change_until_its_own_end(server: ServiceServer, crowd: list[Joined]) -> None:
+def test_a_listener_hears_each_change_until_its_own_end(
+    server: ServiceServer, crowd: list[Joined]
+) -> None:
     limit, one, other = job_limit("j"), crowd[0], crowd[1]
     first: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
     second: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
     with ThreadPoolExecutor(2) as pool:
-        pool.submit(listen, server.address, Listen(limit, one.client, one.epoch, 0), first)
-        pool.submit(listen, server.address, Listen(limit, other.client, other.epoch, 0), second)
+        pool.submit(listen, server.address, Subscribe(limit, one.client, one.epoch, 0), first)
+        pool.submit(listen, server.address, Subscribe(limit, other.client, other.epoch, 0), second)
         wait_for(lambda: server.limits._subscriptions._count == 2, "both to listen")
         server.limits.handle(Leave(limit, other.client, other.epoch))
-        assert isinstance(second.get(timeout=30), Denied)
+        assert isinstance(second.get(timeout=30), Rejected)
         assert second.get(timeout=30) is None
         assert first.empty()
-        server.limits.handle(Set(limit, 50_000))
-        assert first.get(timeout=30) == News(1, 50_000.0, ask_within=499 / 400)
+        server.limits.handle(SetRates(limit, 50_000))
+        assert first.get(timeout=30) == LimitChanged(1, 50_000.0, ask_within=499 / 400)
         server.limits.handle(Pause(limit))
-        assert first.get(timeout=30) == News(2, 0.0, 0.0, "paused", ask_within=499 / 400)
+        assert first.get(timeout=30) == LimitChanged(2, 0.0, 0.0, "paused", ask_within=499 / 400)
         server.limits.handle(Leave(limit, one.client, one.epoch))
-        assert isinstance(first.get(timeout=30), Denied)
+        assert isinstance(first.get(timeout=30), Rejected)
         assert first.get(timeout=30) is None
     assert server.limits._subscriptions._count == 0
 
@@ -99,36 +106,37 @@ def test_a_listener_hears_each_change_until_its_own_end(server: ServiceServer, c
 def test_a_call_that_listened_for_long_says_when_to_come_again(
     server: ServiceServer, crowd: list[Joined], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limit_desk, "LISTEN_SECONDS", 0.05)
-    request = Listen(job_limit("j"), crowd[0].client, crowd[0].epoch, 0)
+    monkeypatch.setattr(limits, "LISTEN_SECONDS", 0.05)
+    request = Subscribe(job_limit("j"), crowd[0].client, crowd[0].epoch, 0)
     (news,) = server.limits.listen(request)
-    assert isinstance(news, News)
+    assert isinstance(news, LimitChanged)
     assert (news.version, news.again_in) == (0, 0.0)
 
 
 def test_a_stranger_is_refused(server: ServiceServer, crowd: list[Joined]) -> None:
     heard: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
-    listen(server.address, Listen(job_limit("j"), "unknown", crowd[0].epoch, 0), heard)
-    assert isinstance(heard.get(), Denied)
+    listen(server.address, Subscribe(job_limit("j"), "unknown", crowd[0].epoch, 0), heard)
+    assert isinstance(heard.get(), Rejected)
     assert heard.get() is None
 
 
 def test_listening_is_an_action_of_its_own(server: ServiceServer, crowd: list[Joined]) -> None:
     limit, one = job_limit("j"), crowd[0]
-    assert isinstance(ask(server.address, Listen(limit, one.client, one.epoch, 0)), Denied)
+    assert isinstance(ask(server.address, Subscribe(limit, one.client, one.epoch, 0)), Rejected)
     heard = list(server.limits.listen_endpoint(encode(Pause(limit)), Caller("service", "peer")))
-    assert [type(decode_reply(data)) for data in heard] == [Denied]
+    assert [type(decode_reply(data)) for data in heard] == [Rejected]
     assert [
-        type(decode_reply(data)) for data in server.limits.listen_endpoint(b"{", Caller("service", "peer"))
-    ] == [Denied]
+        type(decode_reply(data))
+        for data in server.limits.listen_endpoint(b"{", Caller("service", "peer"))
+    ] == [Rejected]
     with pytest.raises(PermissionError):
-        server.limits.listen(Listen(limit, one.client, one.epoch, 0), "limit:another")
+        server.limits.listen(Subscribe(limit, one.client, one.epoch, 0), "limit:another")
 
 
 def test_the_end_of_the_service_does_not_wait_for_listeners(
     crowd: list[Joined], server: ServiceServer
 ) -> None:
-    request = Listen(job_limit("j"), crowd[0].client, crowd[0].epoch, 0)
+    request = Subscribe(job_limit("j"), crowd[0].client, crowd[0].epoch, 0)
     with ThreadPoolExecutor(1) as pool:
         listening = pool.submit(listen, server.address, request, queue.SimpleQueue())
         wait_for(lambda: server.limits._subscriptions._count == 1, "it to listen")

@@ -1,16 +1,13 @@
 """The live line on a terminal: a bar, and colours where the terminal has them."""
 
 import io
-import logging
 import re
 
 import pytest
 
 from spark_channel.progress import Counters, JobProgress, JobSpec, Phase
 from spark_channel.service import ProgressDisplay
-from spark_channel.service.live_line import LiveLine, live_line
-from spark_channel.service.terminal import TerminalView
-from tests.service.helpers import wait_for
+from spark_channel.service.display import LiveLine, TerminalView, live_line
 
 LINE = "25 % 250 rows 99.8k/s of 100k/s - waits: limit 71 % source 3 % target 26 % - dirty 0 - ETA 3:20"
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
@@ -47,7 +44,9 @@ def plain(text: str) -> str:
     return COLOUR.sub("", text)
 
 
-def test_a_job_of_a_known_size_has_a_bar_as_long_as_its_percent(environment: pytest.MonkeyPatch) -> None:
+def test_a_job_of_a_known_size_has_a_bar_as_long_as_its_percent(
+    environment: pytest.MonkeyPatch,
+) -> None:
     assert LINE in plain(shown(LiveLine(LINE, 25.0)))
     environment.setenv("NO_COLOR", "1")  # only what is done is drawn
     bars = [shown(LiveLine(LINE, percent)).split("25 %")[0] for percent in (10, 50, 100)]
@@ -74,7 +73,9 @@ def test_refused_rows_stand_out() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_a_terminal_without_colours_has_none(environment: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_a_terminal_without_colours_has_none(
+    environment: pytest.MonkeyPatch, name: str, value: str
+) -> None:
     coloured = re.compile(r"\x1b\[(?:\d+;)*(?:3|4|9)\d[;m]")
     assert coloured.search(shown(LiveLine(LINE, 25.0))) is not None
     environment.setenv(name, value)
@@ -95,44 +96,3 @@ def test_a_summary_shows_at_a_glance_how_it_ended(phase: Phase, colour: str) -> 
         progress.enter(phase)
         display.job_closed(progress)
     assert re.search(rf"\x1b\[{colour}m(read|failed)", stream.getvalue())
-
-
-def test_what_else_writes_there_is_silent_while_a_line_is_shown() -> None:
-    stream = Terminal()
-    heard: list[tuple[bool, str]] = []
-    display = ProgressDisplay(
-        "terminal", stream=stream, hush=lambda hushed: heard.append((hushed, stream.getvalue()))
-    )
-    progress = JobProgress("j", JobSpec("read", name="flights"))
-    display.job_opened(progress)
-    wait_for(lambda: "0 rows" in stream.getvalue(), "the live line")
-    assert [each for each, _ in heard] == [True]
-    progress.enter(Phase.DONE)
-    display.job_closed(progress)
-    wait_for(lambda: len(heard) == 2, "the end of the silence")
-    display.close()
-    (first, before), (second, after) = heard
-    assert (first, before) == (True, "")
-    assert not second
-    assert "0 tasks, 0 attempts" in after
-
-
-def test_a_log_silences_it_while_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.getLogger("spark_channel.progress"), "hasHandlers", lambda: False)
-    written: list[tuple[str, bool]] = []
-    silent: list[bool] = [False]
-
-    class Stream(io.StringIO):
-        def write(self, text: str) -> int:
-            written.append((text, silent[-1]))
-            return len(text)
-
-    with ProgressDisplay("log", stream=Stream(), hush=silent.append) as display:
-        progress = JobProgress("j", JobSpec("read"))
-        display.job_opened(progress)
-        wait_for(lambda: len(silent) == 3, "the end of the silence")
-        progress.enter(Phase.DONE)
-        display.job_closed(progress)
-    assert len(written) >= 2
-    assert all(was_silent for _, was_silent in written)
-    assert silent == [False, True, False, True, False]

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.service import ServiceAddress, wire
+from spark_channel.service import ServiceAddress, protocol
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_object_or_refused(body: bytes) -> None:
     try:
-        data = wire.decode(body)
-    except wire.RequestError:
+        data = protocol.decode(body)
+    except protocol.RequestError:
         return
     assert isinstance(data, dict)
 
@@ -22,34 +22,47 @@ def test_any_bytes_are_an_object_or_refused(body: bytes) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"null", b"[]", b"1", b'"x"', b"{", b"\xff\xfe", b'{"a":NaN}', b'{"a":Infinity}',
-        b'{"a":-Infinity}', b'{"a":1e999}',
-        b'{"a":9223372036854775808}', b'{"a":-9223372036854775809}', b'{"a":' + b"9" * 5000 + b"}",
-        b'{"a":1,"a":2}', b"[" * 100_000, b'{"a":' * 100_000,
-        b" " * (wire.LARGEST_BODY + 1),
+        b"",
+        b"null",
+        b"[]",
+        b"1",
+        b'"x"',
+        b"{",
+        b"\xff\xfe",
+        b'{"a":NaN}',
+        b'{"a":Infinity}',
+        b'{"a":-Infinity}',
+        b'{"a":1e999}',
+        b'{"a":9223372036854775808}',
+        b'{"a":-9223372036854775809}',
+        b'{"a":' + b"9" * 5000 + b"}",
+        b'{"a":1,"a":2}',
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b" " * (protocol.LARGEST_BODY + 1),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused(body: bytes) -> None:
-    with pytest.raises(wire.RequestError):
-        wire.decode(body)
+    with pytest.raises(protocol.RequestError):
+        protocol.decode(body)
 
 
 def test_the_largest_integer_passes() -> None:
-    assert wire.decode(b'{"a":9223372036854775807}') == {"a": 2**63 - 1}
+    assert protocol.decode(b'{"a":9223372036854775807}') == {"a": 2**63 - 1}
 
 
 def test_fields_are_known_and_there() -> None:
-    wire.fields({"a": 1}, required=("a",), optional=("b",))
-    with pytest.raises(wire.RequestError, match="'a' is missing"):
-        wire.fields({"b": 1}, required=("a",), optional=("b",))
-    with pytest.raises(wire.RequestError, match="unknown field 'c'"):
-        wire.fields({"a": 1, "c": 1}, required=("a",))
+    protocol.fields({"a": 1}, required=("a",), optional=("b",))
+    with pytest.raises(protocol.RequestError, match="'a' is missing"):
+        protocol.fields({"b": 1}, required=("a",), optional=("b",))
+    with pytest.raises(protocol.RequestError, match="unknown field 'c'"):
+        protocol.fields({"a": 1, "c": 1}, required=("a",))
 
 
 @pytest.mark.parametrize("value", [None, 1, "", "x" * 201, "a\n", "a\0"])
 def test_what_is_no_identifier(value: Any) -> None:
-    with pytest.raises(wire.RequestError):
-        wire.identifier(value, "job")
+    with pytest.raises(protocol.RequestError):
+        protocol.identifier(value, "job")
 
 
 def test_an_address_travels_and_hides_its_token() -> None:

@@ -18,7 +18,11 @@ _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 
 def java_options() -> str:
     """What `JDK_JAVA_OPTIONS` is for tests."""
-    return f'{_SHORT_LIVED} {_QUIET} "-XX:SharedArchiveFile={ARCHIVE}"' if ARCHIVE.exists() else _SHORT_LIVED
+    return (
+        f'{_SHORT_LIVED} {_QUIET} "-XX:SharedArchiveFile={ARCHIVE}"'
+        if ARCHIVE.exists()
+        else _SHORT_LIVED
+    )
 
 
 def main(file: Path) -> None:
@@ -29,7 +33,9 @@ def main(file: Path) -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    )
     spark.range(100).selectExpr("id", "cast(id AS string) s").mapInArrow(
         lambda batches: batches, "id long, s string"
     ).count()

@@ -53,8 +53,12 @@ def plan_in_a_process(step: str, options: Mapping[str, str]) -> Step:
     """`step` is schema, read, stream, write or stream write; the rows are `id BIGINT, name STRING`."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, step, json.dumps(options)],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     modules, before, after = json.loads(done.stdout.splitlines()[-1])
     return Step(frozenset(modules), before, after)

@@ -24,7 +24,9 @@ def source(spark: Any, folder: str, options: dict[str, str]) -> Any:
 
 
 def save(frame: Any, folder: str, options: dict[str, str]) -> None:
-    write = frame.write.format("channel").options(writer="recorder", log=f"{folder}/target", **options)
+    write = frame.write.format("channel").options(
+        writer="recorder", log=f"{folder}/target", **options
+    )
     write.mode("append").save()
 
 
@@ -58,7 +60,9 @@ def transfer(spark: Any, folder: str, options: dict[str, str]) -> int:
     """A copy that Spark's rows have no part in, and the rows of its report."""
     reader = {"name": "recorder", "log": f"{folder}/source", "rows": ROWS}
     writer = {"name": "recorder", "log": f"{folder}/target", **options}
-    return spark_channel.transfer(spark, reader, writer, channels=CHANNELS, channels_per_task=2).rows
+    return spark_channel.transfer(
+        spark, reader, writer, channels=CHANNELS, channels_per_task=2
+    ).rows
 
 
 def worst_second(folder: Path, rows: int = ROWS) -> int:

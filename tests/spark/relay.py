@@ -54,7 +54,9 @@ class Relay:
                 continue
             self._sides += (near, far)
             for source, sink in ((near, far), (far, near)):
-                thread = threading.Thread(target=carry, args=(source, sink), name="relay", daemon=True)
+                thread = threading.Thread(
+                    target=carry, args=(source, sink), name="relay", daemon=True
+                )
                 self._threads.append(thread)
                 thread.start()
 

@@ -109,7 +109,9 @@ def _enter(namespace: str) -> None:
             raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
 
 
-def _main(pipe: Connection, master: str, conf: Mapping[str, str], environment: Mapping[str, str]) -> None:
+def _main(
+    pipe: Connection, master: str, conf: Mapping[str, str], environment: Mapping[str, str]
+) -> None:
     os.environ.update(environment)
     if namespace := os.environ.get("SPARK_CHANNEL_TEST_NETNS"):
         _enter(namespace)
@@ -137,7 +139,9 @@ def _main(pipe: Connection, master: str, conf: Mapping[str, str], environment: M
 
     def call(number: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         try:
-            if master != "connect":  # a new thread has no session, and a write looks for its format there
+            if (
+                master != "connect"
+            ):  # a new thread has no session, and a write looks for its format there
                 jvm: Any = spark._jvm
                 jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
             answer = (number, "", function(spark, *arguments))

@@ -44,7 +44,16 @@ _ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.start
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("hatchling", reason="the wheel is built where the dev extra is installed")
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(folder),
+        str(ROOT),
+    ]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     (built,) = folder.glob("*.whl")
     return built
@@ -73,7 +82,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "-c",
         "import importlib.util as u; print(u.find_spec('spark_channel'), u.find_spec('pyarrow'))",
     ]
-    found = subprocess.run(look, cwd="/", env=_ENVIRONMENT, capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(
+        look, cwd="/", env=_ENVIRONMENT, capture_output=True, text=True, check=True
+    ).stdout
     assert found.startswith("None ModuleSpec"), found
     return file
 
@@ -120,7 +131,9 @@ def test_with_its_registration_beside_it_every_process_finds_the_package(
 
 
 @pytest.mark.newest
-def test_a_wheel_alone_works_when_it_is_registered(wheel: Path, python: Path, tmp_path: Path) -> None:
+def test_a_wheel_alone_works_when_it_is_registered(
+    wheel: Path, python: Path, tmp_path: Path
+) -> None:
     assert registered(tmp_path, python, [wheel], ["register"]) == ["register"]
 
 
@@ -161,7 +174,9 @@ print("sum", *df.selectExpr("count(*)", "sum(id)").first(), sep="\\t")
 
 @pytest.mark.newest
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_finds_the_installed_wheel(installed: Path, python: Path, tmp_path: Path, shell: str) -> None:
+def test_a_shell_finds_the_installed_wheel(
+    installed: Path, python: Path, tmp_path: Path, shell: str
+) -> None:
     path = tmp_path / "kept.db"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE kept (id INTEGER)")
@@ -169,8 +184,15 @@ def test_a_shell_finds_the_installed_wheel(installed: Path, python: Path, tmp_pa
     program = shutil.which(shell, path=str(Path(sys.executable).parent))
     assert program is not None
     done = subprocess.run(
-        [program, "--master", "local[2]", "--conf", "spark.ui.enabled=false",
-         "--conf", "spark.sql.catalogImplementation=in-memory"],
+        [
+            program,
+            "--master",
+            "local[2]",
+            "--conf",
+            "spark.ui.enabled=false",
+            "--conf",
+            "spark.sql.catalogImplementation=in-memory",
+        ],
         input=SHELLS[shell].format(path=path),
         cwd=tmp_path,
         env={
@@ -184,6 +206,6 @@ def test_a_shell_finds_the_installed_wheel(installed: Path, python: Path, tmp_pa
         text=True,
         timeout=240,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     assert "sum\t200\t19900" in done.stdout, (done.stdout + done.stderr)[-4000:]

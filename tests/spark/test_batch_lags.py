@@ -1,11 +1,13 @@
 """The lag of a micro-batch in the report of its write."""
 
 from spark_channel.progress import JobProgress, JobSpec, TransferReport
-from spark_channel.spark.batch_lags import BatchLags
+from spark_channel.spark.session import BatchLags
 
 
 def read(query: str, batch: int, rows: int) -> JobSpec:
-    return JobSpec("read", query=query, batch=batch, behind=f"behind {rows} rows", lag={"rows": rows})
+    return JobSpec(
+        "read", query=query, batch=batch, behind=f"behind {rows} rows", lag={"rows": rows}
+    )
 
 
 def told(lags: BatchLags, spec: JobSpec) -> tuple[str, dict[str, int | float]]:
@@ -37,4 +39,7 @@ def test_it_forgets_old_batches() -> None:
     for batch in range(200):
         lags.opened(f"r{batch}", read("orders", batch, batch))
     assert told(lags, JobSpec("write", query="orders", batch=0)) == ("", {})
-    assert told(lags, JobSpec("write", query="orders", batch=199)) == ("behind 199 rows", {"rows": 199})
+    assert told(lags, JobSpec("write", query="orders", batch=199)) == (
+        "behind 199 rows",
+        {"rows": 199},
+    )

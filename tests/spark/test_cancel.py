@@ -53,7 +53,9 @@ def holders(path: Path) -> list[int]:
 def reader_threads(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in every Python worker that Spark reuses."""
     list(batches)
-    names = [thread.name for thread in threading.enumerate() if thread.name.startswith("spark-channel")]
+    names = [
+        thread.name for thread in threading.enumerate() if thread.name.startswith("spark-channel")
+    ]
     yield pa.record_batch({"names": [",".join(names)]})
 
 
@@ -69,14 +71,19 @@ def within(seconds: float, happened: Callable[[], bool]) -> bool:
 
 def test_a_limit_over_a_throttled_read_ends_the_reader(spark: SparkSession, database: Path) -> None:
     df = (
-        spark.read.format("channel").options(dbtable="t", channels="2", rowsPerSecond="2000")
-        .load(str(database)).limit(5)
-    )  # fmt: skip
+        spark.read.format("channel")
+        .options(dbtable="t", channels="2", rowsPerSecond="2000")
+        .load(str(database))
+        .limit(5)
+    )
     started = time.monotonic()
     assert len(df.collect()) == 5
     assert within(5, lambda: not holders(database))
     assert time.monotonic() - started < 60, "the whole table takes 100 s at this limit"
-    left = {row.names for row in spark.range(0, 8, 1, 4).mapInArrow(reader_threads, "names string").collect()}
+    left = {
+        row.names
+        for row in spark.range(0, 8, 1, 4).mapInArrow(reader_threads, "names string").collect()
+    }
     assert left == {""}
 
 
@@ -100,9 +107,12 @@ def test_a_cancelled_job_leaves_the_target_as_it_was(
     try:
         with pytest.raises((PySparkException, Py4JJavaError), match="cancel"):
             (
-                source.selectExpr("n as id").write.format("channel")
-                .options(dbtable="t", commit="job", rowsPerSecond="1000").mode("append").save(str(target))
-            )  # fmt: skip
+                source.selectExpr("n as id")
+                .write.format("channel")
+                .options(dbtable="t", commit="job", rowsPerSecond="1000")
+                .mode("append")
+                .save(str(target))
+            )
     finally:
         canceller.join(90)
         for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
@@ -138,11 +148,16 @@ spark.stop()
 """
 
 
-def test_a_satisfied_limit_is_no_failure_and_prints_no_traceback(database: Path, tmp_path: Path) -> None:
+def test_a_satisfied_limit_is_no_failure_and_prints_no_traceback(
+    database: Path, tmp_path: Path
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SATISFIED, str(database), str(tmp_path / "target.db")],
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("REPORT write done 10") == 3, done.stdout
     assert "wanted no more, as with a LIMIT" in done.stderr
@@ -164,11 +179,16 @@ if sys.argv[2] == "stop":
 
 
 @pytest.mark.parametrize("end", ["exit", "stop"])
-def test_a_satisfied_limit_is_no_failure_as_the_last_line_of_a_program(database: Path, end: str) -> None:
+def test_a_satisfied_limit_is_no_failure_as_the_last_line_of_a_program(
+    database: Path, end: str
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SHOWN_LAST, str(database), end],
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "only showing top 3 rows" in done.stdout
     assert "wanted no more, as with a LIMIT" in done.stderr
@@ -183,11 +203,15 @@ def test_a_cancelled_transfer_says_so(spark: SparkSession, database: Path, tmp_p
         within(60, lambda: any(tmp_path.rglob("*.arrow")))
         spark.sparkContext.cancelJobGroup("cancel-me")
 
-    spark.sparkContext.setJobGroup("cancel-me", "a transfer that is cancelled", interruptOnCancel=True)
+    spark.sparkContext.setJobGroup(
+        "cancel-me", "a transfer that is cancelled", interruptOnCancel=True
+    )
     canceller = InheritableThread(target=cancel)
     canceller.start()
     try:
-        with pytest.raises(JobCancelledError, match=r"was cancelled in Spark \(.*cancel-me.*Run it again"):
+        with pytest.raises(
+            JobCancelledError, match=r"was cancelled in Spark \(.*cancel-me.*Run it again"
+        ):
             spark_channel.transfer(
                 spark,
                 {"name": "sqlite", "path": str(database), "dbtable": "t"},

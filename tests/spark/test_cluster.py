@@ -20,7 +20,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.newest, pytest.mark.real_time]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RemoteDriver]:
-    with RemoteDriver("local-cluster[2,1,1024]", {"spark.executor.memory": "512m", **PROMPT}) as driver:
+    with RemoteDriver(
+        "local-cluster[2,1,1024]", {"spark.executor.memory": "512m", **PROMPT}
+    ) as driver:
         yield driver
 
 
@@ -41,7 +43,9 @@ def test_there_are_two_executors(cluster: RemoteDriver) -> None:
     assert cluster.run(executors) == 2
 
 
-@pytest.mark.parametrize("path", [recorded.read, recorded.write, recorded.throttle, recorded.transfer])
+@pytest.mark.parametrize(
+    "path", [recorded.read, recorded.write, recorded.throttle, recorded.transfer]
+)
 def test_two_executors_together_obey_the_limit_of_the_job(
     cluster: RemoteDriver, tmp_path: Path, path: Any
 ) -> None:

@@ -112,7 +112,9 @@ def test_it_is_a_client_and_registers(connect: RemoteDriver) -> None:
     assert "connect" in connect.run(registered)[0]
 
 
-@pytest.mark.parametrize("path", [recorded.read, recorded.write, recorded.throttle, recorded.transfer])
+@pytest.mark.parametrize(
+    "path", [recorded.read, recorded.write, recorded.throttle, recorded.transfer]
+)
 def test_a_job_obeys_its_limit(connect: RemoteDriver, tmp_path: Path, path: Any) -> None:
     """The throttle's service is started through a planner call."""
     rows = connect.run(path, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=TIMEOUT)

@@ -31,7 +31,9 @@ def driver() -> Iterator[RemoteDriver]:
         yield running
 
 
-@pytest.fixture(params=["duckdb job", "mysql job", "mysql task", "postgresql job", "postgresql task"])
+@pytest.fixture(
+    params=["duckdb job", "mysql job", "mysql task", "postgresql job", "postgresql task"]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Place, str]]:
     kind, commit = request.param.split()
     if kind == "duckdb":
@@ -99,7 +101,12 @@ class Dies:
 def copy(spark: SparkSession, writer: dict[str, Any], commit: str, folder: str) -> tuple[int, int]:
     report = spark_channel.transfer(
         spark,
-        {"name": "generator", "rows": ROWS, "schema": "id BIGINT, name STRING", "rowsPerBatch": 500},
+        {
+            "name": "generator",
+            "rows": ROWS,
+            "schema": "id BIGINT, name STRING",
+            "rowsPerBatch": 500,
+        },
         {**writer, "dbtable": "t", "batchSize": "500"},
         transformers=[Dies(Path(folder))],
         channels=2,

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
-from spark_channel.spark.description import described
+from spark_channel.spark.engine import described
 
 
 class Context:
@@ -32,7 +32,10 @@ def test_the_jobs_of_a_transfer_are_named_for_both_ends() -> None:
         contextlib.suppress(KeyboardInterrupt),
         described(session_of(context), "postgresql db#t", "sqlite x.db#t"),
     ):
-        assert context.properties["spark.job.description"] == "channel: postgresql db#t -> sqlite x.db#t"
+        assert (
+            context.properties["spark.job.description"]
+            == "channel: postgresql db#t -> sqlite x.db#t"
+        )
         raise KeyboardInterrupt
     assert context.properties["spark.job.description"] is None
 

@@ -57,7 +57,10 @@ def test_the_good_rows_arrive_and_the_bad_ones_are_kept(
     ("options", "why"),
     [
         ({"maxDirtyRows": 9}, r"rows were refused, and maxDirtyRows is 9"),
-        ({"maxDirtyFraction": 0.009}, r"10 rows were refused of 1000 \(1 %\), and maxDirtyFraction is 0.009"),
+        (
+            {"maxDirtyFraction": 0.009},
+            r"10 rows were refused of 1000 \(1 %\), and maxDirtyFraction is 0.009",
+        ),
     ],
 )
 def test_one_row_too_many_ends_the_job_and_keeps_the_rows(
@@ -91,6 +94,13 @@ def test_without_leave_a_bad_row_fails_the_job(spark: SparkSession, target: Path
 
 
 def test_files_refuse_nothing_and_take_the_options(spark: SparkSession, tmp_path: Path) -> None:
-    frame = spark.range(10).write.format("channel").option("writer", "parquet").option("maxDirtyRows", 5)
-    frame.option("dirtyRowsPath", str(tmp_path / "dirty")).mode("append").save(str(tmp_path / "out"))
+    frame = (
+        spark.range(10)
+        .write.format("channel")
+        .option("writer", "parquet")
+        .option("maxDirtyRows", 5)
+    )
+    frame.option("dirtyRowsPath", str(tmp_path / "dirty")).mode("append").save(
+        str(tmp_path / "out")
+    )
     assert spark.read.parquet(str(tmp_path / "out")).count() == 10

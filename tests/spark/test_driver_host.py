@@ -9,16 +9,20 @@ from pathlib import Path
 import pytest
 
 from spark_channel.errors import OptionError
-from spark_channel.spark import driver_host as module
-from spark_channel.spark.driver import service_settings
-from spark_channel.spark.driver_host import bind_to, driver_host
+from spark_channel.spark import driver as module
+from spark_channel.spark.driver import bind_to, driver_host, service_settings
 
 CLUSTER = "java -cp x org.apache.spark.deploy.SparkSubmit --conf spark.master=spark://m:7077"
 
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SPARK_CHANNEL_HOST", "SPARK_CHANNEL_PORT", "SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"):
+    for name in (
+        "SPARK_CHANNEL_HOST",
+        "SPARK_CHANNEL_PORT",
+        "SPARK_LOCAL_IP",
+        "SPARK_LOCAL_HOSTNAME",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -27,13 +31,18 @@ def unresolved(name: str, *_more: object, **_others: object) -> list[object]:
 
 
 def test_what_spark_was_told_comes_first() -> None:
-    assert driver_host(f"{CLUSTER} --conf spark.driver.host=10.1.2.3 pyspark-shell", None) == "10.1.2.3"
+    assert (
+        driver_host(f"{CLUSTER} --conf spark.driver.host=10.1.2.3 pyspark-shell", None)
+        == "10.1.2.3"
+    )
     settings = service_settings(CLUSTER, "127.0.0.1")
     assert (settings.host, settings.advertise_host) == ("127.0.0.1", "127.0.0.1")
 
 
 def test_a_local_master_stays_on_the_loopback() -> None:
-    settings = service_settings("java --conf spark.master=local[2] --conf spark.driver.host=10.1.2.3")
+    settings = service_settings(
+        "java --conf spark.master=local[2] --conf spark.driver.host=10.1.2.3"
+    )
     assert (settings.host, settings.advertise_host) == ("127.0.0.1", None)
 
 
@@ -45,7 +54,9 @@ def test_a_name_that_nobody_here_resolves_is_bound_everywhere_and_told_as_it_is(
     assert (settings.host, settings.advertise_host) == ("0.0.0.0", "driver-svc.spark.svc")
 
 
-def test_a_name_that_is_the_loopback_here_is_bound_everywhere_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_the_loopback_here_is_bound_everywhere_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Debian and Ubuntu: the host's own name is 127.0.1.1 in /etc/hosts, and something else for everybody else."""
     monkeypatch.setattr(
         socket,

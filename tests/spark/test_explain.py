@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_channel
 from spark_channel.errors import UnsupportedError
-from spark_channel.spark.explain import scan_lines
+from spark_channel.spark.source import scan_lines
 
 
 @pytest.fixture
@@ -44,7 +44,9 @@ def test_each_scan_is_shown_and_what_is_not_ours_is_not(
 ) -> None:
     read = spark.read.format("channel").option("dbtable", "orders").load(str(shop))
     read.createOrReplaceTempView("orders_of_the_shop")
-    twice = spark.sql("SELECT id FROM orders_of_the_shop UNION ALL SELECT id FROM orders_of_the_shop")
+    twice = spark.sql(
+        "SELECT id FROM orders_of_the_shop UNION ALL SELECT id FROM orders_of_the_shop"
+    )
     spark_channel.explain(twice.union(spark.range(3)), mode="extended")
     shown = capsys.readouterr().out
     assert shown.count("channel: sqlite ") == 2
@@ -54,8 +56,12 @@ def test_each_scan_is_shown_and_what_is_not_ours_is_not(
 
 
 @pytest.mark.spark
-def test_a_stream_is_shown(spark: SparkSession, shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stream = spark.readStream.format("channel").option("dbtable", "orders").option("cursorColumn", "id")
+def test_a_stream_is_shown(
+    spark: SparkSession, shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = (
+        spark.readStream.format("channel").option("dbtable", "orders").option("cursorColumn", "id")
+    )
     spark_channel.explain(stream.option("rowsPerSecond", 500).load(str(shop)))
     assert capsys.readouterr().out.startswith(
         f"channel: sqlite {shop}#orders\n  columns: all\n  where: all rows\n  limit 500 rows/s for the whole job\n"
@@ -64,7 +70,13 @@ def test_a_stream_is_shown(spark: SparkSession, shop: Path, capsys: pytest.Captu
 
 def test_a_login_is_not_shown() -> None:
     shown = "\n".join(
-        scan_lines({"url": "postgresql://ada:secret@db:5432/shop", "dbtable": "orders", "password": "secret"})
+        scan_lines(
+            {
+                "url": "postgresql://ada:secret@db:5432/shop",
+                "dbtable": "orders",
+                "password": "secret",
+            }
+        )
     )
     assert shown.startswith("channel: postgresql postgresql://db:5432/shop#orders\n")
     assert "secret" not in shown
@@ -72,5 +84,7 @@ def test_a_login_is_not_shown() -> None:
 
 
 def test_spark_connect_is_told_apart() -> None:
-    with pytest.raises(UnsupportedError, match=r"is of Spark Connect: df\.explain\(\) shows Spark's part"):
+    with pytest.raises(
+        UnsupportedError, match=r"is of Spark Connect: df\.explain\(\) shows Spark's part"
+    ):
         spark_channel.explain(cast(DataFrame, SimpleNamespace()))

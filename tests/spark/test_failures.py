@@ -12,7 +12,7 @@ from pyspark.util import handle_worker_exception
 
 from spark_channel import errors
 from spark_channel.errors import ChannelError
-from spark_channel.spark import failures
+from spark_channel.spark import worker
 from spark_channel.spark.source import ChannelDataSource
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ ROWS = StructType().add("id", LongType())
 @pytest.fixture
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A database, in a process that takes itself for a worker of Spark."""
-    monkeypatch.setattr(failures, "is_worker", lambda: True)
+    monkeypatch.setattr(worker, "is_worker", lambda: True)
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
     path = tmp_path / "shop.db"
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -91,7 +91,7 @@ def test_a_stream(database: Path, step: str) -> None:
 def test_an_error_names_a_page_that_is_there(name: str) -> None:
     from tests.test_docs_names import anchors
 
-    path, _, anchor = failures.page_of(getattr(errors, name)("lost")).partition("#")
+    path, _, anchor = worker.docs_link_of(getattr(errors, name)("lost")).partition("#")
     assert (ROOT / path).exists()
     assert not anchor or anchor in anchors(ROOT / path)
 
@@ -99,8 +99,11 @@ def test_an_error_names_a_page_that_is_there(name: str) -> None:
 def test_a_typo_is_answered_by_its_message_and_the_page_of_options(database: Path) -> None:
     message = "unknown option 'rowPerSecond' of connector 'sqlite'; did you mean 'rowsPerSecond'?"
     text = sent(lambda: source(database, rowPerSecond="20k").schema())
-    assert text.splitlines() == [f"spark_channel.errors.OptionError: {message}", "See docs/options.md"]
-    own = failures.own_error(
+    assert text.splitlines() == [
+        f"spark_channel.errors.OptionError: {message}",
+        "See docs/options.md",
+    ]
+    own = worker.own_error(
         RuntimeError(f"[PYTHON_DATA_SOURCE_ERROR] failed: {text} SQLSTATE: 38000\n\tat java.lang")
     )
     assert isinstance(own, errors.OptionError)
@@ -110,7 +113,7 @@ def test_a_typo_is_answered_by_its_message_and_the_page_of_options(database: Pat
 def test_what_is_not_ours_keeps_its_frames(database: Path) -> None:
     out = io.BytesIO()
     try:
-        with failures.without_traceback():
+        with worker.without_traceback():
             raise KeyError("lost")
     except KeyError as error:
         handle_worker_exception(error, out)

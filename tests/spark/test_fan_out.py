@@ -59,7 +59,9 @@ def count(path: Path) -> int:
         return found
 
 
-def test_every_target_has_every_row_once(spark: SparkSession, tmp_path: Path, source: Options) -> None:
+def test_every_target_has_every_row_once(
+    spark: SparkSession, tmp_path: Path, source: Options
+) -> None:
     one, two, three = tmp_path / "one", tmp_path / "two.db", tmp_path / "three"
     report = transfer(spark, source, [files(one), database(two), files(three)], channels=2)
     assert ids(one) == ids(three) == list(range(ROWS))
@@ -108,7 +110,9 @@ def test_a_target_that_fails_when_it_is_published_names_those_before_it(
     bad = database(tmp_path / "bad.db", "id <> 7777")
     with pytest.raises(ChannelError, match="CHECK constraint failed") as caught:
         transfer(spark, source, [files(tmp_path / "one"), bad])
-    assert any(f"published before it: parquet {tmp_path}" in note for note in caught.value.__notes__)
+    assert any(
+        f"published before it: parquet {tmp_path}" in note for note in caught.value.__notes__
+    )
     assert (len(ids(tmp_path / "one")), count(tmp_path / "bad.db")) == (ROWS, 0)
 
 
@@ -127,20 +131,26 @@ def test_a_target_that_cannot_be_prepared_is_left_behind_or_fails_all(
     assert len(ids(tmp_path / "one")) == ROWS
 
 
-def test_rows_are_refused_and_counted_by_target(spark: SparkSession, tmp_path: Path, source: Options) -> None:
+def test_rows_are_refused_and_counted_by_target(
+    spark: SparkSession, tmp_path: Path, source: Options
+) -> None:
     one, two = database(tmp_path / "one.db", "id % 1000 <> 7"), database(tmp_path / "two.db")
     one["commit"] = "task"
     report = transfer(spark, source, [{**one, "maxDirtyRows": 50}, two])
     assert [(each.rows, each.rows_dirty) for each in report.targets] == [(ROWS - 20, 20), (ROWS, 0)]
     assert (report.rows, report.rows_dirty) == (ROWS - 20, 20)
     with pytest.raises(DirtyRowsError):
-        transfer(spark, source, [{**one, "maxDirtyRows": 5}, files(tmp_path / "files")], mode="append")
+        transfer(
+            spark, source, [{**one, "maxDirtyRows": 5}, files(tmp_path / "files")], mode="append"
+        )
     assert ids(tmp_path / "files") == []
 
 
 def test_steps_run_before_all_targets(spark: SparkSession, tmp_path: Path, source: Options) -> None:
     steps = [DropRows("id", ">=", "100")]
-    report = transfer(spark, source, [files(tmp_path / "a"), files(tmp_path / "b")], transformers=steps)
+    report = transfer(
+        spark, source, [files(tmp_path / "a"), files(tmp_path / "b")], transformers=steps
+    )
     assert ids(tmp_path / "a") == ids(tmp_path / "b") == list(range(100))
     assert report.rows_dropped == {"transformers[0] DropRows": ROWS - 100}, (
         "once, and not once for each target"
@@ -156,10 +166,15 @@ def test_a_limit_of_one_target_is_its_own_and_the_whole_jobs_is_the_lowest(
 ) -> None:
     began = time.monotonic()
     report = transfer(
-        spark, source,
-        [{**files(tmp_path / "a"), "rowsPerSecond": 100_000}, {**files(tmp_path / "b"), "rowsPerSecond": 8_000}],
-        rows_per_second="50k", channels=2,
-    )  # fmt: skip
+        spark,
+        source,
+        [
+            {**files(tmp_path / "a"), "rowsPerSecond": 100_000},
+            {**files(tmp_path / "b"), "rowsPerSecond": 8_000},
+        ],
+        rows_per_second="50k",
+        channels=2,
+    )
     assert time.monotonic() - began > 2.0
     assert [each.rows_per_second_limit for each in report.targets] == [50_000, 8_000]
     assert report.targets[1].rows_per_second <= 8_000 * 1.1
@@ -182,11 +197,17 @@ def test_a_limited_target_that_spills_lets_the_reading_go_on(
         ([], "'writer' is an empty list"),
         ([{"name": "discard"}, "x"], r"'writer\[1\]' got str"),
         ([{"name": "discard"}, {"name": "discard"}], r"'writer\[1\]' is the same target"),
-        ([{"name": "discard"}, {"format": "parquet", "path": "x"}], r"'writer\[1\]' has format 'parquet'"),
-        ([{"name": "discard"}, {"name": "parquet", "path": "x", "channels": 3}], r"of writer\[1\] is the whole job's"),
+        (
+            [{"name": "discard"}, {"format": "parquet", "path": "x"}],
+            r"'writer\[1\]' has format 'parquet'",
+        ),
+        (
+            [{"name": "discard"}, {"name": "parquet", "path": "x", "channels": 3}],
+            r"of writer\[1\] is the whole job's",
+        ),
         ([{"name": "discard"}, {"name": "parquet", "path": "x", "onSlow": "drop"}], "onSlow"),
     ],
-)  # fmt: skip
+)
 def test_a_list_that_makes_no_sense_is_told(
     spark: SparkSession, source: Options, writer: Any, message: str
 ) -> None:
@@ -200,7 +221,12 @@ def test_a_list_of_one_is_one(spark: SparkSession, tmp_path: Path, source: Optio
 
 
 def test_a_datax_job_with_several_writers(spark: SparkSession, tmp_path: Path) -> None:
-    text = {"path": str(tmp_path / "t"), "fileName": "x", "writeMode": "truncate", "fieldDelimiter": ","}
+    text = {
+        "path": str(tmp_path / "t"),
+        "fileName": "x",
+        "writeMode": "truncate",
+        "fieldDelimiter": ",",
+    }
     job = {
         "job": {
             "setting": {"speed": {"channel": 2}},
@@ -208,7 +234,10 @@ def test_a_datax_job_with_several_writers(spark: SparkSession, tmp_path: Path) -
                 {
                     "reader": {
                         "name": "streamreader",
-                        "parameter": {"column": [{"type": "long", "value": 5}], "sliceRecordCount": 10},
+                        "parameter": {
+                            "column": [{"type": "long", "value": 5}],
+                            "sliceRecordCount": 10,
+                        },
                     },
                     "writer": [
                         {"name": "streamwriter", "parameter": {"print": False}},
@@ -220,6 +249,8 @@ def test_a_datax_job_with_several_writers(spark: SparkSession, tmp_path: Path) -
     }
     report = run(spark, job)
     assert [each.rows for each in report.targets] == [20, 20]
-    lines = [line for path in (tmp_path / "t").glob("x__*") for line in path.read_text().splitlines()]
+    lines = [
+        line for path in (tmp_path / "t").glob("x__*") for line in path.read_text().splitlines()
+    ]
     assert lines == ["5"] * 20
     assert issubclass(TargetError, ChannelError)

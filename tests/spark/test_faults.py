@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import spark_channel
 from spark_channel.service import LimitControl, SharedLimit
-from spark_channel.service.rendezvous import Rendezvous, advert_name
+from spark_channel.service.discovery import ServiceDirectory, advert_name
 from tests.spark.relay import Relay
 from tests.spark.remote_driver import DriverError, RemoteDriver
 from tests.spark.served_limit import ServedLimit
@@ -29,7 +29,9 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.newest,
     pytest.mark.real_time,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="stops and kills processes by their pid"),
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux"), reason="stops and kills processes by their pid"
+    ),
 ]
 
 SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios" / "faults").glob("*.yaml"))
@@ -38,7 +40,9 @@ CHANNELS = 2
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[RemoteDriver]:
-    conf = {"spark.sql.execution.arrow.maxRecordsPerBatch": "20"}  # rows reach the target as they come
+    conf = {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "20"
+    }  # rows reach the target as they come
     with RemoteDriver("local[2,2]", conf) as running:
         yield running
 
@@ -144,7 +148,7 @@ class Scenario:
         self.relay.mend()
 
     def kill_own_service(self, _event: dict[str, Any]) -> None:
-        advert = Rendezvous().read(advert_name(self.driver.run(jvm)))
+        advert = ServiceDirectory().read(advert_name(self.driver.run(jvm)))
         assert advert is not None
         assert advert.service_pid not in (os.getpid(), advert.watch_pid)
         os.kill(advert.service_pid, signal.SIGKILL)
@@ -173,7 +177,9 @@ def test_it_stays_inside_its_bands(path: Path, driver: RemoteDriver, tmp_path: P
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_it_stays_inside_them_twenty_times(path: Path, driver: RemoteDriver, tmp_path: Path) -> None:
+def test_it_stays_inside_them_twenty_times(
+    path: Path, driver: RemoteDriver, tmp_path: Path
+) -> None:
     for number in range(20):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -194,7 +200,10 @@ def judge(path: Path, driver: RemoteDriver, tmp_path: Path) -> None:
     missed = []
     for band in scenario.spec["expect"]:
         value = record.measure(band)
-        low, high = band.get("min", float("-inf")), band.get("max", band.get("within", float("inf")))
+        low, high = (
+            band.get("min", float("-inf")),
+            band.get("max", band.get("within", float("inf"))),
+        )
         print(f"{band}: {value:.4g}")
         if not low <= value <= high:
             missed.append(f"{band} is {value:.4g}")
@@ -242,7 +251,9 @@ def test_a_limit_per_mark_holds_for_each_host(
         options |= {"rowsPerSecond": "2000"} if limit == "own" else {"sharedLimit": "faults-marks"}
         reading = driver.submit(moved, str(tmp_path), options)
         eventually(lambda: reading.done() or marks_in_use() == {"db1", "db2"}, 120)
-        assert not reading.done() or reading.result(0) is None, "each host has its own limit meanwhile"
+        assert not reading.done() or reading.result(0) is None, (
+            "each host has its own limit meanwhile"
+        )
         assert reading.result(120) == 8_000
     for host in ("db1", "db2"):
         timeline = Timeline(tmp_path / f"source.{host}")

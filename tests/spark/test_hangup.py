@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_channel.spark.hangup import HangupWatch
+from spark_channel.spark.worker import HangupWatch
 from tests.spark.daemon import in_a_worker_of_the_daemon
 
 pytestmark = [
@@ -58,7 +58,9 @@ def test_sockets_opened_later_are_not_watched() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_the_number_of_a_socket_that_was_closed_may_be_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_a_socket_that_was_closed_may_be_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The watch wakes its thread by a pipe, whose writing end had that number: the thread never ended."""
     earlier = socket.socket(type=socket.SOCK_DGRAM)
     watch = HangupWatch()
@@ -94,7 +96,9 @@ def test_the_number_of_a_socket_that_was_closed_may_be_anothers() -> None:
         assert not heard.wait(0.1)
 
 
-def test_a_socket_that_other_code_of_a_worker_keeps_is_not_sparks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_socket_that_other_code_of_a_worker_keeps_is_not_sparks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A reused worker may have any: one that its server ends cancelled the read, and silenced the worker for good."""
     kept, its = socket.socketpair()
     server = subprocess.Popen(["cat"], stdin=its.fileno())

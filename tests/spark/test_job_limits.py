@@ -46,7 +46,8 @@ def to_stream(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "shop.db")) as connection, connection:
         connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, padding TEXT)")
         connection.executemany(
-            "INSERT INTO orders VALUES (?, ?)", ((number, "x" * 6_000) for number in range(1, ROWS + 1))
+            "INSERT INTO orders VALUES (?, ?)",
+            ((number, "x" * 6_000) for number in range(1, ROWS + 1)),
         )
 
 
@@ -78,7 +79,9 @@ def read_stream(spark: SparkSession, folder: str, options: dict[str, str]) -> No
         **({"maxRowsPerTrigger": str(ROWS // 2)} if ADMISSION else {}),
         **options,
     }
-    stream(spark.readStream.format("channel").options(**given).load(f"{folder}/shop.db"), folder, {})
+    stream(
+        spark.readStream.format("channel").options(**given).load(f"{folder}/shop.db"), folder, {}
+    )
 
 
 # ---- connections
@@ -90,7 +93,9 @@ def test_no_more_targets_are_open_than_max_connections(
 ) -> None:
     """Each of the four tasks lasts: the limit sees to that."""
     to_stream(tmp_path)
-    driver.run(path, str(tmp_path), {"rowsPerSecond": str(RATE), "maxConnections": "2"}, timeout=TIMEOUT)
+    driver.run(
+        path, str(tmp_path), {"rowsPerSecond": str(RATE), "maxConnections": "2"}, timeout=TIMEOUT
+    )
     assert Timeline(tmp_path / "target").sums[-1] == ROWS
     assert most_open(tmp_path / "target.connections") == 2
 
@@ -99,7 +104,9 @@ def test_no_more_targets_are_open_than_max_connections(
 
 
 @pytest.mark.parametrize(("path", "limit"), [(read_stream, "own"), (write_stream, "shared")])
-def test_a_stream_obeys_the_limit(driver: RemoteDriver, tmp_path: Path, path: Any, limit: str) -> None:
+def test_a_stream_obeys_the_limit(
+    driver: RemoteDriver, tmp_path: Path, path: Any, limit: str
+) -> None:
     to_stream(tmp_path)
     with SharedLimit("stream-test", rows_per_second=RATE):
         options = {"rowsPerSecond": str(RATE)} if limit == "own" else {"sharedLimit": "stream-test"}
@@ -140,7 +147,9 @@ def test_a_dataframe_that_is_read_twice_obeys_one_limit(
 
 
 @pytest.mark.parametrize("path", [recorded.read, recorded.write])
-def test_a_limit_per_task_is_each_tasks_own(driver: RemoteDriver, tmp_path: Path, path: Any) -> None:
+def test_a_limit_per_task_is_each_tasks_own(
+    driver: RemoteDriver, tmp_path: Path, path: Any
+) -> None:
     each = RATE // CHANNELS
     driver.run(path, str(tmp_path), {"rowsPerSecondPerTask": str(each)}, timeout=TIMEOUT)
     assert 1.3 * each < worst_second(tmp_path) <= 1.15 * each * CHANNELS

@@ -89,7 +89,9 @@ def test_streams(spark: SparkSession, table: dict[str, str], tmp_path: Path) -> 
     def run() -> None:
         frame = (
             spark.readStream.format("channel")
-            .options(reader=table["name"], startingOffsets="earliest", tunnelType="stream", **options)
+            .options(
+                reader=table["name"], startingOffsets="earliest", tunnelType="stream", **options
+            )
             .load()
         )
         query = (

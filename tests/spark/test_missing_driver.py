@@ -3,7 +3,7 @@
 import pytest
 
 from spark_channel.errors import MissingPackageError
-from spark_channel.spark.failures import own_error
+from spark_channel.spark.worker import own_error
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_channel.connectors import load_reader
-from spark_channel.spark.facts import SessionFacts
-from spark_channel.spark.one_split import one_split
-from spark_channel.spark.read import ChannelReader
+from spark_channel.spark.driver import SessionFacts
+from spark_channel.spark.read import ChannelReader, one_split
 from spark_channel.spark.schema import as_spark
 
 
@@ -18,7 +17,9 @@ from spark_channel.spark.schema import as_spark
 def shop(tmp_path: Path) -> str:
     with closing(sqlite3.connect(tmp_path / "shop.db")) as database, database:
         database.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, total REAL)")
-        database.executemany("INSERT INTO orders VALUES (?, ?)", [(number, 1.0) for number in range(100)])
+        database.executemany(
+            "INSERT INTO orders VALUES (?, ?)", [(number, 1.0) for number in range(100)]
+        )
         database.execute("CREATE VIEW big AS SELECT * FROM orders WHERE total > 0")
     return str(tmp_path / "shop.db")
 
@@ -34,7 +35,9 @@ def test_what_nothing_cuts_names_what_to_index(
     shop: str, source: dict[str, str], asked: dict[str, str]
 ) -> None:
     text = said(shop, **source, **asked)
-    assert text.startswith("sqlite shop.db#big is read by one channel instead of 4, since nothing cuts it")
+    assert text.startswith(
+        "sqlite shop.db#big is read by one channel instead of 4, since nothing cuts it"
+    )
     assert "option 'partitionColumn', and index it" in text
 
 
@@ -54,5 +57,7 @@ def test_it_is_said_when_the_read_is_planned(shop: str, caplog: pytest.LogCaptur
     options = {"path": shop, "dbtable": "big", "channels": "4"}
     schema = as_spark(load_reader(options)[0].schema(), times=False)
     with caplog.at_level(logging.WARNING):
-        assert len(ChannelReader(options, schema, SessionFacts(4, None, 4), "load").partitions()) == 1
+        assert (
+            len(ChannelReader(options, schema, SessionFacts(4, None, 4), "load").partitions()) == 1
+        )
     assert "is read by one channel instead of 4" in caplog.text

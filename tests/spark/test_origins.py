@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from spark_channel.errors import SourceError
-from spark_channel.spark.origins import forget_origins, note_origin, origins_of_task
+from spark_channel.spark.stream_read import forget_origins, note_origin, origins_of_task
 
 
 class Task:
     """As much of Spark's TaskContext as names an attempt."""
 
-    def __init__(self, query: str | None = "0b1c", batch: str | None = "7", attempt: int = 11) -> None:
+    def __init__(
+        self, query: str | None = "0b1c", batch: str | None = "7", attempt: int = 11
+    ) -> None:
         self._properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": batch}
         self._attempt = attempt
 
@@ -61,7 +63,9 @@ def test_what_the_source_notes_the_sink_finds_until_it_is_done(runtime: Path) ->
     assert origins_of_task(task(batch="8")) == []
     (file,) = files(runtime)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert all(stat.S_IMODE(each.stat().st_mode) == 0o700 for each in (file.parent, file.parent.parent))
+    assert all(
+        stat.S_IMODE(each.stat().st_mode) == 0o700 for each in (file.parent, file.parent.parent)
+    )
     forget_origins(task())
     assert files(runtime) == []
     forget_origins(task())

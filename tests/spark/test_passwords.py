@@ -78,7 +78,10 @@ def use(spark: SparkSession, options: Options, wrong: list[Options]) -> list[str
         return {**given, "dbtable": table, **more}
 
     def spark_end(kind: str, given: Options, table: str, **more: str) -> Options:
-        return {kind: given["name"], **{k: v for k, v in end(given, table, **more).items() if k != "name"}}
+        return {
+            kind: given["name"],
+            **{k: v for k, v in end(given, table, **more).items() if k != "name"},
+        }
 
     def read(given: Options, table: str) -> Any:
         return spark.read.format("channel").options(**spark_end("reader", given, table)).load()
@@ -94,7 +97,9 @@ def use(spark: SparkSession, options: Options, wrong: list[Options]) -> list[str
     note(frame.count(), repr(frame), frame.schema, frame._jdf.queryExecution().toString())
     frame.createOrReplaceTempView("seen")
     note(spark.sql("EXPLAIN FORMATTED SELECT max(id) FROM seen").collect())
-    report = spark_channel.transfer(spark, end(options, "t"), end(options, "u"), channels=2, commit="job")
+    report = spark_channel.transfer(
+        spark, end(options, "t"), end(options, "u"), channels=2, commit="job"
+    )
     note(repr(report), report)
     fails(lambda: read(options, "missing").collect())
     fails(lambda: write(options, rows, nosuchoption="1"))
@@ -111,14 +116,20 @@ def of(name: str, **options: str) -> Options:
     return {"name": name, **options}
 
 
-def of_postgresql(server: PostgresServer, writer: Options) -> Iterator[tuple[Options, list[Options]]]:
+def of_postgresql(
+    server: PostgresServer, writer: Options
+) -> Iterator[tuple[Options, list[Options]]]:
     rest = {"currentSchema": writer["currentSchema"]}
     login, bare = f"{server.user}:{quote(server.password)}@", server.url
     asked = f"{bare}?user={server.user}&password={quote(server.password)}"
     wrong = [
         of("postgresql", url=bare, user=server.user, password=MARK + "-wrong", **rest),
         of("postgresql", url=bare.replace("//", f"//{server.user}:{MARK}%2Fwrong@"), **rest),
-        of("postgresql", url=f"{bare}?user={server.user}&password={MARK}&bad parameter={MARK}", **rest),
+        of(
+            "postgresql",
+            url=f"{bare}?user={server.user}&password={MARK}&bad parameter={MARK}",
+            **rest,
+        ),
     ]
     yield (
         of(
@@ -157,7 +168,12 @@ def of_mysql(server: MariadbServer, writer: Options) -> Iterator[tuple[Options, 
         of("mysql", url=url.replace("//", f"//{server.user}:{MARK}%25wrong@")),
     ]
     yield of("mysql", url=url, user=server.user, password=server.password), wrong
-    yield of("mysql", url=f"jdbc:{url}?user={server.user}&password={quote(server.password, safe='')}"), []
+    yield (
+        of(
+            "mysql", url=f"jdbc:{url}?user={server.user}&password={quote(server.password, safe='')}"
+        ),
+        [],
+    )
 
 
 def of_files(folder: Path) -> Iterator[tuple[Options, list[Options]]]:
@@ -207,7 +223,9 @@ def test_passwords_are_shown_nowhere(
             "mysql": of_mysql(mariadb, orders.writer),
             "files": of_files(tmp_path),
         }
-        for options, wrong in chain.from_iterable(islice(ways[each], most) for each in connectors.split()):
+        for options, wrong in chain.from_iterable(
+            islice(ways[each], most) for each in connectors.split()
+        ):
             runs += 1
             told += driver.run(use, options, wrong[:most], timeout=300)
     logs = "".join(path.read_text() for path in events.rglob("*") if path.is_file())

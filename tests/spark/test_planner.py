@@ -29,12 +29,12 @@ TASKS_ONLY = (
     "spark_channel.pipeline.transfer",
     "spark_channel.pipeline.write",
     "spark_channel.service.display",
-    "spark_channel.service.lease_messenger",
+    "spark_channel.service.client",
     "spark_channel.service.reporter",
     "spark_channel.service.server",
-    "spark_channel.transfers.link",
-    "spark_channel.transform.pipeline",
-    "spark_channel.transform.rows",
+    "spark_channel.transfers.task",
+    "spark_channel.transform.transformer",
+    "spark_channel.transform.select",
     "pyarrow.acero",
     "pyarrow.flight",
     "rich",
@@ -142,14 +142,16 @@ def test_the_process_that_looks_for_data_sources_imports_the_class_alone() -> No
 
 def test_the_session_is_ready_to_register_before_the_service_is_loaded() -> None:
     """The service is imported while Spark looks for data sources, on another core."""
-    found = modules_after("import spark_channel; spark_channel.register", "import pyspark.sql.datasource")
+    found = modules_after(
+        "import spark_channel; spark_channel.register", "import pyspark.sql.datasource"
+    )
     assert "spark_channel.spark.session" in found
     assert not found & {*HEAVY, "spark_channel.options", "spark_channel.service.server"}
 
 
 def test_a_task_without_a_limit_loads_none() -> None:
     found = modules_after(
-        "import spark_channel.spark.read, spark_channel.transfers.link, spark_channel.pipeline.read\n"
+        "import spark_channel.spark.read, spark_channel.transfers.task, spark_channel.pipeline.read\n"
         "import spark_channel.service.client, spark_channel.service.reporter",
         "import pyspark.worker, pyarrow, pyspark.sql.worker.plan_data_source_read",
     )
@@ -158,7 +160,7 @@ def test_a_task_without_a_limit_loads_none() -> None:
         "spark_channel.limits.messages",
         "spark_channel.progress.job",
         "spark_channel.service.jobs",
-        "spark_channel.service.limit_desk",
+        "spark_channel.service.limits",
         "spark_channel.spark.driver",
         "sqlglot",
     }
@@ -181,11 +183,13 @@ def test_the_tasks_of_a_pair_that_was_published_load_nothing_and_take_nothing(
         f"assert pickle.dumps(pickle.loads({sent!r}).write(fed()))"
     )
     found = modules_after(code, "import pyspark.worker")
-    assert "spark_channel.spark.published" in found
+    assert "spark_channel.spark.write" in found
     assert not found & {*HEAVY, "spark_channel.options", "spark_channel.spark.write"}
 
 
 def test_importing_the_package_imports_nothing_else() -> None:
     code = "import sys, spark_channel; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert not {"pyarrow", "pydantic", "pyspark", "dataclasses"} & set(done.stdout.split())

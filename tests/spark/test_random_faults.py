@@ -38,7 +38,9 @@ SPEED = 10_000
 MOST_RUNS = 20
 MOST_FAULTS = 5
 """In one version, so that it has a chance to end."""
-_CLIENTS = "application_name LIKE 'spark-channel read%' OR application_name LIKE 'spark-channel write%'"
+_CLIENTS = (
+    "application_name LIKE 'spark-channel read%' OR application_name LIKE 'spark-channel write%'"
+)
 
 
 class Unlucky:
@@ -157,7 +159,10 @@ class Storm:
 
     def session_ended(self) -> bool:
         backend = self._one("pid")
-        return backend is not None and self._server.psql(f"SELECT pg_terminate_backend({backend})") == "t"
+        return (
+            backend is not None
+            and self._server.psql(f"SELECT pg_terminate_backend({backend})") == "t"
+        )
 
     def all_sessions_ended(self) -> bool:
         ended = self._server.psql(
@@ -191,8 +196,15 @@ class Storm:
         return int(self._chance.choice(found)[0]) if found else None
 
 
-def copy(spark: SparkSession, writer: dict[str, Any], commit: str, version: int, unlucky: Unlucky) -> int:
-    pair = {"txnAppId": "storm", "txnVersion": str(version), "batchSize": "1000", "retrySeconds": "30"}
+def copy(
+    spark: SparkSession, writer: dict[str, Any], commit: str, version: int, unlucky: Unlucky
+) -> int:
+    pair = {
+        "txnAppId": "storm",
+        "txnVersion": str(version),
+        "batchSize": "1000",
+        "retrySeconds": "30",
+    }
     return spark_channel.transfer(
         spark,
         {**writer, "dbtable": "s", "fetchsize": "500"},

@@ -66,7 +66,12 @@ def test_channels_per_task_puts_several_channels_into_one_spark_task(
 ) -> None:
     path = tmp_path / "many.parquet"
     pq.write_table(pa.table({"n": range(100_000)}), path, row_group_size=5_000)
-    df = spark.read.format("channel").option("channels", 4).option("channelsPerTask", 4).load(str(path))
+    df = (
+        spark.read.format("channel")
+        .option("channels", 4)
+        .option("channelsPerTask", 4)
+        .load(str(path))
+    )
     assert df.rdd.getNumPartitions() == 1
     assert df.selectExpr("count(*)", "sum(n)").first() == (100_000, 4_999_950_000)
 
@@ -127,7 +132,9 @@ def test_a_missing_path_is_named(spark: SparkSession, tmp_path: Path) -> None:
         spark.read.format("channel").load(str(tmp_path / "nowhere.csv"))
 
 
-def test_a_row_that_does_not_fit_is_named_with_its_place(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_row_that_does_not_fit_is_named_with_its_place(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     path = tmp_path / "bad.csv"
     path.write_text("id\n" + "1\n" * 10 + "oops\n")
     df = spark.read.format("channel").schema("id int").load(str(path))
@@ -159,8 +166,10 @@ def test_a_time_of_day_is_text_where_the_session_takes_no_such_type(
     assert df.groupBy("moment").count().count() == 3
     assert df.join(df.select("moment"), "moment").count() == 3
     assert [row["moment"] for row in df.cache().orderBy("moment").collect()] == [
-        "10:00:00.000000", "10:00:01.000000", "10:00:02.000000",
-    ]  # fmt: skip
+        "10:00:00.000000",
+        "10:00:01.000000",
+        "10:00:02.000000",
+    ]
     df.unpersist()
 
 
@@ -168,11 +177,19 @@ def test_a_table_of_the_catalog_is_answered_with_the_view_to_make(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Spark forgets the options of a Python data source in its catalog."""
-    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW name USING channel") as refused:
-        spark.sql(f"CREATE TABLE forgotten USING channel OPTIONS (path '{tmp_path}/x.csv', reader 'csv')")
+    with pytest.raises(
+        PySparkException, match="CREATE TEMPORARY VIEW name USING channel"
+    ) as refused:
+        spark.sql(
+            f"CREATE TABLE forgotten USING channel OPTIONS (path '{tmp_path}/x.csv', reader 'csv')"
+        )
     assert len(str(refused.value).splitlines()) <= 3, "the message, without the frames of a worker"
-    spark.range(1).write.format("channel").option("dbtable", "t").mode("append").save(str(tmp_path / "t.db"))
-    spark.sql(f"CREATE TEMPORARY VIEW kept USING channel OPTIONS (path '{tmp_path}/t.db', dbtable 't')")
+    spark.range(1).write.format("channel").option("dbtable", "t").mode("append").save(
+        str(tmp_path / "t.db")
+    )
+    spark.sql(
+        f"CREATE TEMPORARY VIEW kept USING channel OPTIONS (path '{tmp_path}/t.db', dbtable 't')"
+    )
     try:
         spark.sql("INSERT INTO kept SELECT 7")
         assert {row.id for row in spark.table("kept").collect()} == {0, 7}

@@ -37,9 +37,12 @@ def test_a_table_is_looked_for_where_the_writer_s_own_options_say(
     postgres_server: PostgresServer, schema: str
 ) -> None:
     login = {
-        "url": postgres_server.url, "user": postgres_server.user, "password": postgres_server.password,
-        "dbtable": "orders", "retryTimeout": "0",
-    }  # fmt: skip
+        "url": postgres_server.url,
+        "user": postgres_server.user,
+        "password": postgres_server.password,
+        "dbtable": "orders",
+        "retryTimeout": "0",
+    }
     ask("postgresql", **login)
     with pytest.raises(TargetError, match="the target exists"):
         ask("postgresql", **login, currentSchema=schema)

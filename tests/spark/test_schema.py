@@ -7,8 +7,8 @@ import pyspark.sql.types
 import pytest
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType, VariantType
 
+from spark_channel.arrow_schema import conform
 from spark_channel.errors import SchemaError
-from spark_channel.pipeline.conform import conform
 from spark_channel.spark.schema import as_arrow, as_spark
 from spark_channel.spark.source import ChannelDataSource
 
@@ -78,7 +78,9 @@ def test_what_is_said_of_times_as_text_can_be_done(
     schema = pa.schema([("t", pa.time64("us"))])
     assert ChannelDataSource({})._as_spark(schema)["t"].dataType.simpleString() == "string"
     said = (
-        "call spark_channel.register(spark) again" if taken else "Spark has the type TIME from version 4.1 on"
+        "call spark_channel.register(spark) again"
+        if taken
+        else "Spark has the type TIME from version 4.1 on"
     )
     assert said in caplog.text
 
@@ -89,8 +91,11 @@ def test_a_session_without_times_of_day_gets_them_as_text() -> None:
     schema = pa.schema([(f"c{number}", kind) for number, kind in enumerate(kinds)])
     found = as_spark(schema, times=False)
     assert [field.dataType.simpleString() for field in found] == [
-        "string", "array<string>", "struct<t:string>", "map<string,string>",
-    ]  # fmt: skip
+        "string",
+        "array<string>",
+        "struct<t:string>",
+        "map<string,string>",
+    ]
     batch = pa.record_batch(
         [[dt.time(10, 0, 0, 5)], [[dt.time(1)]], [{"t": None}], [[("k", dt.time(2))]]], schema
     )

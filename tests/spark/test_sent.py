@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 import spark_channel
-from spark_channel.spark.sent import sent_as_they_come
+from spark_channel.spark.worker import sent_as_they_come
 from spark_channel.testing import VirtualClock
 from tests.spark.daemon import in_a_worker_of_the_daemon
 from tests.spark.test_cancel import within
@@ -32,7 +32,9 @@ class Wire(io.RawIOBase):
 
 
 @pytest.mark.parametrize(("seconds", "at_the_third"), [(0.5, b"01"), (0.01, b"0")])
-def test_batches_are_sent_before_the_next_one_is_waited_for(seconds: float, at_the_third: bytes) -> None:
+def test_batches_are_sent_before_the_next_one_is_waited_for(
+    seconds: float, at_the_third: bytes
+) -> None:
     """Not each of them, where they come fast."""
     wire, clock = Wire(), VirtualClock()
     outfile = io.BufferedWriter(wire)

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_channel.service import find_service
-from spark_channel.service.rendezvous import Advert, Rendezvous, advert_name
+from spark_channel.service.discovery import ServiceDirectory, ServiceRecord, advert_name
 from tests.service.helpers import hello, wait_for, wait_gone
 from tests.spark.remote_driver import RemoteDriver
 
@@ -41,7 +41,7 @@ def stop(spark: SparkSession) -> None:
     gateway.proc.stdin.close()
 
 
-def accepts(advert: Advert) -> bool:
+def accepts(advert: ServiceRecord) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex((advert.address.host, advert.address.port)) == 0
 
@@ -56,7 +56,7 @@ def test_a_self_started_service_ends_with_its_jvm(
     with RemoteDriver("local[2]", environment={"XDG_RUNTIME_DIR": str(directory)}) as driver:
         rows, jvm = driver.run(limited_read, timeout=START_SECONDS)
         assert rows == ROWS
-        advert = Rendezvous().read(advert_name(jvm))
+        advert = ServiceDirectory().read(advert_name(jvm))
         assert advert is not None
         assert advert.service_pid not in (jvm, os.getpid())
         assert find_service(jvm) == advert.address
@@ -64,14 +64,14 @@ def test_a_self_started_service_ends_with_its_jvm(
         assert accepts(advert)
         again, _ = driver.run(limited_read, timeout=START_SECONDS)
         assert again == ROWS
-        assert Rendezvous().read(advert_name(jvm)) == advert, "one service per driver"
+        assert ServiceDirectory().read(advert_name(jvm)) == advert, "one service per driver"
         if how == "stop":
             driver.run(stop)
         else:
             os.kill(jvm, signal.SIGKILL)
         wait_gone(jvm, GONE_SECONDS)
         wait_gone(advert.service_pid, GONE_SECONDS)
-        wait_for(lambda: Rendezvous().names() == [], "the file to go", GONE_SECONDS)
+        wait_for(lambda: ServiceDirectory().names() == [], "the file to go", GONE_SECONDS)
         assert not accepts(advert)
         assert find_service(jvm) is None
         driver.kill()

@@ -10,13 +10,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_channel
-import spark_channel.progress.shown as shown_module
+import spark_channel.progress.report as shown_module
 import spark_channel.spark.session as session_module
-from spark_channel.connectors import Connector, registry
+from spark_channel.connectors import Connector
+from spark_channel.connectors.base import registry
 from spark_channel.progress import Counters, JobProgress, JobSpec, Phase
 from spark_channel.service import ServiceServer
-from spark_channel.spark.session import session_slots
-from spark_channel.spark.slots import slots_of
+from spark_channel.spark.session import session_slots, slots_of
 from spark_channel.testing import VirtualClock
 
 HIDDEN = (
@@ -57,7 +57,9 @@ class Session:
         self.conf = Settings(settings)
 
 
-def test_spark_is_told_once_a_session_since_it_warns_of_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_is_told_once_a_session_since_it_warns_of_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("spark_channel.spark.session._remote", set())
     first, second = Session(), Session()
     for session in (first, first, second):
@@ -65,7 +67,9 @@ def test_spark_is_told_once_a_session_since_it_warns_of_each_time(monkeypatch: p
     assert (first.dataSource.taken, second.dataSource.taken) == (["channel"], ["channel"])
 
 
-def test_a_session_that_takes_times_of_day_later_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_takes_times_of_day_later_is_told_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("spark_channel.spark.session._remote", set())
     session = Session()
     told: list[bool | None] = []
@@ -93,14 +97,18 @@ def test_options_that_may_hold_logins_are_hidden_unless_the_user_chose(
     assert session.conf.settings["spark.sql.redaction.options.regex"] == hidden
 
 
-def test_the_secrets_of_a_third_party_s_connector_are_hidden_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_secrets_of_a_third_party_s_connector_are_hidden_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     theirs = Connector("theirs", "their.module:Reader", None, secrets=("apiKey", "url"))
     monkeypatch.setattr(registry, "_third_parties", lambda: {"theirs": theirs})
     monkeypatch.setattr("spark_channel.spark.session._remote", set())
     session = Session()
     spark_channel.register(cast(SparkSession, session))
     pattern = re.compile(session.conf.settings["spark.sql.redaction.options.regex"])
-    assert all(pattern.search(each) for each in ("apikey", "password", "postgresql://etl:pw@host/shop"))
+    assert all(
+        pattern.search(each) for each in ("apikey", "password", "postgresql://etl:pw@host/shop")
+    )
     assert not any(pattern.search(each) for each in ("tokens", "body_of_letters", "dbtable"))
 
 
@@ -115,7 +123,9 @@ def test_a_notebook_is_told_of_a_read_under_its_own_cell() -> None:
     """A read is known to be over 5 s after its last task: by then the next cell runs."""
     events: dict[str, Any] = {}
     shell = SimpleNamespace(
-        events=SimpleNamespace(register=events.__setitem__, unregister=lambda name, _call: events.pop(name))
+        events=SimpleNamespace(
+            register=events.__setitem__, unregister=lambda name, _call: events.pop(name)
+        )
     )
     shown: list[str] = []
     with pytest.MonkeyPatch.context() as patch, ServiceServer("127.0.0.1") as server:
@@ -174,18 +184,48 @@ def test_a_session_whose_settings_are_closed_is_registered(
         ({"spark.master": "local[4]", "spark.task.cpus": "2"}, 4, 2),
         ({"spark.master": "spark://m:7077"}, 6, 6),
         ({"spark.master": "spark://m:7077", "spark.cores.max": "3"}, 6, 3),
-        ({"spark.master": "yarn", "spark.executor.instances": "5", "spark.executor.cores": "3"}, 2, 15),
-        ({"spark.master": "yarn", "spark.executor.instances": "5", "spark.executor.cores": "3",
-          "spark.task.cpus": "2"}, 2, 5),
+        (
+            {"spark.master": "yarn", "spark.executor.instances": "5", "spark.executor.cores": "3"},
+            2,
+            15,
+        ),
+        (
+            {
+                "spark.master": "yarn",
+                "spark.executor.instances": "5",
+                "spark.executor.cores": "3",
+                "spark.task.cpus": "2",
+            },
+            2,
+            5,
+        ),
         ({"spark.master": "k8s://m", "spark.dynamicAllocation.enabled": "true"}, 8, None),
-        ({"spark.master": "k8s://m", "spark.dynamicAllocation.enabled": "true", "spark.executor.cores": "4",
-          "spark.dynamicAllocation.maxExecutors": "10"}, 8, 40),
-        ({"spark.master": "k8s://m", "spark.dynamicAllocation.enabled": "true", "spark.executor.cores": "4",
-          "spark.executor.instances": "2"}, 8, None),
+        (
+            {
+                "spark.master": "k8s://m",
+                "spark.dynamicAllocation.enabled": "true",
+                "spark.executor.cores": "4",
+                "spark.dynamicAllocation.maxExecutors": "10",
+            },
+            8,
+            40,
+        ),
+        (
+            {
+                "spark.master": "k8s://m",
+                "spark.dynamicAllocation.enabled": "true",
+                "spark.executor.cores": "4",
+                "spark.executor.instances": "2",
+            },
+            8,
+            None,
+        ),
     ],
     ids=str,
-)  # fmt: skip
-def test_how_many_tasks_run_at_once(settings: dict[str, str], cores: int, slots: int | None) -> None:
+)
+def test_how_many_tasks_run_at_once(
+    settings: dict[str, str], cores: int, slots: int | None
+) -> None:
     assert slots_of(settings.get, cores) == slots
 
 
@@ -195,7 +235,7 @@ def test_a_read_that_a_limit_ended_does_not_take_the_place_of_the_write_after_it
     """Its worker may hear of the end when the write of its rows has long finished."""
     monkeypatch.setattr(session_module, "_reports", OrderedDict())
     monkeypatch.setattr(session_module, "_ended", {})
-    clock, keeper = VirtualClock(), session_module._Keeper()
+    clock, keeper = VirtualClock(), session_module._ReportStore()
 
     def last() -> str:
         return next(reversed(session_module._reports))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_channel.connectors.registry import find_connector
+from spark_channel.connectors.base.registry import find_connector
 from spark_channel.errors import SourceError
 
 pytestmark = pytest.mark.spark
@@ -34,8 +34,11 @@ WRITES = {
 def start(work: str, target: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", f"{BEGIN}\n{work}\nprint('went on', flush=True)\n", str(target)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.mark.parametrize("kind", list(WRITES))
@@ -45,7 +48,9 @@ def test_a_job_is_cancelled_and_what_it_staged_is_removed(kind: str, tmp_path: P
     assert program.stdout is not None
     assert program.stdout.readline() == "begun\n"
     until = time.monotonic() + 90
-    while not list(target.rglob("*.parquet")) and program.poll() is None and time.monotonic() < until:
+    while (
+        not list(target.rglob("*.parquet")) and program.poll() is None and time.monotonic() < until
+    ):
         time.sleep(0.2)
     assert list(target.rglob("*.parquet")), "its tasks write"
     began = time.monotonic()
@@ -75,7 +80,9 @@ def test_a_streaming_query_goes_on_where_it_was_ended(tmp_path: Path) -> None:
         assert program.stdout.readline() == "begun\n"
         before = len(published(target))
         until = time.monotonic() + 90
-        while len(published(target)) == before and program.poll() is None and time.monotonic() < until:
+        while (
+            len(published(target)) == before and program.poll() is None and time.monotonic() < until
+        ):
             time.sleep(0.2)
         program.send_signal(signal.SIGTERM)
         _, err = program.communicate(timeout=60)

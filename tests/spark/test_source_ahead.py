@@ -12,11 +12,11 @@ import pytest
 
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.sql import SqlReader
-from spark_channel.limits import Meter
+from spark_channel.limits import RateLimiter
 from spark_channel.options import CommonOptions
 from spark_channel.pipeline import GroupRead
 from spark_channel.planning import assign_fairly, merge_tasks
-from spark_channel.transfers.job_limits import JobLimits
+from spark_channel.transfers.limits import JobLimits
 from tests.servers.postgres import PostgresServer
 from tests.servers.sockets import queued_bytes
 
@@ -52,7 +52,12 @@ class Watched:
         schema = reader.schema()
         (group,) = assign_fairly(merge_tasks(reader.split(channels)), channels, channels)
         self._group = GroupRead(
-            reader, group, schema, limiter=Meter(RATE), capacity_rows=1 << 20, capacity_bytes=64 << 20
+            reader,
+            group,
+            schema,
+            limiter=RateLimiter(RATE),
+            capacity_rows=1 << 20,
+            capacity_bytes=64 << 20,
         )
         self.ahead = 0
         self.passed = 0
@@ -79,7 +84,9 @@ def table(rows: int) -> pa.Table:
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "arrow", "sqlite"])
 @pytest.mark.parametrize("channels", [1, 4])
-def test_a_source_is_at_most_a_second_and_a_half_ahead(tmp_path: Path, form: str, channels: int) -> None:
+def test_a_source_is_at_most_a_second_and_a_half_ahead(
+    tmp_path: Path, form: str, channels: int
+) -> None:
     rows = 400_000
     options = {"path": str(tmp_path / f"source.{form}")}
     if form == "csv":
@@ -87,14 +94,19 @@ def test_a_source_is_at_most_a_second_and_a_half_ahead(tmp_path: Path, form: str
     elif form == "parquet":
         pyarrow.parquet.write_table(table(rows), options["path"])
     elif form == "arrow":
-        with pa.OSFile(options["path"], "wb") as sink, pa.ipc.new_file(sink, table(1).schema) as writer:
+        with (
+            pa.OSFile(options["path"], "wb") as sink,
+            pa.ipc.new_file(sink, table(1).schema) as writer,
+        ):
             writer.write_table(table(rows))
     else:
         import sqlite3
 
         with sqlite3.connect(options["path"]) as connection:
             connection.execute("create table t (id integer primary key, text text)")
-            connection.executemany("insert into t values (?, ?)", ((n, f"row {n}") for n in range(rows)))
+            connection.executemany(
+                "insert into t values (?, ?)", ((n, f"row {n}") for n in range(rows))
+            )
         connection.close()
         options["dbtable"] = "t"
     watched = Watched(options, channels)

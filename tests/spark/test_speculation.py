@@ -38,8 +38,11 @@ def daemon(name: str, *arguments: str, host: str, told: str) -> Iterator[str]:
     environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": host}
     process = subprocess.Popen(
         [*command, "--port", "0", "--webui-port", "0", *arguments],
-        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment,
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
     assert process.stderr is not None
     draining = threading.Thread(target=lambda: all(True for _ in process.stderr or ()))
     try:
@@ -74,7 +77,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteDriver]:
         for host in ("127.0.0.2", "127.0.0.3"):
             work = tmp_path_factory.mktemp("work")
             size = ("--cores", "1", "--memory", "600m", "--work-dir", str(work), master)
-            stack.enter_context(daemon("worker.Worker", *size, host=host, told="Successfully (registered)"))
+            stack.enter_context(
+                daemon("worker.Worker", *size, host=host, told="Successfully (registered)")
+            )
         yield stack.enter_context(RemoteDriver(master, conf))
 
 
@@ -137,5 +142,7 @@ def test_two_attempts_of_one_task_write_its_rows_once(
     cluster.run(moved, str(path), commit, timeout=120)
     assert (tmp_path / "attempt-1").exists(), "nothing was speculated"
     with closing(sqlite3.connect(path)) as connection:
-        count, distinct = connection.execute("SELECT count(*), count(DISTINCT id) FROM t").fetchone()
+        count, distinct = connection.execute(
+            "SELECT count(*), count(DISTINCT id) FROM t"
+        ).fetchone()
     assert (count, distinct) == (ROWS, ROWS)

@@ -23,7 +23,9 @@ def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
                 f"INSERT INTO {table} VALUES (?, ?)", [(n, f"{table} {n}") for n in range(10)]
             )
     for table in ("orders", "customers"):
-        spark.sql(f"CREATE TEMPORARY VIEW {table} USING channel OPTIONS (path '{path}', dbtable '{table}')")
+        spark.sql(
+            f"CREATE TEMPORARY VIEW {table} USING channel OPTIONS (path '{path}', dbtable '{table}')"
+        )
     yield path
     for table in ("orders", "customers"):
         spark.catalog.dropTempView(table)
@@ -86,8 +88,10 @@ def test_a_frame_is_not_made_a_table(spark: SparkSession, shop: Path, way: str) 
 def test_a_variant_is_refused_by_column(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.sql("SELECT 1L AS id, parse_json('{\"a\": 1}') AS doc")
     with pytest.raises(PySparkException, match=r"column 'doc' is of type VARIANT.*to_json"):
-        frame.write.format("channel").option("dbtable", "t").mode("append").save(str(tmp_path / "v.db"))
-    frame.selectExpr("id", "to_json(doc) AS doc").write.format("channel").option("dbtable", "t").mode(
-        "append"
-    ).save(str(tmp_path / "v.db"))
+        frame.write.format("channel").option("dbtable", "t").mode("append").save(
+            str(tmp_path / "v.db")
+        )
+    frame.selectExpr("id", "to_json(doc) AS doc").write.format("channel").option(
+        "dbtable", "t"
+    ).mode("append").save(str(tmp_path / "v.db"))
     assert rows(tmp_path / "v.db", "SELECT doc FROM t") == [('{"a":1}',)]

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_channel.connectors.feed import FeedLag
+from spark_channel.connectors.base.feed import FeedLag
 from spark_channel.errors import SourceError
 from spark_channel.progress import JobProgress, TransferReport
 from spark_channel.spark import session as sessions
-from spark_channel.spark.stream_lag import LagWatch
+from spark_channel.spark.stream_read import LagWatch
 from spark_channel.testing import VirtualClock
-from spark_channel.tunnel.lag_words import base_words, brief_words, kept_words
+from spark_channel.tunnel.positions import base_words, brief_words, kept_words
 from tests.spark.test_stream_read import fill, run
 from tests.tunnel.children import ADMISSION
 
@@ -47,19 +47,32 @@ def heard(spark: SparkSession) -> Iterator[Heard]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(180)
-def test_each_micro_batch_is_counted_at_both_ends(spark: SparkSession, heard: Heard, tmp_path: Path) -> None:
+def test_each_micro_batch_is_counted_at_both_ends(
+    spark: SparkSession, heard: Heard, tmp_path: Path
+) -> None:
     shop, target = tmp_path / "shop.db", tmp_path / "copy.db"
     run(shop, "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
     fill(shop, 1, 100)
     options = {
-        "dbtable": "orders", "cursorColumn": "id", "tunnelType": "stream", "startingOffsets": "earliest",
-        "rowsPerSecond": "1k", "jobId": "shop", **({"maxRowsPerTrigger": "40"} if ADMISSION else {}),
-    }  # fmt: skip
+        "dbtable": "orders",
+        "cursorColumn": "id",
+        "tunnelType": "stream",
+        "startingOffsets": "earliest",
+        "rowsPerSecond": "1k",
+        "jobId": "shop",
+        **({"maxRowsPerTrigger": "40"} if ADMISSION else {}),
+    }
     query = (
-        spark.readStream.format("channel").options(**options).load(str(shop))
-        .writeStream.format("channel").option("path", str(target)).option("dbtable", "copy")
-        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    )  # fmt: skip
+        spark.readStream.format("channel")
+        .options(**options)
+        .load(str(shop))
+        .writeStream.format("channel")
+        .option("path", str(target))
+        .option("dbtable", "copy")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
     try:
         assert query.awaitTermination(120)
     finally:
@@ -89,8 +102,10 @@ def test_the_source_is_seldom_asked_how_far_it_is_ahead() -> None:
     assert said[0] == ("behind 1k rows", {"rows": 1000, "seconds_ago": 0.0})
     assert said[7] == ("behind 1k rows (7 s ago)", {"rows": 1000, "seconds_ago": 7.0})
     assert list(dict.fromkeys(text.partition(" (")[0] for text, _ in said)) == [
-        "behind 1k rows", "behind 2k rows", "behind 3k rows",
-    ]  # fmt: skip
+        "behind 1k rows",
+        "behind 2k rows",
+        "behind 3k rows",
+    ]
 
 
 def test_a_source_that_does_not_answer_fails_no_stream() -> None:
@@ -115,9 +130,16 @@ def test_it_tells_how_much_of_the_base_is_read_and_what_the_slot_keeps() -> None
         "behind 380k rows (5kB), 2 s, base 5 of 24 chunks (100k of 480k rows), slot keeps 8.39MB of WAL"
     )
     assert numbers == {
-        "rows": 380_000, "bytes": 5_000, "seconds": 2.0, "wal_kept_bytes": 8 << 20, "base_rows_read": 100_000,
-        "base_rows": 480_000, "base_chunks_read": 5, "base_chunks": 24, "seconds_ago": 0.0,
-    }  # fmt: skip
+        "rows": 380_000,
+        "bytes": 5_000,
+        "seconds": 2.0,
+        "wal_kept_bytes": 8 << 20,
+        "base_rows_read": 100_000,
+        "base_rows": 480_000,
+        "base_chunks_read": 5,
+        "base_chunks": 24,
+        "seconds_ago": 0.0,
+    }
     held = replace(lag, base_held=True)
     assert brief_words(held) == (
         "base 5 of 24 chunks (100k of 480k rows) paused by maxSlotLag, slot keeps 8.39MB of WAL"
@@ -137,7 +159,8 @@ def test_it_says_that_new_rows_wait_for_late_ones() -> None:
     clock = VirtualClock()
     watch = LagWatch(10.0, clock=clock)
     assert (
-        watch.look(lambda: FeedLag(60, None, None))[0] == "behind 60 rows, new rows wait 10 s for late ones"
+        watch.look(lambda: FeedLag(60, None, None))[0]
+        == "behind 60 rows, new rows wait 10 s for late ones"
     )
     clock.advance(11)
     assert watch.look(lambda: FeedLag(0, 0, 0.0))[0] == "up to date"

@@ -81,7 +81,9 @@ def stream(spark: SparkSession, shop: Path, **options: Any) -> DataFrame:
     return orders(spark, shop, **start, **options)
 
 
-def test_a_table_is_read_from_its_first_row_and_on(spark: SparkSession, shop: Path, tmp_path: Path) -> None:
+def test_a_table_is_read_from_its_first_row_and_on(
+    spark: SparkSession, shop: Path, tmp_path: Path
+) -> None:
     sink, checkpoint = Sink(), tmp_path / "checkpoint"
     all_now(stream(spark, shop), sink, checkpoint)
     assert sink.ids == list(range(1, 501))
@@ -93,7 +95,9 @@ def test_a_table_is_read_from_its_first_row_and_on(spark: SparkSession, shop: Pa
 
 
 @needs_admission
-def test_what_is_there_comes_before_what_came(spark: SparkSession, shop: Path, tmp_path: Path) -> None:
+def test_what_is_there_comes_before_what_came(
+    spark: SparkSession, shop: Path, tmp_path: Path
+) -> None:
     sink, checkpoint = Sink(), tmp_path / "checkpoint"
     all_now(orders(spark, shop), sink, checkpoint)
     assert sink.ids == list(range(1, 501))
@@ -103,7 +107,9 @@ def test_what_is_there_comes_before_what_came(spark: SparkSession, shop: Path, t
 
 
 @needs_admission
-def test_batches_keep_to_max_rows_per_trigger(spark: SparkSession, shop: Path, tmp_path: Path) -> None:
+def test_batches_keep_to_max_rows_per_trigger(
+    spark: SparkSession, shop: Path, tmp_path: Path
+) -> None:
     sink = Sink()
     all_now(stream(spark, shop, maxRowsPerTrigger=120), sink, tmp_path / "checkpoint")
     assert [len(batch) for _, batch in sorted(sink.batches.items())] == [120, 120, 120, 120, 20]
@@ -140,9 +146,9 @@ def test_with_a_tunnel_every_spark_brings_batches_of_a_size(
         if len(sink.ids) >= 700:
             whole.set()
 
-    Tunnel("orders", {"path": str(shop), "dbtable": "orders", "cursorColumn": "id"}, store=store).create(
-        channels=3
-    )
+    Tunnel(
+        "orders", {"path": str(shop), "dbtable": "orders", "cursorColumn": "id"}, store=store
+    ).create(channels=3)
     fill(shop, 501, 700)
     query = (
         orders(spark, shop, tunnel="orders", tunnelStore=store, maxRowsPerTrigger=170)
@@ -178,7 +184,9 @@ def test_files_that_arrive_are_read(spark: SparkSession, tmp_path: Path) -> None
 
 
 @needs_admission
-def test_a_batch_that_failed_is_read_again_as_it_was(spark: SparkSession, shop: Path, tmp_path: Path) -> None:
+def test_a_batch_that_failed_is_read_again_as_it_was(
+    spark: SparkSession, shop: Path, tmp_path: Path
+) -> None:
     """The offsets were logged before the batch failed; rows that came since are not in it."""
     sink, checkpoint = Sink(), tmp_path / "checkpoint"
     seen: list[list[int]] = []
@@ -201,12 +209,14 @@ def test_a_batch_that_failed_is_read_again_as_it_was(spark: SparkSession, shop: 
     assert sink.ids == list(range(1, 601))
 
 
-def test_a_query_on_a_tunnel_goes_on_where_it_stood(spark: SparkSession, shop: Path, tmp_path: Path) -> None:
+def test_a_query_on_a_tunnel_goes_on_where_it_stood(
+    spark: SparkSession, shop: Path, tmp_path: Path
+) -> None:
     """An older Spark's AvailableNow is one batch: what was there, and at the next run what came."""
     store, sink, checkpoint = str(tmp_path / "tunnels.db"), Sink(), tmp_path / "checkpoint"
-    Tunnel("orders", {"path": str(shop), "dbtable": "orders", "cursorColumn": "id"}, store=store).create(
-        channels=3
-    )
+    Tunnel(
+        "orders", {"path": str(shop), "dbtable": "orders", "cursorColumn": "id"}, store=store
+    ).create(channels=3)
     given = {"tunnel": "orders", "tunnelStore": store}
     fill(shop, 501, 520)
     all_now(orders(spark, shop, **given), sink, checkpoint)
@@ -233,15 +243,23 @@ def test_a_changed_schema_is_an_error_that_names_the_column(
     assert "note" in failure(stream(spark, shop), tmp_path / "checkpoint")
 
 
-def test_a_checkpoint_of_another_source_is_refused(spark: SparkSession, shop: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_source_is_refused(
+    spark: SparkSession, shop: Path, tmp_path: Path
+) -> None:
     all_now(stream(spark, shop), Sink(), tmp_path / "checkpoint")
-    run(shop, "CREATE TABLE items (id INTEGER PRIMARY KEY, item TEXT)", "INSERT INTO items VALUES (1, 'a')")
+    run(
+        shop,
+        "CREATE TABLE items (id INTEGER PRIMARY KEY, item TEXT)",
+        "INSERT INTO items VALUES (1, 'a')",
+    )
     other = stream(spark, shop, dbtable="items")
     assert "the checkpoint directory is of sqlite" in failure(other, tmp_path / "checkpoint")
 
 
 @needs_admission
-def test_a_checkpoint_of_another_tunnel_is_refused(spark: SparkSession, shop: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_tunnel_is_refused(
+    spark: SparkSession, shop: Path, tmp_path: Path
+) -> None:
     store = str(tmp_path / "tunnels.db")
     given = {"path": str(shop), "dbtable": "orders", "cursorColumn": "id"}
     for name in ("one", "two"):

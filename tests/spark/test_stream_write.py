@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_channel.errors import OptionError
-from spark_channel.spark.facts import SessionFacts
+from spark_channel.spark.driver import SessionFacts
 from spark_channel.spark.stream_write import stream_writer
 from spark_channel.tunnel import ChannelState, Tunnel
 from tests.servers.mariadb import MariadbServer
@@ -91,7 +91,8 @@ def test_append_to_a_database_once(spark: SparkSession, shop: Path, tmp_path: Pa
 
 @pytest.mark.newest  # what differs between the targets is not Spark's
 @pytest.mark.parametrize(
-    "name", ["postgresql", *(pytest.param(each, marks=pytest.mark.soak) for each in ("mysql", "duckdb"))]
+    "name",
+    ["postgresql", *(pytest.param(each, marks=pytest.mark.soak) for each in ("mysql", "duckdb"))],
 )
 def test_append_to_any_database_once(
     spark: SparkSession, shop: Path, tmp_path: Path, name: str, request: pytest.FixtureRequest
@@ -128,7 +129,9 @@ def sink_in(
         postgres.psql(f"CREATE SCHEMA {schema}")
         yield (
             {**postgres.login, "currentSchema": schema, "dbtable": "copy"},
-            lambda: [int(each) for each in postgres.psql(f"SET search_path = {schema}; {sql}").split("|")],
+            lambda: [
+                int(each) for each in postgres.psql(f"SET search_path = {schema}; {sql}").split("|")
+            ],
         )
         postgres.psql(f"SET client_min_messages = error; DROP SCHEMA {schema} CASCADE")
     else:
@@ -136,10 +139,14 @@ def sink_in(
         database = f"stream_{uuid.uuid4().hex[:10]}"
         mariadb.sql(f"CREATE DATABASE {database}")
         yield (
-            {"url": f"mysql://127.0.0.1:{mariadb.port}/{database}", "user": mariadb.user,
-             "password": mariadb.password, "dbtable": "copy"},
+            {
+                "url": f"mysql://127.0.0.1:{mariadb.port}/{database}",
+                "user": mariadb.user,
+                "password": mariadb.password,
+                "dbtable": "copy",
+            },
             lambda: [int(each) for each in mariadb.sql(sql, database=database).split()],
-        )  # fmt: skip
+        )
         mariadb.sql(f"DROP DATABASE {database}")
 
 
@@ -175,9 +182,16 @@ def test_complete_replaces_the_rows(spark: SparkSession, shop: Path, tmp_path: P
         ({"maxDirtyRows": "1"}, "write with foreachBatch to set rows aside"),
     ],
 )
-def test_options_that_a_stream_does_not_take(tmp_path: Path, options: dict[str, str], message: str) -> None:
+def test_options_that_a_stream_does_not_take(
+    tmp_path: Path, options: dict[str, str], message: str
+) -> None:
     """As Spark makes the writer of every query, before a row is read."""
-    given = {"path": str(tmp_path / "copy.db"), "dbtable": "copy", "checkpointLocation": "/c", **options}
+    given = {
+        "path": str(tmp_path / "copy.db"),
+        "dbtable": "copy",
+        "checkpointLocation": "/c",
+        **options,
+    }
     with pytest.raises(OptionError, match=message):
         stream_writer(given, StructType().add("id", "long"), overwrite=False, facts=SessionFacts())
 
@@ -206,16 +220,24 @@ def test_two_queries_share_a_tunnel_and_one_takes_over(tmp_path: Path) -> None:
     folder.mkdir()
     pq.write_table(pa.table({"id": [-1]}), folder / "first.parquet")
     source = {
-        "reader": "parquet", "path": str(folder), "tunnelType": "stream", "tunnelChannels": "4", "tunnel": "in",
-        "tunnelStore": store, "heartbeatInterval": "5", "heartbeatTimeout": "20",
-    }  # fmt: skip
+        "reader": "parquet",
+        "path": str(folder),
+        "tunnelType": "stream",
+        "tunnelChannels": "4",
+        "tunnel": "in",
+        "tunnelStore": store,
+        "heartbeatInterval": "5",
+        "heartbeatTimeout": "20",
+    }
     tunnel = Tunnel("in", {**source, "startingOffsets": "earliest"}, store=store)
     tunnel.create()
 
     def shares() -> list[int]:
         """How many channels each client has open."""
         owners = (view.channel for view in tunnel.describe().channels)
-        return sorted(Counter(each.client for each in owners if each.state is ChannelState.OPEN).values())
+        return sorted(
+            Counter(each.client for each in owners if each.state is ChannelState.OPEN).values()
+        )
 
     feeder = Feeder(folder)
     sink = {"path": str(target), "dbtable": "copy"}

@@ -4,13 +4,15 @@ import logging
 
 import pytest
 
-from spark_channel.connectors.contracts import DirtyRow
-from spark_channel.transfers.dirty import tell_refused
+from spark_channel.connectors.base.contract import DirtyRow
+from spark_channel.transfers.task import tell_refused
 
 
 def test_the_first_ten_are_told_with_row_and_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    tell_refused("j", (DirtyRow(f'{{"id": {number}}}', f"reason {number}") for number in range(20)), 25, "")
+    tell_refused(
+        "j", (DirtyRow(f'{{"id": {number}}}', f"reason {number}") for number in range(20)), 25, ""
+    )
     told = [record.getMessage() for record in caplog.records]
     assert told[0] == 'job j: refused row {"id": 0}: reason 0'
     assert told[9] == 'job j: refused row {"id": 9}: reason 9'

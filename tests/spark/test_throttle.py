@@ -61,7 +61,9 @@ def test_a_barrier_below_is_warned_of(
     df.unpersist()
 
 
-def test_a_plain_plan_is_not_warned_of(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_plain_plan_is_not_warned_of(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, "spark_channel"):
         spark_channel.throttle(spark.range(10).filter("id > 3"), 1_000)
     assert caplog.text == ""
@@ -79,4 +81,6 @@ def test_the_drivers_environment_says_where_the_service_is_and_that_it_speaks_tl
     settings = service_settings("--master yarn")
     assert (settings.advertise_host, settings.port) == ("10.0.0.5", 38100)
     folder = Path.cwd()
-    assert settings.tls == (str(folder / "cert.pem"), str(folder / "key.pem"), None), "planners run elsewhere"
+    assert settings.tls == (str(folder / "cert.pem"), str(folder / "key.pem"), None), (
+        "planners run elsewhere"
+    )

@@ -26,7 +26,7 @@ from spark_channel.errors import (
     SourceError,
     TargetError,
 )
-from spark_channel.planning.spec import SaveMode
+from spark_channel.planning.transfer import SaveMode
 from spark_channel.transform import DropRows, Substr
 
 pytestmark = pytest.mark.spark
@@ -61,14 +61,18 @@ def test_a_relative_path_begins_where_the_session_was_started(
 
 
 def parquet(folder: Path) -> pa.Table:
-    return pq.read_table([path for path in folder.rglob("*.parquet") if not path.name.startswith((".", "_"))])
+    return pq.read_table(
+        [path for path in folder.rglob("*.parquet") if not path.name.startswith((".", "_"))]
+    )
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
     path = tmp_path / "t.db"
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY CHECK (id % 1000 <> 7), name TEXT)")
+        connection.execute(
+            "CREATE TABLE t (id INTEGER PRIMARY KEY CHECK (id % 1000 <> 7), name TEXT)"
+        )
     return path
 
 
@@ -83,12 +87,21 @@ def test_every_row_arrives_once(
 ) -> None:
     target = tmp_path / "out"
     report = transfer(
-        spark, source, {"name": "parquet", "path": str(target)}, channels=channels, channels_per_task=per_task
+        spark,
+        source,
+        {"name": "parquet", "path": str(target)},
+        channels=channels,
+        channels_per_task=per_task,
     )
     got = parquet(target).sort_by("id")
     assert got.column("id").to_pylist() == list(range(100_000))
     assert got.column("name")[123].as_py() == "n23"
-    assert (report.kind, report.phase, report.rows, report.rows_dirty) == ("transfer", "done", 100_000, 0)
+    assert (report.kind, report.phase, report.rows, report.rows_dirty) == (
+        "transfer",
+        "done",
+        100_000,
+        0,
+    )
     assert report.bytes > 800_000
     assert report.tasks == report.attempts >= 2
     assert set(report.waits_by_side) >= {"source", "target"}
@@ -107,7 +120,8 @@ def test_append_and_overwrite(spark: SparkSession, tmp_path: Path, source: Optio
     for mode, expected in steps:
         transfer(spark, source, target, mode=mode)
         assert (
-            spark.read.format("channel").option("reader", "parquet").load(target["path"]).count() == expected
+            spark.read.format("channel").option("reader", "parquet").load(target["path"]).count()
+            == expected
         )
 
 
@@ -138,7 +152,9 @@ def test_transformers_run_on_the_way(spark: SparkSession, tmp_path: Path, source
         return batch.set_column(0, "id", pc.multiply(batch["id"], 2))
 
     steps = [DropRows("id", ">=", "10"), Substr("name", 1, 2), doubled]
-    report = transfer(spark, source, {"name": "parquet", "path": str(tmp_path / "out")}, transformers=steps)
+    report = transfer(
+        spark, source, {"name": "parquet", "path": str(tmp_path / "out")}, transformers=steps
+    )
     got = parquet(tmp_path / "out").sort_by("id").to_pylist()
     assert got == [{"id": 2 * n, "name": f"0{n}"} for n in range(10)]
     assert report.rows == 10
@@ -147,7 +163,9 @@ def test_transformers_run_on_the_way(spark: SparkSession, tmp_path: Path, source
 def test_an_empty_source_makes_an_empty_target(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "e.db"
     report = transfer(
-        spark, {"name": "generator", "rows": 0}, {"name": "sqlite", "path": str(path), "dbtable": "t"}
+        spark,
+        {"name": "generator", "rows": 0},
+        {"name": "sqlite", "path": str(path), "dbtable": "t"},
     )
     assert report.rows == 0
     assert rows(path, "SELECT count(*) FROM t") == [(0,)]
@@ -174,44 +192,73 @@ def test_dirty_rows_are_left_out_and_kept(
 ) -> None:
     kept = tmp_path / "dirty"
     report = transfer(
-        spark, source, {"name": "sqlite", "path": str(database), "dbtable": "t"},
-        max_dirty_rows=100, dirty_rows_path=str(kept), job_id="orders", channels=3, channels_per_task=3,
-    )  # fmt: skip
+        spark,
+        source,
+        {"name": "sqlite", "path": str(database), "dbtable": "t"},
+        max_dirty_rows=100,
+        dirty_rows_path=str(kept),
+        job_id="orders",
+        channels=3,
+        channels_per_task=3,
+    )
     assert (report.rows, report.rows_dirty, report.commit) == (99_900, 100, "task")
     assert rows(database) == [(99_900, sum(n for n in range(100_000) if n % 1000 != 7))]
     refused = report.dirty_rows(spark).collect()
     assert sorted(json.loads(row.row)["id"] for row in refused) == list(range(7, 100_000, 1000))
-    assert all("CHECK constraint failed" in row.reason and row.job.startswith("orders-") for row in refused)
+    assert all(
+        "CHECK constraint failed" in row.reason and row.job.startswith("orders-") for row in refused
+    )
 
 
 def test_too_many_dirty_rows_stop_it(
     spark: SparkSession, tmp_path: Path, source: Options, database: Path
 ) -> None:
     kept = tmp_path / "dirty"
-    with pytest.raises(DirtyRowsError, match=r"refused, and maxDirtyRows is 30.*refused rows are in"):
+    with pytest.raises(
+        DirtyRowsError, match=r"refused, and maxDirtyRows is 30.*refused rows are in"
+    ):
         transfer(
-            spark, source, {"name": "sqlite", "path": str(database), "dbtable": "t"},
-            max_dirty_rows=30, dirty_rows_path=str(kept), channels=4, channels_per_task=2,
-        )  # fmt: skip
+            spark,
+            source,
+            {"name": "sqlite", "path": str(database), "dbtable": "t"},
+            max_dirty_rows=30,
+            dirty_rows_path=str(kept),
+            channels=4,
+            channels_per_task=2,
+        )
     assert spark.read.parquet(str(kept)).count() > 30
     report = spark_channel.last_report()
     assert report is not None
     assert (report.phase, report.rows) == ("failed", rows(database)[0][0])
 
 
-def test_a_source_that_fails_is_named_and_the_target_stays(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_source_that_fails_is_named_and_the_target_stays(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     path = tmp_path / "t.db"
     target = {"name": "sqlite", "path": str(path), "dbtable": "t"}
     transfer(spark, {"name": "generator", "rows": 10}, target)
-    with pytest.raises(SourceError, match=r"^row 70000 cannot be read: option 'failAtRow' asks for it$"):
-        transfer(spark, {"name": "generator", "rows": 100_000, "failAtRow": 70_000}, target, commit="job")
+    with pytest.raises(
+        SourceError, match=r"^row 70000 cannot be read: option 'failAtRow' asks for it$"
+    ):
+        transfer(
+            spark, {"name": "generator", "rows": 100_000, "failAtRow": 70_000}, target, commit="job"
+        )
     assert rows(path, "SELECT count(*) FROM t") == [(10,)]
     assert sorted(each.name for each in tmp_path.iterdir()) == ["t.db"]
 
 
-def test_a_pair_that_was_published_writes_nothing_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_pair_that_was_published_writes_nothing_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     path = tmp_path / "t.db"
-    target = {"name": "sqlite", "path": str(path), "dbtable": "t", "txnAppId": "nightly", "txnVersion": 3}
+    target = {
+        "name": "sqlite",
+        "path": str(path),
+        "dbtable": "t",
+        "txnAppId": "nightly",
+        "txnVersion": 3,
+    }
     for expected in (10, 0):
         assert transfer(spark, {"name": "generator", "rows": 10}, target).rows == expected
     assert rows(path, "SELECT count(*) FROM t") == [(10,)]
@@ -222,11 +269,41 @@ def test_a_pair_that_was_published_writes_nothing_again(spark: SparkSession, tmp
     [
         ({"name": "generatr"}, {"name": "discard"}, {}, OptionError, "did you mean 'generator'"),
         ({"name": "generator"}, {}, {}, OptionError, "nothing says what to write"),
-        ({"name": "generator", "format": "csv"}, {"name": "discard"}, {}, OptionError, "names itself twice"),
-        ({"name": "generator", "rwos": 1}, {"name": "discard"}, {}, OptionError, "unknown option 'rwos'"),
-        ({"name": "generator"}, {"name": "discard"}, {"channels": 0}, OptionError, "'channels' got '?0"),
-        ({"name": "generator"}, {"name": "discard"}, {"channels": -1}, OptionError, "'channels' got '?-1"),
-        ({"name": "generator"}, {"name": "discard"}, {"channels": "two"}, OptionError, "whole number"),
+        (
+            {"name": "generator", "format": "csv"},
+            {"name": "discard"},
+            {},
+            OptionError,
+            "names itself twice",
+        ),
+        (
+            {"name": "generator", "rwos": 1},
+            {"name": "discard"},
+            {},
+            OptionError,
+            "unknown option 'rwos'",
+        ),
+        (
+            {"name": "generator"},
+            {"name": "discard"},
+            {"channels": 0},
+            OptionError,
+            "'channels' got '?0",
+        ),
+        (
+            {"name": "generator"},
+            {"name": "discard"},
+            {"channels": -1},
+            OptionError,
+            "'channels' got '?-1",
+        ),
+        (
+            {"name": "generator"},
+            {"name": "discard"},
+            {"channels": "two"},
+            OptionError,
+            "whole number",
+        ),
         (
             {"name": "generator"},
             {"name": "discard"},
@@ -234,8 +311,20 @@ def test_a_pair_that_was_published_writes_nothing_again(spark: SparkSession, tmp
             OptionError,
             "rowsPerSecond",
         ),
-        ({"name": "generator"}, {"name": "discard"}, {"max_dirty_rows": -1}, OptionError, "maxDirtyRows"),
-        ({"name": "generator"}, {"name": "discard"}, {"max_dirty_fraction": 1.1}, OptionError, "maxDirtyFr"),
+        (
+            {"name": "generator"},
+            {"name": "discard"},
+            {"max_dirty_rows": -1},
+            OptionError,
+            "maxDirtyRows",
+        ),
+        (
+            {"name": "generator"},
+            {"name": "discard"},
+            {"max_dirty_fraction": 1.1},
+            OptionError,
+            "maxDirtyFr",
+        ),
         (
             {"name": "generator", "rowsPerSecond": 5},
             {"name": "discard", "rowsPerSecond": 6},
@@ -275,7 +364,12 @@ def test_a_pair_that_was_published_writes_nothing_again(spark: SparkSession, tmp
     ],
 )
 def test_bad_input_is_refused_before_a_row_moves(
-    spark: SparkSession, reader: Options, writer: Options, more: Options, error: type[ChannelError], why: str
+    spark: SparkSession,
+    reader: Options,
+    writer: Options,
+    more: Options,
+    error: type[ChannelError],
+    why: str,
 ) -> None:
     with pytest.raises(error, match=why):
         transfer(spark, reader, writer, **more)
@@ -294,7 +388,12 @@ def test_tasks_that_die_are_tried_again_and_count_once(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
     total = 300_000 * 299_999 // 2
-    deaths = {"same": 0, "fails_twice": 2, "killed_while_it_writes": 1, "killed_after_its_receipt": 1}
+    deaths = {
+        "same": 0,
+        "fails_twice": 2,
+        "killed_while_it_writes": 1,
+        "killed_after_its_receipt": 1,
+    }
     for name, result in found.items():
         died = deaths[name.partition(" ")[2]]
         assert result == [300_000, 300_000, total, 300_000, died, ["t.db"]], name
@@ -326,17 +425,24 @@ def test_a_spark_format_reads_into_our_target(
     assert rows(database) == [(999, 499_500 - 7)]
 
 
-def test_our_source_feeds_a_spark_format(spark: SparkSession, tmp_path: Path, source: Options) -> None:
+def test_our_source_feeds_a_spark_format(
+    spark: SparkSession, tmp_path: Path, source: Options
+) -> None:
     target = {"format": "orc", "path": str(tmp_path / "out")}
     report = transfer(spark, source, target, rows_per_second="1M", mode="overwrite")
     assert report.rows == 100_000
     assert spark.read.orc(str(tmp_path / "out")).selectExpr("sum(id)").first() == (4_999_950_000,)
 
 
-def test_two_spark_formats_are_throttled(spark: SparkSession, tmp_path: Path, frame_source: Options) -> None:
+def test_two_spark_formats_are_throttled(
+    spark: SparkSession, tmp_path: Path, frame_source: Options
+) -> None:
     start = time.monotonic()
     report = transfer(
-        spark, frame_source, {"format": "parquet", "path": str(tmp_path / "out")}, rows_per_second=500
+        spark,
+        frame_source,
+        {"format": "parquet", "path": str(tmp_path / "out")},
+        rows_per_second=500,
     )
     assert time.monotonic() - start > 1.5
     assert (report.rows, spark.read.parquet(str(tmp_path / "out")).count()) == (1000, 1000)
@@ -387,6 +493,9 @@ def test_what_is_shown_of_a_job_of_sparks_formats_is_what_is_returned(
     shown = spark_channel.last_report()
     assert shown is not None
     assert (shown.job, shown.rows, shown.seconds, shown.rows_per_second) == (
-        report.job, 1000, report.seconds, report.rows_per_second,
-    )  # fmt: skip
+        report.job,
+        1000,
+        report.seconds,
+        report.rows_per_second,
+    )
     assert shown.rows_per_second > 0

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import spark_channel
 from spark_channel.errors import CommitError, TargetError
-from spark_channel.planning import Endpoint, EndpointPart, TransferSpec
+from spark_channel.planning import Endpoint, EndpointOverrides, TransferSpec
 from spark_channel.progress import TransferReport
 from spark_channel.spark.transfer import carry_out
 from tests.servers.mariadb import MariadbServer
@@ -72,7 +72,13 @@ def breaks_at(flag: Path, start: int) -> Step:
 def copy(spark: SparkSession, place: Place, *steps: Step, **more: Any) -> TransferReport:
     writer = {"dbtable": "t", **place.writer, "txnAppId": "nightly", "txnVersion": 1}
     reader = {"name": "generator", "rows": ROWS, "schema": "id BIGINT", "rowsPerBatch": 500}
-    given: dict[str, Any] = {"reader": reader, "writer": writer, "commit": "task", "channels": 2, **more}
+    given: dict[str, Any] = {
+        "reader": reader,
+        "writer": writer,
+        "commit": "task",
+        "channels": 2,
+        **more,
+    }
     return spark_channel.transfer(spark, transformers=steps, **given)
 
 
@@ -146,8 +152,11 @@ def test_a_target_that_was_published_before_the_others_is_left_alone(
         place.run(f"CREATE TABLE {table} (id BIGINT)")
     pair = {"txnAppId": "nightly", "txnVersion": "1", "commit": "task"}
     post = "INSERT INTO seen VALUES (1)"
-    parts = (EndpointPart({"dbtable": "a"}), EndpointPart({"dbtable": "b", "postSql": post}))
-    sources = tuple(EndpointPart({"rows": rows}) for rows in ("10", "20"))
+    parts = (
+        EndpointOverrides({"dbtable": "a"}),
+        EndpointOverrides({"dbtable": "b", "postSql": post}),
+    )
+    sources = tuple(EndpointOverrides({"rows": rows}) for rows in ("10", "20"))
     spec = TransferSpec(
         Endpoint("generator", {"schema": "id BIGINT"}, parts=sources),
         Endpoint("sqlite", {"path": str(tmp_path / "t.db"), **pair}, parts=parts),
@@ -192,7 +201,10 @@ def test_a_killed_driver_is_followed_by_another(spark: SparkSession, postgres: P
     assert postgres.tasks() == 0
     held = postgres.held()
     assert held[0] == held[1] == copied, f"{before} tasks with {rows} rows were there"
-    assert postgres.ask("SELECT count(*), sum(id) FROM t WHERE id >= 0") == [ROWS, ROWS * (ROWS - 1) // 2]
+    assert postgres.ask("SELECT count(*), sum(id) FROM t WHERE id >= 0") == [
+        ROWS,
+        ROWS * (ROWS - 1) // 2,
+    ]
 
 
 def committed(place: Place) -> bool:

@@ -8,15 +8,21 @@ from datetime import date
 import pyarrow as pa
 import pytest
 
-from spark_channel.connectors import Connector, registry
-from spark_channel.errors import CommitError, JobCancelledError, OptionError, SourceError, TargetError
-from spark_channel.planning import Endpoint, EndpointPart, TransferSpec
-from spark_channel.spark.failures import own_error
-from spark_channel.transfers.kept import _outline
-from spark_channel.transfers.kept import _tasks as kept_tasks
+from spark_channel.connectors import Connector
+from spark_channel.connectors.base import registry
+from spark_channel.errors import (
+    CommitError,
+    JobCancelledError,
+    OptionError,
+    SourceError,
+    TargetError,
+)
+from spark_channel.planning import Endpoint, EndpointOverrides, TransferSpec
+from spark_channel.spark.worker import own_error
 from spark_channel.transfers.options import job_options
-from spark_channel.transfers.plan import open_transfer
-from spark_channel.transfers.reachable import first_reachable, server_of
+from spark_channel.transfers.plan import first_reachable, open_transfer, server_of
+from spark_channel.transfers.resume import _outline
+from spark_channel.transfers.resume import _tasks as kept_tasks
 
 
 @pytest.mark.parametrize(
@@ -57,15 +63,18 @@ def spec(reader: dict[str, object], writer: dict[str, object], **more: object) -
 def test_options_of_the_job_may_stand_at_either_end() -> None:
     job = job_options(
         spec(
-            {"rowsPerSecond": "5k", "path": "a", "CHANNELS": 3}, {"maxDirtyRows": 4, "path": "b", "sep": "|"}
+            {"rowsPerSecond": "5k", "path": "a", "CHANNELS": 3},
+            {"maxDirtyRows": 4, "path": "b", "sep": "|"},
         ),
         {},
     )
     assert dict(job.job) == {"rowsPerSecond": "5k", "maxDirtyRows": 4}
     assert job.limits == {"rowsPerSecond": "5k"}
     assert (job.spec.channels, job.spec.reader.options, job.spec.writer.options) == (
-        3, {"path": "a"}, {"path": "b", "sep": "|"},
-    )  # fmt: skip
+        3,
+        {"path": "a"},
+        {"path": "b", "sep": "|"},
+    )
 
 
 def test_two_different_values_are_an_error_and_the_same_twice_is_not() -> None:
@@ -82,7 +91,9 @@ def test_no_error_limit_is_no_limit() -> None:
     }
 
 
-def test_references_are_resolved_where_a_connector_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_are_resolved_where_a_connector_is_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SHOP_USER", "ada")
     job = job_options(spec({"user": "${env:SHOP_USER}"}, {}), {})
     assert job.spec.reader.options == {"user": "ada"}
@@ -105,27 +116,39 @@ def test_our_error_is_found_in_sparks() -> None:
     assert "([SPARK_JOB_CANCELLED] Job 7 cancelled part of cancelled job group g)" in str(cancelled)
 
 
-def outline(options: dict[str, str], name: str, *parts: EndpointPart) -> str:
+def outline(options: dict[str, str], name: str, *parts: EndpointOverrides) -> str:
     """The digest of a reader's options that is kept beside the ledger."""
     spec = TransferSpec(Endpoint(name, options, parts=parts), Endpoint("discard"))
     return _outline(spec, pa.schema([("id", pa.int64())]))["options of the reader"]
 
 
 SHOP = {
-    "url": "postgresql://me:pw@h:5432/shop?sslmode=require&password=x", "dbtable": "orders", "where": "id > 5",
-    "user": "me", "password": "pw", "fetchSize": "10", "retrySeconds": "4", "connectTimeout": "3",
-}  # fmt: skip
+    "url": "postgresql://me:pw@h:5432/shop?sslmode=require&password=x",
+    "dbtable": "orders",
+    "where": "id > 5",
+    "user": "me",
+    "password": "pw",
+    "fetchSize": "10",
+    "retrySeconds": "4",
+    "connectTimeout": "3",
+}
 ADBC = {"driver": "sqlite", "uri": "file:/a.db", "dbtable": "t", "driverOptions": '{"k": "v"}'}
 
 
 def test_a_plan_that_an_earlier_version_kept_is_of_the_same_reader() -> None:
-    assert outline(SHOP, "postgresql") == "42b78415d6e905120abf89a66f5030ff9ad0022060f1eeaa6d6bdcb1c6216b99"
-    parts = EndpointPart({"dbtable": "a"}, ("mysql://u:p@h/d", "mysql://h2/d"))
+    assert (
+        outline(SHOP, "postgresql")
+        == "42b78415d6e905120abf89a66f5030ff9ad0022060f1eeaa6d6bdcb1c6216b99"
+    )
+    parts = EndpointOverrides({"dbtable": "a"}, ("mysql://u:p@h/d", "mysql://h2/d"))
     shared = {"dbtable": "t", "password": "x", "user": "y", "numPartitions": "3"}
     assert (
-        outline(shared, "mysql", parts) == "3a96c61780aa84987e67cf8722f0f7904ebfd454c79f8e88e023a596d058c7ef"
+        outline(shared, "mysql", parts)
+        == "3a96c61780aa84987e67cf8722f0f7904ebfd454c79f8e88e023a596d058c7ef"
     )
-    assert outline(ADBC, "adbc") == "07361bd681d06c6993f36bb2a54abb5090de1c83d2a36458e6bf1a1bfd6b2bab"
+    assert (
+        outline(ADBC, "adbc") == "07361bd681d06c6993f36bb2a54abb5090de1c83d2a36458e6bf1a1bfd6b2bab"
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +156,10 @@ def test_a_plan_that_an_earlier_version_kept_is_of_the_same_reader() -> None:
     [
         ({"user": "you", "password": "other"}, True),
         ({"url": "postgresql://me:other@h:5432/shop?sslmode=require&password=y"}, True),
-        ({"fetchSize": "99", "retryTimeout": "7", "retrySeconds": "7", "connectTimeout": "9"}, True),
+        (
+            {"fetchSize": "99", "retryTimeout": "7", "retrySeconds": "7", "connectTimeout": "9"},
+            True,
+        ),
         ({"sslrootcert": "/ca", "queryTimeout": "5"}, True),
         ({"where": "id > 6"}, False),
         ({"url": "postgresql://me:pw@other:5432/shop?sslmode=require&password=x"}, False),
@@ -151,7 +177,9 @@ def test_a_secret_that_names_the_source_makes_it_another(change: dict[str, str])
     assert outline({**ADBC, **change}, "adbc") != outline(ADBC, "adbc")
 
 
-def test_a_third_party_s_server_has_the_port_that_it_declares(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_third_party_s_server_has_the_port_that_it_declares(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     theirs = Connector("firebird", "their.module:Reader", None, schemes=("firebird",), port=3050)
     monkeypatch.setattr(registry, "_third_parties", lambda: {"firebird": theirs})
     assert server_of("jdbc:firebird://h/shop") == ("h", 3050)
@@ -167,7 +195,12 @@ KEPT = (
 
 def test_a_plan_that_was_kept_is_read() -> None:
     first, second = kept_tasks(KEPT, "j", ("n", 1), {"columns": "c"})
-    assert (first.id, first.split.rows, first.split.nbytes, first.writer_part) == (0, 10, None, None)
+    assert (first.id, first.split.rows, first.split.nbytes, first.writer_part) == (
+        0,
+        10,
+        None,
+        None,
+    )
     assert first.split.params["split"].params == {"low": 1, "day": date(2024, 1, 31)}
     assert (second.id, second.split.nbytes, second.writer_part) == (1, 80, 1)
 
@@ -175,32 +208,48 @@ def test_a_plan_that_was_kept_is_read() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        KEPT.replace('"version":2', '"version":1'), KEPT.replace('"tasks"', '"others"'), "{}", "[]", "{", "",
-        KEPT.replace("[1,0,1,{},null,80]", '[1,"x"]'), KEPT.replace('"$":"date"', '"$":"later"'),
+        KEPT.replace('"version":2', '"version":1'),
+        KEPT.replace('"tasks"', '"others"'),
+        "{}",
+        "[]",
+        "{",
+        "",
+        KEPT.replace("[1,0,1,{},null,80]", '[1,"x"]'),
+        KEPT.replace('"$":"date"', '"$":"later"'),
     ],
-)  # fmt: skip
+)
 def test_a_plan_of_another_version_or_a_damaged_one_is_told(text: str) -> None:
     with pytest.raises(
-        TargetError, match="txnVersion 1 of 'n' is partially committed by job 'j', whose plan another version"
+        TargetError,
+        match="txnVersion 1 of 'n' is partially committed by job 'j', whose plan another version",
     ):
         kept_tasks(text, "j", ("n", 1), {"columns": "c"})
 
 
 @pytest.mark.parametrize(
-    ("connector", "scheme"), [("postgresql", "postgresql"), ("mysql", "mysql"), ("mysql", "jdbc:mysql")]
+    ("connector", "scheme"),
+    [("postgresql", "postgresql"), ("mysql", "mysql"), ("mysql", "jdbc:mysql")],
 )
-def test_a_transfer_to_more_hosts_than_it_reads_is_spread_over_them(connector: str, scheme: str) -> None:
+def test_a_transfer_to_more_hosts_than_it_reads_is_spread_over_them(
+    connector: str, scheme: str
+) -> None:
     """Two hosts in turn, over two Spark tasks: dealt in turn, each task would load one host alone."""
     targets = tuple(
-        EndpointPart({"dbtable": f"t{number}"}, (f"{scheme}://u:p@db{number % 2}.example/shop",))
+        EndpointOverrides(
+            {"dbtable": f"t{number}"}, (f"{scheme}://u:p@db{number % 2}.example/shop",)
+        )
         for number in range(8)
     )
     wanted = TransferSpec(
-        Endpoint("generator", {"rows": "8000"}), Endpoint(connector, {}, parts=targets),
+        Endpoint("generator", {"rows": "8000"}),
+        Endpoint(connector, {}, parts=targets),
         channels=2,
-    )  # fmt: skip
+    )
     with ExitStack() as held:
         opened = open_transfer(job_options(wanted, {}), 2, held)
     assert [task.writer_mark for task in opened.plan.tasks] == ["db0.example", "db1.example"] * 4
     for group in opened.plan.groups:
-        assert Counter(task.writer_mark for task in group.tasks) == {"db0.example": 2, "db1.example": 2}
+        assert Counter(task.writer_mark for task in group.tasks) == {
+            "db0.example": 2,
+            "db1.example": 2,
+        }

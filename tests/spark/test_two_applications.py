@@ -54,12 +54,19 @@ def test_each_gets_half_whatever_its_channels_and_all_when_the_other_ends(
     served = ServedLimit(f"two-{os.getpid()}", RATE, tmp_path / "token")
     limit = {"sharedLimit": served.address, "sharedLimitToken": f"${{file:{served.token_file}}}"}
     try:
-        for driver, channels in zip(drivers, (1, 3), strict=True):  # the first tasks of a driver start slowly
+        for driver, channels in zip(
+            drivers, (1, 3), strict=True
+        ):  # the first tasks of a driver start slowly
             warm = tmp_path / f"warm{channels}"
             warm.mkdir()
-            driver.run(copy, str(warm), {"rows": "30", "channels": str(channels)}, {}, timeout=TIMEOUT)
+            driver.run(
+                copy, str(warm), {"rows": "30", "channels": str(channels)}, {}, timeout=TIMEOUT
+            )
         copies = []
-        for driver, folder, channels, rows in ((drivers[0], one, 1, LONG), (drivers[1], three, 3, SHORT)):
+        for driver, folder, channels, rows in (
+            (drivers[0], one, 1, LONG),
+            (drivers[1], three, 3, SHORT),
+        ):
             folder.mkdir()
             options = {"rows": str(rows), "channels": str(channels)}
             copies.append(driver.submit(copy, str(folder), options, limit))
@@ -70,7 +77,12 @@ def test_each_gets_half_whatever_its_channels_and_all_when_the_other_ends(
         served.end(signal.SIGTERM)
     both = Timeline(one / "target", three / "target")
     first, second = (Timeline(folder / "target", zero=both.zero) for folder in (one, three))
-    print(*(f"\n{name} {line.bins(both.times[-1])}" for name, line in (("one", first), ("three", second))))
+    print(
+        *(
+            f"\n{name} {line.bins(both.times[-1])}"
+            for name, line in (("one", first), ("three", second))
+        )
+    )
     assert (first.sums[-1], second.sums[-1]) == (LONG, SHORT)
     assert both.worst(1.0) <= 1.15 * RATE
     begin, end = max(first.times[0], second.times[0]) + SETTLED, second.times[-1] - 0.3

@@ -28,7 +28,9 @@ def _read(spark: SparkSession, unity: UnityServer, uri: str) -> DataFrame:
 
 
 def _write(df: DataFrame, unity: UnityServer, uri: str, mode: str = "append", **more: str) -> None:
-    df.write.format("channel").options(writer="delta", **unity.options(), **more).mode(mode).save(uri)
+    df.write.format("channel").options(writer="delta", **unity.options(), **more).mode(mode).save(
+        uri
+    )
 
 
 def test_dataframes_round_trip(spark: SparkSession, unity: UnityServer) -> None:
@@ -53,7 +55,13 @@ def test_a_transfer_that_outlives_its_credentials(
     uri = unity.add("main.spark.transfer")
     unity.life = 4.0
     source = {"name": "generator", "rows": 24_000}
-    target = {"name": "delta", "path": uri, "txnAppId": "nightly", "txnVersion": 1, "maxBytesPerFile": "50kB"}
+    target = {
+        "name": "delta",
+        "path": uri,
+        "txnAppId": "nightly",
+        "txnVersion": 1,
+        "maxBytesPerFile": "50kB",
+    }
     try:
         unity.vended.clear()
         report = transfer(spark, {**source, "rowsPerSecond": 3000}, {**target, **unity.options()})
@@ -83,7 +91,9 @@ def test_streams(spark: SparkSession, unity: UnityServer, tmp_path: Path) -> Non
     def run() -> None:
         frame = (
             spark.readStream.format("channel")
-            .options(reader="delta", startingOffsets="earliest", tunnelType="stream", **unity.options())
+            .options(
+                reader="delta", startingOffsets="earliest", tunnelType="stream", **unity.options()
+            )
             .load(uri)
         )
         query = (

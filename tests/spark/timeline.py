@@ -63,13 +63,18 @@ class Timeline:
     def back(self, begin: float, rate: float) -> float:
         """Seconds from `begin` to the end of the first half second at that rate."""
         steps = (begin + step * BIN for step in range(300))
-        return next((at + 0.5 - begin for at in steps if self.rows(at, at + 0.5) >= rate * 0.5), float("inf"))
+        return next(
+            (at + 0.5 - begin for at in steps if self.rows(at, at + 0.5) >= rate * 0.5),
+            float("inf"),
+        )
 
 
 class Record:
     """A copy: its two timelines, when each event happened, and the limit in rows per second."""
 
-    def __init__(self, source: Timeline, target: Timeline, events: list[float], rate: float) -> None:
+    def __init__(
+        self, source: Timeline, target: Timeline, events: list[float], rate: float
+    ) -> None:
         self.source, self.target, self.events, self.rate = source, target, events, rate
 
     def measure(self, band: Mapping[str, Any]) -> float:
@@ -99,7 +104,11 @@ class Record:
         end = self.events[band["until"]] if "until" in band else begin + band["for"]
         most = band["rows_per_second"] * BIN
         steps = range(int((end - begin) / BIN))
-        busy = [step for step in steps if timeline.rows(begin + step * BIN, begin + (step + 1) * BIN) > most]
+        busy = [
+            step
+            for step in steps
+            if timeline.rows(begin + step * BIN, begin + (step + 1) * BIN) > most
+        ]
         return (busy[-1] + 1) * BIN if busy else 0.0
 
     def _ahead(self, _timeline: Timeline, _band: Mapping[str, Any]) -> float:

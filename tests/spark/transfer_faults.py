@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import spark_channel
-from spark_channel.connectors.sql.sqlite.task import SqliteTaskWriter
+from spark_channel.connectors.sqlite.writer import SqliteTaskWriter
 
 ROWS = 300_000
 

@@ -210,7 +210,17 @@ def sleepers(clock: VirtualClock, *periods: float, times: int) -> list[tuple[int
 
 
 def test_sleepers_wake_in_the_order_of_their_times_in_every_run() -> None:
-    expected = [(0, 1.0), (2, 1.0), (1, 1.5), (0, 2.0), (2, 2.0), (1, 3.0), (0, 3.0), (2, 3.0), (1, 4.5)]
+    expected = [
+        (0, 1.0),
+        (2, 1.0),
+        (1, 1.5),
+        (0, 2.0),
+        (2, 2.0),
+        (1, 3.0),
+        (0, 3.0),
+        (2, 3.0),
+        (1, 4.5),
+    ]
     for _ in range(20):
         assert sleepers(VirtualClock(), 1.0, 1.5, 1.0, times=3) == expected
 

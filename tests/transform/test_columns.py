@@ -7,10 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.errors import OptionError, SchemaError
-from spark_channel.transform import Output, RandomValues, Rename, Select, TimesAsText, strptime_pattern
+from spark_channel.transform import (
+    Output,
+    RandomColumn,
+    Rename,
+    Select,
+    TimesAsText,
+    strptime_pattern,
+)
 from spark_channel.transform.cast import cast_or_refuse
 
-ROWS = pa.record_batch({"a": ["1", "x", " 3 ", None], "b": ["2024.01.02", "2024.02.03", "soon", "x"]})
+ROWS = pa.record_batch(
+    {"a": ["1", "x", " 3 ", None], "b": ["2024.01.02", "2024.02.03", "soon", "x"]}
+)
 
 
 def test_columns_are_picked_ordered_named_and_typed() -> None:
@@ -32,7 +41,10 @@ def test_columns_are_picked_ordered_named_and_typed() -> None:
 
 def test_a_row_is_refused_once_for_the_first_value_that_cannot_be_cast() -> None:
     step = Select(
-        (Output("a", kind=pa.int64()), Output("b", kind=pa.date32(), patterns=("%Y-%m-%d", "%Y.%m.%d")))
+        (
+            Output("a", kind=pa.int64()),
+            Output("b", kind=pa.date32(), patterns=("%Y-%m-%d", "%Y.%m.%d")),
+        )
     )
     outcome = step.apply(ROWS)
     assert outcome.batch.column(0).to_pylist() == [1]
@@ -46,7 +58,11 @@ def test_a_row_is_refused_once_for_the_first_value_that_cannot_be_cast() -> None
     ]
 
 
-@given(st.lists(st.none() | st.integers(-5, 300).map(str) | st.sampled_from(["", "x", "1e3"]), max_size=40))
+@given(
+    st.lists(
+        st.none() | st.integers(-5, 300).map(str) | st.sampled_from(["", "x", "1e3"]), max_size=40
+    )
+)
 def test_only_the_values_that_cannot_be_cast_are_lost(values: list[str | None]) -> None:
     def is_bad(text: str | None) -> bool:
         return text is not None and not (text.lstrip("-").isdigit() and -128 <= int(text) <= 127)
@@ -55,7 +71,8 @@ def test_only_the_values_that_cannot_be_cast_are_lost(values: list[str | None]) 
     flags = [is_bad(text) for text in values]
     assert (bad.to_pylist() if bad is not None else [False] * len(values)) == flags
     assert made.to_pylist() == [
-        None if text is None or flag else int(text) for text, flag in zip(values, flags, strict=True)
+        None if text is None or flag else int(text)
+        for text, flag in zip(values, flags, strict=True)
     ]
 
 
@@ -82,7 +99,8 @@ def test_a_column_that_is_not_there_is_an_error_before_a_row_moves(
 
 
 @pytest.mark.parametrize(
-    "outputs", [(), (Output(constant="x", kind=pa.int64()),), (Output(constant="soon", kind=pa.date32()),)]
+    "outputs",
+    [(), (Output(constant="x", kind=pa.int64()),), (Output(constant="soon", kind=pa.date32()),)],
 )
 def test_no_columns_and_constants_of_another_type_are_refused(outputs: tuple[Output, ...]) -> None:
     with pytest.raises(OptionError, match="column"):
@@ -96,7 +114,9 @@ def test_rename_goes_by_position() -> None:
 
 
 def test_rename_needs_as_many_names_as_columns() -> None:
-    with pytest.raises(SchemaError, match=r"2 columns arrive \(a, b\) and the writer names 1 \(x\)"):
+    with pytest.raises(
+        SchemaError, match=r"2 columns arrive \(a, b\) and the writer names 1 \(x\)"
+    ):
         Rename(("x",)).output_schema(ROWS.schema)
 
 
@@ -128,7 +148,7 @@ def test_random_values_stay_between_their_bounds_and_are_the_same_again(
     kind: pa.DataType, low: int, high: int
 ) -> None:
     batch = pa.record_batch({"id": range(1000)})
-    values = RandomValues(low, high)
+    values = RandomColumn(low, high)
     made = values.make(batch, kind)
     assert made.type == kind
     assert made.equals(values.make(batch, kind))
@@ -138,7 +158,7 @@ def test_random_values_stay_between_their_bounds_and_are_the_same_again(
 
 
 def test_random_integers_reach_both_bounds_and_other_batches_get_others() -> None:
-    values = RandomValues(1, 3)
+    values = RandomColumn(1, 3)
     made = values.make(pa.record_batch({"id": range(200)}), pa.int64())
     assert set(made.to_pylist()) == {1, 2, 3}
     assert not made.equals(values.make(pa.record_batch({"id": range(200, 400)}), pa.int64()))
@@ -146,25 +166,25 @@ def test_random_integers_reach_both_bounds_and_other_batches_get_others() -> Non
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
 def test_random_text_has_a_length_between_the_bounds(kind: pa.DataType) -> None:
-    made: list[Any] = RandomValues(2, 5).make(pa.record_batch({"id": range(300)}), kind).to_pylist()
+    made: list[Any] = RandomColumn(2, 5).make(pa.record_batch({"id": range(300)}), kind).to_pylist()
     assert {len(text) for text in made} == {2, 3, 4, 5}
     assert len(set(made)) > 200
 
 
 def test_random_booleans_keep_their_odds() -> None:
-    made = RandomValues(1, 3).make(pa.record_batch({"id": range(4000)}), pa.bool_()).to_pylist()
+    made = RandomColumn(1, 3).make(pa.record_batch({"id": range(4000)}), pa.bool_()).to_pylist()
     assert 0.7 < sum(made) / len(made) < 0.8
 
 
 def test_no_rows_need_no_values() -> None:
     empty = pa.record_batch({"id": pa.array([], pa.int64())})
     for kind in (pa.string(), pa.int64(), pa.bool_(), pa.float64()):
-        assert len(RandomValues(0, 5).make(empty, kind)) == 0
+        assert len(RandomColumn(0, 5).make(empty, kind)) == 0
 
 
 def test_bounds_the_wrong_way_round_are_refused() -> None:
     with pytest.raises(OptionError, match="the smaller number first"):
-        RandomValues(9, 5)
+        RandomColumn(9, 5)
 
 
 def test_times_become_text_by_their_pattern() -> None:

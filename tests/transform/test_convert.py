@@ -19,15 +19,33 @@ BAD = object()
 @pytest.mark.parametrize(
     ("given", "kind", "values", "expected"),
     [
-        (TEXT, pa.int64(), ["12", "12.0", "1e3", "+5", " 7 ", "", None], [12, 12, 1000, 5, 7, None, None]),
+        (
+            TEXT,
+            pa.int64(),
+            ["12", "12.0", "1e3", "+5", " 7 ", "", None],
+            [12, 12, 1000, 5, 7, None, None],
+        ),
         (TEXT, pa.int64(), ["12.5", "x", "99999999999999999999", "0x10"], [BAD, BAD, BAD, BAD]),
         (TEXT, pa.int8(), ["127", "128", "-129"], [127, BAD, BAD]),
         (TEXT, pa.float64(), ["1.5", "+2", "1e3", "", "x"], [1.5, 2.0, 1000.0, None, BAD]),
-        (TEXT, pa.decimal128(10, 2), ["1.235", "1e3", "", "x", "123456789.1"],
-         [Decimal("1.24"), Decimal("1000.00"), None, BAD, BAD]),
-        (TEXT, pa.bool_(), ["true", "FALSE", "1", "0", "yes", None], [True, False, True, False, BAD, None]),
-        (TEXT, US, ["2024-01-31 10:00:05", "2024-01-31", "2024-01-31T10:00:05.25", "31.1.24"],
-         [MOMENT, datetime(2024, 1, 31), datetime(2024, 1, 31, 10, 0, 5, 250_000), BAD]),
+        (
+            TEXT,
+            pa.decimal128(10, 2),
+            ["1.235", "1e3", "", "x", "123456789.1"],
+            [Decimal("1.24"), Decimal("1000.00"), None, BAD, BAD],
+        ),
+        (
+            TEXT,
+            pa.bool_(),
+            ["true", "FALSE", "1", "0", "yes", None],
+            [True, False, True, False, BAD, None],
+        ),
+        (
+            TEXT,
+            US,
+            ["2024-01-31 10:00:05", "2024-01-31", "2024-01-31T10:00:05.25", "31.1.24"],
+            [MOMENT, datetime(2024, 1, 31), datetime(2024, 1, 31, 10, 0, 5, 250_000), BAD],
+        ),
         (TEXT, pa.date32(), ["2024-01-31 10:00:05", "2024-02-30"], [date(2024, 1, 31), BAD]),
         (TEXT, pa.time64("us"), ["10:00:05", "25:00:00"], [time(10, 0, 5), BAD]),
         (TEXT, pa.binary(), ["ä", None], ["ä".encode(), None]),
@@ -37,17 +55,40 @@ BAD = object()
         (pa.int64(), pa.bool_(), [0, 2, None], [False, True, None]),
         (pa.uint64(), TEXT, [2**64 - 1], ["18446744073709551615"]),
         (pa.float64(), pa.int32(), [1.0, 1.5, 1e20, float("nan")], [1, BAD, BAD, BAD]),
-        (pa.float64(), pa.decimal128(10, 2), [0.1, 1.005, 1e20], [Decimal("0.10"), Decimal("1.01"), BAD]),
-        (pa.float64(), TEXT, [1.0, 0.1, 1e20, float("nan"), None],
-         ["1.0", "0.1", "100000000000000000000", "NaN", None]),
+        (
+            pa.float64(),
+            pa.decimal128(10, 2),
+            [0.1, 1.005, 1e20],
+            [Decimal("0.10"), Decimal("1.01"), BAD],
+        ),
+        (
+            pa.float64(),
+            TEXT,
+            [1.0, 0.1, 1e20, float("nan"), None],
+            ["1.0", "0.1", "100000000000000000000", "NaN", None],
+        ),
         (pa.decimal128(10, 2), pa.int32(), [Decimal("2.00"), Decimal("2.50")], [2, BAD]),
-        (pa.decimal128(20, 3), pa.decimal128(10, 2), [Decimal("1.505"), Decimal("-1.505"), Decimal("99999999.999")],
-         [Decimal("1.51"), Decimal("-1.51"), BAD]),
-        (pa.decimal128(38, 10), TEXT, [Decimal("0.0000000012"), Decimal("1.5")], ["0.0000000012", "1.5000000000"]),
+        (
+            pa.decimal128(20, 3),
+            pa.decimal128(10, 2),
+            [Decimal("1.505"), Decimal("-1.505"), Decimal("99999999.999")],
+            [Decimal("1.51"), Decimal("-1.51"), BAD],
+        ),
+        (
+            pa.decimal128(38, 10),
+            TEXT,
+            [Decimal("0.0000000012"), Decimal("1.5")],
+            ["0.0000000012", "1.5000000000"],
+        ),
         (pa.bool_(), TEXT, [True, False, None], ["true", "false", None]),
         (pa.bool_(), pa.int8(), [True, None], [1, None]),
         (US, TEXT, [MOMENT.replace(microsecond=9)], ["2024-01-31 10:00:05"]),
-        (US, pa.date32(), [MOMENT, datetime(1960, 1, 31, 10)], [date(2024, 1, 31), date(1960, 1, 31)]),
+        (
+            US,
+            pa.date32(),
+            [MOMENT, datetime(1960, 1, 31, 10)],
+            [date(2024, 1, 31), date(1960, 1, 31)],
+        ),
         (US, pa.timestamp("s"), [MOMENT], [MOMENT]),
         (pa.date32(), US, [date(2024, 1, 31), None], [datetime(2024, 1, 31), None]),
         (pa.date32(), TEXT, [date(2024, 1, 31)], ["2024-01-31"]),
@@ -55,7 +96,7 @@ BAD = object()
         (pa.binary(), TEXT, [b"a", b"\xff"], ["a", BAD]),
     ],
     ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
-)  # fmt: skip
+)
 def test_values_become_those_of_the_target(
     given: pa.DataType, kind: pa.DataType, values: list[Any], expected: list[Any]
 ) -> None:
@@ -118,11 +159,14 @@ def test_patterns_of_the_job_read_texts_as_times() -> None:
 @pytest.mark.parametrize(
     ("given", "kind"),
     [
-        (US, pa.int64()), (pa.float64(), US), (pa.timestamp("us", "UTC"), US), (US, pa.timestamp("us", "UTC")),
+        (US, pa.int64()),
+        (pa.float64(), US),
+        (pa.timestamp("us", "UTC"), US),
+        (US, pa.timestamp("us", "UTC")),
         (pa.bool_(), US),
     ],
     ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
-)  # fmt: skip
+)
 def test_what_has_no_meaning_is_left_to_the_writer(given: pa.DataType, kind: pa.DataType) -> None:
     assert not can_convert(given, kind)
     schema = pa.schema([("a", given)])

@@ -10,7 +10,9 @@ from spark_channel.transform import Digest
 
 @pytest.mark.parametrize("algorithm", ["md5", "sha1"])
 @pytest.mark.parametrize("upper", [True, False])
-def test_each_value_becomes_its_checksum_and_null_counts_as_empty(algorithm: Any, upper: bool) -> None:
+def test_each_value_becomes_its_checksum_and_null_counts_as_empty(
+    algorithm: Any, upper: bool
+) -> None:
     values = ["xyzzzzz", None, "日本", "xyzzzzz", ""]
     outcome = Digest("value", algorithm, upper).apply(pa.record_batch({"value": values}))
     sums = [hashlib.new(algorithm, (value or "").encode()).hexdigest() for value in values]

@@ -35,7 +35,9 @@ def kept(step: DropRows, values: list[Any], kind: pa.DataType) -> list[Any]:
         ("!=", "NULL", [None]),
     ],
 )
-def test_rows_that_meet_the_condition_are_dropped(operator: Any, value: str, left: list[Any]) -> None:
+def test_rows_that_meet_the_condition_are_dropped(
+    operator: Any, value: str, left: list[Any]
+) -> None:
     assert kept(DropRows("value", operator, value), TEXT, pa.string()) == left
 
 
@@ -84,7 +86,9 @@ def test_each_type_compares_as_itself(
         (pa.list_(pa.int64()), "1"),
     ],
 )
-def test_a_value_that_does_not_compare_is_refused_before_a_row_moves(kind: pa.DataType, value: str) -> None:
+def test_a_value_that_does_not_compare_is_refused_before_a_row_moves(
+    kind: pa.DataType, value: str
+) -> None:
     with pytest.raises(SchemaError, match="'value'"):
         DropRows("value", ">", value).output_schema(pa.schema([("value", kind)]))
 
@@ -92,6 +96,8 @@ def test_a_value_that_does_not_compare_is_refused_before_a_row_moves(kind: pa.Da
 @pytest.mark.parametrize(
     ("operator", "value"), [("~", "a"), ("=", ""), ("like", "(?=look)ahead"), ("like", "(open")]
 )
-def test_a_condition_that_makes_no_sense_is_refused_when_it_is_made(operator: Any, value: str) -> None:
+def test_a_condition_that_makes_no_sense_is_refused_when_it_is_made(
+    operator: Any, value: str
+) -> None:
     with pytest.raises(OptionError, match="it takes"):
         DropRows("value", operator, value)

@@ -21,13 +21,25 @@ def shown(values: Sequence[object], kind: pa.DataType) -> list[object]:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.0, "0.0"), (-0.0, "-0.0"), (1.0, "1.0"), (100.0, "100.0"), (0.1, "0.1"), (-2.5, "-2.5"),
-        (0.001, "0.001"), (0.0009, "9.0E-4"), (9_999_999.0, "9999999.0"), (1e7, "1.0E7"),
+        (0.0, "0.0"),
+        (-0.0, "-0.0"),
+        (1.0, "1.0"),
+        (100.0, "100.0"),
+        (0.1, "0.1"),
+        (-2.5, "-2.5"),
+        (0.001, "0.001"),
+        (0.0009, "9.0E-4"),
+        (9_999_999.0, "9999999.0"),
+        (1e7, "1.0E7"),
         (12_345_678.9, "1.23456789E7"),
-        (1e300, "1.0E300"), (-1.5e-300, "-1.5E-300"), (float("nan"), "NaN"), (float("inf"), "Infinity"),
-        (float("-inf"), "-Infinity"), (None, None),
+        (1e300, "1.0E300"),
+        (-1.5e-300, "-1.5E-300"),
+        (float("nan"), "NaN"),
+        (float("inf"), "Infinity"),
+        (float("-inf"), "-Infinity"),
+        (None, None),
     ],
-)  # fmt: skip
+)
 def test_doubles_are_shown_as_java_shows_them(value: float | None, text: str | None) -> None:
     assert shown([1.0, value], pa.float64()) == ["1.0", text]
 

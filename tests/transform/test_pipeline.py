@@ -17,7 +17,8 @@ def upper(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def test_steps_run_in_order_and_refused_rows_do_not_reach_the_next() -> None:
     pipeline = prepare(
-        [upper, Substr("name", 3, 1), DropRows("id", "=", "4"), Rename(("key", "letter"))], ROWS.schema
+        [upper, Substr("name", 3, 1), DropRows("id", "=", "4"), Rename(("key", "letter"))],
+        ROWS.schema,
     )
     outcome = pipeline.run(ROWS)
     assert outcome.batch.to_pylist() == [{"key": 1, "letter": "A"}, {"key": 3, "letter": None}]
@@ -40,8 +41,14 @@ def test_a_pipeline_travels_to_executors() -> None:
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ([Substr("nmae", 0, 1)], r"transformers\[0\]: substr: no column 'nmae'; did you mean 'name'"),
-        ([upper, Substr(2, 0, 1)], r"transformers\[1\]: substr: no column 2; numbers go from 0 to 1"),
+        (
+            [Substr("nmae", 0, 1)],
+            r"transformers\[0\]: substr: no column 'nmae'; did you mean 'name'",
+        ),
+        (
+            [upper, Substr(2, 0, 1)],
+            r"transformers\[1\]: substr: no column 2; numbers go from 0 to 1",
+        ),
         ([Rename(("a", "b")), Substr("name", 0, 1)], r"transformers\[1\]: .* 0 'a', 1 'b'"),
         ([lambda batch: batch.column("zz")], r"transformers\[0\]: transformer .*lambda.* failed"),
     ],
@@ -73,7 +80,12 @@ def test_a_function_whose_columns_depend_on_its_rows_is_found_out() -> None:
 
 
 def test_an_empty_batch_passes_every_step() -> None:
-    steps = [Substr("name", 3, 1), Pad("name", "r", 4, "ab"), Digest("name", "sha1"), DropRows(0, ">", "1")]
+    steps = [
+        Substr("name", 3, 1),
+        Pad("name", "r", 4, "ab"),
+        Digest("name", "sha1"),
+        DropRows(0, ">", "1"),
+    ]
     pipeline = prepare(steps, ROWS.schema)
     outcome = pipeline.run(ROWS.slice(0, 0))
     assert outcome.batch.num_rows == 0

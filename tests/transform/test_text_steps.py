@@ -72,7 +72,9 @@ def test_replace(start: int, length: int, text: str, values: list[Any], made: li
 
 
 @given(TEXTS, st.integers(0, 15), st.integers(0, 15))
-def test_substr_is_a_slice_of_what_is_long_enough(values: list[str | None], start: int, length: int) -> None:
+def test_substr_is_a_slice_of_what_is_long_enough(
+    values: list[str | None], start: int, length: int
+) -> None:
     kept = [text for text in values if text is None or len(text) >= start]
     assert run(Substr(0, start, length), values) == [
         text and text[start : start + length] if text is not None else None for text in kept
@@ -109,7 +111,11 @@ def test_a_value_shorter_than_the_start_is_refused_and_the_others_go_on(step: Tr
         (pa.bool_(), True, "true"),
         (pa.timestamp("us"), datetime(2024, 1, 31, 8, 0, 0, 900_000), "2024-01-31 08:00:00"),
         (pa.timestamp("us"), datetime(1969, 12, 31, 23, 59, 59, 500_000), "1969-12-31 23:59:59"),
-        (pa.timestamp("us", "Asia/Shanghai"), datetime(2024, 1, 1, tzinfo=UTC), "2024-01-01 08:00:00"),
+        (
+            pa.timestamp("us", "Asia/Shanghai"),
+            datetime(2024, 1, 1, tzinfo=UTC),
+            "2024-01-01 08:00:00",
+        ),
         (pa.date32(), datetime(2024, 1, 31).date(), "2024-01-31"),
         (pa.binary(), b"abc", "abc"),
         (pa.large_string(), "abc", "abc"),

@@ -128,11 +128,16 @@ class PostgresSource(Source):
             f"CREATE PUBLICATION {self.name} FOR TABLE source"
         )
         return {
-            **self.server.login, "dbtable": f"{self.name}.source", "slot": self.name, "publication": self.name,
-        }  # fmt: skip
+            **self.server.login,
+            "dbtable": f"{self.name}.source",
+            "slot": self.name,
+            "publication": self.name,
+        }
 
     def watch(self) -> None:
-        self.server.psql(f"SELECT pg_create_logical_replication_slot('{self.name}_witness', 'test_decoding')")
+        self.server.psql(
+            f"SELECT pg_create_logical_replication_slot('{self.name}_witness', 'test_decoding')"
+        )
 
     def events(self) -> Iterator[Event]:
         line = re.compile(
@@ -156,9 +161,15 @@ class PostgresSource(Source):
 
     def connect(self) -> Any:
         return psycopg.connect(
-            host=str(self.server.directory), port=self.server.port, user=self.server.user, dbname="postgres",
-            autocommit=True, application_name="writer", options=f"-c search_path={self.name}", connect_timeout=10,
-        )  # fmt: skip
+            host=str(self.server.directory),
+            port=self.server.port,
+            user=self.server.user,
+            dbname="postgres",
+            autocommit=True,
+            application_name="writer",
+            options=f"-c search_path={self.name}",
+            connect_timeout=10,
+        )
 
     def disconnect(self) -> None:
         self.server.psql(
@@ -199,7 +210,13 @@ class MariadbSource(Source):
             f"GRANT SELECT ON {self.name}.source TO {user}"
         )
         url = f"mysql://127.0.0.1:{self.server.port}/{self.name}"
-        return {"url": url, "user": self.reader, "password": "p", "dbtable": "source", "binlog": "true"}
+        return {
+            "url": url,
+            "user": self.reader,
+            "password": "p",
+            "dbtable": "source",
+            "binlog": "true",
+        }
 
     def watch(self) -> None:
         self.server.sql("FLUSH BINARY LOGS")
@@ -207,8 +224,16 @@ class MariadbSource(Source):
 
     def events(self) -> Iterator[Event]:
         names = [line.split("\t")[0] for line in self.server.sql("SHOW BINARY LOGS").splitlines()]
-        files = [self.server.directory / "data" / name for name in names[names.index(self._first) :]]
-        command = ["mariadb-binlog", "--no-defaults", "-v", "--base64-output=DECODE-ROWS", *map(str, files)]
+        files = [
+            self.server.directory / "data" / name for name in names[names.index(self._first) :]
+        ]
+        command = [
+            "mariadb-binlog",
+            "--no-defaults",
+            "-v",
+            "--base64-output=DECODE-ROWS",
+            *map(str, files),
+        ]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, encoding="utf-8", errors="replace"
         ) as program:
@@ -248,12 +273,20 @@ class MariadbSource(Source):
 
     def connect(self) -> Any:
         return pymysql.connect(
-            host="127.0.0.1", port=self.server.port, user=self.server.user, password=self.server.password,
-            database=self.name, autocommit=True, client_flag=MULTI_STATEMENTS, connect_timeout=10,
-        )  # fmt: skip
+            host="127.0.0.1",
+            port=self.server.port,
+            user=self.server.user,
+            password=self.server.password,
+            database=self.name,
+            autocommit=True,
+            client_flag=MULTI_STATEMENTS,
+            connect_timeout=10,
+        )
 
     def disconnect(self) -> None:
-        mine = self.server.sql(f"SELECT id FROM information_schema.processlist WHERE user = '{self.reader}'")
+        mine = self.server.sql(
+            f"SELECT id FROM information_schema.processlist WHERE user = '{self.reader}'"
+        )
         for number in mine.split():
             try:
                 self.server.sql(f"KILL {number}")
@@ -344,7 +377,12 @@ class Writer(threading.Thread):
             keys.append(self._next)
             names = ", ".join(["id", "item", "n", *columns])
             values = ", ".join(
-                [str(self._next), self._text(), f"{chance.randrange(10**6)}.25", *map(self._value, columns)]
+                [
+                    str(self._next),
+                    self._text(),
+                    f"{chance.randrange(10**6)}.25",
+                    *map(self._value, columns),
+                ]
             )
             return f"INSERT INTO source ({names}) VALUES ({values})"
         key = chance.choice(self._mine)
@@ -360,11 +398,21 @@ class Writer(threading.Thread):
         return f"DELETE FROM source WHERE id = {key}"
 
     def _text(self) -> str:
-        return "NULL" if self._chance.random() < 0.1 else f"'{self._number}-{self._chance.getrandbits(48):x}'"
+        return (
+            "NULL"
+            if self._chance.random() < 0.1
+            else f"'{self._number}-{self._chance.getrandbits(48):x}'"
+        )
 
     def _value(self, column: str) -> str:
         whole = str(self._chance.randrange(10**6))
-        return "NULL" if self._chance.random() < 0.2 else whole if column.startswith("i") else f"'t{whole}'"
+        return (
+            "NULL"
+            if self._chance.random() < 0.2
+            else whole
+            if column.startswith("i")
+            else f"'t{whole}'"
+        )
 
 
 def _closed(session: Any) -> None:
@@ -459,9 +507,14 @@ class History:
         schema = f"history_{self.seed}_{id(self)}"
         self._make_targets(schema)
         reader = {
-            **given, "onSchemaChange": "evolve", "onError": "stop", "maxRetryInterval": "0.5",
-            "maxRowsPerTrigger": str(self.ranges), "heartbeatInterval": "5", "heartbeatTimeout": "60",
-        }  # fmt: skip
+            **given,
+            "onSchemaChange": "evolve",
+            "onError": "stop",
+            "maxRetryInterval": "0.5",
+            "maxRowsPerTrigger": str(self.ranges),
+            "heartbeatInterval": "5",
+            "heartbeatTimeout": "60",
+        }
         at = {**self.target.login, "onSchemaChange": "evolve"}
         targets = [
             {**at, "dbtable": f"{schema}.copy", "writeMode": "apply", "keyColumns": "id"},
@@ -541,26 +594,40 @@ class History:
         ours = self.source.rows()
         names = ["id", "item", "n", *self.columns]
         with psycopg.connect(
-            host=str(self.target.directory), port=self.target.port, user=self.target.user, dbname="postgres"
+            host=str(self.target.directory),
+            port=self.target.port,
+            user=self.target.user,
+            dbname="postgres",
         ) as session:
-            copied = session.execute(f"SELECT {', '.join(names)} FROM {schema}.copy ORDER BY id").fetchall()
+            copied = session.execute(
+                f"SELECT {', '.join(names)} FROM {schema}.copy ORDER BY id"
+            ).fetchall()
             assert copied == ours, _differences(ours, copied)
             found = session.execute(
                 f"SELECT _op, id, item FROM {schema}.events ORDER BY _range, _place"
             ).fetchall()
-        told = [(what, key, None if what in ("delete", "truncate") else item) for what, key, item in found]
+        told = [
+            (what, key, None if what in ("delete", "truncate") else item)
+            for what, key, item in found
+        ]
         events = [event for event in told if event[0] != "read"]
         witnessed = list(self.source.events())
-        assert len(events) == len(witnessed), f"{len(events)} events arrived, and {len(witnessed)} happened"
+        assert len(events) == len(witnessed), (
+            f"{len(events)} events arrived, and {len(witnessed)} happened"
+        )
         for place, (mine, theirs) in enumerate(zip(events, witnessed, strict=True)):
             assert mine == theirs, f"event {place} is {mine}, and was {theirs}"
         reads = [key for what, key, _ in told if what == "read"]
         assert len(reads) == len(set(reads)), "an existing row arrived twice"
         assert play(told) == {row[0]: row[1] for row in ours}, "the events make another table"
         return {
-            "changes": self.done, "events": len(events), "read": len(reads), "rows": len(ours),
-            "kills": len(self.kills), "restarts": self.restarts,
-        }  # fmt: skip
+            "changes": self.done,
+            "events": len(events),
+            "read": len(reads),
+            "rows": len(ours),
+            "kills": len(self.kills),
+            "restarts": self.restarts,
+        }
 
 
 def play(events: Sequence[Event]) -> dict[int | None, str | None]:

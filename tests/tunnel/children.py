@@ -57,9 +57,14 @@ class Child:
         self._log = log
         with log.open("a") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", program, *arguments], cwd=ROOT, text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, "-c", program, *arguments],
+                cwd=ROOT,
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
         self._batches: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -121,11 +126,21 @@ class Query(Child):
     """A separate driver that copies `source` into `target`, by a streaming query."""
 
     def __init__(
-        self, source: Mapping[str, Any], target: Mapping[str, Any], checkpoint: Path, *,
-        drop: Sequence[str] = (), drained: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        source: Mapping[str, Any],
+        target: Mapping[str, Any],
+        checkpoint: Path,
+        *,
+        drop: Sequence[str] = (),
+        drained: bool = False,
+    ) -> None:
         given = {
-            "source": dict(source), "target": dict(target), "checkpoint": str(checkpoint),
-            "drop": list(drop), "drained": drained,
-        }  # fmt: skip
-        super().__init__(_PROGRAM, [json.dumps(given)], checkpoint.with_name(f"{checkpoint.name}.log"))
+            "source": dict(source),
+            "target": dict(target),
+            "checkpoint": str(checkpoint),
+            "drop": list(drop),
+            "drained": drained,
+        }
+        super().__init__(
+            _PROGRAM, [json.dumps(given)], checkpoint.with_name(f"{checkpoint.name}.log")
+        )

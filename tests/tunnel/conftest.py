@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_channel.tunnel.postgres_store import PostgresStore
-from spark_channel.tunnel.sql_store import SqlStore
-from spark_channel.tunnel.sqlite_store import SqliteStore
+from spark_channel.tunnel.store import PostgresStore, SqliteStore, SqlStore
 from tests.servers.postgres import PostgresServer
 
 __all__ = ["make_store", "store"]

@@ -9,7 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key, read_window
+from spark_channel.connectors.sql.incremental_snapshot import (
+    BaseProgress,
+    ChunkWindow,
+    Key,
+    read_window,
+)
 
 Event = tuple[str, int, int | None]
 """What happened to a key, and its value; the key of a truncate is -1."""
@@ -95,7 +100,10 @@ class Table:
         else:
             other = self.chance.randrange(self.keys)
             if other not in seen and self.locks.setdefault(other, one.number) == one.number:
-                one.events += [("delete", key, None), ("update", other, self.values)]  # its key changes
+                one.events += [
+                    ("delete", key, None),
+                    ("update", other, self.values),
+                ]  # its key changes
             else:
                 one.events.append(("update", key, self.values))
 
@@ -189,7 +197,9 @@ class ModelLog:
 
     def _between(self, lower: Key | None, upper: Key) -> list[tuple[int, int]]:
         low = -1 if lower is None else lower[0]
-        return sorted((key, value) for key, value in self.table.rows.items() if low < key <= upper[0])
+        return sorted(
+            (key, value) for key, value in self.table.rows.items() if low < key <= upper[0]
+        )
 
 
 @dataclass
@@ -228,7 +238,11 @@ class Client:
             if chance.random() < 0.9:
                 rows = chance.randrange(1, 8)
                 bound = log.bound(base.after, base.until, rows)
-                chunk = {"lower": base.after, "upper": bound or base.until, "rows": chance.randrange(1, 6)}
+                chunk = {
+                    "lower": base.after,
+                    "upper": bound or base.until,
+                    "rows": chance.randrange(1, 6),
+                }
                 after = after.advanced(bound, rows)
         while True:
             if chunk is None:

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_channel.connectors.contracts import Token
-from spark_channel.connectors.feed import TABLE, ChangeFeed, FeedLag, FeedLimit
+from spark_channel.connectors.base.contract import Token
+from spark_channel.connectors.base.feed import TABLE, ChangeFeed, FeedLag, FeedLimit
 from spark_channel.errors import TunnelError
 from spark_channel.planning import Split
 from spark_channel.tunnel import Delivery, Tunnel
@@ -83,7 +83,9 @@ class LogFeed(ChangeFeed):
             numbers = [number for _, number in self.log.changes[place:end]]
             place = end
             if table in split.params["tables"]:
-                yield pa.record_batch({"n": pa.array(numbers, pa.int64()), TABLE: [table] * len(numbers)})
+                yield pa.record_batch(
+                    {"n": pa.array(numbers, pa.int64()), TABLE: [table] * len(numbers)}
+                )
 
     def tables(self, token: Token) -> Sequence[str]:
         return tuple(token["tables"])
@@ -111,9 +113,15 @@ class Shop:
         if not self.path.exists():
             run(self.path, "CREATE TABLE orders (id INTEGER PRIMARY KEY)")
         self.options = {
-            "path": str(self.path), "dbtable": "orders", "cursorColumn": "id", "tunnelType": "stream",
-            "startingOffsets": "earliest", "heartbeatInterval": "5", "maxRetryInterval": "0.02", **options,
-        }  # fmt: skip
+            "path": str(self.path),
+            "dbtable": "orders",
+            "cursorColumn": "id",
+            "tunnelType": "stream",
+            "startingOffsets": "earliest",
+            "heartbeatInterval": "5",
+            "maxRetryInterval": "0.02",
+            **options,
+        }
         self.tunnel.create()
 
     @property
@@ -124,7 +132,9 @@ class Shop:
     @property
     def at(self) -> int:
         """How far the checkpoints of all stream channels are."""
-        return int(max(each.token["at"] for each in self.tunnel.store.state("shop").channels.values()))
+        return int(
+            max(each.token["at"] for each in self.tunnel.store.state("shop").channels.values())
+        )
 
 
 class Copy:

@@ -60,10 +60,14 @@ class ByStream(Door):
 
     def read(self, options: dict[str, str]) -> None:
         query = (
-            self.spark.readStream.format("channel").options(**options).load()
-            .writeStream.format("noop").option("checkpointLocation", str(self.home / "checkpoint"))
-            .trigger(availableNow=True).start()
-        )  # fmt: skip
+            self.spark.readStream.format("channel")
+            .options(**options)
+            .load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(self.home / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
         try:
             assert query.awaitTermination(120)
         finally:
@@ -212,9 +216,12 @@ class Followed:
         self.server = server
         self.name = f"followed_by_{next(_numbers)}"
         self.options = {
-            **server.login, "dbtable": self.name, "slot": self.name, "publication": self.name,
+            **server.login,
+            "dbtable": self.name,
+            "slot": self.name,
+            "publication": self.name,
             "tunnelType": "stream",
-        }  # fmt: skip
+        }
         server.psql(f"CREATE TABLE {self.name} (id int PRIMARY KEY)")
 
     def publish(self) -> None:
@@ -247,7 +254,9 @@ def test_a_slot_that_was_dropped(door: Door, followed: Followed) -> None:
     said = door.refused(followed.options)
     told = f"replication slot '{followed.name}' is not in" in said
     # Before Spark 4.2 a source that does not know its query's position may begin to follow before it hears it.
-    assert told or (not ADMISSION and "it was created again, or another reader has advanced it" in said)
+    assert told or (
+        not ADMISSION and "it was created again, or another reader has advanced it" in said
+    )
 
 
 def test_a_publication_that_has_not_the_table(door: Door, followed: Followed) -> None:

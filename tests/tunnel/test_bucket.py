@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_channel.connectors import load_reader
-from spark_channel.connectors.feed import FeedLimit, FeedOptions
+from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.tunnel import Delivery, Tunnel
 from tests.servers.bucket import Bucket, bucket
 
@@ -21,8 +21,10 @@ NO_LIMIT = FeedLimit()
 @pytest.fixture
 def arrivals(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     for name, value in (
-        ("AWS_ACCESS_KEY_ID", "tester"), ("AWS_SECRET_ACCESS_KEY", "any"), ("AWS_EC2_METADATA_DISABLED", "true"),
-    ):  # fmt: skip
+        ("AWS_ACCESS_KEY_ID", "tester"),
+        ("AWS_SECRET_ACCESS_KEY", "any"),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+    ):
         monkeypatch.setenv(name, value)
     with bucket() as made:
         yield made
@@ -60,7 +62,9 @@ def test_a_bucket_is_shared_out_and_each_file_that_arrives_comes_once(
     arrive(arrivals, "2027/new.parquet", [8, 9], minute=90)
     tunnel.consume(process, threads=1, drained=True)
     assert found == Counter([*expected, 7, 8, 9])
-    assert any(asked.startswith("LIST in") and not asked.endswith("''") for asked in arrivals.asked), "pages"
+    assert any(
+        asked.startswith("LIST in") and not asked.endswith("''") for asked in arrivals.asked
+    ), "pages"
 
 
 def test_a_range_of_a_bucket_names_the_same_files_for_ever(arrivals: Bucket) -> None:
@@ -73,7 +77,12 @@ def test_a_range_of_a_bucket_names_the_same_files_for_ever(arrivals: Bucket) -> 
 
     def rows(after: object, upto: object) -> list[int]:
         splits = feed.changes(after, upto)  # type: ignore[arg-type]
-        return [n for split in splits for batch in feed.read(split) for n in batch.column("n").to_pylist()]
+        return [
+            n
+            for split in splits
+            for batch in feed.read(split)
+            for n in batch.column("n").to_pylist()
+        ]
 
     assert rows(start, end) == [1]
     assert rows(end, feed.latest(end, NO_LIMIT)) == [2]

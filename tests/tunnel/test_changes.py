@@ -48,18 +48,32 @@ def test_a_copy_of_random_changes_is_equal_and_has_each_event_once(
 @pytest.mark.parametrize("seed", range(2, 6))
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 def test_copies_of_a_million_random_changes_are_equal(
-    kind: str, seed: int, request: pytest.FixtureRequest, postgres_server: PostgresServer, tmp_path: Path
+    kind: str,
+    seed: int,
+    request: pytest.FixtureRequest,
+    postgres_server: PostgresServer,
+    tmp_path: Path,
 ) -> None:
     """`SPARK_CHANNEL_CHANGES` for another number of changes."""
     changes = int(os.environ.get("SPARK_CHANNEL_CHANGES", "1000000"))
     chance = random.Random(seed)
-    kills = [chance.choice(("copier", "copier", "connection", "connection", "server")) for _ in range(50)]
+    kills = [
+        chance.choice(("copier", "copier", "connection", "connection", "server")) for _ in range(50)
+    ]
     source = source_of(kind, request, f"history_{seed}")
     try:
         history = History(
-            source, postgres_server, tmp_path, seed, changes, kills, base=changes // 10, truncates=6,
-            ranges=max(500, changes // 200), added=("i1 integer", "t1 varchar(20)", "i2 integer"),
-        )  # fmt: skip
+            source,
+            postgres_server,
+            tmp_path,
+            seed,
+            changes,
+            kills,
+            base=changes // 10,
+            truncates=6,
+            ranges=max(500, changes // 200),
+            added=("i1 integer", "t1 varchar(20)", "i2 integer"),
+        )
         print(kind, seed, history.play())
     finally:
         source.close()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow
+from spark_channel.connectors.sql.incremental_snapshot import BaseProgress, ChunkWindow
 from tests.tunnel.table_model import Client, Table, play
 
 
@@ -38,7 +38,9 @@ def check(client: Client, start: int) -> None:
         if each.commit is not None and each.commit >= start
         for event in each.events
     ]
-    assert [event for event in client.out if event[0] != "read"] == events, "each event once, in commit order"
+    assert [event for event in client.out if event[0] != "read"] == events, (
+        "each event once, in commit order"
+    )
     reads = [event[1] for event in client.out if event[0] == "read"]
     assert len(reads) == len(set(reads)), "no row of the base twice"
     applied: dict[int, int] = {}

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_channel.errors import TunnelError
-from spark_channel.testing.expect import held_now
+from spark_channel.testing.conformance import held_now
 from spark_channel.tunnel import Delivery, Tunnel
-from spark_channel.tunnel.states import ChannelState
+from spark_channel.tunnel.records import ChannelState
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,7 +102,9 @@ def test_a_speed_limit_holds_for_all_channels_of_a_client(shop: Path) -> None:
     assert time.monotonic() - began >= rows / rate - 0.05
 
 
-def test_a_limit_that_only_a_service_hands_out_is_told(shop: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_that_only_a_service_hands_out_is_told(
+    shop: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     tunnel = tunnel_of(shop, sharedLimit="orders-db")
     tunnel.create()
     tunnel.consume(lambda delivery: list(delivery.batches), drained=True)
@@ -129,8 +131,10 @@ def test_a_stream_begins_where_it_is_told(shop: Path) -> None:
         assert tunnel_of(shop, name).exists(), expected
     fill(shop, 1001, 1010)
     for name, expected in (
-        ("late", range(1001, 1011)), ("early", range(1, 1011)), ("given", range(991, 1011)),
-    ):  # fmt: skip
+        ("late", range(1001, 1011)),
+        ("early", range(1, 1011)),
+        ("given", range(991, 1011)),
+    ):
         keeper = Keeper()
         tunnel_of(shop, name).consume(keeper, drained=True)
         assert keeper.rows == Counter(expected), name
@@ -160,7 +164,12 @@ def test_files_are_shared_by_two_clients(tmp_path: Path) -> None:
     for number in range(12):
         table = pa.table({"id": range(number * 10, number * 10 + 10)})
         pq.write_table(table, folder / f"{number}.parquet")
-    options = {"reader": "parquet", "path": str(folder), "tunnelChannels": "4", "heartbeatInterval": "5"}
+    options = {
+        "reader": "parquet",
+        "path": str(folder),
+        "tunnelChannels": "4",
+        "heartbeatInterval": "5",
+    }
     store = str(tmp_path / "tunnels.db")
     Tunnel("in", options, store=store).create(channels=6)
     keepers = [Keeper(), Keeper()]
@@ -246,9 +255,15 @@ def test_a_client_that_is_killed_is_replaced_and_no_range_differs(shop: Path) ->
         ({"cursorColumn": "n"}, "the options name .*cursor=n"),
     ],
 )
-def test_a_tunnel_of_another_source_is_refused(shop: Path, options: dict[str, str], message: str) -> None:
+def test_a_tunnel_of_another_source_is_refused(
+    shop: Path, options: dict[str, str], message: str
+) -> None:
     tunnel_of(shop).create()
-    run(shop, "CREATE TABLE items (id INTEGER PRIMARY KEY)", "ALTER TABLE orders ADD COLUMN n INTEGER")
+    run(
+        shop,
+        "CREATE TABLE items (id INTEGER PRIMARY KEY)",
+        "ALTER TABLE orders ADD COLUMN n INTEGER",
+    )
     run(shop, "UPDATE orders SET n = id")
     with pytest.raises(TunnelError, match=message):
         tunnel_of(shop, **options).consume(print)
@@ -267,7 +282,9 @@ def test_a_tunnel_of_another_schema_is_refused(shop: Path) -> None:
 
 def test_a_missing_tunnel_is_named(shop: Path) -> None:
     tunnel_of(shop).create()
-    with pytest.raises(TunnelError, match=r"tunnel .other. does not exist in .*, which has .orders."):
+    with pytest.raises(
+        TunnelError, match=r"tunnel .other. does not exist in .*, which has .orders."
+    ):
         tunnel_of(shop, "other").consume(print)
 
 

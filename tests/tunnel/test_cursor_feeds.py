@@ -17,10 +17,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_channel.connectors import load_reader
-from spark_channel.connectors.feed import ChangeFeed, FeedLimit, FeedOptions
+from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
+from spark_channel.connectors.mysql.session import LostConnectionError
 from spark_channel.connectors.sql import SqlReader
 from spark_channel.connectors.sql.cursor_feed import CursorFeed
-from spark_channel.connectors.sql.mysql.session import LostConnectionError
 from spark_channel.errors import OptionError, SchemaError, SourceError, UnsupportedError
 from spark_channel.testing import VirtualClock
 from spark_channel.tunnel import Delivery, Tunnel
@@ -30,15 +30,28 @@ from tests.servers.postgres import PostgresServer
 NO_LIMIT = FeedLimit()
 ROWS = 60
 TYPES = {
-    "duckdb": {"big": "UBIGINT", "amount": "DECIMAL(30,4)", "day": "DATE", "made": "TIMESTAMP", "name": "VARCHAR"},
+    "duckdb": {
+        "big": "UBIGINT",
+        "amount": "DECIMAL(30,4)",
+        "day": "DATE",
+        "made": "TIMESTAMP",
+        "name": "VARCHAR",
+    },
     "mysql": {
-        "big": "BIGINT UNSIGNED", "amount": "DECIMAL(30,4)", "day": "DATE", "made": "DATETIME(6)",
+        "big": "BIGINT UNSIGNED",
+        "amount": "DECIMAL(30,4)",
+        "day": "DATE",
+        "made": "DATETIME(6)",
         "name": "VARCHAR(40)",
     },
     "postgresql": {
-        "big": "bigint", "amount": "numeric(30,4)", "day": "date", "made": "timestamptz", "name": "text"
+        "big": "bigint",
+        "amount": "numeric(30,4)",
+        "day": "date",
+        "made": "timestamptz",
+        "name": "text",
     },
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -65,9 +78,13 @@ class Place:
             )
         )
 
-    def feed(self, column: str = "id", *, clock: VirtualClock | None = None, late: float = 0.0) -> ChangeFeed:
+    def feed(
+        self, column: str = "id", *, clock: VirtualClock | None = None, late: float = 0.0
+    ) -> ChangeFeed:
         reader, _ = load_reader({**self.options, "dbtable": "orders"})
-        options = FeedOptions(column, cursor_order="text" if column == "name" else None, late_seconds=late)
+        options = FeedOptions(
+            column, cursor_order="text" if column == "name" else None, late_seconds=late
+        )
         feed = reader.feed(options)
         if clock is not None:
             assert isinstance(reader, SqlReader)
@@ -83,9 +100,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
             postgres: PostgresServer = request.getfixturevalue("postgres_server")
             postgres.psql(f"CREATE SCHEMA {name}")
             made = Place(
-                request.param, {**postgres.login, "currentSchema": name},
+                request.param,
+                {**postgres.login, "currentSchema": name},
                 lambda text: postgres.psql(f"SET search_path = {name}; {text}"),
-            )  # fmt: skip
+            )
             made.make()
             yield made
             postgres.psql(f"DROP SCHEMA {name} CASCADE")
@@ -94,9 +112,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
             mariadb.sql(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
             url = f"mysql://127.0.0.1:{mariadb.port}/{name}"
             made = Place(
-                request.param, {"url": url, "user": mariadb.user, "password": mariadb.password},
+                request.param,
+                {"url": url, "user": mariadb.user, "password": mariadb.password},
                 lambda text: mariadb.sql(text, database=name),
-            )  # fmt: skip
+            )
             made.make()
             yield made
             mariadb.sql(f"DROP DATABASE {name}")
@@ -116,7 +135,9 @@ def ids(feed: ChangeFeed, after: Any, upto: Any) -> list[int]:
     """As executors read: from copies of feed and splits, out of tokens that were JSON."""
     after, upto = json.loads(json.dumps([after, upto]))
     feed, splits = pickle.loads(pickle.dumps((feed, feed.changes(after, upto))))
-    return sorted(row["id"] for split in splits for batch in feed.read(split) for row in batch.to_pylist())
+    return sorted(
+        row["id"] for split in splits for batch in feed.read(split) for row in batch.to_pylist()
+    )
 
 
 def test_rows_past_the_token_are_the_changes(place: Place) -> None:
@@ -146,7 +167,10 @@ def test_a_column_of_any_ordered_type_cuts_the_same_ranges(place: Place) -> None
         assert seen == [list(range(1, 26)), list(range(26, 51)), list(range(51, 61))], column
         if column == "made":
             behind = feed.lag(feed.latest(start, FeedLimit(rows=25)))
-            assert (behind.rows, behind.seconds is not None and behind.seconds > 86_400) == (35, True)
+            assert (behind.rows, behind.seconds is not None and behind.seconds > 86_400) == (
+                35,
+                True,
+            )
 
 
 def test_rows_of_one_value_stay_together(place: Place) -> None:
@@ -250,14 +274,20 @@ class open_transaction:  # noqa: N801 - used as a function
         if self.place.kind == "mysql":
             port, database = options["url"].rpartition(":")[2].split("/")
             self.connection: Any = pymysql.connect(
-                host="127.0.0.1", port=int(port), user=options["user"], password=options["password"],
-                database=database, autocommit=False,
-            )  # fmt: skip
+                host="127.0.0.1",
+                port=int(port),
+                user=options["user"],
+                password=options["password"],
+                database=database,
+                autocommit=False,
+            )
         else:
             import adbc_driver_postgresql.dbapi as adbc
 
             host = options["url"].partition("//")[2]
-            self.connection = adbc.connect(f"postgresql://{options['user']}:{options['password']}@{host}")
+            self.connection = adbc.connect(
+                f"postgresql://{options['user']}:{options['password']}@{host}"
+            )
             statement = statement.replace("orders", f"{options['currentSchema']}.orders")
         with self.connection.cursor() as cursor:
             cursor.execute(statement)
@@ -277,7 +307,9 @@ def test_a_column_that_may_be_null_serves_until_it_is(place: Place) -> None:
     feed = place.feed("seen")
     (token,) = feed.now()
     place.run(f"UPDATE orders SET seen = NULL WHERE id = {ROWS}")
-    with pytest.raises(OptionError, match=r"'seen', which is NULL in at least one row of table .*orders"):
+    with pytest.raises(
+        OptionError, match=r"'seen', which is NULL in at least one row of table .*orders"
+    ):
         feed.latest(token, NO_LIMIT)
     with pytest.raises(OptionError, match=r"which is NULL in at least one row"):
         place.feed("seen")
@@ -298,7 +330,9 @@ def test_a_column_that_was_never_null_and_may_be_now_is_looked_at_again(place: P
 def test_what_is_no_cursor_is_refused_by_name(place: Place) -> None:
     with pytest.raises(OptionError, match=r"'good' of type .*, whose values have no order"):
         place.feed("good")
-    with pytest.raises(OptionError, match=r"'nothing', which table .* does not have; it has id, big"):
+    with pytest.raises(
+        OptionError, match=r"'nothing', which table .* does not have; it has id, big"
+    ):
         place.feed("nothing")
     reader, _ = load_reader({**place.options, "dbtable": "orders"})
     with pytest.raises(OptionError, match=r"cursorColumn"):
@@ -311,7 +345,9 @@ def test_a_column_that_goes_back_and_a_token_that_is_damaged(place: Place) -> No
     feed = place.feed()
     (token,) = feed.now()
     place.run("DELETE FROM orders WHERE id > 50")
-    with pytest.raises(SourceError, match=r"is at id = .*60.*, and the highest value in the table is .*50"):
+    with pytest.raises(
+        SourceError, match=r"is at id = .*60.*, and the highest value in the table is .*50"
+    ):
         feed.latest(token, NO_LIMIT)
     for damaged in ({}, {"cursor": 1, "x": 2}, {"lsn": "0/1"}, {"cursor": "1) OR (1 = 1"}):
         with pytest.raises(SourceError):
@@ -328,8 +364,12 @@ def test_a_changed_schema_names_the_column(place: Place) -> None:
 
 def test_a_tunnel_hands_it_out_once(place: Place, tmp_path: Path) -> None:
     options = {
-        **place.options, "dbtable": "orders", "cursorColumn": "id", "lateSeconds": "0", "maxRowsPerTrigger": "20"
-    }  # fmt: skip
+        **place.options,
+        "dbtable": "orders",
+        "cursorColumn": "id",
+        "lateSeconds": "0",
+        "maxRowsPerTrigger": "20",
+    }
     tunnel = Tunnel("orders", options, store=str(tmp_path / "tunnels.db"))
     tunnel.create(channels=3)
     place.fill(ROWS + 1, 2 * ROWS)
@@ -376,7 +416,8 @@ def test_a_channel_is_split_by_a_whole_number_of_its_tables_key(place: Place) ->
     place.run(drop)
     without = place.feed()
     with pytest.raises(
-        UnsupportedError, match=r"a channel of table .* cannot be split.*whole number in the primary"
+        UnsupportedError,
+        match=r"a channel of table .* cannot be split.*whole number in the primary",
     ):
         without.divide(token)
     free = {
@@ -399,15 +440,26 @@ def test_spark_reads_it_as_a_stream(spark: SparkSession, place: Place, tmp_path:
     """Batches keep to `maxBytesPerTrigger`: about 58 bytes a row."""
     batches: list[list[int]] = []
     given = {
-        **place.options, "dbtable": "orders", "cursorColumn": "made", "lateSeconds": "0", "tunnelType": "stream",
-        "startingOffsets": "earliest", "maxBytesPerTrigger": "1200",
-    }  # fmt: skip
+        **place.options,
+        "dbtable": "orders",
+        "cursorColumn": "made",
+        "lateSeconds": "0",
+        "tunnelType": "stream",
+        "startingOffsets": "earliest",
+        "maxBytesPerTrigger": "1200",
+    }
 
     query = (
-        spark.readStream.format("channel").options(**given).load()
-        .writeStream.foreachBatch(lambda frame, _: batches.append(sorted(r.id for r in frame.collect())))
-        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    )  # fmt: skip
+        spark.readStream.format("channel")
+        .options(**given)
+        .load()
+        .writeStream.foreachBatch(
+            lambda frame, _: batches.append(sorted(r.id for r in frame.collect()))
+        )
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
     try:
         assert query.awaitTermination(120)
     finally:
@@ -425,7 +477,9 @@ def test_a_mysql_session_that_is_killed_passes(place: Place) -> None:
     assert isinstance(feed, CursorFeed)
     with feed.looking() as look:
         place.run("SELECT 1")  # another session may
-        number = int(place.run("SELECT max(id) FROM information_schema.processlist WHERE user = 'tester'"))
+        number = int(
+            place.run("SELECT max(id) FROM information_schema.processlist WHERE user = 'tester'")
+        )
         place.run(f"KILL {number}")
         with pytest.raises(LostConnectionError) as lost:
             look.highest("id")
@@ -440,11 +494,11 @@ def test_a_mysql_session_that_is_killed_passes(place: Place) -> None:
 def test_a_duckdb_file_that_another_process_writes_passes(place: Place) -> None:
     place.options["lockTimeout"] = "0.05"
     feed = place.feed()
-    program = (
-        "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
-    )
+    program = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", program, place.options["path"]]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "held\n"

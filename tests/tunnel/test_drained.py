@@ -14,16 +14,16 @@ import pyarrow.parquet as pq
 import pymysql
 import pytest
 
-from spark_channel.connectors.contracts import Token
-from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit
+from spark_channel.connectors.base.contract import Token
+from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit
 from spark_channel.connectors.sql.cursor_feed import CursorFeed
 from spark_channel.errors import TunnelError
 from spark_channel.planning import Split
 from spark_channel.testing import VirtualClock
-from spark_channel.tunnel import Delivery, Tunnel, consume
-from spark_channel.tunnel.goal import Goal
+from spark_channel.tunnel import Delivery, Tunnel, worker
+from spark_channel.tunnel.channel import StopPosition
 from spark_channel.tunnel.source import StreamSource
-from tests.connectors.sql.mysql.conftest import Shop, logged, logging_server
+from tests.connectors.mysql.conftest import Shop, logged, logging_server
 from tests.tunnel.test_consume import Keeper, fill, run, tunnel_of
 from tests.tunnel.test_pause_base import Followed, followed
 
@@ -104,7 +104,7 @@ class Log(ChangeFeed):
 
 def test_a_channel_ends_where_its_source_ended_when_it_was_opened() -> None:
     log = Log(5)
-    goal = Goal(log, VirtualClock())
+    goal = StopPosition(log, VirtualClock())
     assert goal.fix({"at": 1}) == 0
     log.ended = 9
     assert goal.fix({"at": 3}) == 0
@@ -113,9 +113,11 @@ def test_a_channel_ends_where_its_source_ended_when_it_was_opened() -> None:
     assert goal.is_reached({"at": 5})
 
 
-def test_existing_rows_have_no_end_but_their_last_chunk_and_the_changes_are_read_up_to_that() -> None:
+def test_existing_rows_have_no_end_but_their_last_chunk_and_the_changes_are_read_up_to_that() -> (
+    None
+):
     log, base = Log(5), {"after": [1]}
-    goal = Goal(log, VirtualClock())
+    goal = StopPosition(log, VirtualClock())
     for at in (1, 6, 8):
         goal.fix({"at": at, "base": base})
         assert goal.upto({"at": at, "base": base}, is_paused=False) is None
@@ -129,14 +131,14 @@ def test_existing_rows_have_no_end_but_their_last_chunk_and_the_changes_are_read
 
 def test_new_rows_wait_once_for_late_ones_and_no_rows_for_none() -> None:
     clock, log = VirtualClock(), Log(5, late=10.0)
-    goal = Goal(log, clock)
+    goal = StopPosition(log, clock)
     assert goal.fix({"at": 1}) == 10
     clock.advance(4)
     log.ended = 7
     assert goal.fix({"at": 1}) == 6
     clock.advance(6)
     assert goal.fix({"at": 1}) == 0
-    assert Goal(log, clock).fix({"at": 7}) == 0
+    assert StopPosition(log, clock).fix({"at": 7}) == 0
 
 
 # --- a cursor
@@ -155,11 +157,15 @@ def test_a_table_that_never_rests_is_read_to_where_it_ended(shop: Path, kind: st
     tunnel.consume(keeper, drained=True)
     later = max(keeper.rows)
     assert later > 10_020
-    assert keeper.rows == Counter([*range(1, 1501), *range(10_001, later + 1)]), "no gap between two runs"
+    assert keeper.rows == Counter([*range(1, 1501), *range(10_001, later + 1)]), (
+        "no gap between two runs"
+    )
 
 
 def test_a_loop_ends_on_a_table_that_never_rests(shop: Path) -> None:
-    tunnel = tunnel_of(shop, maxRowsPerTrigger="100", tunnelType="stream", startingOffsets="earliest")
+    tunnel = tunnel_of(
+        shop, maxRowsPerTrigger="100", tunnelType="stream", startingOffsets="earliest"
+    )
     tunnel.create()
     keeper = Restless(growing(shop))
     with tunnel.open(drained=True) as reader:
@@ -172,7 +178,11 @@ def test_a_loop_ends_on_a_table_that_never_rests(shop: Path) -> None:
 def test_two_clients_of_a_table_that_never_rests_end(shop: Path) -> None:
     """The second gets channels of the first, which has ended."""
     tunnel = tunnel_of(
-        shop, maxRowsPerTrigger="50", tunnelType="stream", startingOffsets="earliest", heartbeatInterval="5"
+        shop,
+        maxRowsPerTrigger="50",
+        tunnelType="stream",
+        startingOffsets="earliest",
+        heartbeatInterval="5",
     )
     tunnel.create()
     tunnel.split("stream-0")
@@ -223,7 +233,9 @@ def test_a_reader_that_waits_for_late_rows_stops_when_it_is_told(shop: Path) -> 
 def test_a_range_that_fails_while_its_source_is_asked_for_more_is_delivered_again(
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tunnel = tunnel_of(shop, tunnelType="stream", startingOffsets="earliest", maxRetryInterval="0.02")
+    tunnel = tunnel_of(
+        shop, tunnelType="stream", startingOffsets="earliest", maxRetryInterval="0.02"
+    )
     tunnel.create()
     keeper, calls, asked = Keeper(), list[int](), list[int]()
 
@@ -233,7 +245,7 @@ def test_a_range_that_fails_while_its_source_is_asked_for_more_is_delivered_agai
             raise OSError("a moment")
         keeper.process(delivery)
 
-    consumer = consume.Consumer(
+    consumer = worker.TunnelWorker(
         tunnel.store, tunnel.store.get("orders"), tunnel._options, process, threads=1, drained=True
     )
     latest = CursorFeed.latest
@@ -265,7 +277,12 @@ def files(folder: Path, number: int, rows: list[int]) -> None:
 def test_a_folder_that_never_rests_is_read_to_where_it_ended(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     files(folder, 0, [0])
-    options = {"path": str(folder), "reader": "parquet", "maxRowsPerTrigger": "2", "tunnelChannels": "3"}
+    options = {
+        "path": str(folder),
+        "reader": "parquet",
+        "maxRowsPerTrigger": "2",
+        "tunnelChannels": "3",
+    }
     tunnel = Tunnel("in", options, store=str(tmp_path / "tunnels.db"))
     tunnel.create()
     for number in range(1, 20):
@@ -330,7 +347,11 @@ def restless(followed: Followed) -> Iterator[None]:
     """Existing rows change at random places, and new ones come."""
     server = followed.server
     with psycopg.connect(
-        host=str(server.directory), port=server.port, user=server.user, dbname="postgres", autocommit=True
+        host=str(server.directory),
+        port=server.port,
+        user=server.user,
+        dbname="postgres",
+        autocommit=True,
     ) as session:
 
         def write(number: int) -> None:
@@ -366,7 +387,9 @@ def restless_again(followed: Followed) -> Iterator[None]:
         yield
 
 
-def test_a_log_of_several_tables_that_never_rests_is_read_to_where_it_ended(followed: Followed) -> None:
+def test_a_log_of_several_tables_that_never_rests_is_read_to_where_it_ended(
+    followed: Followed,
+) -> None:
     given = {**followed.options, "slot": f"{followed.name}_all", "tables": followed.name}
     del given["dbtable"]
     tunnel = Tunnel(f"{followed.name}_all", given)
@@ -397,7 +420,7 @@ def test_a_paused_base_is_told_though_its_log_never_rests(followed: Followed) ->
 def test_a_slot_that_keeps_too_much_is_told_though_its_log_never_rests(
     followed: Followed, several: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consume, "_HELD_SECONDS", 0.3)
+    monkeypatch.setattr(worker, "_HELD_SECONDS", 0.3)
     given = {**followed.options, "maxSlotLag": "1"}
     if several:
         given |= {"slot": f"{followed.name}_all", "tables": followed.name}
@@ -416,7 +439,9 @@ def test_a_slot_that_keeps_too_much_is_told_though_its_log_never_rests(
             tunnel.delete()
 
 
-def test_a_binary_log_that_never_rests_is_read_with_all_existing_rows(logged: Shop, tmp_path: Path) -> None:
+def test_a_binary_log_that_never_rests_is_read_with_all_existing_rows(
+    logged: Shop, tmp_path: Path
+) -> None:
     logged.sql("CREATE TABLE t (id INT PRIMARY KEY, item VARCHAR(40))")
     logged.sql("INSERT INTO t SELECT seq, 'old' FROM seq_1_to_400")
     given = {**logged.login, "dbtable": "t", "binlog": "true", "maxRowsPerTrigger": "40"}
@@ -425,13 +450,19 @@ def test_a_binary_log_that_never_rests_is_read_with_all_existing_rows(logged: Sh
     logged.sql("INSERT INTO t VALUES (1001, 'new')")
     copy, server = Copy(), logged.server
     with pymysql.connect(
-        host="127.0.0.1", port=server.port, user=server.user, password=server.password, autocommit=True,
+        host="127.0.0.1",
+        port=server.port,
+        user=server.user,
+        password=server.password,
+        autocommit=True,
         database=logged.database,
-    ) as session:  # fmt: skip
+    ) as session:
 
         def write(number: int) -> None:
             with session.cursor() as cursor:
-                cursor.execute(f"UPDATE t SET item = 'u{number}' WHERE id = {number * 37 % 400 + 1}")
+                cursor.execute(
+                    f"UPDATE t SET item = 'u{number}' WHERE id = {number * 37 % 400 + 1}"
+                )
                 cursor.execute(f"INSERT INTO t VALUES ({10_000 + number}, 'new')")
 
         with writing(write):

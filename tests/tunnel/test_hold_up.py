@@ -15,12 +15,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from spark_channel.connectors.contracts import Token
+from spark_channel.connectors.base.contract import Token
 from spark_channel.errors import SourceError
 from spark_channel.testing import VirtualClock
-from spark_channel.tunnel import Tunnel, hold_up
-from spark_channel.tunnel.hold_up import HoldUp
-from tests.connectors.sql.postgresql.test_tables import Shop
+from spark_channel.tunnel import Tunnel, channel
+from spark_channel.tunnel.channel import BackfillStallMonitor
+from tests.connectors.postgresql.test_tables import Shop
 from tests.servers.postgres import PostgresServer
 from tests.tunnel.children import ROOT
 from tests.tunnel.test_drained import Log
@@ -47,7 +47,7 @@ class Held(Log):
         return self.said
 
 
-def told(held: HoldUp, clock: VirtualClock, seconds: int) -> list[int]:
+def told(held: BackfillStallMonitor, clock: VirtualClock, seconds: int) -> list[int]:
     """When it is told, in seconds from the clock's zero."""
     found = []
     for _ in range(seconds):
@@ -59,14 +59,14 @@ def told(held: HoldUp, clock: VirtualClock, seconds: int) -> list[int]:
 
 def test_it_is_told_once_and_seldom_again() -> None:
     clock, feed = VirtualClock(), Held()
-    held = HoldUp(feed, clock)
+    held = BackfillStallMonitor(feed, clock)
     assert told(held, clock, 8_000) == [30, 630, 4230, 7830]
     assert feed.asked < 10
 
 
 def test_what_has_passed_is_not_told_and_what_holds_again_is() -> None:
     clock, feed = VirtualClock(), Held()
-    held = HoldUp(feed, clock)
+    held = BackfillStallMonitor(feed, clock)
     assert told(held, clock, 20) == []
     feed.said = ""
     assert told(held, clock, 100) == []
@@ -120,7 +120,7 @@ def wait_until(is_true: Callable[[], bool], seconds: float = 60) -> None:
 def test_a_transaction_that_never_ends_is_told_with_its_session(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hold_up, "_ASKED_SECONDS", 0.3)
+    monkeypatch.setattr(channel, "_ASKED_SECONDS", 0.3)
     monkeypatch.setenv("COLUMNS", "200")
     caplog.set_level(logging.WARNING)
     tunnel, copy = waiting(shop, tmp_path), Copy()
@@ -138,7 +138,9 @@ def test_a_transaction_that_never_ends_is_told_with_its_session(
         assert "application 'forgotten', idle in transaction), which has been open for" in line
         assert f"SELECT pg_terminate_backend({session.info.backend_pid}) ends it" in line
         assert "`consume(drained=True)` ends when they are read" in line
-        source = [word for each in options(shop, "$s.orders").items() for word in ("-o", "=".join(each))]
+        source = [
+            word for each in options(shop, "$s.orders").items() for word in ("-o", "=".join(each))
+        ]
         shown = call("describe", "shop", "--store", str(tmp_path / "tunnels.db"), *source).output
         assert f"stream-1 (waits) {what}" in shown
         began = time.monotonic()
@@ -154,7 +156,7 @@ def test_a_transaction_that_never_ends_is_told_with_its_session(
 
 
 def test_a_role_without_rights_is_told_the_pid(shop: Shop) -> None:
-    from spark_channel.connectors.sql.postgresql.transactions import oldest_of
+    from spark_channel.connectors.postgresql.catalog import oldest_of
 
     shop.run("CREATE ROLE $s_other LOGIN")
     try:

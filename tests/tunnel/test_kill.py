@@ -81,7 +81,9 @@ Copier = Callable[[Mapping[str, str], Mapping[str, str], Path, bool], Child]
 """A copier of a source into a target, which waits for `go`; the last: whether it ends when it has caught up."""
 
 
-def consumer(source: Mapping[str, str], target: Mapping[str, str], home: Path, drained: bool) -> Child:
+def consumer(
+    source: Mapping[str, str], target: Mapping[str, str], home: Path, drained: bool
+) -> Child:
     """A tunnel's client, without Spark."""
     store = str(home / "tunnels.db")
     tunnel = Tunnel("copy", source, store=store)
@@ -122,7 +124,9 @@ def copy_under_kills(server: PostgresServer, home: Path, kills: int, begin: Copi
                 writer.busy = True
             time.sleep(2 * chance.random())  # anywhere: within a batch, or between two
             current.kill()
-            writer.busy = False  # rows that come while no client copies only make the next start longer
+            writer.busy = (
+                False  # rows that come while no client copies only make the next start longer
+            )
         writer.over.set()
         writer.join()
         children[-1].go()
@@ -150,7 +154,9 @@ def test_a_copy_whose_copier_is_killed_five_times_is_equal(
     copy_under_kills(postgres_server, tmp_path, 5, consumer)
 
 
-needs_admission = pytest.mark.skipif(not ADMISSION, reason="base_and_stream without a tunnel needs Spark 4.2")
+needs_admission = pytest.mark.skipif(
+    not ADMISSION, reason="base_and_stream without a tunnel needs Spark 4.2"
+)
 
 
 @pytest.mark.spark

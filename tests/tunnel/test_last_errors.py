@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_channel.connectors.sql.postgresql import replication, tables_feed
+from spark_channel.connectors.postgresql import feed, replication
 from spark_channel.errors import SchemaError, SourceError, TunnelError
-from spark_channel.tunnel import Delivery, Tunnel, consume
-from spark_channel.tunnel.states import ChannelState
+from spark_channel.tunnel import Delivery, Tunnel, worker
+from spark_channel.tunnel.records import ChannelState
 from tests.servers.postgres import PostgresServer
 from tests.tunnel.test_consume import run, tunnel_of
 from tests.tunnel.test_pause_base import Followed, followed
@@ -35,16 +35,23 @@ RETYPED = (
 
 
 @pytest.fixture
-def stream(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[tuple[Tunnel, Callable[[str], None]]]:
+def stream(
+    postgres_server: PostgresServer, tmp_path: Path
+) -> Iterator[tuple[Tunnel, Callable[[str], None]]]:
     """A tunnel of the changes of a table `columns_that_change`, and what runs a statement."""
     name = "columns_that_change"
     postgres_server.psql(
         f"CREATE TABLE {name} (id int PRIMARY KEY, item text); CREATE PUBLICATION {name} FOR TABLE {name}"
     )
     options = {
-        **postgres_server.login, "dbtable": name, "slot": name, "publication": name, "tunnelType": "stream",
-        "onSchemaChange": "evolve", "maxRetryInterval": "0.02",
-    }  # fmt: skip
+        **postgres_server.login,
+        "dbtable": name,
+        "slot": name,
+        "publication": name,
+        "tunnelType": "stream",
+        "onSchemaChange": "evolve",
+        "maxRetryInterval": "0.02",
+    }
     tunnel = Tunnel(name, options, store=str(tmp_path / "tunnels.db"))
     tunnel.create()
     yield tunnel, lambda sql: (postgres_server.psql(sql.replace("$t", name)), None)[1]
@@ -55,7 +62,11 @@ def stream(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[tuple[Tu
 @pytest.mark.parametrize(
     ("change", "message", "continues"),
     [
-        ("ALTER TABLE $t ADD note text; INSERT INTO $t VALUES (2, 'b', 'x')", "new column 'note'", True),
+        (
+            "ALTER TABLE $t ADD note text; INSERT INTO $t VALUES (2, 'b', 'x')",
+            "new column 'note'",
+            True,
+        ),
         (
             RETYPED,
             "column 'item' of another type|column 'item' of .* another type",
@@ -79,9 +90,13 @@ def test_columns_that_change_end_consume_and_park_nothing(
 
     for _ in range(2 - continues):
         with pytest.raises(SchemaError, match=message):
-            tunnel.consume(process)  # a client that is to end when all is read may end before the change
+            tunnel.consume(
+                process
+            )  # a client that is to end when all is read may end before the change
         assert ChannelState.PARKED not in states(tunnel)
-    assert {row["id"] for row in seen} == {1}, "once, or again if its checkpoint was not taken before the end"
+    assert {row["id"] for row in seen} == {1}, (
+        "once, or again if its checkpoint was not taken before the end"
+    )
     if continues:
         tunnel.consume(process, drained=True)
         assert [row["note"] for row in seen if row["id"] == 2] == ["x"]
@@ -101,7 +116,9 @@ def test_a_stream_continues_by_its_position_where_nothing_changed_while_its_tabl
     again = Tunnel(tunnel.name, options, store=tunnel.store)
     again.create()
     seen: list[int] = []
-    again.consume(lambda d: seen.extend(n for b in d.batches for n in b["id"].to_pylist()), drained=True)
+    again.consume(
+        lambda d: seen.extend(n for b in d.batches for n in b["id"].to_pylist()), drained=True
+    )
     assert seen == [1]
 
 
@@ -126,16 +143,25 @@ def test_a_processor_that_refuses_columns_parks_the_channel(tmp_path: Path) -> N
 def test_a_file_with_other_columns_parks_its_channel_alone(tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()
-    options = {"path": str(files), "reader": "parquet", "tunnelType": "stream", "tunnelChannels": "2"}
+    options = {
+        "path": str(files),
+        "reader": "parquet",
+        "tunnelType": "stream",
+        "tunnelChannels": "2",
+    }
     pq.write_table(pa.table({"id": [0]}), files / "first.parquet")
-    tunnel = Tunnel("files", {**options, "maxRetryInterval": "0.02"}, store=str(tmp_path / "tunnels.db"))
+    tunnel = Tunnel(
+        "files", {**options, "maxRetryInterval": "0.02"}, store=str(tmp_path / "tunnels.db")
+    )
     tunnel.create()
     for number in range(1, 13):
         pq.write_table(pa.table({"id": [number]}), files / f"{number}.parquet")
     pq.write_table(pa.table({"id": [99], "more": [1]}), files / "odd.parquet")
     seen: list[int] = []
     with pytest.raises(SchemaError, match="new column 'more'"):
-        tunnel.consume(lambda d: seen.extend(n for b in d.batches for n in b["id"].to_pylist()), drained=True)
+        tunnel.consume(
+            lambda d: seen.extend(n for b in d.batches for n in b["id"].to_pylist()), drained=True
+        )
     assert sorted(states(tunnel)) != [ChannelState.PARKED] * 2
     assert ChannelState.PARKED in states(tunnel)
     assert seen, "the files of the other channel"
@@ -165,7 +191,7 @@ def one_or_several(followed: Followed, several: bool, **more: str) -> Iterator[T
 def test_a_slot_that_keeps_too_much_ends_a_reader_that_is_to_end(
     followed: Followed, several: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consume, "_HELD_SECONDS", 0.3)
+    monkeypatch.setattr(worker, "_HELD_SECONDS", 0.3)
     with one_or_several(followed, several, maxSlotLag="1") as tunnel:
         followed.insert(1001)
         with pytest.raises(
@@ -190,7 +216,7 @@ def test_a_slot_that_keeps_less_after_a_while_lets_a_reader_that_is_to_end_read_
         asked.append(1)
         return 10 if len(asked) < 6 else 0
 
-    for module in (replication, tables_feed):
+    for module in (replication, feed):
         monkeypatch.setattr(module, "kept_bytes", kept)
     with one_or_several(followed, several, maxSlotLag="1") as tunnel:
         tunnel.consume(followed.take, drained=True)

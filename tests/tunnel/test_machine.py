@@ -88,9 +88,11 @@ class TunnelMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: any(client.pipelines for client in self.living()))
     @rule(
-        number=st.integers(0, 9), saves=st.booleans(), ahead=st.integers(0, 4),
+        number=st.integers(0, 9),
+        saves=st.booleans(),
+        ahead=st.integers(0, 4),
         parks=st.sampled_from([False, False, False, True]),
-    )  # fmt: skip
+    )
     def work(self, number: int, saves: bool, ahead: int, parks: bool) -> None:
         runs = [(client, key) for client in self.living() for key in client.pipelines]
         self.world.work(*runs[number % len(runs)], saves=saves, ahead=ahead, parks=parks)
@@ -111,10 +113,13 @@ class TunnelMachine(RuleBasedStateMachine):
         self.world.settle_down(chance, gone=gone)
 
     @rule(
-        chance=st.randoms(use_true_random=False), number=st.integers(0, 9),
+        chance=st.randoms(use_true_random=False),
+        number=st.integers(0, 9),
         change=st.sampled_from(["join", "leave", "lost", "drained"]),
-    )  # fmt: skip
-    def one_thing_changes_while_all_is_well(self, chance: random.Random, number: int, change: str) -> None:
+    )
+    def one_thing_changes_while_all_is_well(
+        self, chance: random.Random, number: int, change: str
+    ) -> None:
         """Shares are even again after three heartbeats, and no channel moved that need not."""
         world = self.world
         world.settle_down(chance)
@@ -140,7 +145,11 @@ class TunnelMachine(RuleBasedStateMachine):
             return  # what was asked back had come to its end: a change more
         world.check_even()
         assert world.asked_back == fewest
-        moved = [each for each in world.ready() if owners[each.id] in live and each.client != owners[each.id]]
+        moved = [
+            each
+            for each in world.ready()
+            if owners[each.id] in live and each.client != owners[each.id]
+        ]
         assert len(moved) == fewest
 
     @invariant()
@@ -156,6 +165,8 @@ class TunnelMachine(RuleBasedStateMachine):
 
 TestTunnel = TunnelMachine.TestCase
 TestTunnel.settings = settings(
-    max_examples=120, stateful_step_count=40, deadline=None,
+    max_examples=120,
+    stateful_step_count=40,
+    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)  # fmt: skip
+)

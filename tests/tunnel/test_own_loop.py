@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_channel.errors import ChannelError, ChannelLostError, FlowError, TunnelError
-from spark_channel.testing.expect import held_now
+from spark_channel.testing.conformance import held_now
 from spark_channel.tunnel import Delivery
 from tests.tunnel.test_consume import Keeper, fill, run, tunnel_of
 
@@ -88,7 +88,9 @@ def test_a_range_that_failed_comes_again_and_then_parks_its_channel(shop: Path) 
     with pytest.raises(ValueError, match="poison"):
         loop()
     assert seen == Counter({("base-0000", 0): 2, ("base-0001", 0): 1})
-    assert [view.channel.id for view in tunnel.describe().channels if view.channel.parked] == ["base-0000"]
+    assert [view.channel.id for view in tunnel.describe().channels if view.channel.parked] == [
+        "base-0000"
+    ]
 
 
 def test_a_read_waits_so_long_and_wakes_for_what_comes(shop: Path) -> None:
@@ -135,7 +137,9 @@ def test_a_checkpoint_of_a_channel_that_went_elsewhere_is_told(shop: Path) -> No
         ids(delivery)
         client = tunnel.store.state("orders").channels[delivery.channel].client
         tunnel.store.release("orders", client, [delivery.channel])
-        with pytest.raises(ChannelLostError, match="range 0 of channel base-0000 is not checkpointed"):
+        with pytest.raises(
+            ChannelLostError, match="range 0 of channel base-0000 is not checkpointed"
+        ):
             reader.checkpoint(delivery)
 
 
@@ -157,9 +161,9 @@ def test_two_loops_share_a_tunnel(shop: Path) -> None:
     keeper = Keeper()
 
     def loop() -> None:
-        with tunnel_of(shop, maxRowsPerTrigger="50", heartbeatInterval="5", heartbeatTimeout="10").open(
-            drained=True
-        ) as reader:
+        with tunnel_of(
+            shop, maxRowsPerTrigger="50", heartbeatInterval="5", heartbeatTimeout="10"
+        ).open(drained=True) as reader:
             while (delivery := reader.read()) is not None:
                 keeper.process(delivery)
                 try:

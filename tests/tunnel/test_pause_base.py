@@ -10,17 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_channel.cli.app import complete
-from spark_channel.connectors.feed import FeedLimit
+from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.errors import TunnelError
-from spark_channel.tunnel import Delivery, Tunnel, desk
-from spark_channel.tunnel.consume import Consumer
-from spark_channel.tunnel.positions import OwnPositions
-from spark_channel.tunnel.records import Channel, ChannelStatus, Client, TunnelState
+from spark_channel.tunnel import Delivery, Tunnel, state_machine
+from spark_channel.tunnel.positions import CheckpointPositions
+from spark_channel.tunnel.records import Channel, ChannelState, ChannelStatus, Client, TunnelState
 from spark_channel.tunnel.shared_positions import SharedPositions
 from spark_channel.tunnel.source import StreamSource
-from spark_channel.tunnel.sql_store import SqlStore
-from spark_channel.tunnel.states import ChannelState
-from spark_channel.tunnel.store import open_store
+from spark_channel.tunnel.store import SqlStore, open_store
+from spark_channel.tunnel.worker import TunnelWorker
 from tests.servers.postgres import PostgresServer
 from tests.tunnel.children import ADMISSION
 from tests.tunnel.test_store import ORDERS
@@ -32,11 +30,13 @@ _numbers = itertools.count()
 
 def beside() -> TunnelState:
     """One channel with existing rows beside its changes, one without, and one of existing rows alone."""
-    return TunnelState({
-        "stream-0": Channel("stream-0", 1, token=BESIDE),
-        "stream-1": Channel("stream-1", 2, token={"at": 5}),
-        "base-0": Channel("base-0", 0, {"split": {}}, token=BESIDE),
-    })  # fmt: skip
+    return TunnelState(
+        {
+            "stream-0": Channel("stream-0", 1, token=BESIDE),
+            "stream-1": Channel("stream-1", 2, token={"at": 5}),
+            "base-0": Channel("base-0", 0, {"split": {}}, token=BESIDE),
+        }
+    )
 
 
 def paused(state: TunnelState) -> list[str]:
@@ -49,26 +49,30 @@ def paused(state: TunnelState) -> list[str]:
 def test_only_a_channel_with_existing_rows_beside_its_changes_is_paused() -> None:
     state = beside()
     for key in state.channels:
-        state = desk.pause_base(state, key)
+        state = state_machine.pause_base(state, key)
     assert paused(state) == ["stream-0"]
-    assert desk.pause_base(state, "stream-0") == state
-    assert paused(desk.resume_base(state, "stream-0")) == []
-    assert desk.resume_base(beside(), "stream-0") == beside()
+    assert state_machine.pause_base(state, "stream-0") == state
+    assert paused(state_machine.resume_base(state, "stream-0")) == []
+    assert state_machine.resume_base(beside(), "stream-0") == beside()
     over = replace(state.channels["stream-0"], state=ChannelState.TERMINATED, paused=False)
-    assert paused(desk.pause_base(TunnelState({"stream-0": over}), "stream-0")) == []
+    assert paused(state_machine.pause_base(TunnelState({"stream-0": over}), "stream-0")) == []
 
 
 def test_a_pause_outlives_ranges_checkpoints_and_clients() -> None:
-    state = desk.pause_base(beside(), "stream-0")
+    state = state_machine.pause_base(beside(), "stream-0")
     for client in ("a", "b"):
-        state = desk.connect(state, Client(client), 0.0)
-        state = desk.beat(state, client, (), 0.0)
-        (mine,) = [each for each in desk.assigned(state, client) if each.id == "stream-0"]
+        state = state_machine.connect(state, Client(client), 0.0)
+        state = state_machine.heartbeat(state, client, (), 0.0)
+        (mine,) = [each for each in state_machine.assigned(state, client) if each.id == "stream-0"]
         assert mine.paused, "a heartbeat tells it"
-        state = desk.hand_out(state, client, "stream-0", mine.sequence, {**BESIDE, "at": 9})
-        state = desk.checkpoint(state, client, "stream-0", mine.sequence, {**BESIDE, "at": 9})
+        state = state_machine.hand_out(
+            state, client, "stream-0", mine.sequence, {**BESIDE, "at": 9}
+        )
+        state = state_machine.checkpoint(
+            state, client, "stream-0", mine.sequence, {**BESIDE, "at": 9}
+        )
         assert paused(state) == ["stream-0"]
-        state = desk.disconnect(state, client)
+        state = state_machine.disconnect(state, client)
     assert paused(state) == ["stream-0"]
 
 
@@ -107,22 +111,32 @@ class Followed:
     """A table of 400 rows, and a tunnel of it whose ranges have 40."""
 
     def __init__(self, server: PostgresServer, home: Path) -> None:
-        self.server, self.name, self.store = server, f"paused_{next(_numbers)}", str(home / "tunnels.db")
+        self.server, self.name, self.store = (
+            server,
+            f"paused_{next(_numbers)}",
+            str(home / "tunnels.db"),
+        )
         server.psql(
             f"CREATE TABLE {self.name} (id int PRIMARY KEY, item text);"
             f"INSERT INTO {self.name} SELECT i, 'old' FROM generate_series(1, 400) i;"
             f"CREATE PUBLICATION {self.name} FOR TABLE {self.name}"
         )
         self.options = {
-            **server.login, "dbtable": self.name, "slot": self.name, "publication": self.name,
-            "maxRowsPerTrigger": "40", "tunnelStore": self.store,
-        }  # fmt: skip
+            **server.login,
+            "dbtable": self.name,
+            "slot": self.name,
+            "publication": self.name,
+            "maxRowsPerTrigger": "40",
+            "tunnelStore": self.store,
+        }
         self.tunnel = Tunnel(self.name, self.options)
         self.tunnel.create()
         self.seen: list[tuple[Any, ...]] = []
 
     def take(self, delivery: Delivery) -> None:
-        self.seen += [(row["_op"], row["id"]) for batch in delivery.batches for row in batch.to_pylist()]
+        self.seen += [
+            (row["_op"], row["id"]) for batch in delivery.batches for row in batch.to_pylist()
+        ]
 
     def insert(self, key: int) -> None:
         self.server.psql(f"INSERT INTO {self.name} VALUES ({key}, 'new')")
@@ -163,25 +177,32 @@ def test_a_base_is_paused_while_it_is_read_and_the_changes_are_read_on(followed:
         if followed.changes():
             consumer.stop()
 
-    consumer = Consumer(
+    consumer = TunnelWorker(
         tunnel.store, tunnel.store.get(name), followed.options, process, threads=1, drained=False
     )
     consumer.run()
-    with pytest.raises(TunnelError, match=rf"channel stream-0 of tunnel '{name}' are read.*pause-base"):
+    with pytest.raises(
+        TunnelError, match=rf"channel stream-0 of tunnel '{name}' are read.*pause-base"
+    ):
         tunnel.consume(followed.take, threads=1, drained=True)
     assert followed.changes() == [1001]
     before = followed.read()
     assert 80 <= before <= 240, "the ranges that were planned, and no more"
     assert "existing rows are read, paused by pause-base" in call(
-        "describe", name, "--store", followed.store,
+        "describe",
+        name,
+        "--store",
+        followed.store,
         *(f"-o{key}={value}" for key, value in followed.options.items() if key != "tunnelStore"),
-    )  # fmt: skip
+    )
     followed.insert(1002)
     with pytest.raises(TunnelError, match="paused"):
         tunnel.consume(followed.take, threads=1, drained=True)
     assert (followed.changes(), followed.read()) == ([1001, 1002], before)
     assert "paused already" in call("pause-base", name, "--store", followed.store)
-    assert "existing rows of stream-0 are read again" in call("resume-base", name, "--store", followed.store)
+    assert "existing rows of stream-0 are read again" in call(
+        "resume-base", name, "--store", followed.store
+    )
     assert "nothing changes" in call("resume-base", name, "--store", followed.store)
     tunnel.consume(followed.take, threads=1, drained=True)
     reads = [key for what, key in followed.seen if what == "read"]
@@ -237,7 +258,10 @@ def test_a_long_transaction_arrives_while_the_base_is_paused_and_keeps_nothing_w
         assert feed.latest(at, FeedLimit()) == at, "it keeps the log, and no range changes that"
     end = feed.latest(at, FeedLimit())
     found = [
-        row["id"] for split in feed.changes(at, end) for each in feed.read(split) for row in each.to_pylist()
+        row["id"]
+        for split in feed.changes(at, end)
+        for each in feed.read(split)
+        for row in each.to_pylist()
     ]
     assert found == [2001]
     for _ in range(100):  # the server's own transactions may run, too
@@ -279,7 +303,7 @@ def test_a_query_that_is_to_end_tells_that_the_base_is_paused(followed: Followed
 
 
 def test_a_query_that_is_to_end_tells_that_its_slot_keeps_too_much(followed: Followed) -> None:
-    positions = OwnPositions(StreamSource({**followed.options, "maxSlotLag": "1"}), 1)
+    positions = CheckpointPositions(StreamSource({**followed.options, "maxSlotLag": "1"}), 1)
     offset = positions.initial()
     followed.insert(1001)
     positions.prepare()
@@ -288,13 +312,17 @@ def test_a_query_that_is_to_end_tells_that_its_slot_keeps_too_much(followed: Fol
         positions.latest(first, FeedLimit())
 
 
-@pytest.mark.skipif(not ADMISSION, reason="before Spark 4.2 no query without a tunnel reads existing rows")
-def test_under_a_speed_limit_changes_do_not_wait_a_minute_for_existing_rows(followed: Followed) -> None:
+@pytest.mark.skipif(
+    not ADMISSION, reason="before Spark 4.2 no query without a tunnel reads existing rows"
+)
+def test_under_a_speed_limit_changes_do_not_wait_a_minute_for_existing_rows(
+    followed: Followed,
+) -> None:
     """A micro-batch has both, and of the existing rows what the limit lets through in 2 s."""
     from pyspark.sql.streaming.datasource import ReadMaxRows
     from pyspark.sql.types import StructType
 
-    from spark_channel.spark.facts import SessionFacts
+    from spark_channel.spark.driver import SessionFacts
     from spark_channel.spark.stream_read import stream_reader
 
     given = {key: value for key, value in followed.options.items() if key != "maxRowsPerTrigger"}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from spark_channel.connectors.feed import FeedLag, FeedLimit
+from spark_channel.connectors.base.feed import FeedLag, FeedLimit
 from spark_channel.errors import ChannelError, UnsupportedError
 from spark_channel.tunnel import Tunnel
-from spark_channel.tunnel.positions import Offset, OwnPositions, Positions, added_up
+from spark_channel.tunnel.positions import CheckpointPositions, Offset, StreamPositions, added_up
 from spark_channel.tunnel.shared_positions import SharedPositions
 from spark_channel.tunnel.source import StreamSource
 from spark_channel.tunnel.store import open_store
@@ -22,7 +22,9 @@ NO_LIMIT = FeedLimit()
 def fill(path: Path, start: int, end: int) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, item TEXT)")
-        connection.executemany("INSERT INTO orders VALUES (?, 'x')", [(n,) for n in range(start, end + 1)])
+        connection.executemany(
+            "INSERT INTO orders VALUES (?, 'x')", [(n,) for n in range(start, end + 1)]
+        )
 
 
 @pytest.fixture
@@ -32,12 +34,12 @@ def shop(tmp_path: Path) -> Path:
     return path
 
 
-def own(shop: Path, **options: str) -> OwnPositions:
+def own(shop: Path, **options: str) -> CheckpointPositions:
     given = {"path": str(shop), "dbtable": "orders", "cursorColumn": "id", **options}
-    return OwnPositions(StreamSource(given), 4)
+    return CheckpointPositions(StreamSource(given), 4)
 
 
-def ids(positions: Positions, start: Offset, end: Offset) -> list[int]:
+def ids(positions: StreamPositions, start: Offset, end: Offset) -> list[int]:
     feed = positions.source.feed
     return sorted(
         n
@@ -109,9 +111,15 @@ def with_token(token: Any) -> Any:
         (with_token({"curs": 1}), "not a position in cursor column 'id'"),
         (lambda offset: {"version": 1}, "is damaged, or of another version"),
         (lambda offset: {**offset, "version": 9}, "is damaged, or of another version"),
-        (lambda offset: {**offset, "tunnel": "x"}, "of a query on tunnel 'x', and this one is on none"),
+        (
+            lambda offset: {**offset, "tunnel": "x"},
+            "of a query on tunnel 'x', and this one is on none",
+        ),
         (lambda offset: {**offset, "id": "csv /in"}, "is of csv /in, and this query reads sqlite"),
-        (lambda offset: {**offset, "schema": "id text"}, r"of columns \(id text\), and the source has"),
+        (
+            lambda offset: {**offset, "schema": "id text"},
+            r"of columns \(id text\), and the source has",
+        ),
     ],
 )
 def test_an_offset_that_is_wrong_is_told(shop: Path, change: Any, message: str) -> None:
@@ -124,8 +132,12 @@ def test_an_offset_that_is_wrong_is_told(shop: Path, change: Any, message: str) 
 def shared(shop: Path) -> SharedPositions:
     store = str(shop.parent / "tunnels.db")
     given = {
-        "path": str(shop), "dbtable": "orders", "cursorColumn": "id", "tunnel": "orders", "tunnelStore": store
-    }  # fmt: skip
+        "path": str(shop),
+        "dbtable": "orders",
+        "cursorColumn": "id",
+        "tunnel": "orders",
+        "tunnelStore": store,
+    }
     return SharedPositions(StreamSource(given), open_store(store))
 
 
@@ -143,7 +155,9 @@ def test_two_queries_share_a_tunnel_and_name_their_ranges(shop: Path) -> None:
     second = shared(shop)
     begin = second.initial()
     again = second.latest(begin, NO_LIMIT)
-    assert {each.origin for each in second.ranges(begin, again)} == {each.origin for each in planned}
+    assert {each.origin for each in second.ranges(begin, again)} == {
+        each.origin for each in planned
+    }
     after = second.latest(again, NO_LIMIT)
     assert ids(second, again, after) == list(range(101, 121))
     assert second.latest(after, NO_LIMIT) == after
@@ -194,10 +208,13 @@ def test_a_query_of_logical_replication_sees_what_comes_after_each_batch(
         "CREATE TABLE streamed (id int PRIMARY KEY); CREATE PUBLICATION streamed FOR TABLE streamed"
     )
     given = {
-        **postgres_server.login, "dbtable": "streamed", "slot": "streamed", "publication": "streamed",
+        **postgres_server.login,
+        "dbtable": "streamed",
+        "slot": "streamed",
+        "publication": "streamed",
         "tunnelType": "stream",
-    }  # fmt: skip
-    positions = OwnPositions(StreamSource(given), 1)
+    }
+    positions = CheckpointPositions(StreamSource(given), 1)
     try:
         offset = positions.initial()
         for number in range(3):
@@ -221,18 +238,22 @@ def test_a_query_that_is_started_again_continues_with_columns_that_changed(
         f"CREATE TABLE {name} (id int PRIMARY KEY); CREATE PUBLICATION {name} FOR TABLE {name}"
     )
     given = {
-        **postgres_server.login, "dbtable": name, "slot": name, "publication": name, "tunnelType": "stream",
+        **postgres_server.login,
+        "dbtable": name,
+        "slot": name,
+        "publication": name,
+        "tunnelType": "stream",
         "onSchemaChange": mode,
-    }  # fmt: skip
+    }
     store = str(tmp_path / "tunnels.db")
     if is_shared:
         Tunnel("orders", given, store=store).create()
 
-    def begun(**more: str) -> Positions:
+    def begun(**more: str) -> StreamPositions:
         wanted = {**given, **more}
         if is_shared:
             return SharedPositions(StreamSource({**wanted, "tunnel": "orders"}), open_store(store))
-        return OwnPositions(StreamSource(wanted), 1)
+        return CheckpointPositions(StreamSource(wanted), 1)
 
     first = begun()
     try:
@@ -240,7 +261,9 @@ def test_a_query_that_is_started_again_continues_with_columns_that_changed(
         postgres_server.psql(f"INSERT INTO {name} VALUES (1)")
         end = first.latest(start, NO_LIMIT)
         assert ids(first, start, end) == [1]
-        postgres_server.psql(f"ALTER TABLE {name} ADD note text; INSERT INTO {name} VALUES (2, 'x')")
+        postgres_server.psql(
+            f"ALTER TABLE {name} ADD note text; INSERT INTO {name} VALUES (2, 'x')"
+        )
         first.close()
         again = begun()
         more = again.latest(end, NO_LIMIT)

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.carrier import DataCarrier
-from spark_channel.connectors.contracts import Token
+from spark_channel.connectors.base.contract import Token
 from spark_channel.errors import SourceError
 from spark_channel.planning import Split
-from spark_channel.testing.expect import held_now
+from spark_channel.testing.conformance import held_now
 from spark_channel.tunnel import Delivery
-from spark_channel.tunnel.budget import Budget
+from spark_channel.tunnel.ranges import ReadAheadBudget
 from spark_channel.tunnel.source import StreamSource
 from tests.carrier.helpers import batch, start
 from tests.tunnel.test_consume import Keeper, fill, run, tunnel_of
@@ -77,7 +77,9 @@ class Steps:
     def wait(self, what: str, number: int) -> None:
         """Until a step was taken; no longer when one was missed, so that the test ends."""
         with self._changed:
-            if not self.missed and not self._changed.wait_for(lambda: (what, number) in self._seen, 30):
+            if not self.missed and not self._changed.wait_for(
+                lambda: (what, number) in self._seen, 30
+            ):
                 self.missed.append((what, number))
 
 
@@ -98,7 +100,9 @@ def test_a_range_takes_as_long_as_the_slower_of_its_reading_and_its_processing(
 
     ended = iter(range(last + 1))
     reading(began, lambda: steps.did("read", next(ended)))
-    tunnel = tunnel_of(shop, tunnelType="stream", startingOffsets="earliest", maxRowsPerTrigger="100")
+    tunnel = tunnel_of(
+        shop, tunnelType="stream", startingOffsets="earliest", maxRowsPerTrigger="100"
+    )
     tunnel.create()
     hand_out, checkpoint = tunnel.store.hand_out, tunnel.store.checkpoint
 
@@ -146,7 +150,9 @@ def test_nothing_is_checkpointed_ahead_of_what_is_processed_nor_processed_before
             second.set()
 
     reading(read)
-    tunnel = tunnel_of(shop, tunnelType="stream", startingOffsets="earliest", maxRowsPerTrigger="100")
+    tunnel = tunnel_of(
+        shop, tunnelType="stream", startingOffsets="earliest", maxRowsPerTrigger="100"
+    )
     tunnel.create()
     seen: list[tuple[int, Any, Any]] = []
 
@@ -167,15 +173,18 @@ def test_nothing_is_checkpointed_ahead_of_what_is_processed_nor_processed_before
 
 
 def test_what_is_read_ahead_is_read_again_after_a_range_failed(shop: Path) -> None:
-    tunnel = tunnel_of(shop, tunnelType="stream", startingOffsets="earliest", maxRowsPerTrigger="100")
+    tunnel = tunnel_of(
+        shop, tunnelType="stream", startingOffsets="earliest", maxRowsPerTrigger="100"
+    )
     tunnel.create()
     keeper, failed = Keeper(), Counter[int]()
     ranges: dict[int, tuple[Any, Any]] = {}
 
     def process(delivery: Delivery) -> None:
         assert ranges.setdefault(delivery.sequence, (delivery.start, delivery.end)) == (
-            delivery.start, delivery.end,
-        )  # fmt: skip
+            delivery.start,
+            delivery.end,
+        )
         if delivery.sequence % 7 == 3 and not failed[delivery.sequence]:
             failed[delivery.sequence] += 1
             raise OSError("a moment")
@@ -211,15 +220,15 @@ def test_ranges_of_many_channels_hold_no_more_than_the_budget(
 ) -> None:
     """12 channels, 300 rows of room, ranges of 167: a slow processor, and what waits is bounded."""
     most = [0, 0]
-    real = Budget.take
+    real = ReadAheadBudget.take
 
-    def take(self: Budget, payment: Any) -> bool:
+    def take(self: ReadAheadBudget, payment: Any) -> bool:
         taken = real(self, payment)
         used = self.used()
         most[:] = max(most[0], used[0]), max(most[1], used[1])
         return taken
 
-    monkeypatch.setattr(Budget, "take", take)
+    monkeypatch.setattr(ReadAheadBudget, "take", take)
     tunnel = tunnel_of(shop, tunnelType="base", capacityRows="300", capacityBytes="1MB")
     tunnel.create(channels=12)
     keeper = Keeper()
@@ -251,7 +260,7 @@ def test_a_processor_may_leave_rows_unread(shop: Path) -> None:
 
 
 def test_a_budget_is_held_and_given_back() -> None:
-    budget = Budget(100, 1 << 20)
+    budget = ReadAheadBudget(100, 1 << 20)
     shares = [budget.share() for _ in range(3)]
     carriers = [DataCarrier(1, 1000, 1 << 20, limiter=share) for share in shares]
     assert carriers[0].produce(batch(*range(60)))
@@ -278,7 +287,7 @@ def test_a_budget_is_held_and_given_back() -> None:
 
 
 def test_one_batch_larger_than_the_budget_passes_alone() -> None:
-    budget = Budget(10, 1 << 20)
+    budget = ReadAheadBudget(10, 1 << 20)
     carrier = DataCarrier(1, 1000, 1 << 20, limiter=budget.share())
     assert carrier.produce(batch(*range(50)))
     waiting = start(lambda: carrier.produce(batch(1)))

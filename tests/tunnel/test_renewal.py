@@ -13,16 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from spark_channel.connectors.feed import FeedLimit
+from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.errors import ChannelLostError, SourceError, TunnelError, TunnelStoreError
+from spark_channel.retry import RetryingCalls
 from spark_channel.testing import VirtualClock
-from spark_channel.testing.expect import held_now
+from spark_channel.testing.conformance import held_now
 from spark_channel.tunnel import Delivery, Tunnel
-from spark_channel.tunnel.renewal import Renewal
 from spark_channel.tunnel.shared_positions import SharedPositions
 from spark_channel.tunnel.source import StreamSource
-from spark_channel.tunnel.sql_store import SqlStore
-from spark_channel.tunnel.sqlite_store import SqliteStore
+from spark_channel.tunnel.store import SqliteStore, SqlStore
 from tests.servers.postgres import PostgresServer
 
 ROWS = 2_000
@@ -84,9 +83,14 @@ def items(postgres_server: PostgresServer) -> Iterator[dict[str, str]]:
         f"CREATE TABLE renewed (id int PRIMARY KEY); INSERT INTO renewed SELECT generate_series(1, {ROWS})"
     )
     yield {
-        **postgres_server.login, "dbtable": "renewed", "cursorColumn": "id", "lateSeconds": "0",
-        "maxRowsPerTrigger": "200", "heartbeatInterval": "5", "heartbeatTimeout": "60",
-    }  # fmt: skip
+        **postgres_server.login,
+        "dbtable": "renewed",
+        "cursorColumn": "id",
+        "lateSeconds": "0",
+        "maxRowsPerTrigger": "200",
+        "heartbeatInterval": "5",
+        "heartbeatTimeout": "60",
+    }
     postgres_server.psql("DROP TABLE renewed")
 
 
@@ -125,7 +129,7 @@ def test_a_querys_offsets_go_on_after_their_sessions_are_ended(
             for each in positions.ranges(offset, end):
                 ids = []
                 for split in each.splits:
-                    read = Renewal(60).call(
+                    read = RetryingCalls(60).call(
                         lambda split=split: list(positions.source.feed.read(split)),  # type: ignore[misc]
                         positions.source.feed.is_passing,
                     )
@@ -157,7 +161,9 @@ sys.stdin.read()
 def locked(*paths: Path) -> Iterator[None]:
     """Another process has begun to write to these SQLite files, and does not end."""
     command = [sys.executable, "-c", _HOLDER, *map(str, paths)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         try:
@@ -187,9 +193,12 @@ def test_a_consumer_goes_on_after_its_files_were_locked(tmp_path: Path, what: st
         connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
         connection.executemany("INSERT INTO orders VALUES (?)", [(n,) for n in range(1, 1001)])
     options = {
-        "path": str(shop), "dbtable": "orders", "cursorColumn": "id", "lockTimeout": "0.05",
+        "path": str(shop),
+        "dbtable": "orders",
+        "cursorColumn": "id",
+        "lockTimeout": "0.05",
         "maxRowsPerTrigger": "100",
-    }  # fmt: skip
+    }
     tunnel = Tunnel("orders", options, store=SqliteStore(place, lock_timeout=0.05))
     tunnel.create(channels=4)
     heard = Heard("trying again", 4)
@@ -226,7 +235,7 @@ def test_a_call_is_made_again_with_growing_waits_and_then_given_up() -> None:
         times.append(clock.now())
         raise TunnelStoreError("no answer")
 
-    renewal = Renewal(60.0, clock=clock)
+    renewal = RetryingCalls(60.0, clock=clock)
     with pytest.raises(TunnelStoreError, match="no answer"):
         renewal.call(fails, lambda error: isinstance(error, TunnelStoreError))
     assert 8 <= len(times) <= 60
@@ -255,7 +264,12 @@ def test_a_removal_that_breaks_off_leaves_no_slot_that_nobody_knows_of(
     postgres_server.psql(
         "CREATE TABLE removed (id int PRIMARY KEY); CREATE PUBLICATION removed FOR TABLE removed"
     )
-    options = {**postgres_server.login, "dbtable": "removed", "slot": "removed", "publication": "removed"}
+    options = {
+        **postgres_server.login,
+        "dbtable": "removed",
+        "slot": "removed",
+        "publication": "removed",
+    }
     slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'removed'"
     store = SqliteStore(tmp_path / "tunnels.db")
     tunnel = Tunnel("removed", options, store=store)
@@ -264,7 +278,8 @@ def test_a_removal_that_breaks_off_leaves_no_slot_that_nobody_knows_of(
         with pytest.raises(TunnelError, match="there is a tunnel 'removed'"):
             Tunnel("removed", {**options, "slot": "another"}, store=store).create()
         assert (
-            postgres_server.psql("SELECT string_agg(slot_name, ',') FROM pg_replication_slots") == "removed"
+            postgres_server.psql("SELECT string_agg(slot_name, ',') FROM pg_replication_slots")
+            == "removed"
         )
         with monkeypatch.context() as broken:
             broken.setattr(store, "delete", lambda name: 1 / 0)

@@ -7,24 +7,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.connectors.feed import FeedLimit
-from spark_channel.tunnel import desk
-from spark_channel.tunnel.backoff import Backoff, reconnect_delay
-from spark_channel.tunnel.balance import share
-from spark_channel.tunnel.connects import Connects, Dial, Start, Stop
-from spark_channel.tunnel.pace import RangeSize
-from spark_channel.tunnel.records import Channel, ChannelStatus, Client, TunnelState
-from spark_channel.tunnel.states import ChannelState, ConnectState
+from spark_channel.connectors.base.feed import FeedLimit
+from spark_channel.retry import Backoff, reconnect_delay
+from spark_channel.tunnel import state_machine
+from spark_channel.tunnel.channel import RangeSize
+from spark_channel.tunnel.client import ChannelConnects, OpenChannel, StartChannel, StopChannel
+from spark_channel.tunnel.records import (
+    Channel,
+    ChannelState,
+    ChannelStatus,
+    Client,
+    ConnectState,
+    TunnelState,
+)
+from spark_channel.tunnel.state_machine import share
 from tests.tunnel.world import channels
 
 OPEN = Channel("x", 0, state=ChannelState.OPEN, version=3, client="a")
 CLOSING = replace(OPEN, state=ChannelState.CLOSING, version=4)
 
 
-def running() -> Connects:
-    connects = Connects()
-    assert connects.merge([OPEN]) == [Dial(OPEN)]
-    assert connects.dialled("x") == [Start(OPEN)]
+def running() -> ChannelConnects:
+    connects = ChannelConnects()
+    assert connects.merge([OPEN]) == [OpenChannel(OPEN)]
+    assert connects.dialled("x") == [StartChannel(OPEN)]
     return connects
 
 
@@ -45,19 +51,21 @@ def test_a_pipeline_that_ends_raises_the_version(finished: bool, state: ChannelS
     connects.merge([OPEN])
     assert connects.report() == (ChannelStatus("x", 4, state),), "an old answer changes nothing"
     connects.merge([CLOSING])
-    assert connects.report() == (ChannelStatus("x", 5, state),), "equal versions: the store's state counts"
+    assert connects.report() == (ChannelStatus("x", 5, state),), (
+        "equal versions: the store's state counts"
+    )
 
 
 def test_closing_and_running_stops_and_then_closes() -> None:
     connects = running()
-    assert connects.merge([CLOSING]) == [Stop("x")]
+    assert connects.merge([CLOSING]) == [StopChannel("x")]
     assert connects.merge([CLOSING]) == []
     connects.ended("x", finished=False)
     assert connects.report() == (ChannelStatus("x", 5, ChannelState.CLOSED),)
 
 
 def test_closing_and_wait_closes_at_once() -> None:
-    connects = Connects()
+    connects = ChannelConnects()
     connects.merge([OPEN])
     connects.merge([CLOSING])
     assert connects.report() == (ChannelStatus("x", 5, ChannelState.CLOSED),)
@@ -65,45 +73,53 @@ def test_closing_and_wait_closes_at_once() -> None:
 
 
 def test_a_failed_dial_gives_the_channel_back() -> None:
-    connects = Connects()
+    connects = ChannelConnects()
     connects.merge([OPEN])
     connects.dial_failed("x")
     assert connects.report() == (ChannelStatus("x", 4, ChannelState.CLOSED),)
     again = replace(OPEN, version=5)
-    assert connects.merge([again]) == [Dial(again)], "given once more, it is dialled once more"
+    assert connects.merge([again]) == [OpenChannel(again)], (
+        "given once more, it is dialled once more"
+    )
 
 
 def test_a_channel_that_the_store_does_not_name_is_stopped_and_forgotten() -> None:
     connects = running()
-    assert connects.merge([]) == [Stop("x")]
+    assert connects.merge([]) == [StopChannel("x")]
     assert connects.report() == ()
     assert connects.merge([OPEN]) == [], "not before its old pipeline has ended"
     connects.ended("x", finished=False)
-    assert connects.merge([OPEN]) == [Dial(OPEN)]
+    assert connects.merge([OPEN]) == [OpenChannel(OPEN)]
 
 
 def test_a_status_needs_a_strictly_newer_version() -> None:
-    state = desk.connect(TunnelState(channels(1, 0)), Client("a"), 0.0)
-    state = desk.beat(state, "a", (), 1.0)
+    state = state_machine.connect(TunnelState(channels(1, 0)), Client("a"), 0.0)
+    state = state_machine.heartbeat(state, "a", (), 1.0)
     version = state.channels["base-0"].version
     for said in (version, version - 1):
-        same = desk.beat(state, "a", [ChannelStatus("base-0", said, ChannelState.TERMINATED)], 2.0)
+        same = state_machine.heartbeat(
+            state, "a", [ChannelStatus("base-0", said, ChannelState.TERMINATED)], 2.0
+        )
         assert same.channels["base-0"].state is ChannelState.OPEN
-    newer = desk.beat(state, "a", [ChannelStatus("base-0", version + 1, ChannelState.TERMINATED)], 2.0)
+    newer = state_machine.heartbeat(
+        state, "a", [ChannelStatus("base-0", version + 1, ChannelState.TERMINATED)], 2.0
+    )
     assert newer.channels["base-0"].state is ChannelState.TERMINATED
 
 
 def test_three_heartbeats_in_closing_are_enough() -> None:
     state = TunnelState(channels(2, 0))
     for name in ("a", "b"):
-        state = desk.connect(state, Client(name), 0.0)
-        state = desk.beat(state, name, (), 0.0)
-    state = desk.beat(state, "a", (), 1.0)
+        state = state_machine.connect(state, Client(name), 0.0)
+        state = state_machine.heartbeat(state, name, (), 0.0)
+    state = state_machine.heartbeat(state, "a", (), 1.0)
     closing = [key for key, each in state.channels.items() if each.state is ChannelState.CLOSING]
-    for number in range(desk.FORCED_AFTER):
-        assert [state.channels[key].state for key in closing] == [ChannelState.CLOSING] * len(closing), number
-        state = desk.beat(state, "a", (), 2.0 + number)
-    state = desk.beat(state, "a", (), 9.0)
+    for number in range(state_machine.FORCED_AFTER):
+        assert [state.channels[key].state for key in closing] == [ChannelState.CLOSING] * len(
+            closing
+        ), number
+        state = state_machine.heartbeat(state, "a", (), 2.0 + number)
+    state = state_machine.heartbeat(state, "a", (), 9.0)
     assert {each.client for each in state.channels.values()} == {"a", "b"}
 
 

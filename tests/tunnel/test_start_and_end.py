@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_channel.connectors.feed import FeedLimit
+from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.errors import OptionError, TunnelError, UnsupportedError
-from spark_channel.testing.expect import held_now
+from spark_channel.testing.conformance import held_now
 from spark_channel.tunnel import Delivery, Tunnel
-from spark_channel.tunnel.positions import Offset, OwnPositions
+from spark_channel.tunnel.positions import CheckpointPositions, Offset
+from spark_channel.tunnel.records import ChannelState
 from spark_channel.tunnel.shared_positions import SharedPositions
 from spark_channel.tunnel.source import StreamSource
-from spark_channel.tunnel.states import ChannelState
 from tests.tunnel.test_consume import Keeper, fill, run, tunnel_of
 
 __all__ = ["shop"]
@@ -45,9 +45,12 @@ def states(tunnel: Tunnel) -> dict[str, ChannelState]:
 @pytest.mark.parametrize("rows", ["100000", "7"])
 def test_a_channel_ends_for_good_where_it_is_told(shop: Path, rows: str) -> None:
     tunnel = tunnel_of(
-        shop, tunnelType="stream", startingOffsets='{"cursor": 900}', endingOffsets='{"cursor": 1010}',
+        shop,
+        tunnelType="stream",
+        startingOffsets='{"cursor": 900}',
+        endingOffsets='{"cursor": 1010}',
         maxRowsPerTrigger=rows,
-    )  # fmt: skip
+    )
     tunnel.create()
     keeper, held = Keeper(), held_now()
     tunnel.consume(keeper, drained=True)
@@ -66,7 +69,9 @@ def test_a_channel_ends_for_good_where_it_is_told(shop: Path, rows: str) -> None
 
 def test_an_end_between_two_rows_is_an_end(shop: Path) -> None:
     run(shop, "DELETE FROM orders WHERE id BETWEEN 40 AND 60")
-    tunnel = tunnel_of(shop, tunnelType="stream", startingOffsets="earliest", endingOffsets='{"cursor": 50}')
+    tunnel = tunnel_of(
+        shop, tunnelType="stream", startingOffsets="earliest", endingOffsets='{"cursor": 50}'
+    )
     tunnel.create()
     keeper = Keeper()
     tunnel.consume(keeper, drained=True)
@@ -75,7 +80,9 @@ def test_an_end_between_two_rows_is_an_end(shop: Path) -> None:
 
 
 def test_an_end_that_is_now_leaves_out_what_comes_later(shop: Path) -> None:
-    tunnel = tunnel_of(shop, tunnelType="stream", startingOffsets="earliest", endingOffsets="latest")
+    tunnel = tunnel_of(
+        shop, tunnelType="stream", startingOffsets="earliest", endingOffsets="latest"
+    )
     tunnel.create()
     fill(shop, 1001, 1010)
     keeper = Keeper()
@@ -103,9 +110,12 @@ def test_a_table_is_read_from_a_time_to_a_time(
     times = [datetime(2026, 5, 1, tzinfo=UTC) + timedelta(days=day) for day in range(10)]
     path = events(tmp_path / "shop.db", declared, [text(at) for at in times])
     tunnel = tunnel_of(
-        path, tunnelType="stream", cursorColumn="at", startingTimestamp="2026-05-03",
+        path,
+        tunnelType="stream",
+        cursorColumn="at",
+        startingTimestamp="2026-05-03",
         endingTimestamp="2026-05-07T00:00:00Z",
-    )  # fmt: skip
+    )
     tunnel.create()
     keeper = Keeper()
     tunnel.consume(keeper, drained=True)
@@ -146,7 +156,9 @@ def test_files_are_read_from_a_time_to_a_time_and_late_ones_are_found(tmp_path: 
     assert keeper.rows == Counter([0, 1, 2]), "from the start on, without the end"
 
 
-def test_a_reader_that_is_to_end_reads_files_to_their_end_and_terminates_the_channel(tmp_path: Path) -> None:
+def test_a_reader_that_is_to_end_reads_files_to_their_end_and_terminates_the_channel(
+    tmp_path: Path,
+) -> None:
     folder = files(tmp_path / "in", [-2, -1, 0, 1, 3])
     start, end = NOON.isoformat(), (NOON + timedelta(hours=3)).isoformat()
     tunnel = arrivals(folder, startingTimestamp=start, endingTimestamp=end, lateSeconds="900")
@@ -163,15 +175,28 @@ def test_a_reader_that_is_to_end_reads_files_to_their_end_and_terminates_the_cha
         ({"endingOffsets": '{"cursor": 5}'}, "'endingOffsets' goes with tunnelType stream"),
         ({"startingTimestamp": "2026-05-01"}, "'startingTimestamp' goes with tunnelType stream"),
         ({"tunnelType": "stream", "startingTimestamp": "soon"}, "startingTimestamp"),
-        ({"tunnelType": "stream", "startingTimestamp": "2026-05-01"}, "'id' is int64, which tells no time"),
         (
-            {"tunnelType": "stream", "startingTimestamp": "2026-05-01", "startingOffsets": "latest"},
+            {"tunnelType": "stream", "startingTimestamp": "2026-05-01"},
+            "'id' is int64, which tells no time",
+        ),
+        (
+            {
+                "tunnelType": "stream",
+                "startingTimestamp": "2026-05-01",
+                "startingOffsets": "latest",
+            },
             "'startingOffsets' and 'startingTimestamp' are given",
         ),
-        ({"tunnelType": "stream", "endingOffsets": "soon"}, "'endingOffsets' got 'soon'; it takes latest, or a JSON"),
-        ({"tunnelType": "stream", "endingOffsets": '[{"cursor": 1}, {"cursor": 2}]'}, "2 positions for 1 channels"),
+        (
+            {"tunnelType": "stream", "endingOffsets": "soon"},
+            "'endingOffsets' got 'soon'; it takes latest, or a JSON",
+        ),
+        (
+            {"tunnelType": "stream", "endingOffsets": '[{"cursor": 1}, {"cursor": 2}]'},
+            "2 positions for 1 channels",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_start_or_end_that_makes_no_sense_is_told(
     shop: Path, options: dict[str, str], message: str
 ) -> None:
@@ -242,7 +267,9 @@ def test_an_idle_channel_that_is_split_lets_its_children_open(tmp_path: Path) ->
 
 def test_a_channel_that_is_split_again_has_each_file_once(tmp_path: Path) -> None:
     dealt(tmp_path / "in", range(10))
-    tunnel = arrivals(tmp_path / "in", startingOffsets="earliest", heartbeatInterval="5", tunnelChannels="2")
+    tunnel = arrivals(
+        tmp_path / "in", startingOffsets="earliest", heartbeatInterval="5", tunnelChannels="2"
+    )
     tunnel.create()
     assert tunnel.split("stream-1") == ("stream-2", "stream-3")
     assert tunnel.split("stream-3") == ("stream-4", "stream-5")
@@ -275,7 +302,11 @@ def test_the_parts_of_a_token_are_the_whole(tmp_path: Path) -> None:
 def test_a_channel_of_a_table_is_split_while_it_is_read(shop: Path) -> None:
     """By the key: the parent ends, its children open after it, and each has the rows of its keys, in order."""
     tunnel = tunnel_of(
-        shop, tunnelType="stream", startingOffsets="earliest", maxRowsPerTrigger="100", heartbeatInterval="5"
+        shop,
+        tunnelType="stream",
+        startingOffsets="earliest",
+        maxRowsPerTrigger="100",
+        heartbeatInterval="5",
     )
     tunnel.create()
     keeper = Keeper()
@@ -316,15 +347,21 @@ def test_a_channel_of_a_table_is_split_while_it_is_read(shop: Path) -> None:
 def test_a_split_channel_of_a_table_ends_where_it_was_to_end(shop: Path, end: int) -> None:
     """In both children, though the last row is of one of them."""
     tunnel = tunnel_of(
-        shop, tunnelType="stream", startingOffsets="earliest", endingOffsets=f'{{"cursor": {end}}}',
+        shop,
+        tunnelType="stream",
+        startingOffsets="earliest",
+        endingOffsets=f'{{"cursor": {end}}}',
         heartbeatInterval="5",
-    )  # fmt: skip
+    )
     tunnel.create()
     assert tunnel.split("stream-0") == ("stream-1", "stream-2")
     keeper = Keeper()
     tunnel.consume(keeper, drained=True)
     if end > 1000:
-        assert ChannelState.TERMINATED not in {states(tunnel)["stream-1"], states(tunnel)["stream-2"]}
+        assert ChannelState.TERMINATED not in {
+            states(tunnel)["stream-1"],
+            states(tunnel)["stream-2"],
+        }
         fill(shop, 1001, 1010)
         tunnel.consume(keeper, drained=True)
     assert keeper.rows == Counter(range(1, end + 1))
@@ -371,12 +408,17 @@ def read(positions: SharedPositions, start: Offset, end: Offset) -> list[int]:
 
 
 def test_a_query_on_a_tunnel_reads_to_the_end_of_its_channels(shop: Path) -> None:
-    tunnel = tunnel_of(shop, tunnelType="stream", startingOffsets="earliest", endingOffsets='{"cursor": 950}')
+    tunnel = tunnel_of(
+        shop, tunnelType="stream", startingOffsets="earliest", endingOffsets='{"cursor": 950}'
+    )
     tunnel.create()
     given = {
-        "path": str(shop), "dbtable": "orders", "cursorColumn": "id", "tunnel": "orders",
+        "path": str(shop),
+        "dbtable": "orders",
+        "cursorColumn": "id",
+        "tunnel": "orders",
         "tunnelStore": str(shop.parent / "tunnels.db"),
-    }  # fmt: skip
+    }
     positions = SharedPositions(StreamSource(given), tunnel.store)
     token, rows = positions.initial(), list[int]()
     while (end := positions.latest(token, FeedLimit(rows=300))) != token:
@@ -393,9 +435,11 @@ def test_a_query_of_files_goes_on_with_the_channels_of_a_split(tmp_path: Path) -
     tunnel = arrivals(tmp_path / "in", startingOffsets="earliest")
     tunnel.create()
     given = {
-        "reader": "parquet", "path": str(tmp_path / "in"), "tunnel": "files",
+        "reader": "parquet",
+        "path": str(tmp_path / "in"),
+        "tunnel": "files",
         "tunnelStore": str(tmp_path / "tunnels.db"),
-    }  # fmt: skip
+    }
     positions = SharedPositions(StreamSource(given), tunnel.store)
     start = positions.initial()
     first = positions.latest(start, FeedLimit(rows=4))
@@ -416,9 +460,12 @@ def test_a_query_of_a_table_goes_on_with_the_channels_of_a_split(shop: Path) -> 
     tunnel = tunnel_of(shop, tunnelType="stream", startingOffsets="earliest")
     tunnel.create()
     given = {
-        "path": str(shop), "dbtable": "orders", "cursorColumn": "id", "tunnel": "orders",
+        "path": str(shop),
+        "dbtable": "orders",
+        "cursorColumn": "id",
+        "tunnel": "orders",
         "tunnelStore": str(shop.parent / "tunnels.db"),
-    }  # fmt: skip
+    }
     positions = SharedPositions(StreamSource(given), tunnel.store)
     start = positions.initial()
     token = positions.latest(start, FeedLimit(rows=400))
@@ -437,4 +484,4 @@ def test_a_query_of_a_table_goes_on_with_the_channels_of_a_split(shop: Path) -> 
 def test_a_query_without_a_tunnel_has_no_end(shop: Path) -> None:
     given = {"path": str(shop), "dbtable": "orders", "cursorColumn": "id", "tunnelType": "stream"}
     with pytest.raises(OptionError, match="'endingOffsets' needs option 'tunnel'"):
-        OwnPositions(StreamSource({**given, "endingOffsets": "latest"}), 4)
+        CheckpointPositions(StreamSource({**given, "endingOffsets": "latest"}), 4)

@@ -6,12 +6,20 @@ import pytest
 
 from spark_channel.errors import ChannelLostError, ClientExpiredError, TunnelError
 from spark_channel.tunnel.process import host_name
-from spark_channel.tunnel.records import Channel, ChannelStatus, Client, TunnelRecord
-from spark_channel.tunnel.sql_store import SqlStore
-from spark_channel.tunnel.states import ChannelState, TunnelType
+from spark_channel.tunnel.records import (
+    Channel,
+    ChannelState,
+    ChannelStatus,
+    Client,
+    TunnelRecord,
+    TunnelType,
+)
+from spark_channel.tunnel.store import SqlStore
 from tests.tunnel.world import channels
 
-ORDERS = TunnelRecord("orders", "id-1", TunnelType.BASE_AND_STREAM, "sqlite shop.db#orders", "id: int64", 0.0)
+ORDERS = TunnelRecord(
+    "orders", "id-1", TunnelType.BASE_AND_STREAM, "sqlite shop.db#orders", "id: int64", 0.0
+)
 
 
 @pytest.fixture
@@ -23,19 +31,31 @@ def orders(store: SqlStore) -> SqlStore:
 def test_a_tunnel_is_kept_as_it_was_made(orders: SqlStore) -> None:
     found = orders.get("orders")
     assert (found.name, found.id, found.type, found.source) == (
-        "orders", "id-1", TunnelType.BASE_AND_STREAM, "sqlite shop.db#orders",
-    )  # fmt: skip
+        "orders",
+        "id-1",
+        TunnelType.BASE_AND_STREAM,
+        "sqlite shop.db#orders",
+    )
     assert found.created_at > 1.7e9
     assert orders.all() == [found]
-    assert list(orders.state("orders").channels.values()) == list(channels(base=2, stream=1).values())
+    assert list(orders.state("orders").channels.values()) == list(
+        channels(base=2, stream=1).values()
+    )
 
 
 def test_plain_data_of_any_kind_comes_back(store: SqlStore) -> None:
     import datetime
     from decimal import Decimal
 
-    token = {"a": b"\0\xff", "b": [1, None, 2.5], "c": Decimal("1.20"), "d": datetime.datetime(2026, 1, 2, 3)}
-    store.create(ORDERS, [Channel("x", 0, {"split": {"lower": [datetime.date(2026, 1, 1)]}}, token=token)])
+    token = {
+        "a": b"\0\xff",
+        "b": [1, None, 2.5],
+        "c": Decimal("1.20"),
+        "d": datetime.datetime(2026, 1, 2, 3),
+    }
+    store.create(
+        ORDERS, [Channel("x", 0, {"split": {"lower": [datetime.date(2026, 1, 1)]}}, token=token)]
+    )
     channel = store.state("orders").channels["x"]
     assert channel.token == token
     assert channel.params == {"split": {"lower": [datetime.date(2026, 1, 1)]}}
@@ -47,7 +67,9 @@ def test_a_name_is_taken_once(orders: SqlStore) -> None:
 
 
 def test_a_missing_tunnel_is_named_with_those_there_are(orders: SqlStore) -> None:
-    with pytest.raises(TunnelError, match=r"tunnel 'order' does not exist in .*, which has 'orders'"):
+    with pytest.raises(
+        TunnelError, match=r"tunnel 'order' does not exist in .*, which has 'orders'"
+    ):
         orders.get("order")
 
 
@@ -76,7 +98,10 @@ def test_a_reset_begins_anew(orders: SqlStore) -> None:
 
 
 def _fields(record: TunnelRecord) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in ("name", "id", "type", "source", "schema", "created_at")}
+    return {
+        name: getattr(record, name)
+        for name in ("name", "id", "type", "source", "schema", "created_at")
+    }
 
 
 def test_channels_are_given_checked_and_handed_on(orders: SqlStore) -> None:
@@ -84,12 +109,16 @@ def test_channels_are_given_checked_and_handed_on(orders: SqlStore) -> None:
     mine = orders.heartbeat("orders", "a", ())
     assert [channel.id for channel in mine] == ["base-0", "base-1"]
     assert orders.hand_out("orders", "a", "base-0", 0, {"at": 5}) == {"at": 5}
-    assert orders.hand_out("orders", "a", "base-0", 0, {"at": 9}) == {"at": 5}, "the first range stays"
+    assert orders.hand_out("orders", "a", "base-0", 0, {"at": 9}) == {"at": 5}, (
+        "the first range stays"
+    )
     orders.checkpoint("orders", "a", "base-0", 0, {"at": 5})
     orders.checkpoint("orders", "a", "base-0", 0, {"at": 5})  # its answer was lost
     with pytest.raises(ChannelLostError, match="number 1, and not 0"):
         orders.checkpoint("orders", "a", "base-0", 0, {"at": 6})
-    done = [ChannelStatus(channel.id, channel.version + 1, ChannelState.TERMINATED) for channel in mine]
+    done = [
+        ChannelStatus(channel.id, channel.version + 1, ChannelState.TERMINATED) for channel in mine
+    ]
     assert [channel.id for channel in orders.heartbeat("orders", "a", done)] == ["stream-0"]
 
 
@@ -101,7 +130,9 @@ def test_a_second_client_gets_its_share_and_the_first_ones_checkpoint(orders: Sq
     orders.hand_out("orders", "a", "base-1", 1, {"at": 8})
     orders.connect("orders", Client("b"))
     assert orders.heartbeat("orders", "b", ()) == ()
-    second = orders.heartbeat("orders", "a", [ChannelStatus(c.id, c.version, c.state) for c in first])
+    second = orders.heartbeat(
+        "orders", "a", [ChannelStatus(c.id, c.version, c.state) for c in first]
+    )
     leaving = next(channel for channel in second if channel.state is ChannelState.CLOSING)
     assert leaving.id == "base-1"
     kept = orders.heartbeat(

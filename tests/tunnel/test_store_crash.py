@@ -11,18 +11,34 @@ from typing import Any
 import pytest
 
 from spark_channel.errors import ClientExpiredError, TunnelError, TunnelStoreError
-from spark_channel.tunnel.records import ChannelStatus, Client, TunnelRecord, TunnelState
-from spark_channel.tunnel.sql_store import SqlStore, Statements
-from spark_channel.tunnel.sqlite_store import SqliteStore
-from spark_channel.tunnel.states import ChannelState, TunnelType
+from spark_channel.tunnel.records import (
+    ChannelState,
+    ChannelStatus,
+    Client,
+    TunnelRecord,
+    TunnelState,
+    TunnelType,
+)
+from spark_channel.tunnel.store import SqliteStore, SqlStore, Statements
 from tests.servers.postgres import PostgresServer
 from tests.tunnel.world import channels
 
 ROOT = Path(__file__).resolve().parents[2]
-ORDERS = TunnelRecord("orders", "id-1", TunnelType.BASE_AND_STREAM, "sqlite shop.db#orders", "id: int64", 0.0)
+ORDERS = TunnelRecord(
+    "orders", "id-1", TunnelType.BASE_AND_STREAM, "sqlite shop.db#orders", "id: int64", 0.0
+)
 ITEMS = replace(ORDERS, name="items", id="id-2")
 AGAIN = replace(ORDERS, id="id-3")
-CALLS = ("connect", "heartbeat", "hand_out", "checkpoint", "disconnect", "create", "reset", "delete")
+CALLS = (
+    "connect",
+    "heartbeat",
+    "hand_out",
+    "checkpoint",
+    "disconnect",
+    "create",
+    "reset",
+    "delete",
+)
 
 COMMIT = -1
 Break = Callable[[Statements], None]
@@ -112,7 +128,11 @@ def repaired(store: SqlStore) -> None:
 
 
 def broken_everywhere(
-    store: SqlStore, calls: Mapping[str, Callable[[], object]], call: str, how: Break, error: type[Exception]
+    store: SqlStore,
+    calls: Mapping[str, Callable[[], object]],
+    call: str,
+    how: Break,
+    error: type[Exception],
 ) -> None:
     """Break `call` off at each of its statements in turn, see that it leaves nothing, and let it be done."""
     before = kept(store)
@@ -141,8 +161,9 @@ def test_a_crash_at_any_statement_leaves_what_was_there(
     store = make_store()
     broken_everywhere(store, prepared(store), call, raises, CrashError)
     told: dict[str, tuple[type[Exception], str]] = {
-        "reset": (ClientExpiredError, "not known"), "delete": (TunnelError, "tunnel 'orders' does not exist")
-    }  # fmt: skip
+        "reset": (ClientExpiredError, "not known"),
+        "delete": (TunnelError, "tunnel 'orders' does not exist"),
+    }
     if call in told:
         kind, text = told[call]
         with pytest.raises(kind, match=text):
@@ -165,7 +186,7 @@ def test_a_session_that_the_server_ends_at_any_statement_leaves_what_was_there(
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from spark_channel.tunnel.sqlite_store import SqliteStore
+from spark_channel.tunnel.store import SqliteStore
 from tests.tunnel.test_store_crash import Breaking, kept, prepared
 
 def killed(statements):
@@ -195,9 +216,13 @@ def test_a_process_that_is_killed_at_any_statement_leaves_what_was_there(tmp_pat
     """SQLite's journal is hot then: whoever opens the file next rolls it back."""
     calls = ["heartbeat", "create", "reset"]
     done = subprocess.run(
-        [sys.executable, "-c", _KILLED, str(tmp_path), *calls], cwd=ROOT, capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", _KILLED, str(tmp_path), *calls],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     counts = {call: int(number) for call, number in map(str.split, done.stdout.splitlines())}
     assert list(counts) == calls

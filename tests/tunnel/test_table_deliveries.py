@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from spark_channel.errors import ChannelLostError, TunnelError
-from spark_channel.testing.expect import held_now
+from spark_channel.testing.conformance import held_now
 from spark_channel.tunnel import Delivery
-from spark_channel.tunnel.budget import Budget
-from spark_channel.tunnel.records import Client
-from spark_channel.tunnel.states import ChannelState
+from spark_channel.tunnel.ranges import ReadAheadBudget
+from spark_channel.tunnel.records import ChannelState, Client
 from spark_channel.tunnel.tunnel import Tunnel
 from tests.tunnel.tables_world import Copy, Key, Log, Shop, mixed, of_log, taken
 
@@ -30,7 +29,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return made
 
 
-def begin(tunnel: Tunnel, process: Any, **named: Any) -> tuple[threading.Thread, list[BaseException]]:
+def begin(
+    tunnel: Tunnel, process: Any, **named: Any
+) -> tuple[threading.Thread, list[BaseException]]:
     errors: list[BaseException] = []
 
     def consume() -> None:
@@ -52,7 +53,9 @@ def test_each_table_has_a_delivery_of_each_range_in_which_it_has_rows(make: Make
     held.expect_no_more("after consume")
     assert copy.is_whole()
     names = [f"stream-0/shop.{each}" for each in "abc"]
-    assert copy.done == Counter((name, n) for name in names for n in range(4 if name == names[0] else 3))
+    assert copy.done == Counter(
+        (name, n) for name in names for n in range(4 if name == names[0] else 3)
+    )
     assert shop.at == log.settled == 400
 
 
@@ -228,7 +231,9 @@ def test_a_stop_ends_after_all_tables_of_the_range_that_has_begun(make: Make) ->
     assert view.channel.client == ""
 
 
-def test_a_stop_while_a_table_waits_for_its_next_try_ends_without_the_checkpoint(make: Make) -> None:
+def test_a_stop_while_a_table_waits_for_its_next_try_ends_without_the_checkpoint(
+    make: Make,
+) -> None:
     log = Log(mixed(["a", "b"], 100))
     shop = make(log, maxRetryInterval="10")
     copy, tunnel = Copy(log), shop.tunnel
@@ -260,7 +265,9 @@ def test_a_channel_that_is_lost_within_a_range_is_processed_by_another_client(ma
     thread, errors = begin(shop.tunnel, process, threads=2, drained=True)
     assert inside.wait(30)
     store = shop.tunnel.store
-    store.disconnect("shop", store.state("shop").channels["stream-0"].client)  # as one that was silent
+    store.disconnect(
+        "shop", store.state("shop").channels["stream-0"].client
+    )  # as one that was silent
     store.connect("shop", Client("other"))
     assert [each.id for each in store.heartbeat("shop", "other", (), ["stream-0"])] == ["stream-0"]
     go_on.set()
@@ -275,7 +282,9 @@ def test_a_channel_that_is_lost_within_a_range_is_processed_by_another_client(ma
     assert shop.at == 100
 
 
-def test_what_cannot_be_read_is_read_again_and_nothing_of_it_is_processed_before(make: Make) -> None:
+def test_what_cannot_be_read_is_read_again_and_nothing_of_it_is_processed_before(
+    make: Make,
+) -> None:
     log = Log(mixed(["a", "b"], 100))
     failures = 1
 
@@ -354,7 +363,9 @@ def test_a_table_is_added_while_a_range_is_out(make: Make) -> None:
 
     tunnel.consume(Each(log), drained=True)
     assert copy.rows["a"] == log.rows("a", 0, 400)
-    joined = min(number for key, rows in copy.seen.items() if key[0] == "stream-1/b" for number in rows)
+    joined = min(
+        number for key, rows in copy.seen.items() if key[0] == "stream-1/b" for number in rows
+    )
     assert copy.rows["b"] == log.rows("b", joined - 1, 400)
     assert {channel for channel, _ in copy.done} == {"stream-0/a", "stream-1/a", "stream-1/b"}
     assert opened == shut == ["stream-0/a", "stream-1/a", "stream-1/b"]
@@ -379,7 +390,9 @@ def test_a_factory_makes_a_processor_for_each_table(make: Make) -> None:
 
     shop.tunnel.consume(factory=factory, drained=True)
     assert sorted(made) == ["stream-0/a", "stream-0/b"]
-    assert all(list(copy.rows) == [channel.removeprefix("stream-0/")] for channel, copy in made.items())
+    assert all(
+        list(copy.rows) == [channel.removeprefix("stream-0/")] for channel, copy in made.items()
+    )
 
 
 # --- a range that is larger than the memory
@@ -396,15 +409,15 @@ def test_a_range_that_is_larger_than_the_memory_passes(
         changes = [("a" if number % 20 else table, number) for table, number in changes]
     log = Log(changes, width=10)
     shop = make(log, maxRowsPerTrigger="900", capacityRows="60")
-    most, real = 0, Budget.take
+    most, real = 0, ReadAheadBudget.take
 
-    def take(self: Budget, payment: Any) -> bool:
+    def take(self: ReadAheadBudget, payment: Any) -> bool:
         nonlocal most
         found = real(self, payment)
         most = max(most, self.used()[0])
         return found
 
-    monkeypatch.setattr(Budget, "take", take)
+    monkeypatch.setattr(ReadAheadBudget, "take", take)
     copy, held = Copy(log), held_now()
     shop.tunnel.consume(copy.process, threads=threads, drained=True)
     held.expect_no_more("after a large range")
@@ -462,7 +475,9 @@ def test_a_loop_of_one_thread_gets_all_tables(make: Make, capacity: str) -> None
             copy.process(delivery)
             reader.checkpoint(delivery)
             if copy.has(delivery.end["at"]):
-                assert shop.at == delivery.end["at"], "kept when checkpoint of the last table returns"
+                assert shop.at == delivery.end["at"], (
+                    "kept when checkpoint of the last table returns"
+                )
             else:
                 assert shop.at == delivery.start["at"]
     held.expect_no_more("after close")
@@ -536,5 +551,7 @@ def test_a_tunnel_that_is_parked_tells_a_loop(make: Make) -> None:
 
     with pytest.raises(ValueError, match="poison"):
         loop()
-    with pytest.raises(TunnelError, match=r"stream-0 of tunnel 'shop' is parked \(a: ValueError: poison\)"):
+    with pytest.raises(
+        TunnelError, match=r"stream-0 of tunnel 'shop' is parked \(a: ValueError: poison\)"
+    ):
         loop()

@@ -19,7 +19,9 @@ TABLES = ["a", "b", "c", "d"]
 class Client:
     """One process: its processors fail, and it ends, as `chance` has it. It remembers what it processed."""
 
-    def __init__(self, shop: Shop, copy: Copy, chance: random.Random, fails: float, ends: float) -> None:
+    def __init__(
+        self, shop: Shop, copy: Copy, chance: random.Random, fails: float, ends: float
+    ) -> None:
         self.shop, self.copy = shop, copy
         self.fails, self.ends = fails, ends
         self.tunnel = shop.tunnel
@@ -66,7 +68,11 @@ def check(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = TABLES[: chance.randrange(1, 5)]
     weights = [chance.random() ** 3 + 0.01 for _ in names]
     rows = chance.randrange(400)
-    log = Log([(chance.choices(names, weights)[0], n) for n in range(rows)], names, chance.choice([1, 7, 50]))
+    log = Log(
+        [(chance.choices(names, weights)[0], n) for n in range(rows)],
+        names,
+        chance.choice([1, 7, 50]),
+    )
     of_log(monkeypatch, log)
     options = {"maxRowsPerTrigger": str(chance.choice([3, 40, 300])), "maxRetryInterval": "0.01"}
     if chance.random() < 0.5:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_channel.testing.expect import held_now
+from spark_channel.testing.conformance import held_now
 from spark_channel.tunnel import Delivery, Tunnel
-from spark_channel.tunnel.budget import Budget
-from spark_channel.tunnel.consume import Consumer
+from spark_channel.tunnel.ranges import ReadAheadBudget
+from spark_channel.tunnel.worker import TunnelWorker
 from tests.tunnel.tables_world import Copy, Log, Shop, mixed, of_log
 from tests.tunnel.test_table_deliveries import begin
 
@@ -26,16 +26,16 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 @pytest.fixture
-def consumers(monkeypatch: pytest.MonkeyPatch) -> list[Consumer]:
+def consumers(monkeypatch: pytest.MonkeyPatch) -> list[TunnelWorker]:
     """All that are made."""
-    made: list[Consumer] = []
-    real = Consumer.__init__
+    made: list[TunnelWorker] = []
+    real = TunnelWorker.__init__
 
-    def begin_one(self: Consumer, *args: object, **named: object) -> None:
+    def begin_one(self: TunnelWorker, *args: object, **named: object) -> None:
         real(self, *args, **named)  # type: ignore[arg-type]
         made.append(self)
 
-    monkeypatch.setattr(Consumer, "__init__", begin_one)
+    monkeypatch.setattr(TunnelWorker, "__init__", begin_one)
     return made
 
 
@@ -44,20 +44,20 @@ class Full(threading.Event):
 
     def __init__(self, log: Log, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
-        place, real = -1, Budget.take
+        place, real = -1, ReadAheadBudget.take
 
         def before(row: int) -> None:
             nonlocal place
             place = row
 
-        def take(budget: Budget, payment: object) -> bool:
+        def take(budget: ReadAheadBudget, payment: object) -> bool:
             found = real(budget, payment)  # type: ignore[arg-type]
             if not found and place == at:
                 self.set()
             return found
 
         log.before_row = before
-        monkeypatch.setattr(Budget, "take", take)
+        monkeypatch.setattr(ReadAheadBudget, "take", take)
 
 
 def ends(thread: threading.Thread, tunnel: Tunnel) -> bool:
@@ -131,7 +131,9 @@ def test_a_stop_while_the_rest_of_a_large_range_is_read_ends(make: Make) -> None
 
 
 @pytest.mark.parametrize("width", [1000, 10])
-def test_a_batch_that_a_rate_cuts_into_pieces_passes_a_smaller_memory(make: Make, width: int) -> None:
+def test_a_batch_that_a_rate_cuts_into_pieces_passes_a_smaller_memory(
+    make: Make, width: int
+) -> None:
     log = Log([("a", number) for number in range(500)] + mixed(["a", "b"], 500), width=width)
     shop = make(log, maxRowsPerTrigger="1000", capacityRows="60", rowsPerSecond="1000")
     copy, tunnel, held = Copy(log), shop.tunnel, held_now()
@@ -144,7 +146,7 @@ def test_a_batch_that_a_rate_cuts_into_pieces_passes_a_smaller_memory(make: Make
 
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_channel_is_given_up_while_its_next_range_waits_for_memory(
-    make: Make, monkeypatch: pytest.MonkeyPatch, consumers: list[Consumer], is_lost: bool
+    make: Make, monkeypatch: pytest.MonkeyPatch, consumers: list[TunnelWorker], is_lost: bool
 ) -> None:
     log = Log([*mixed(["a"], 20), *mixed(["x"], 80), *mixed(["a", "b"], 100)], ["a", "b"], 10)
     full = Full(log, 140, monkeypatch)

@@ -8,7 +8,7 @@ import pytest
 
 from spark_channel.errors import SourceError
 from spark_channel.tunnel import Delivery, Tunnel
-from tests.connectors.sql.mysql.conftest import Shop, logged, logging_server
+from tests.connectors.mysql.conftest import Shop, logged, logging_server
 from tests.servers.postgres import PostgresServer
 
 __all__ = ["logged", "logging_server"]
@@ -20,7 +20,9 @@ MARIADB = (
     "id INT PRIMARY KEY, item VARCHAR(40), price DECIMAL(8,2), at TIMESTAMP(3) NULL, kind ENUM('a','b'), "
     "n INT UNSIGNED, note TEXT CHARACTER SET latin1"
 )
-POSTGRESQL = "id int PRIMARY KEY, item text, price numeric(8,2), at timestamptz, n smallint, note bytea"
+POSTGRESQL = (
+    "id int PRIMARY KEY, item text, price numeric(8,2), at timestamptz, n smallint, note bytea"
+)
 
 
 class DiesError(Exception):
@@ -73,8 +75,12 @@ def test_a_binary_log(logged: Shop, tmp_path: Path, operation: str, gone: str, m
     logged.sql(f"CREATE TABLE t ({MARIADB})")
     logged.sql("INSERT INTO t (id, item) SELECT seq, 'old' FROM seq_1_to_100")
     given = {
-        **logged.login, "dbtable": "t", "binlog": "true", "maxRowsPerTrigger": "40", "onSchemaChange": mode,
-    }  # fmt: skip
+        **logged.login,
+        "dbtable": "t",
+        "binlog": "true",
+        "maxRowsPerTrigger": "40",
+        "onSchemaChange": mode,
+    }
     tunnel = Tunnel("t", given, store=str(tmp_path / "tunnels.db"))
     tunnel.create()
     if operation == "insert":
@@ -108,11 +114,17 @@ def server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
 @pytest.mark.parametrize("mode", ["fail", "evolve"])
 @pytest.mark.parametrize("gone", ["DROP TABLE missing.t", "ALTER TABLE missing.t RENAME TO u"])
 @pytest.mark.parametrize("operation", ["read", "insert"])
-def test_a_slot(server: PostgresServer, tmp_path: Path, operation: str, gone: str, mode: str) -> None:
+def test_a_slot(
+    server: PostgresServer, tmp_path: Path, operation: str, gone: str, mode: str
+) -> None:
     given = {
-        **server.login, "dbtable": "missing.t", "slot": "missing", "publication": "missing", "maxRowsPerTrigger": "40",
+        **server.login,
+        "dbtable": "missing.t",
+        "slot": "missing",
+        "publication": "missing",
+        "maxRowsPerTrigger": "40",
         "onSchemaChange": mode,
-    }  # fmt: skip
+    }
     tunnel = Tunnel("t", given, store=str(tmp_path / "tunnels.db"))
     tunnel.create()
     if operation == "insert":
@@ -125,4 +137,6 @@ def test_a_slot(server: PostgresServer, tmp_path: Path, operation: str, gone: st
     server.psql(f"UPDATE missing.t SET item = 'later' WHERE id = 7; {gone}")
     check(tunnel, before, MISSING)
     tunnel.delete()
-    assert server.psql("SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'missing'") == "0"
+    assert (
+        server.psql("SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'missing'") == "0"
+    )

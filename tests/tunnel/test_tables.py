@@ -13,12 +13,18 @@ from typing import Any
 
 import pytest
 
-from spark_channel.connectors.contracts import Token
-from spark_channel.errors import OptionError, SchemaError, SourceError, TunnelError, UnsupportedError
-from spark_channel.tunnel import Delivery, Tunnel, desk
+from spark_channel.connectors.base.contract import Token
+from spark_channel.errors import (
+    OptionError,
+    SchemaError,
+    SourceError,
+    TunnelError,
+    UnsupportedError,
+)
+from spark_channel.tunnel import Delivery, Tunnel, state_machine
 from spark_channel.tunnel.records import Channel, TunnelState
 from spark_channel.tunnel.source import StreamSource
-from tests.connectors.sql.postgresql.test_tables import Shop
+from tests.connectors.postgresql.test_tables import Shop
 from tests.servers.postgres import PostgresServer
 from tests.tunnel.children import Child
 from tests.tunnel.test_tunnel_command import call
@@ -66,7 +72,9 @@ class Copy:
             )
 
 
-def test_a_table_is_added_and_one_read_again_while_the_tunnel_runs(shop: Shop, tmp_path: Path) -> None:
+def test_a_table_is_added_and_one_read_again_while_the_tunnel_runs(
+    shop: Shop, tmp_path: Path
+) -> None:
     shop.run("INSERT INTO $s.orders SELECT i, 'old' FROM generate_series(1, 3000) i")
     store = str(tmp_path / "tunnels.db")
     tunnel = Tunnel("shop", options(shop, "$s.orders"), store=store)
@@ -81,7 +89,9 @@ def test_a_table_is_added_and_one_read_again_while_the_tunnel_runs(shop: Shop, t
         other.add_table(f"{shop.name}.items")
         with pytest.raises(TunnelError, match=r"has table .*items' already"):
             other.add_table(f"{shop.name}.items")
-        shop.run("INSERT INTO $s.orders VALUES (0, 'wakes'); UPDATE $s.items SET item = 'new' WHERE id = 7")
+        shop.run(
+            "INSERT INTO $s.orders VALUES (0, 'wakes'); UPDATE $s.items SET item = 'new' WHERE id = 7"
+        )
         copy.reaches("items", shop.state("items"))
         copy.reaches("orders", shop.state("orders"))
         before = len(copy.given)
@@ -99,8 +109,9 @@ def test_a_table_is_added_and_one_read_again_while_the_tunnel_runs(shop: Shop, t
     copy.reaches("items", shop.state("items"))
     view = tunnel.describe()
     assert [(each.channel.id, str(each.channel.state)) for each in view.channels][:2] == [
-        ("stream-0", "terminated"), ("stream-1", "terminated"),
-    ]  # fmt: skip
+        ("stream-0", "terminated"),
+        ("stream-1", "terminated"),
+    ]
     # A restart continues with the tables that the store names.
     shop.run("INSERT INTO $s.items VALUES (-1, 'after')")
     Tunnel("shop", options(shop, "$s.orders"), store=store).consume(copy.process, drained=True)
@@ -131,7 +142,9 @@ def test_a_tunnel_whose_table_left_the_publication_continues_when_it_is_read_aga
     shop: Shop, tmp_path: Path
 ) -> None:
     shop.run("INSERT INTO $s.items VALUES (1, 'old'); INSERT INTO $s.orders VALUES (1, 'old')")
-    tunnel = Tunnel("shop", options(shop, maxRetryInterval="0.02"), store=str(tmp_path / "tunnels.db"))
+    tunnel = Tunnel(
+        "shop", options(shop, maxRetryInterval="0.02"), store=str(tmp_path / "tunnels.db")
+    )
     tunnel.create()
     copy = Copy()
     tunnel.consume(copy.process, drained=True)
@@ -249,7 +262,9 @@ Tunnel("shop", source, store=store).consume(process, threads=2, drained=drained)
 
 
 @pytest.mark.timeout(180)
-def test_a_consumer_that_is_killed_in_the_base_of_a_table_that_was_added(shop: Shop, tmp_path: Path) -> None:
+def test_a_consumer_that_is_killed_in_the_base_of_a_table_that_was_added(
+    shop: Shop, tmp_path: Path
+) -> None:
     shop.run(
         "INSERT INTO $s.items SELECT i, 'old' FROM generate_series(1, 1000) i;"
         "INSERT INTO $s.orders SELECT i, 'old' FROM generate_series(1, 20000) i;"
@@ -262,8 +277,11 @@ def test_a_consumer_that_is_killed_in_the_base_of_a_table_that_was_added(shop: S
     tunnel = Tunnel("shop", source, store=store)
     tunnel.create()
     server = {
-        "host": str(shop.server.directory), "port": shop.server.port, "user": shop.server.user, "dbname": "postgres",
-    }  # fmt: skip
+        "host": str(shop.server.directory),
+        "port": shop.server.port,
+        "user": shop.server.user,
+        "dbname": "postgres",
+    }
     reads = "SELECT count(*) FROM $s_copy.events WHERE name = 'orders' AND op = 'read'"
     chance, number = random.Random(5), 0
 
@@ -274,9 +292,11 @@ def test_a_consumer_that_is_killed_in_the_base_of_a_table_that_was_added(shop: S
             number += 1
             table, key = chance.choice(["orders", "items"]), chance.randrange(25000)
             statements.append(
-                f"DELETE FROM $s.{table} WHERE id = {key}" if chance.random() < 0.3 else
-                f"INSERT INTO $s.{table} VALUES ({key}, 'v{number}') ON CONFLICT (id) DO UPDATE SET item = 'v{number}'"
-            )  # fmt: skip
+                f"DELETE FROM $s.{table} WHERE id = {key}"
+                if chance.random() < 0.3
+                else f"INSERT INTO $s.{table} VALUES ({key}, 'v{number}') "
+                f"ON CONFLICT (id) DO UPDATE SET item = 'v{number}'"
+            )
         shop.run(";".join(["BEGIN", *statements, "COMMIT"]))
 
     def begin(drained: bool) -> Child:
@@ -325,14 +345,18 @@ def test_a_table_that_fails_is_tried_again_alone_and_the_slot_waits_for_it(
     shop: Shop, tmp_path: Path
 ) -> None:
     tunnel = Tunnel(
-        "shop", options(shop, tunnelType="stream", maxRetryInterval="0.5"), store=str(tmp_path / "tunnels.db")
+        "shop",
+        options(shop, tunnelType="stream", maxRetryInterval="0.5"),
+        store=str(tmp_path / "tunnels.db"),
     )
     tunnel.create()
     shop.run("INSERT INTO $s.orders VALUES (1, 'new'); INSERT INTO $s.items VALUES (1, 'new')")
     copy, calls = Copy(), Counter[str]()
 
     def confirmed() -> str:
-        return shop.run("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '$s'")
+        return shop.run(
+            "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '$s'"
+        )
 
     before = confirmed()
 
@@ -340,7 +364,9 @@ def test_a_table_that_fails_is_tried_again_alone_and_the_slot_waits_for_it(
         name = delivery.table.rpartition(".")[2]
         calls[name] += 1
         (view,) = tunnel.store.state("shop").channels.values()
-        assert (view.sequence, confirmed()) == (0, before), "nothing is confirmed before both are processed"
+        assert (view.sequence, confirmed()) == (0, before), (
+            "nothing is confirmed before both are processed"
+        )
         if name == "items" and calls[name] < 2:
             list(delivery.batches)
             raise OSError("a moment")
@@ -382,7 +408,9 @@ Tunnel("shop", source, store=store).consume(process, threads=1, drained=True)
 
 
 @pytest.mark.timeout(180)
-def test_a_consumer_that_is_killed_between_two_tables_of_a_range(shop: Shop, tmp_path: Path) -> None:
+def test_a_consumer_that_is_killed_between_two_tables_of_a_range(
+    shop: Shop, tmp_path: Path
+) -> None:
     shop.run(
         "CREATE SCHEMA $s_copy;"
         "CREATE TABLE $s_copy.done (channel text, sequence int, PRIMARY KEY (channel, sequence));"
@@ -393,8 +421,11 @@ def test_a_consumer_that_is_killed_between_two_tables_of_a_range(shop: Shop, tmp
     tunnel = Tunnel("shop", source, store=store)
     tunnel.create()
     server = {
-        "host": str(shop.server.directory), "port": shop.server.port, "user": shop.server.user, "dbname": "postgres",
-    }  # fmt: skip
+        "host": str(shop.server.directory),
+        "port": shop.server.port,
+        "user": shop.server.user,
+        "dbname": "postgres",
+    }
     for number in range(60):  # each transaction, and so each range, has both tables
         shop.run(
             f"BEGIN; INSERT INTO $s.orders VALUES ({number}, 'a'); INSERT INTO $s.items VALUES ({number}, 'b');"
@@ -410,7 +441,9 @@ def test_a_consumer_that_is_killed_between_two_tables_of_a_range(shop: Shop, tmp
     for kills in range(4):
         child = run(True)
         assert child.wait() == -signal.SIGKILL
-        half = shop.run("SELECT sequence, min(channel) FROM $s_copy.done GROUP BY 1 HAVING count(*) = 1")
+        half = shop.run(
+            "SELECT sequence, min(channel) FROM $s_copy.done GROUP BY 1 HAVING count(*) = 1"
+        )
         sequence, channel = half.split("|")
         assert channel.startswith(f"stream-0/{shop.name}.")
         kept = tunnel.store.state("shop").channels["stream-0"].sequence
@@ -456,7 +489,9 @@ def test_the_example_of_the_page_runs(
     monkeypatch.chdir(tmp_path)
     login = postgres_server.login
     consume = Tunnel.consume
-    monkeypatch.setattr(Tunnel, "consume", lambda self, process: consume(self, process, drained=True))
+    monkeypatch.setattr(
+        Tunnel, "consume", lambda self, process: consume(self, process, drained=True)
+    )
     real = Tunnel.__init__
 
     def begin(self: Tunnel, name: str, given: dict[str, Any], *, store: str) -> None:
@@ -479,7 +514,11 @@ def test_the_example_of_the_page_runs(
 
 def rows_of(shown: str, channel: str) -> dict[str, str]:
     """What `describe` shows of the existing rows of a channel's tables."""
-    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
+    lines = [
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in shown.splitlines()
+        if "│" in line
+    ]
     return {each[1]: each[2] for each in lines if each[0] == channel and "." in each[1]}
 
 
@@ -487,7 +526,9 @@ def test_the_commands(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("SPARK_CHANNEL_TUNNEL_STORE", str(tmp_path / "tunnels.db"))
     monkeypatch.setenv("COLUMNS", "200")
     shop.run("INSERT INTO $s.orders SELECT i, 'old' FROM generate_series(1, 30) i")
-    source = [word for each in options(shop, "$s.orders").items() for word in ("-o", "=".join(each))]
+    source = [
+        word for each in options(shop, "$s.orders").items() for word in ("-o", "=".join(each))
+    ]
     made = call("create", "shop", *source)
     assert made.exit_code == 0, made.output
     assert f"#(tables); slot={shop.name}: base_and_stream, 1 channels" in made.output
@@ -509,9 +550,11 @@ def test_the_commands(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_what_does_not_go_with_several_tables(shop: Shop, tmp_path: Path) -> None:
     for more, option in (
-        ({"tunnelType": "base"}, "tunnelType"), ({"baseMode": "initial"}, "baseMode"), ({"dbtable": "x"}, "dbtable"),
+        ({"tunnelType": "base"}, "tunnelType"),
+        ({"baseMode": "initial"}, "baseMode"),
+        ({"dbtable": "x"}, "dbtable"),
         ({"cursorColumn": "id"}, "cursorColumn"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(OptionError) as refused:
             StreamSource(options(shop, **more))
         assert refused.value.option == option
@@ -520,7 +563,9 @@ def test_what_does_not_go_with_several_tables(shop: Shop, tmp_path: Path) -> Non
     with pytest.raises(OptionError, match=r"'tables' got 'a, b'.*give 'slot'"):
         StreamSource({"path": str(tmp_path / "x.db"), "tables": "a, b"})
     with pytest.raises(UnsupportedError, match="sqlite follows one table"):
-        StreamSource({"reader": "sqlite", "path": str(tmp_path / "x.db"), "tables": "a, b", "slot": "s"})
+        StreamSource(
+            {"reader": "sqlite", "path": str(tmp_path / "x.db"), "tables": "a, b", "slot": "s"}
+        )
     single = options(shop)
     single["dbtable"] = single.pop("tables").replace("*", "orders")
     tunnel = Tunnel("one", single, store=str(tmp_path / "tunnels.db"))
@@ -537,17 +582,19 @@ def test_a_channel_is_continued_behind_what_was_handed_out() -> None:
     handed_out = {"n": 2, "tables": ["a"]}
     begun = Channel("stream-0", 0, token={"n": 1, "tables": ["a"]}, pending=handed_out, paused=True)
     state = TunnelState({"stream-0": begun})
-    state, made = desk.continued(state, change)
+    state, made = state_machine.continued(state, change)
     assert made == "stream-1"
     assert state.channels["stream-0"].until == handed_out
     assert state.channels["stream-1"].token == {"n": 2, "tables": ["a", "more"]}
     assert state.channels["stream-1"].parents == ("stream-0",)
     assert state.channels["stream-1"].paused, "a pause of existing rows holds"
-    state, made = desk.continued(state, change)
+    state, made = state_machine.continued(state, change)
     assert (made, state.channels["stream-2"].token["tables"]) == ("stream-2", ["a", "more", "more"])
     assert state.channels["stream-2"].parents == ("stream-1",)
     with pytest.raises(TunnelError, match="has no stream channel"):
-        desk.continued(TunnelState({"base-0": Channel("base-0", 0, {"split": {}})}), change)
+        state_machine.continued(
+            TunnelState({"base-0": Channel("base-0", 0, {"split": {}})}), change
+        )
 
 
 def test_tables_of_a_tunnel_that_has_an_end_cannot_be_changed(shop: Shop, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from spark_channel.errors import SourceError, TunnelError, UnsupportedError
 from spark_channel.tunnel import Delivery, Tunnel
-from tests.connectors.sql.postgresql.test_tables import Shop
+from tests.connectors.postgresql.test_tables import Shop
 from tests.servers.postgres import PostgresServer
 from tests.tunnel.test_tables import Copy, options
 from tests.tunnel.test_tunnel_command import call
@@ -35,7 +35,9 @@ def die_at(tunnel: Tunnel, table: str, *operations: str) -> list[tuple[Any, ...]
 
     def process(delivery: Delivery) -> None:
         rows = [
-            (row["_op"], row["id"], row["item"]) for batch in delivery.batches for row in batch.to_pylist()
+            (row["_op"], row["id"], row["item"])
+            for batch in delivery.batches
+            for row in batch.to_pylist()
         ]
         if delivery.table.endswith(f".{table}") and {what for what, _, _ in rows} & {*operations}:
             found.extend(rows)
@@ -95,7 +97,9 @@ def test_a_range_of_existing_rows_is_read_again_when_its_table_is_gone(
     copy = Copy()
     ends(tunnel, shop, how, copy)
     again = of(copy, "items")
-    assert [each for each in again if each[0] != "read"] == [("update", 250, "new")], "it is in the log"
+    assert [each for each in again if each[0] != "read"] == [("update", 250, "new")], (
+        "it is in the log"
+    )
     reads = Counter(each for each in again if each[0] == "read")
     if how in ("renamed", "left"):
         assert reads == Counter(each for each in before if each[0] == "read")
@@ -103,7 +107,10 @@ def test_a_range_of_existing_rows_is_read_again_when_its_table_is_gone(
         assert not reads, "these are gone"
         assert "was dropped before existing rows of it were read" in caplog.text
     assert copy.tables["orders"] == shop.state("orders")
-    assert Counter(key for what, key, _ in of(copy, "orders") if what == "read").most_common(1)[0][1] == 1
+    assert (
+        Counter(key for what, key, _ in of(copy, "orders") if what == "read").most_common(1)[0][1]
+        == 1
+    )
     tunnel.delete()
 
 
@@ -112,7 +119,9 @@ def test_a_range_of_changes_is_read_again_when_its_table_is_gone(
     shop: Shop, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop.run("INSERT INTO $s.orders VALUES (1, 'old')")
-    tunnel = Tunnel("shop", options(shop, maxRetryInterval="0.05"), store=str(tmp_path / "tunnels.db"))
+    tunnel = Tunnel(
+        "shop", options(shop, maxRetryInterval="0.05"), store=str(tmp_path / "tunnels.db")
+    )
     tunnel.create()
     copy = Copy()
     tunnel.consume(copy.process, drained=True)
@@ -147,7 +156,9 @@ def test_changes_that_were_not_handed_out_arrive_when_their_table_was_dropped(
     """With its existing rows left, which are gone; and those of the next table follow."""
     for name in ("orders", "items"):
         shop.run(f"INSERT INTO $s.{name} SELECT i, 'old' FROM generate_series(1, 50) i")
-    tunnel = Tunnel("shop", options(shop, maxRowsPerTrigger="20"), store=str(tmp_path / "tunnels.db"))
+    tunnel = Tunnel(
+        "shop", options(shop, maxRowsPerTrigger="20"), store=str(tmp_path / "tunnels.db")
+    )
     tunnel.create()
     shop.run(
         "INSERT INTO $s.items VALUES (51, 'new'); DELETE FROM $s.items WHERE id = 1; DROP TABLE $s.items"

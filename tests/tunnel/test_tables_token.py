@@ -11,9 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key, read_window
-from spark_channel.connectors.sql.postgresql.log_columns import LogColumn, TableColumns
-from spark_channel.connectors.sql.postgresql.tables_token import TablePlace, TablesToken
+from spark_channel.connectors.postgresql.pgoutput import LogColumn, TableColumns
+from spark_channel.connectors.postgresql.tokens import TablePlace, TablesToken
+from spark_channel.connectors.sql.incremental_snapshot import (
+    BaseProgress,
+    ChunkWindow,
+    Key,
+    read_window,
+)
 from spark_channel.errors import SourceError, TunnelError
 from tests.tunnel.table_model import Event, ModelChunk, ModelLog, Table, play
 
@@ -39,7 +44,12 @@ class TableLog:
     """The chunks of one table, and the changes of all that are followed."""
 
     def __init__(
-        self, log: ModelLog, name: str, followed: list[str], unpublished: Unpublished, begins: dict[str, int]
+        self,
+        log: ModelLog,
+        name: str,
+        followed: list[str],
+        unpublished: Unpublished,
+        begins: dict[str, int],
     ) -> None:
         self.log, self.name, self.followed, self.unpublished = log, name, followed, unpublished
         self.begins = begins
@@ -69,7 +79,9 @@ class TableLog:
             for place, event in enumerate(each.events):
                 names = self.followed if event[0] == "truncate" else [name_of(event[1])]
                 for name in names:
-                    if name not in self.followed or place < self.unpublished[name].get(each.number, 0):
+                    if name not in self.followed or place < self.unpublished[name].get(
+                        each.number, 0
+                    ):
                         continue
                     if each.commit < self.begins[name]:
                         continue
@@ -169,7 +181,9 @@ class Client:
                 begins = {**old.begins(), name: place.since}
                 log = TableLog(self.log, name, followed, self.unpublished, begins)
                 found = list(
-                    read_window(log, old.lsn, new.lsn, place.base.after, upper, chance.randrange(1, 4))
+                    read_window(
+                        log, old.lsn, new.lsn, place.base.after, upper, chance.randrange(1, 4)
+                    )
                 )
             if chance.random() < 0.8:
                 break  # else it died before all was delivered, and reads it again
@@ -218,7 +232,9 @@ def check(client: Client) -> None:
             if (event[0] == "truncate" or name_of(event[1]) == name)
             and place >= client.unpublished[name].get(each.number, 0)
         ]
-        assert [event for event in rows if event[0] != "read"] == events, "each event once, in commit order"
+        assert [event for event in rows if event[0] != "read"] == events, (
+            "each event once, in commit order"
+        )
         applied: dict[int, int] = {}
         play(applied, rows)
         now = {key: value for key, value in client.table.rows.items() if name_of(key) == name}
@@ -303,7 +319,9 @@ def test_a_table_joins_once_and_only_one_that_is_there_is_read_again() -> None:
     assert more.tables["shop.b"].since == 100
     with pytest.raises(TunnelError, match=r"has table 'shop\.b' already"):
         more.joined("shop.b", 2, "y")
-    with pytest.raises(TunnelError, match=r"has no table 'shop\.c': it has shop\.a, shop\.b.*add-table"):
+    with pytest.raises(
+        TunnelError, match=r"has no table 'shop\.c': it has shop\.a, shop\.b.*add-table"
+    ):
         more.restarted("shop.c", 3, "z")
 
 
@@ -317,7 +335,9 @@ def test_a_table_is_followed_from_where_its_columns_were_looked_at() -> None:
     assert one().joined("shop.b", 2, "y", 50).begins() == {"shop.a": 100, "shop.b": 100}
 
 
-def test_a_table_that_came_back_to_its_publication_is_followed_from_where_it_was_there_again() -> None:
+def test_a_table_that_came_back_to_its_publication_is_followed_from_where_it_was_there_again() -> (
+    None
+):
     """Transactions that ran then may have changed it before; its existing rows wait for their end."""
     known = one().held_by({1: ("r5",), 2: ("r6",)})
     assert TablesToken.read(json.loads(json.dumps(known.token()))) == known
@@ -377,8 +397,9 @@ def test_columns_and_operations_are_kept() -> None:
     token = one().reshaped({"shop.a": ("z", kept)}).held_by({}, "iud")
     noted = token.token()
     assert noted["tables"]["shop.a"]["shape"] == {
-        "columns": [['a "b, c"', 1700, 524294], ["id", 23]], "key": ["id"],
-    }  # fmt: skip
+        "columns": [['a "b, c"', 1700, 524294], ["id", 23]],
+        "key": ["id"],
+    }
     assert TablesToken.read(json.loads(json.dumps(noted))) == token
 
 
@@ -397,21 +418,32 @@ def test_the_log_is_kept_from_where_a_table_joined() -> None:
     assert done.token() == {
         "lsn": "00000000/000000C8",
         "tables": {"shop.a": {"oid": 1, "columns": "x"}, "shop.b": {"oid": 2, "columns": "y"}},
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        {"tables": {}}, {"tables": None}, {"tables": {"a": {}}}, {"lsn": 7}, {"base": None}, {"base": {"doubt": ["x"]}},
+        {"tables": {}},
+        {"tables": None},
+        {"tables": {"a": {}}},
+        {"lsn": 7},
+        {"base": None},
+        {"base": {"doubt": ["x"]}},
         {"tables": {"a": {"oid": 1, "columns": "x", "base": {"after": None}}}},
-        {"tables": {"a": {"oid": 1, "columns": "x", "entries": [5]}}}, {"operations": "inserts"}, {"operations": 5},
-        {"tables": {"a": {"oid": 1, "columns": "x", "shape": {"columns": [["id", "23"]], "key": []}}}},
+        {"tables": {"a": {"oid": 1, "columns": "x", "entries": [5]}}},
+        {"operations": "inserts"},
+        {"operations": 5},
+        {
+            "tables": {
+                "a": {"oid": 1, "columns": "x", "shape": {"columns": [["id", "23"]], "key": []}}
+            }
+        },
         {"tables": {"a": {"oid": 1, "columns": "x", "shape": {"columns": [], "key": []}}}},
         {"tables": {"a": {"oid": 1, "columns": "x", "shape": {"columns": [["id"]], "key": []}}}},
         {"tables": {"a": {"oid": 1, "columns": "x", "shape": {"columns": [["id", 23]]}}}},
     ],
-)  # fmt: skip
+)
 def test_a_damaged_token_is_told(damage: dict[str, Any]) -> None:
     token = {**one().joined("b", 2, "y").token(), **damage}
     with pytest.raises(SourceError, match="not a position of several tables"):

@@ -17,14 +17,12 @@ from typing import Any
 import pytest
 
 from spark_channel.errors import ChannelLostError, TunnelError, TunnelStoreError
-from spark_channel.testing.expect import held_now
-from spark_channel.tunnel import Delivery, Tunnel, consume
-from spark_channel.tunnel.records import Client
+from spark_channel.testing.conformance import held_now
+from spark_channel.tunnel import Delivery, Tunnel, worker
+from spark_channel.tunnel.channel import FailureAction, FailurePolicy
+from spark_channel.tunnel.records import ChannelState, Client
 from spark_channel.tunnel.source import StreamSource
-from spark_channel.tunnel.sql_store import SqlStore
-from spark_channel.tunnel.sqlite_store import SqliteStore
-from spark_channel.tunnel.states import ChannelState
-from spark_channel.tunnel.trouble import Trouble, Verdict
+from spark_channel.tunnel.store import SqliteStore, SqlStore
 from tests.tunnel.test_consume import ROOT, Keeper, fill, run, tunnel_of
 from tests.tunnel.test_renewal import Heard, locked
 from tests.tunnel.test_store import ORDERS
@@ -93,7 +91,9 @@ def test_one_range_that_fails_parks_its_channel_and_all_others_run_on(shop: Path
     assert all(isinstance(error, RuntimeError | TunnelError) for error in errors), errors
     assert sum(isinstance(error, RuntimeError) for error in errors) == 1, "the client that met it"
     view = made.describe()
-    (parked,) = [each.channel for each in view.channels if each.channel.state is ChannelState.PARKED]
+    (parked,) = [
+        each.channel for each in view.channels if each.channel.state is ChannelState.PARKED
+    ]
     assert (parked.parked, parked.client, parked.sequence) == ("RuntimeError: no row 1000", "", 0)
     states = Counter(each.channel.state for each in view.channels)
     assert states == {ChannelState.TERMINATED: 23, ChannelState.PARKED: 1}
@@ -126,7 +126,9 @@ def test_a_parked_channel_that_is_resumed_goes_on_in_a_client_that_runs(shop: Pa
     thread = threading.Thread(target=tunnel.consume, args=(keeper,), kwargs={"drained": True})
     thread.start()
     try:
-        while not any(each.channel.state is ChannelState.PARKED for each in tunnel.describe().channels):
+        while not any(
+            each.channel.state is ChannelState.PARKED for each in tunnel.describe().channels
+        ):
             assert thread.is_alive()
             time.sleep(0.02)
         sick.clear()
@@ -161,34 +163,38 @@ def test_a_range_that_fails_once_is_processed_again_after_a_wait(shop: Path) -> 
 
 @pytest.mark.parametrize("longest", [0.1, 1.0, 10.0])
 def test_waits_grow_up_to_the_longest_and_then_the_channel_is_parked(longest: float) -> None:
-    trouble = Trouble(longest, parks=True, outage=None, chance=random.Random(3))
+    trouble = FailurePolicy(longest, parks=True, outage=None, chance=random.Random(3))
     waits = []
-    while (found := trouble.failed())[0] is Verdict.AGAIN:
+    while (found := trouble.failed())[0] is FailureAction.AGAIN:
         waits.append(found[1])
-    assert found[0] is Verdict.PARK
+    assert found[0] is FailureAction.PARK
     assert max(waits) <= longest
     assert 0.75 * longest <= waits[-1]
     assert all(wait >= 0.05 for wait in waits)
     assert len(waits) == {0.1: 1, 1.0: 4, 10.0: 6}[longest]
     trouble.over()
-    assert trouble.failed()[0] is Verdict.AGAIN
-    assert Trouble(longest, parks=False, outage=None).failed()[0] is Verdict.STOP
+    assert trouble.failed()[0] is FailureAction.AGAIN
+    assert FailurePolicy(longest, parks=False, outage=None).failed()[0] is FailureAction.STOP
 
 
 def test_an_outage_is_waited_for_unless_it_is_told_how_long() -> None:
-    trouble = Trouble(10.0, parks=True, outage=None)
-    assert {trouble.no_answer(now)[0] for now in range(0, 100_000, 10)} == {Verdict.AGAIN}
-    short = Trouble(10.0, parks=True, outage=60.0)
-    assert [short.no_answer(now)[0] for now in (1, 30, 61, 62)] == [Verdict.AGAIN] * 3 + [Verdict.STOP]
+    trouble = FailurePolicy(10.0, parks=True, outage=None)
+    assert {trouble.no_answer(now)[0] for now in range(0, 100_000, 10)} == {FailureAction.AGAIN}
+    short = FailurePolicy(10.0, parks=True, outage=60.0)
+    assert [short.no_answer(now)[0] for now in (1, 30, 61, 62)] == [FailureAction.AGAIN] * 3 + [
+        FailureAction.STOP
+    ]
     short.over()
-    assert short.no_answer(500)[0] is Verdict.AGAIN
+    assert short.no_answer(500)[0] is FailureAction.AGAIN
 
 
 def test_a_store_keeps_what_is_parked(store: SqlStore) -> None:
     store.create(ORDERS, list(channels(base=2, stream=1).values()))
     store.connect("orders", Client("a"))
     store.heartbeat("orders", "a", ())
-    with pytest.raises(ChannelLostError, match="checkpoint of channel base-0 is number 0, and not 1"):
+    with pytest.raises(
+        ChannelLostError, match="checkpoint of channel base-0 is number 0, and not 1"
+    ):
         store.park("orders", "a", "base-0", 1, "why")
     with pytest.raises(ChannelLostError, match="does not belong to client b"):
         store.park("orders", "b", "base-0", 0, "why")
@@ -197,8 +203,11 @@ def test_a_store_keeps_what_is_parked(store: SqlStore) -> None:
         store.park("orders", "a", "base-0", 0, "why")
     found = store.state("orders").channels["base-0"]
     assert (found.state, found.parked, found.client, found.version) == (
-        ChannelState.PARKED, "why", "", version + 1,
-    )  # fmt: skip
+        ChannelState.PARKED,
+        "why",
+        "",
+        version + 1,
+    )
     assert found.params == {"split": {}}
     with pytest.raises(ChannelLostError):
         store.checkpoint("orders", "a", "base-0", 0, {"at": 1})
@@ -218,7 +227,9 @@ def test_a_store_keeps_what_is_parked(store: SqlStore) -> None:
 # --- stops
 
 
-def test_a_stop_while_consume_starts_is_not_lost(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_while_consume_starts_is_not_lost(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tunnel = tunnel_of(shop)
     tunnel.create()
     real, begun, go_on = StreamSource, threading.Event(), threading.Event()
@@ -228,7 +239,7 @@ def test_a_stop_while_consume_starts_is_not_lost(shop: Path, monkeypatch: pytest
         assert go_on.wait(60)
         return real(*args)
 
-    monkeypatch.setattr("spark_channel.tunnel.consume.StreamSource", slow)
+    monkeypatch.setattr("spark_channel.tunnel.worker.StreamSource", slow)
     thread = threading.Thread(target=tunnel.consume, args=(lambda delivery: None,))
     thread.start()
     assert begun.wait(60)
@@ -284,18 +295,22 @@ def test_an_outage_longer_than_the_heartbeat_timeout_is_waited_for(
 ) -> None:
     place = tmp_path / "tunnels.db"
     options = {
-        "path": str(shop), "dbtable": "orders", "cursorColumn": "id", "tunnelType": "base",
-        "maxRetryInterval": "0.3", **({"outageTimeout": "0.5"} if outage == "short" else {}),
-    }  # fmt: skip
+        "path": str(shop),
+        "dbtable": "orders",
+        "cursorColumn": "id",
+        "tunnelType": "base",
+        "maxRetryInterval": "0.3",
+        **({"outageTimeout": "0.5"} if outage == "short" else {}),
+    }
     tunnel = Tunnel("orders", options, store=SqliteStore(place, lock_timeout=0.05))
     tunnel.create(channels=6)
-    real = consume.Consumer.__init__
+    real = worker.TunnelWorker.__init__
 
     def begin(self: Any, *args: Any, **named: Any) -> None:
         real(self, *args, **named)
         self._client._timeout = 1.0  # the option's least is 10 s
 
-    monkeypatch.setattr(consume.Consumer, "__init__", begin)
+    monkeypatch.setattr(worker.TunnelWorker, "__init__", begin)
     heard = Heard("trying again", 1)
     log = logging.getLogger("spark_channel.tunnel")
     log.addHandler(heard)
@@ -333,7 +348,12 @@ def test_a_client_that_lost_its_channels_in_an_outage_gets_others_when_it_is_bac
 ) -> None:
     """Only its own way to the store was cut; meanwhile another client took its channels over."""
     place = tmp_path / "tunnels.db"
-    options = {"path": str(shop), "dbtable": "orders", "cursorColumn": "id", "maxRetryInterval": "0.2"}
+    options = {
+        "path": str(shop),
+        "dbtable": "orders",
+        "cursorColumn": "id",
+        "maxRetryInterval": "0.2",
+    }
     cut, expired = threading.Event(), Heard("is not known to the tunnel", 1)
 
     class CutOff(SqliteStore):
@@ -342,14 +362,20 @@ def test_a_client_that_lost_its_channels_in_an_outage_gets_others_when_it_is_bac
                 raise TunnelStoreError("no route to the store")
             return super()._transaction(make=make)
 
-    real = consume.Consumer.__init__
+    real = worker.TunnelWorker.__init__
 
     def begin(self: Any, *args: Any, **named: Any) -> None:
         real(self, *args, **named)
-        self._client._timeout, self._client._interval = 1.0, 0.2  # the options' least are 10 s and 5 s
+        self._client._timeout, self._client._interval = (
+            1.0,
+            0.2,
+        )  # the options' least are 10 s and 5 s
 
-    monkeypatch.setattr(consume.Consumer, "__init__", begin)
-    tunnels = [Tunnel("orders", options, store=CutOff(place)), Tunnel("orders", options, store=str(place))]
+    monkeypatch.setattr(worker.TunnelWorker, "__init__", begin)
+    tunnels = [
+        Tunnel("orders", options, store=CutOff(place)),
+        Tunnel("orders", options, store=str(place)),
+    ]
     tunnels[0].create(channels=4)
     keepers = [Keeper(), Keeper()]
     log = logging.getLogger("spark_channel.tunnel")
@@ -375,7 +401,9 @@ def test_a_client_that_lost_its_channels_in_an_outage_gets_others_when_it_is_bac
         wait_until(lambda: keepers[1].rows.total() == 100, "the second client continues")
         cut.clear()
         assert expired.enough.wait(30)
-        wait_until(lambda: len(tunnels[1].store.state("orders").clients) == 2, "the first client is back")
+        wait_until(
+            lambda: len(tunnels[1].store.state("orders").clients) == 2, "the first client is back"
+        )
         assert threads[0].is_alive(), "and its `consume` has not ended"
     finally:
         cut.clear()
@@ -420,8 +448,14 @@ print("went on", flush=True)
 @contextmanager
 def program(shop: Path, seconds: float, **options: str) -> Iterator["subprocess.Popen[str]"]:
     command = [
-        sys.executable, "-c", PROGRAM, str(shop), str(shop.parent / "tunnels.db"), str(seconds), repr(options),
-    ]  # fmt: skip
+        sys.executable,
+        "-c",
+        PROGRAM,
+        str(shop),
+        str(shop.parent / "tunnels.db"),
+        str(seconds),
+        repr(options),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
         try:
             yield child
@@ -437,7 +471,9 @@ def read_until(child: "subprocess.Popen[str]", word: str) -> None:
     raise AssertionError(f"it ended without {word!r}")
 
 
-def test_sigterm_finishes_the_ranges_at_hand_and_gives_all_channels_back_in_a_second(shop: Path) -> None:
+def test_sigterm_finishes_the_ranges_at_hand_and_gives_all_channels_back_in_a_second(
+    shop: Path,
+) -> None:
     tunnel = tunnel_of(shop, tunnelType="base")
     tunnel.create(channels=12)
     with program(shop, 0.3) as child:
@@ -458,7 +494,9 @@ def test_sigterm_finishes_the_ranges_at_hand_and_gives_all_channels_back_in_a_se
     view = tunnel.describe()
     assert view.clients == ()
     assert all(each.channel.client == "" for each in view.channels)
-    assert sum(each.channel.sequence for each in view.channels) >= 2, "what was at hand is checkpointed"
+    assert sum(each.channel.sequence for each in view.channels) >= 2, (
+        "what was at hand is checkpointed"
+    )
     assert took < 3.0, f"{took:.1f} s"
     keeper = Keeper()
     tunnel.consume(keeper, drained=True)

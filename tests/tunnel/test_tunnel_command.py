@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from spark_channel.cli.app import complete
 from spark_channel.tunnel import Delivery, Tunnel
-from spark_channel.tunnel.sql_store import SqlStore
+from spark_channel.tunnel.store import SqlStore
 from tests.servers.postgres import PostgresServer
 from tests.tunnel.test_store import ORDERS
 
@@ -48,11 +48,17 @@ def test_a_tunnel_from_its_making_to_its_end(shop: Path) -> None:
     assert "stream-0" in shown
     store = str(shop.parent / "tunnels.db")
     options = {"path": str(shop), "dbtable": "orders", "cursorColumn": "id"}
-    Tunnel("orders", options, store=store).consume(lambda delivery: list(delivery.batches), drained=True)
+    Tunnel("orders", options, store=store).consume(
+        lambda delivery: list(delivery.batches), drained=True
+    )
     with closing(sqlite3.connect(shop)) as connection, connection:
-        connection.executemany("INSERT INTO orders VALUES (?, 'y')", [(n,) for n in range(101, 108)])
+        connection.executemany(
+            "INSERT INTO orders VALUES (?, 'y')", [(n,) for n in range(101, 108)]
+        )
     behind = next(
-        line for line in call("describe", "orders", *source(shop)).output.splitlines() if "stream-0" in line
+        line
+        for line in call("describe", "orders", *source(shop)).output.splitlines()
+        if "stream-0" in line
     )
     assert " 7 " in behind
     assert call("reset", "orders", *source(shop), answer="n\n").exit_code == 1
@@ -62,11 +68,19 @@ def test_a_tunnel_from_its_making_to_its_end(shop: Path) -> None:
 
 
 def test_a_parked_channel_is_listed_and_resumed(shop: Path) -> None:
-    assert call("create", "orders", *source(shop), "-o", "tunnelType=base", "--channels", "2").exit_code == 0
+    assert (
+        call(
+            "create", "orders", *source(shop), "-o", "tunnelType=base", "--channels", "2"
+        ).exit_code
+        == 0
+    )
     options = {
-        "path": str(shop), "dbtable": "orders", "cursorColumn": "id", "tunnelType": "base",
+        "path": str(shop),
+        "dbtable": "orders",
+        "cursorColumn": "id",
+        "tunnelType": "base",
         "maxRetryInterval": "0.05",
-    }  # fmt: skip
+    }
     orders = Tunnel("orders", options, store=str(shop.parent / "tunnels.db"))
 
     def fails(delivery: Delivery) -> None:
@@ -124,7 +138,9 @@ def test_an_option_without_a_value_is_refused_without_being_shown(shop: Path) ->
 def cells(text: str, name: str) -> list[str]:
     """The cells of the table's line that begins with `name`."""
     return next(
-        [cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if f" {name} " in line
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in text.splitlines()
+        if f" {name} " in line
     )
 
 
@@ -153,7 +169,9 @@ def test_a_log_is_behind_in_bytes_and_seconds_and_the_store_may_be_a_server(
         assert made.exit_code == 0, made.output
         assert "base_and_stream, 3 channels, in postgresql://127.0.0.1" in made.output
         assert postgres_server.password not in made.output
-        postgres_server.psql(f"INSERT INTO {name}.orders SELECT i, 'tea' FROM generate_series(101, 400) i")
+        postgres_server.psql(
+            f"INSERT INTO {name}.orders SELECT i, 'tea' FROM generate_series(101, 400) i"
+        )
         time.sleep(0.2)
         shown = call("describe", "log", *given).output
         assert postgres_server.password not in shown
@@ -170,7 +188,9 @@ def test_a_log_is_behind_in_bytes_and_seconds_and_the_store_may_be_a_server(
         assert "there is a tunnel 'log'" in str(again.exception or again.output)
         assert call("reset", "log", *given, "--yes").exit_code == 0
         begun = cells(call("describe", "log", *given).output, "stream-0")
-        assert int(begun[6].replace(" ", "")) < int(nbytes.replace(" ", "")), "it begins at the log's end"
+        assert int(begun[6].replace(" ", "")) < int(nbytes.replace(" ", "")), (
+            "it begins at the log's end"
+        )
         assert postgres_server.psql(slots) == "1"
         assert call("delete", "log", *given, "--yes").exit_code == 0
         assert postgres_server.psql(slots) == "0"
@@ -200,7 +220,9 @@ def test_a_base_beside_its_changes_and_a_slot_without_a_tunnel(
         assert "base_and_stream, 1 channels" in made.output, made.output
         shown = call("describe", name, *given, *store).output
         assert "stream-0 (base) 0 of about 100 existing rows are read" in shown
-        assert re.search(r"stream-0 \(slot\) its slot makes the server keep [\d ]+ bytes of WAL", shown)
+        assert re.search(
+            r"stream-0 \(slot\) its slot makes the server keep [\d ]+ bytes of WAL", shown
+        )
         assert f" {name} " not in call("list", "--orphans", *server, *store).output
         assert call("delete", name, "--leave-slot", "--yes", *store).exit_code == 0
         found = call("list", "--orphans", *server, *store).output
@@ -208,7 +230,11 @@ def test_a_base_beside_its_changes_and_a_slot_without_a_tunnel(
         assert "pg_drop_replication_slot" in found
         elsewhere = Tunnel("elsewhere", store=store[1])
         elsewhere.store.create(
-            replace(ORDERS, name="elsewhere", source=f"postgresql postgresql://other/db#{name}; slot={name}"),
+            replace(
+                ORDERS,
+                name="elsewhere",
+                source=f"postgresql postgresql://other/db#{name}; slot={name}",
+            ),
             [],
         )
         found = call("list", "--orphans", *server, *store).output
@@ -248,7 +274,9 @@ def test_a_tunnel_whose_making_was_killed_leaves_a_slot_that_is_found(
         assert name not in [each.slot for each in tunnel.orphans()]
         tunnel.delete()
         assert (
-            postgres_server.psql(f"SELECT slot_name FROM pg_replication_slots WHERE slot_name = '{name}'")
+            postgres_server.psql(
+                f"SELECT slot_name FROM pg_replication_slots WHERE slot_name = '{name}'"
+            )
             == ""
         )
     finally:

@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_channel.tunnel import Delivery, Tunnel
-from spark_channel.tunnel.consume import Consumer
 from spark_channel.tunnel.records import Client
 from spark_channel.tunnel.tunnel import ChannelView
-from tests.connectors.sql.postgresql.test_tables import Shop
+from spark_channel.tunnel.worker import TunnelWorker
+from tests.connectors.postgresql.test_tables import Shop
 from tests.servers.postgres import PostgresServer
 from tests.spark.test_stream_progress import Heard, heard
 from tests.tunnel.children import ADMISSION, Child
@@ -48,9 +48,11 @@ class Watched:
         self.hold = ""
         self.consumer = self._consumer()
 
-    def _consumer(self) -> Consumer:
+    def _consumer(self) -> TunnelWorker:
         record = self.tunnel.store.get("shop")
-        return Consumer(self.tunnel.store, record, self.options, self.process, threads=2, drained=False)
+        return TunnelWorker(
+            self.tunnel.store, record, self.options, self.process, threads=2, drained=False
+        )
 
     def process(self, delivery: Delivery) -> None:
         list(delivery.batches)
@@ -94,9 +96,14 @@ def test_each_table_has_its_lag_and_its_rows_in_flight(
     monkeypatch.setenv("COLUMNS", "200")
     watched = Watched(shop, tmp_path, tunnelType="stream")
     assert watched.table("orders") == {
-        "table": f"{shop.name}.orders", "stage": "changes", "changes": 0, "bytes": 0, "seconds": 0.0, "base": None,
+        "table": f"{shop.name}.orders",
+        "stage": "changes",
+        "changes": 0,
+        "bytes": 0,
+        "seconds": 0.0,
+        "base": None,
         "rows_in_flight": None,
-    }, "no client tells of rows in flight"  # fmt: skip
+    }, "no client tells of rows in flight"
     shop.run(
         "INSERT INTO $s.orders SELECT i, 'x' FROM generate_series(1, 30) i; INSERT INTO $s.items VALUES (1, 'x')"
     )
@@ -106,9 +113,11 @@ def test_each_table_has_its_lag_and_its_rows_in_flight(
         watched.consumer.client.beat()
         orders, items, quiet = (watched.table(each) for each in ("orders", "items", "quiet"))
         assert (orders["changes"], items["changes"], quiet["changes"]) == (30, 1, 0)
-        assert (orders["rows_in_flight"], items["rows_in_flight"], quiet["rows_in_flight"]) == (30, 1, 0), (
-            "also of a table that is processed: the range has no checkpoint"
-        )
+        assert (orders["rows_in_flight"], items["rows_in_flight"], quiet["rows_in_flight"]) == (
+            30,
+            1,
+            0,
+        ), "also of a table that is processed: the range has no checkpoint"
         assert min(orders["seconds"], items["seconds"]) >= 0
         assert orders["bytes"] >= 600
         channel = watched.plain()["channels"][0]
@@ -119,7 +128,9 @@ def test_each_table_has_its_lag_and_its_rows_in_flight(
         text = watched.shown()
         assert cells(text, f"{shop.name}.orders")[4] == "30"
         assert cells(text, f"{shop.name}.orders")[-1] == "30"
-        assert re.search(r"stream-0 \(in flight\) 31 rows are read .* as its client told \d s ago", text)
+        assert re.search(
+            r"stream-0 \(in flight\) 31 rows are read .* as its client told \d s ago", text
+        )
         # The source is not asked: what its client told is all that is known.
         without = call("describe", "shop", "--store", watched.store).output
         assert cells(without, f"{shop.name}.orders")[2:] == ["-", "-", "-", "-", "-", "30"]
@@ -129,7 +140,10 @@ def test_each_table_has_its_lag_and_its_rows_in_flight(
         watched.tunnel.stop()
         watched.consumer.stop()
         thread.join()
-    assert (watched.table("orders")["changes"], watched.table("orders")["rows_in_flight"]) == (0, None)
+    assert (watched.table("orders")["changes"], watched.table("orders")["rows_in_flight"]) == (
+        0,
+        None,
+    )
     watched.tunnel.delete()
 
 
@@ -144,7 +158,7 @@ def test_a_range_that_is_tried_again_stays_in_flight(shop: Shop, tmp_path: Path)
         failed.set()
         raise ValueError("no")
 
-    consumer = Consumer(
+    consumer = TunnelWorker(
         watched.tunnel.store,
         watched.tunnel.store.get("shop"),
         watched.options,
@@ -189,7 +203,9 @@ def test_what_a_killed_client_told_is_not_shown_and_its_successor_tells_its_own(
     monkeypatch.setenv("COLUMNS", "200")
     watched = Watched(shop, tmp_path, tunnelType="stream")
     shop.run("INSERT INTO $s.orders SELECT i, 'x' FROM generate_series(1, 30) i")
-    killed = Child(CONSUMER, [json.dumps([watched.options, watched.store])], tmp_path / "consumer.log")
+    killed = Child(
+        CONSUMER, [json.dumps([watched.options, watched.store])], tmp_path / "consumer.log"
+    )
     try:
         killed.go()
         assert killed.next() == 30
@@ -255,7 +271,9 @@ def test_a_client_of_another_host_tells_until_its_timeout(shop: Shop, tmp_path: 
     watched.tunnel.delete()
 
 
-def test_why_the_lag_is_not_known(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_the_lag_is_not_known(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     watched = Watched(shop, tmp_path, tunnelType="stream")
     shop.run("SELECT pg_drop_replication_slot('$s')")
@@ -332,10 +350,14 @@ def test_the_page_shows_what_describe_shows(
             f"INSERT INTO shop.{name} SELECT i, 'x' FROM generate_series(1, {count}) i; ANALYZE shop.{name}"
         )
     options = {
-        **postgres_server.login, "url": f"{postgres_server.login['url'].rpartition('/')[0]}/watch_example",
-        "tables": "shop.*", "slot": "shop", "publication": "shop", "maxRowsPerTrigger": "100",
+        **postgres_server.login,
+        "url": f"{postgres_server.login['url'].rpartition('/')[0]}/watch_example",
+        "tables": "shop.*",
+        "slot": "shop",
+        "publication": "shop",
+        "maxRowsPerTrigger": "100",
         "heartbeatInterval": "5",
-    }  # fmt: skip
+    }
     store = str(tmp_path / "tunnels.db")
     tunnel = Tunnel("shop", options, store=store)
     tunnel.create()
@@ -347,7 +369,9 @@ def test_the_page_shows_what_describe_shows(
             is_held.set()
             may_go.wait(60)
 
-    consumer = Consumer(tunnel.store, tunnel.store.get("shop"), options, process, threads=1, drained=False)
+    consumer = TunnelWorker(
+        tunnel.store, tunnel.store.get("shop"), options, process, threads=1, drained=False
+    )
     thread = threading.Thread(target=consumer.run)
     thread.start()
     try:
@@ -355,7 +379,11 @@ def test_the_page_shows_what_describe_shows(
         run("INSERT INTO shop.orders SELECT i, 'new' FROM generate_series(2001, 2012) i")
         consumer.client.beat()
         shown = call(
-            "describe", "shop", *(f"-o{key}={value}" for key, value in options.items()), "--store", store
+            "describe",
+            "shop",
+            *(f"-o{key}={value}" for key, value in options.items()),
+            "--store",
+            store,
         ).output
     finally:
         may_go.set()
@@ -374,21 +402,39 @@ def test_the_page_shows_what_describe_shows(
 def test_a_streams_report_has_chunks_and_the_wal_that_its_slot_keeps(
     spark: SparkSession, heard: Heard, shop: Shop, tmp_path: Path
 ) -> None:
-    shop.run("INSERT INTO $s.orders SELECT i, 'x' FROM generate_series(1, 1000) i; ANALYZE $s.orders")
+    shop.run(
+        "INSERT INTO $s.orders SELECT i, 'x' FROM generate_series(1, 1000) i; ANALYZE $s.orders"
+    )
     source = {
-        **shop.server.login, "dbtable": f"{shop.name}.orders", "slot": shop.name, "publication": shop.name,
+        **shop.server.login,
+        "dbtable": f"{shop.name}.orders",
+        "slot": shop.name,
+        "publication": shop.name,
         "maxRowsPerTrigger": "400",
-    }  # fmt: skip
+    }
     query = (
-        spark.readStream.format("channel").options(**source, channels="1").load().writeStream.format("noop")
-        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    )  # fmt: skip
+        spark.readStream.format("channel")
+        .options(**source, channels="1")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
     assert query.awaitTermination(120)
     first = next(report for _, report in heard.batches if report.kind == "read")
-    assert {name: first.lag[name] for name in ("rows", "base_rows_read", "base_rows", "base_chunks_read")} == {
-        "rows": 600, "base_rows_read": 400, "base_rows": 1000, "base_chunks_read": 1,
-    }  # fmt: skip
+    assert {
+        name: first.lag[name]
+        for name in ("rows", "base_rows_read", "base_rows", "base_chunks_read")
+    } == {
+        "rows": 600,
+        "base_rows_read": 400,
+        "base_rows": 1000,
+        "base_chunks_read": 1,
+    }
     assert first.lag["wal_kept_bytes"] > 0
     assert first.lag["seconds"] == 0.0
-    assert re.search(r"base 1 of 3 chunks \(400 of 1k rows\), slot keeps [\d.]+k?B of WAL", first.behind)
+    assert re.search(
+        r"base 1 of 3 chunks \(400 of 1k rows\), slot keeps [\d.]+k?B of WAL", first.behind
+    )
     assert "bytes" in first.lag

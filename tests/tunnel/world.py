@@ -6,10 +6,22 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from spark_channel.errors import ChannelLostError, ClientExpiredError
-from spark_channel.tunnel import desk
-from spark_channel.tunnel.connects import Connects, Dial, Start, Step, Stop
-from spark_channel.tunnel.records import Channel, ChannelStatus, Client, TunnelState
-from spark_channel.tunnel.states import ChannelState, ConnectState
+from spark_channel.tunnel import state_machine
+from spark_channel.tunnel.client import (
+    ChannelConnects,
+    OpenChannel,
+    StartChannel,
+    Step,
+    StopChannel,
+)
+from spark_channel.tunnel.records import (
+    Channel,
+    ChannelState,
+    ChannelStatus,
+    Client,
+    ConnectState,
+    TunnelState,
+)
 
 TIMEOUT = 300.0
 MOST_SKEW = 400
@@ -20,9 +32,12 @@ BEATS = 3
 def channels(base: int, stream: int = 1) -> dict[str, Channel]:
     """`base` full splits, and `stream` partitions of the feed that wait for them."""
     parents = tuple(f"base-{number}" for number in range(base))
-    made = [Channel(each, place, {"split": {}}, token={"at": 0}) for place, each in enumerate(parents)]
+    made = [
+        Channel(each, place, {"split": {}}, token={"at": 0}) for place, each in enumerate(parents)
+    ]
     made += [
-        Channel(f"stream-{number}", base + number, {}, parents, token={"at": 0}) for number in range(stream)
+        Channel(f"stream-{number}", base + number, {}, parents, token={"at": 0})
+        for number in range(stream)
     ]
     return {channel.id: channel for channel in made}
 
@@ -41,7 +56,7 @@ class Pipeline:
 @dataclass
 class SimulatedClient:
     id: str
-    connects: Connects = field(default_factory=Connects)
+    connects: ChannelConnects = field(default_factory=ChannelConnects)
     pipelines: dict[str, Pipeline] = field(default_factory=dict)
     dials: list[str] = field(default_factory=list)
     skew: float = 0.0
@@ -83,25 +98,29 @@ class World:
     def join(self) -> SimulatedClient:
         client = SimulatedClient(f"c{next(self._ids)}")
         self.clients[client.id] = client
-        self._write(desk.connect(self.store, Client(client.id, timeout=TIMEOUT), self.now))
+        self._write(state_machine.connect(self.store, Client(client.id, timeout=TIMEOUT), self.now))
         return client
 
     def leave(self, client: SimulatedClient) -> None:
         """It ends as `TunnelClient.close` does: its pipelines first, then its place in the store."""
         client.alive = False
         client.pipelines.clear()
-        self._write(desk.disconnect(self.store, client.id))
+        self._write(state_machine.disconnect(self.store, client.id))
 
     def serve(self, request: Request, *, answered: bool = True, gone: Collection[str] = ()) -> None:
         client = self.clients[request.client]
         now = self.now + client.skew
         try:
-            self._write(desk.beat(self.store, request.client, request.report, now, gone=gone))
+            self._write(
+                state_machine.heartbeat(self.store, request.client, request.report, now, gone=gone)
+            )
         except ClientExpiredError:
             client.expired = True
             return
         if answered:
-            self.responses.append(Response(client.id, desk.assigned(self.store, client.id)))
+            self.responses.append(
+                Response(client.id, state_machine.assigned(self.store, client.id))
+            )
 
     def _write(self, state: TunnelState) -> None:
         for key, new in state.channels.items():
@@ -118,7 +137,9 @@ class World:
             if new.state is ChannelState.OPEN:
                 assert self.open_at.setdefault((key, new.version), new.client) == new.client
                 for parent in new.parents:
-                    assert state.channels[parent].state is ChannelState.TERMINATED, "parents come first"
+                    assert state.channels[parent].state is ChannelState.TERMINATED, (
+                        "parents come first"
+                    )
         self.store = state
 
     # --- a client ---
@@ -133,10 +154,18 @@ class World:
 
     def dial(self, client: SimulatedClient, key: str, *, fails: bool = False) -> None:
         client.dials.remove(key)
-        self._do(client, client.connects.dial_failed(key) if fails else client.connects.dialled(key))
+        self._do(
+            client, client.connects.dial_failed(key) if fails else client.connects.dialled(key)
+        )
 
     def work(
-        self, client: SimulatedClient, key: str, *, saves: bool = True, ahead: int = 0, parks: bool = False
+        self,
+        client: SimulatedClient,
+        key: str,
+        *,
+        saves: bool = True,
+        ahead: int = 0,
+        parks: bool = False,
     ) -> None:
         """Read the next range, and move the checkpoint past it unless the client dies between the two.
 
@@ -151,14 +180,18 @@ class World:
             return
         end = min(self.records, pipeline.at + 3)
         try:
-            self._write(desk.hand_out(self.store, client.id, key, pipeline.sequence, {"at": end}))
-            end = desk.handed_out(self.store, key, pipeline.sequence)["at"]
+            self._write(
+                state_machine.hand_out(self.store, client.id, key, pipeline.sequence, {"at": end})
+            )
+            end = state_machine.handed_out(self.store, key, pipeline.sequence)["at"]
             if end == pipeline.at:  # it was split here
                 del client.pipelines[key]
                 self._do(client, client.connects.ended(key, finished=True))
                 return
             if parks:
-                self._write(desk.park(self.store, client.id, key, pipeline.sequence, "why"))
+                self._write(
+                    state_machine.park(self.store, client.id, key, pipeline.sequence, "why")
+                )
                 del client.pipelines[key]
                 self._do(client, client.connects.ended(key, finished=False))
                 return
@@ -166,13 +199,21 @@ class World:
             self.seen[key].update(range(pipeline.at, end))
             if ahead and end < self.records:
                 wanted = {"at": min(self.records, end + ahead)}
-                self._write(desk.hand_out(self.store, client.id, key, pipeline.sequence + 1, wanted))
-                after = desk.handed_out(self.store, key, pipeline.sequence + 1)["at"]
+                self._write(
+                    state_machine.hand_out(
+                        self.store, client.id, key, pipeline.sequence + 1, wanted
+                    )
+                )
+                after = state_machine.handed_out(self.store, key, pipeline.sequence + 1)["at"]
                 if after > end:
                     self._name(key, pipeline.sequence + 1, after)
                     self.seen[key].update(range(end, after))
             if saves:
-                self._write(desk.checkpoint(self.store, client.id, key, pipeline.sequence, {"at": end}))
+                self._write(
+                    state_machine.checkpoint(
+                        self.store, client.id, key, pipeline.sequence, {"at": end}
+                    )
+                )
                 pipeline.at, pipeline.sequence = end, pipeline.sequence + 1
         except ChannelLostError:
             del client.pipelines[key]
@@ -180,7 +221,7 @@ class World:
 
     def resume(self) -> None:
         for key in list(self.store.channels):
-            self._write(desk.resume(self.store, key))
+            self._write(state_machine.resume(self.store, key))
 
     def can_be_split(self) -> list[str]:
         channels = self.store.channels.values()
@@ -188,12 +229,14 @@ class World:
         return [
             each.id
             for each in channels
-            if not each.is_base and each.id not in parents and each.state is not ChannelState.TERMINATED
+            if not each.is_base
+            and each.id not in parents
+            and each.state is not ChannelState.TERMINATED
         ]
 
     def split(self, key: str) -> None:
         """Two channels follow it; here each has all the rows that come after."""
-        state, made = desk.split(self.store, key, lambda token: [token, token])
+        state, made = state_machine.split(self.store, key, lambda token: [token, token])
         assert len(made) == 2
         assert all(state.channels[each].token == self.store.channels[key].last_end for each in made)
         self._write(state)
@@ -208,16 +251,16 @@ class World:
     def _do(self, client: SimulatedClient, steps: list[Step]) -> None:
         for step in steps:
             match step:
-                case Dial(channel):
+                case OpenChannel(channel):
                     client.dials.append(channel.id)
-                case Start(channel):
+                case StartChannel(channel):
                     current = self.store.channels[channel.id]
                     assert channel.id not in client.pipelines
                     until = None if current.until is None else current.until["at"]
                     client.pipelines[channel.id] = Pipeline(
                         channel, current.token["at"], current.sequence, until
                     )
-                case Stop(key):
+                case StopChannel(key):
                     client.pipelines[key].stopping = True
 
     # --- what must hold ---
@@ -227,7 +270,9 @@ class World:
         for client in self.clients.values():
             for channel in client.connects.running():
                 other = running.setdefault((channel.id, channel.version), client.id)
-                assert other == client.id, f"{channel.id} is open twice at version {channel.version}"
+                assert other == client.id, (
+                    f"{channel.id} is open twice at version {channel.version}"
+                )
         for channel in self.store.channels.values():
             held = channel.state in (ChannelState.OPEN, ChannelState.CLOSING)
             assert held == bool(channel.client)
@@ -265,7 +310,11 @@ class World:
 
     def ready(self) -> list[Channel]:
         """The channels that clients share."""
-        return [c for c in self.store.channels.values() if desk.is_ready(c, self.store.channels)]
+        return [
+            c
+            for c in self.store.channels.values()
+            if state_machine.is_ready(c, self.store.channels)
+        ]
 
     def drain(self, client: SimulatedClient) -> str:
         """Read one of the client's channels to its end; returns which, empty when it has none."""
@@ -282,7 +331,9 @@ class World:
         channels = dict(self.store.channels)
         if drained:
             channels[drained] = replace(channels[drained], state=ChannelState.TERMINATED)
-        ready = [channel for channel in channels.values() if desk.is_ready(channel, channels)]
+        ready = [
+            channel for channel in channels.values() if state_machine.is_ready(channel, channels)
+        ]
         floor, extra = divmod(len(ready), len(clients))
         counts = sorted((sum(c.client == each for c in ready) for each in clients), reverse=True)
         return sum(max(0, count - floor - (place < extra)) for place, count in enumerate(counts))
@@ -291,12 +342,16 @@ class World:
         """Every live client runs what the store says it has, and that is within one of every other."""
         ready, live = self.ready(), [client.id for client in self.live()]
         assert set(self.store.clients) == set(live)
-        assert all(channel.state is ChannelState.OPEN for channel in ready), "none is left over or on its way"
+        assert all(channel.state is ChannelState.OPEN for channel in ready), (
+            "none is left over or on its way"
+        )
         counts = [sum(channel.client == client for channel in ready) for client in live]
         assert sum(counts) == len(ready)
         assert max(counts) - min(counts) <= 1, f"shared unevenly: {counts}"
         for client in self.live():
-            running = {k for k, state in client.connects.states().items() if state is ConnectState.RUNNING}
+            running = {
+                k for k, state in client.connects.states().items() if state is ConnectState.RUNNING
+            }
             assert running == {channel.id for channel in ready if channel.client == client.id}
             assert running == client.pipelines.keys()
 
@@ -311,7 +366,9 @@ class World:
             end = self.records if until is None else until["at"]
             assert seen == set(range(self.starts[key], end)), f"{key} was not read to its end"
 
-    def round(self, *, work: bool, chance: random.Random | None = None, gone: Collection[str] = ()) -> bool:
+    def round(
+        self, *, work: bool, chance: random.Random | None = None, gone: Collection[str] = ()
+    ) -> bool:
         """One heartbeat of every live client, in any order, all of it answered and obeyed.
 
         Returns whether something changed for the store meanwhile: a client joined, a channel became ready or drained.

@@ -1,29 +1,46 @@
-"""The reader of Delta tables: the files of one version, split, pruned and read as other Parquet files are."""
+"""One version read; feed of new versions."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import json
+import posixpath
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_channel.connectors.delta.features import check_deletion_vectors, check_readable
-from spark_channel.connectors.delta.log import table_files
-from spark_channel.connectors.delta.open import columns_of, explained, open_table, place_of
-from spark_channel.connectors.delta.options import DeltaReadOptions
-from spark_channel.connectors.feed import ChangeFeed, FeedOptions
-from spark_channel.connectors.files.columns import check_columns
+from spark_channel.connectors.base.contract import Token
+from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
+from spark_channel.connectors.delta.table import (
+    DeltaReadOptions,
+    check_deletion_vectors,
+    check_readable,
+    columns_of,
+    explained,
+    open_table,
+    place_of,
+)
+from spark_channel.connectors.delta.writer import file_path, logged_partition, table_files
+from spark_channel.connectors.files.filesystem import reading
 from spark_channel.connectors.files.formats.base import Format
 from spark_channel.connectors.files.formats.parquet import ParquetFormat
 from spark_channel.connectors.files.listing import UNCHANGING, SourceFile
 from spark_channel.connectors.files.reader import FilesReader
 from spark_channel.connectors.files.source import SourcePlan, plan_columns
+from spark_channel.connectors.files.where import check_columns
 from spark_channel.connectors.lake.table import TableFile
-from spark_channel.errors import SourceError
+from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.planning import Split
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["DeltaReader"]
+__all__ = [
+    "DeltaFeed",
+    "DeltaReader",
+]
+
+
+# The reader of Delta tables: the files of one version, split, pruned and read as other Parquet
+# files are.
 
 
 class _DeltaParquet(ParquetFormat):
@@ -78,7 +95,9 @@ class DeltaReader(FilesReader):
             in_files = pa.schema([field for field in columns if field.name not in folders])
             in_folders = pa.schema([columns.field(name) for name in folders])
             # Given as the table's own, so that partition columns keep their places.
-            self._plan = plan_columns(self.form, self.options, in_files, in_folders, self._given or columns)
+            self._plan = plan_columns(
+                self.form, self.options, in_files, in_folders, self._given or columns
+            )
             self._version = table.version()
         return self._plan
 
@@ -103,9 +122,175 @@ class DeltaReader(FilesReader):
 
     def sources(self, files: Sequence[TableFile]) -> list[SourceFile]:
         root = place_of(self.options).root
-        return [SourceFile(root, file.path, file.size, UNCHANGING, file.partition) for file in files]
+        return [
+            SourceFile(root, file.path, file.size, UNCHANGING, file.partition) for file in files
+        ]
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
-        from spark_channel.connectors.delta.feed import DeltaFeed
 
         return DeltaFeed(self, options)
+
+
+# A Delta table as a change feed: the rows that its new versions add.
+#
+# A token is a version. The first range of a stream is the table as it was at its end; then each
+# version's commit in the
+# log says which files it added. A version that removed rows ends the stream: rows that were given
+# cannot be taken back.
+
+
+_NOTHING = -1
+"""The token before the first range."""
+_AGAIN = "Begin a new stream, or reset the tunnel, to read the table from its newest version"
+
+
+class DeltaFeed(ChangeFeed):
+    """The changes of one table, in one partition."""
+
+    def __init__(self, reader: "DeltaReader", options: FeedOptions) -> None:
+        if options.cursor_column is not None:
+            raise OptionError(
+                "option 'cursorColumn' is for databases; a Delta table is streamed by its versions",
+                option="cursorColumn",
+            )
+        if reader.options.as_of is not None:
+            raise OptionError(
+                "options 'version' and 'timestamp' read one state; a stream reads the versions after its start: omit "
+                "them",
+                option="version",
+            )
+        self._reader = reader
+        self._advice = reader.options.channels or 2
+
+    def schema(self) -> pa.Schema:
+        return self._reader.schema()
+
+    def earliest(self) -> list[Token]:
+        return [{"version": _NOTHING}]
+
+    def now(self) -> list[Token]:
+        return [{"version": self._newest()}]
+
+    def _newest(self) -> int:
+        place = place_of(self._reader.options)
+        with explained(place.show(), SourceError):
+            return int(self._reader.table().version())
+
+    def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
+        start = _version(after)
+        end = self._newest() if upto is None else _version(upto)
+        if start > end:
+            raise SourceError(
+                f"the checkpoint is at version {start}, and {self._shown} has {end}: "
+                f"the table was created again, or restored from a copy. {_AGAIN}"
+            )
+        if start in (end, _NOTHING):
+            return {"version": end}
+        rows = nbytes = 0
+        for version in range(start + 1, end + 1):
+            added = self._added(version)
+            rows += sum(each["rows"] for each in added)
+            nbytes += sum(each["file"].size for each in added)
+            over = (limit.rows is not None and rows > limit.rows) or (
+                limit.nbytes is not None and nbytes > limit.nbytes
+            )
+            if over and version > start + 1:
+                return {"version": version - 1}
+            if over:
+                return {"version": version}
+        return {"version": end}
+
+    def changes(self, after: Token, upto: Token) -> list[Split]:
+        start, end = _version(after), _version(upto)
+        if start == _NOTHING and end != _NOTHING:
+            return self.base([upto], self._advice)
+        files = [
+            each["file"] for version in range(start + 1, end + 1) for each in self._added(version)
+        ]
+        return self._reader.split_files(self._reader.sources(files), self._advice) if files else []
+
+    def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
+        files = [file for token in upto for file in self._reader.files_at(_version(token))]
+        return self._reader.split_files(files, advice) if files else []
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        return self._reader.read(split)
+
+    def lag(self, token: Token) -> FeedLag:
+        start, end = _version(token), self._newest()
+        if start == _NOTHING:
+            return FeedLag(None, sum(file.size for file in self._reader.files_at(end)), None)
+        added = [each for version in range(start + 1, end + 1) for each in self._added(version)]
+        return FeedLag(
+            sum(each["rows"] for each in added), sum(each["file"].size for each in added), None
+        )
+
+    @property
+    def _shown(self) -> str:
+        return place_of(self._reader.options).show()
+
+    def _added(self, version: int) -> list[dict[str, Any]]:
+        """The files that a version added, with rows.
+
+        Raises:
+            SourceError: it is not in the log any more, or it removed rows. SchemaError: it changed columns.
+        """
+        place = place_of(self._reader.options)
+        path = posixpath.join(place.path, "_delta_log", f"{version:020d}.json")
+        with reading(place.show(path)):
+            try:
+                with place.fs.open_input_file(path) as opened:
+                    lines = bytes(opened.read()).splitlines()
+            except FileNotFoundError as error:
+                raise SourceError(
+                    f"version {version} is not in the log of {place.show()} any more "
+                    f"(delta.logRetentionDuration). {_AGAIN}"
+                ) from error
+        found, folders = [], self._reader.partition_columns()
+        for line in lines:
+            action = json.loads(line)
+            if "remove" in action and action["remove"].get("dataChange", True):
+                raise SourceError(
+                    f"version {version} of {place.show()} removed rows, "
+                    f"which the stream has delivered and cannot take back. {_AGAIN}"
+                )
+            if "metaData" in action:
+                self._check_columns(version)
+            add = action.get("add")
+            if add is not None and add.get("dataChange", True):
+                if add.get("deletionVector"):
+                    raise SourceError(
+                        f"version {version} of {place.show()} has deletion vectors. {_AGAIN}"
+                    )
+                rows = json.loads(add.get("stats") or "{}").get("numRecords", 0)
+                partition = logged_partition(add.get("partitionValues") or {}, folders)
+                # The log's paths are uris; get_add_actions gives them as they are.
+                path = file_path(place.path, add["path"], place.show())
+                file = TableFile(path, int(add["size"]), partition)
+                found.append({"file": file, "rows": int(rows)})
+        return found
+
+    def _check_columns(self, version: int) -> None:
+        from spark_channel.connectors.delta.table import columns_of
+
+        expected = self._reader.table_columns()
+        there = columns_of(self._reader.table(version))
+        if not expected.equals(there):
+            before, after = {f.name: f for f in expected}, {f.name: f for f in there}
+            same = {
+                name for name in before.keys() & after.keys() if before[name].equals(after[name])
+            }
+            changed = next(name for name in [*before, *after] if name not in same)
+            raise SchemaError(
+                f"version {version} of {self._shown} changed column {changed!r}, with which the stream began. {_AGAIN}"
+            )
+
+
+def _version(token: Token) -> int:
+    found = token.get("version")
+    if set(token) != {"version"} or not isinstance(found, int) or found < _NOTHING:
+        raise SourceError(
+            f"the checkpoint {str(dict(token))[:200]} is not a version of a Delta table: it is damaged, or of another "
+            f"source. {_AGAIN}"
+        )
+    return found

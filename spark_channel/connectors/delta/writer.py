@@ -1,17 +1,560 @@
-"""The writer of Delta tables. `lake.writer` has the protocol of a write, `claims` its claim."""
+"""Delta log as a Lake; claims as txn actions."""
 
-from collections.abc import Iterator
-from typing import Any
+import hashlib
+import json
+import posixpath
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 
-from spark_channel.connectors.delta.log import DeltaLake
-from spark_channel.connectors.delta.options import DeltaWriteOptions
-from spark_channel.connectors.lake.read import file_rows
-from spark_channel.connectors.lake.table import Lake, TableFile, TableState
+from spark_channel.clock import utc_now
+from spark_channel.connectors.base.claims import Claim, Identity
+from spark_channel.connectors.delta.table import (
+    DeltaWriteOptions,
+    Table,
+    check_deletion_vectors,
+    check_readable,
+    check_writable,
+    columns_of,
+    explained,
+    open_table,
+    place_of,
+    settings_of,
+    uri_of,
+)
+from spark_channel.connectors.files.conditions import ValueRange, exact
+from spark_channel.connectors.files.listing import partition_value
+from spark_channel.connectors.files.store import store_of
+from spark_channel.connectors.lake.replace import file_rows
+from spark_channel.connectors.lake.table import (
+    Change,
+    LakeTable,
+    NewFile,
+    Partition,
+    TableFile,
+    TableState,
+)
 from spark_channel.connectors.lake.writer import LakeWriter
+from spark_channel.errors import CommitError, SchemaError, TargetError, UnsupportedError
 
-__all__ = ["DeltaWriter"]
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+    from deltalake.transaction import AddAction
+
+__all__ = [
+    "OURS",
+    "DeltaLake",
+    "DeltaState",
+    "DeltaWriter",
+    "about",
+    "app_id",
+    "batch_app_id",
+    "check_partition_column",
+    "decoded",
+    "encoded",
+    "file_path",
+    "logged_partition",
+    "planned",
+    "table_files",
+]
+
+
+# Claims in a Delta table's log: `txn` actions, which the log keeps through checkpoints.
+#
+# The app id is `spark-channel/<key of the identity>`, and the version tells epoch, state, and 30
+# bits of the owner's
+# digest: it grows with each change of the claim. A stream's last batch has another app id. Who owns
+# a claim by name
+# is in the history of commits, for messages only: what decides is in the numbers.
+
+
+OURS = "sparkChannel"
+"""The key of what a commit says of its claim, among the commit's own words."""
+_OPEN, _GIVEN_BACK, _PUBLISHED = range(3)
+
+
+def app_id(identity: Identity) -> str:
+    return f"spark-channel/{identity.key}"
+
+
+def batch_app_id(identity: Identity) -> str:
+    return f"spark-channel/{identity.key}/batch"
+
+
+def _digest(owner: str) -> int:
+    return int.from_bytes(hashlib.blake2b(owner.encode(), digest_size=4).digest()) >> 2
+
+
+def encoded(claim: Claim) -> int:
+    state = _PUBLISHED if claim.state == "published" else _OPEN if claim.owner else _GIVEN_BACK
+    return claim.epoch << 32 | state << 30 | (_digest(claim.owner) if claim.owner else 0)
+
+
+def decoded(
+    identity: Identity,
+    version: int,
+    position: int | None,
+    job: str,
+    named: Mapping[str, Any] | None,
+) -> Claim:
+    """`job` is the caller: it knows itself again. `named` is what the history says of this version of the claim."""
+    epoch, state, digest = version >> 32, version >> 30 & 3, version & (1 << 30) - 1
+    owner, at = str((named or {}).get("job", "another run")), (named or {}).get("publishedAt")
+    if state == _GIVEN_BACK:
+        owner = ""
+    elif digest == _digest(job):
+        owner = job
+    elif owner == job:
+        owner = "another run"
+    return Claim(
+        identity,
+        owner,
+        epoch,
+        "published" if state == _PUBLISHED else "open",
+        position=position,
+        published_at=at
+        or ("an unknown time" if state == _PUBLISHED or position is not None else None),
+    )
+
+
+def about(claim: Claim, job: str) -> dict[str, Any]:
+    """The text of the commit, for people and messages."""
+    said = {
+        "claim": app_id(claim.identity),
+        "version": encoded(claim),
+        "job": job,
+        "identity": claim.identity.shown,
+    }
+    return {**said, "publishedAt": claim.published_at} if claim.published_at else said
+
+
+# Arrow's types to Delta's: only where every value is kept.
+
+
+_UNSIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
+
+
+def planned(schema: pa.Schema) -> pa.Schema:
+    """The columns of a new table for rows of `schema`.
+
+    Raises:
+        SchemaError: Delta has no type for a column.
+    """
+    return pa.schema(
+        [pa.field(field.name, _type(field.type, field.name), field.nullable) for field in schema]
+    )
+
+
+def _type(kind: pa.DataType, column: str) -> pa.DataType:
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _type(kind.value_type, column)
+    if kind in _UNSIGNED:
+        return _UNSIGNED[kind]
+    if kind == pa.float16():
+        return pa.float32()
+    if (
+        types.is_boolean(kind)
+        or types.is_signed_integer(kind)
+        or types.is_floating(kind)
+        or types.is_date32(kind)
+    ):
+        return kind
+    if types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision:
+        return kind
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if types.is_string(kind) or types.is_large_string(kind) or kind == pa.string_view():
+        return pa.string()
+    binary = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+    if any(each(kind) for each in binary) or kind == pa.binary_view():
+        return pa.binary()
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(
+            pa.field("element", _type(kind.value_type, column), kind.value_field.nullable)
+        )
+    if types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([pa.field(f.name, _type(f.type, column), f.nullable) for f in fields])
+    if types.is_map(kind):
+        return pa.map_(_type(kind.key_type, column), _type(kind.item_type, column))
+    raise SchemaError(
+        f"column {column!r} of type {kind} has no exact counterpart in Delta; cast it first"
+    )
+
+
+def check_partition_column(field: pa.Field, shown: str) -> None:
+    """
+    Raises:
+        SchemaError: its values have no text that every reader reads alike.
+    """
+    kind, types = field.type, pa.types
+    if (
+        types.is_integer(kind)
+        or types.is_string(kind)
+        or types.is_date32(kind)
+        or types.is_boolean(kind)
+    ):
+        return
+    raise SchemaError(
+        f"partition column {field.name!r} of {shown} is {kind}; "
+        "whole numbers, texts, dates and booleans can be partition columns here"
+    )
+
+
+# A Delta table, with the interface that the writers of lakehouse tables use.
+
+
+_HISTORY = 200
+"""So many of the newest commits are looked through for the name of a claim's owner."""
+_LOST_RACE = re.compile(r"Failed to commit transaction: \d+\s*\Z")
+_EXISTS = "already exists"
+_PLAIN = re.compile(r"[\w/=. %-]+")
+
+
+class DeltaLake(LakeTable):
+    """The table that the options name."""
+
+    data = "spark-channel"
+
+    def __init__(self, options: Table) -> None:
+        self._options = options
+        self._place = place_of(options)
+        self.shown = self._place.show()
+        self.store = store_of(self._place)
+        self.base = self._place.path
+
+    def open(self) -> "DeltaState | None":
+        from deltalake.exceptions import TableNotFoundError
+
+        with explained(self.shown, TargetError):
+            try:
+                table = open_table(self._options, self._place)
+            except TableNotFoundError:
+                return None
+            check_readable(table, self.shown)
+            return DeltaState(table, self.base, self.shown, self._options)
+
+    def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
+        columns = planned(schema)
+        for name in partition_by:
+            check_partition_column(columns.field(name), self.shown)
+        if len(columns) and len(partition_by) == len(columns):
+            raise TargetError(
+                f"every column of {self.shown} would be a partition column; omit one from partitionBy"
+            )
+        return columns
+
+    def create(self, columns: pa.Schema, partition_by: Sequence[str], change: Change) -> bool:
+        from deltalake import Schema
+        from deltalake.exceptions import DeltaError
+        from deltalake.transaction import create_table_with_add_actions
+
+        settings = settings_of(self._place, self._options)
+        with explained(self.shown, TargetError):
+            try:
+                create_table_with_add_actions(
+                    uri_of(self._place),
+                    Schema.from_arrow(columns),
+                    [_add(file) for file in change.added],
+                    mode="error",
+                    partition_by=list(partition_by),
+                    storage_options=settings,
+                    commit_properties=_commit_properties(change, None),
+                )
+            except DeltaError as error:
+                if _EXISTS in str(error) or _LOST_RACE.search(str(error)):
+                    return False
+                raise
+        return True
+
+
+class DeltaState(TableState):
+    """One version. It is loaded once, and not refreshed: a commit is of the next version, or not written."""
+
+    def __init__(self, table: "DeltaTable", base: str, shown: str, options: Table) -> None:
+        self._table, self._base, self._shown, self._options = table, base, shown, options
+        unity = options.unity()
+        self._opened_with = None if unity is None else unity.current()
+        self.columns = columns_of(table)
+        self.partition_columns = tuple(table.metadata().partition_columns)
+        self._history: list[dict[str, Any]] | None = None
+
+    def claim(self, identity: Identity, job: str) -> Claim | None:
+        version = self._table.transaction_version(app_id(identity))
+        if version is None:
+            return self._of_another_writer(identity)
+        position = self._table.transaction_version(batch_app_id(identity))
+        return decoded(identity, version, position, job, self._named(identity, version, position))
+
+    def _of_another_writer(self, identity: Identity) -> Claim | None:
+        """The transaction pair as Delta's own writers keep it: the last version of each app id.
+
+        Raises:
+            TargetError: a later version was written by another writer, so that this one may have been, too.
+        """
+        if identity.kind != "txn" or identity.version is None:
+            return None
+        last = self._table.transaction_version(identity.name)
+        if last is None or last < identity.version:
+            return None
+        if last == identity.version:
+            at = "an unknown time"
+            return Claim(identity, "another writer of Delta", 1, "published", published_at=at)
+        if self._table.transaction_version(app_id(replace(identity, version=last))) is not None:
+            return None  # it was written here, where each version is known
+        raise TargetError(
+            f"option 'txnVersion' got {identity.version}, and another writer has written version {last} "
+            f"of {identity.name!r} to {self._shown}: whether {identity.version} was written before "
+            f"cannot be known. Use a version above {last}, or another txnAppId"
+        )
+
+    def _named(
+        self, identity: Identity, version: int, position: int | None
+    ) -> dict[str, Any] | None:
+        if self._history is None:
+            try:
+                self._history = self._table.history(_HISTORY)
+            except Exception:
+                self._history = []
+        said = [commit[OURS] for commit in self._history if isinstance(commit.get(OURS), dict)]
+        wanted = {"claim": app_id(identity), "version": version}
+        return next(
+            (one for one in said if {name: one.get(name) for name in wanted} == wanted), None
+        )
+
+    def check_writable(self, *, removes: bool) -> None:
+        check_writable(self._table, self._shown, removes=removes)
+        if removes:
+            check_deletion_vectors(self._table, self._shown)
+
+    def files(self) -> list[TableFile]:
+        check_deletion_vectors(self._table, self._shown)
+        return table_files(self._table, self._base, self._shown)
+
+    def ranges(self, file: TableFile, names: Collection[str]) -> dict[str, ValueRange]:
+        found = {}
+        for name, text in file.partition:
+            if name in names:
+                kind = self.columns.field(name).type
+                value = partition_value(name, text, kind).as_py()
+                with suppress(ValueError, TypeError):
+                    rank = None if value is None else exact(value, kind)
+                    found[name] = ValueRange(rank, rank, int(value is None), 1)
+        return found
+
+    def _renew(self) -> None:
+        """Open the same version with new credentials, if rewriting files took longer than the old ones hold."""
+        unity = self._options.unity()
+        if unity is not None and unity.current() != self._opened_with:
+            with explained(self._shown, CommitError):
+                self._table = open_table(
+                    self._options, place_of(self._options), int(self._table.version())
+                )
+            self._opened_with = unity.current()
+
+    def commit(self, change: Change) -> bool:
+        from deltalake import Schema
+
+        # An overwrite lists nothing: deltalake removes every file of this version, by the names that its log has.
+        whole = change.operation == "overwrite"
+        removed = [] if whole else [_remove(file, self._shown) for file in change.removed]
+        actions = [*map(_add, change.added), *removed]
+        self._renew()
+        with _committing(self._shown) as outcome:
+            self._table.create_write_transaction(
+                actions,
+                "overwrite" if whole else "append",
+                Schema.from_arrow(self.columns),
+                list(self.partition_columns),
+                commit_properties=_commit_properties(change, self._table),
+            )
+        return outcome == []
+
+    def retyped(self, column: pa.Field, rows: pa.DataType) -> str:
+        return (
+            "write the table again in Spark with the column cast (mode overwrite, overwriteSchema=true), since "
+            "deltalake changes no type of a column"
+        )
+
+    def planned_new(self, fields: Sequence[pa.Field]) -> list[pa.Field]:
+        return list(planned(pa.schema(fields)))
+
+    def add_columns(self, fields: Sequence[pa.Field], change: Change) -> bool:
+        from deltalake import Field, Schema
+
+        # Nothing of the claim changes; a commit is of the next version only, so the claim still holds in it.
+        properties = _commit_properties(change, None, claim=False)
+        new: list[Field] = list(Schema.from_arrow(pa.schema(fields)).fields)
+        self._renew()
+        with _committing(self._shown) as outcome:
+            self._table.alter.add_columns(new, commit_properties=properties)
+        return outcome == []
+
+
+@contextmanager
+def _committing(shown: str) -> Iterator[list[str]]:
+    """Gives a list that is not empty afterwards if another commit was first."""
+    from deltalake.exceptions import CommitFailedError
+
+    outcome: list[str] = []
+    with explained(shown, CommitError):
+        try:
+            yield outcome
+        except CommitFailedError as error:
+            if not _LOST_RACE.search(str(error)):
+                raise
+            outcome.append(str(error))
+
+
+def _commit_properties(
+    change: Change, table: "DeltaTable | None", *, claim: bool = True
+) -> "CommitProperties":
+    """Without retries: deltalake would write a later version, for which nothing was decided."""
+    from deltalake import CommitProperties, Transaction
+
+    found, now = change.claim, int(utc_now().timestamp() * 1000)
+    identity = found.identity
+    transactions = [Transaction(app_id(identity), encoded(found), now)] if claim else []
+    if claim and found.position is not None:
+        transactions.append(Transaction(batch_app_id(identity), found.position, now))
+    if (
+        claim
+        and identity.kind == "txn"
+        and identity.version is not None
+        and found.state == "published"
+    ):
+        last = None if table is None else table.transaction_version(identity.name)
+        if last is None or last < identity.version:
+            transactions.append(
+                Transaction(identity.name, identity.version, now)
+            )  # as Delta's own writers do
+    said = {OURS: {**about(found, change.job), "operation": change.operation}}
+    return CommitProperties(said, max_commit_retries=0, app_transactions=transactions)
+
+
+def _add(file: NewFile) -> "AddAction":
+    from deltalake.transaction import AddAction
+
+    known = {name: values for name, values in file.statistics.items() if values[2] is not None}
+    statistics = {
+        "numRecords": file.rows,
+        "minValues": {name: low for name, (low, _, _) in known.items() if low is not None},
+        "maxValues": {name: high for name, (_, high, _) in known.items() if high is not None},
+        "nullCount": {name: nulls for name, (_, _, nulls) in known.items()},
+    }
+    return AddAction(
+        file.path,
+        file.size,
+        dict(file.partition),
+        int(utc_now().timestamp() * 1000),
+        True,
+        json.dumps(statistics),
+    )
+
+
+def _remove(file: TableFile, shown: str) -> Any:
+    """deltalake writes the path encoded, in its own way: another spelling than the log's would remove nothing.
+
+    Raises:
+        UnsupportedError: the file's name has such a spelling.
+    """
+    from deltalake.transaction import RemoveAction
+
+    path = unquote(file.handle)
+    if not _PLAIN.fullmatch(path) or quote(path, safe="/=-_.") != file.handle:
+        raise UnsupportedError(
+            f"{shown} has the file {file.handle!r}, whose name deltalake would encode differently, "
+            "so that its rows would stay; overwrite the whole table, or use Delta Lake in Spark"
+        )
+    return RemoveAction(
+        path,
+        True,
+        int(utc_now().timestamp() * 1000),
+        size=file.size,
+        partition_values=dict(file.partition),
+    )
+
+
+def table_files(table: "DeltaTable", base: str, shown: str) -> list[TableFile]:
+    """Every data file of the version.
+
+    Raises:
+        UnsupportedError: see `file_path`.
+    """
+    actions = pa.table(table.get_add_actions())
+    parts = actions.column("partition").to_pylist() if "partition" in actions.column_names else None
+    found = []
+    for number, (path, size) in enumerate(
+        zip(
+            actions.column("path").to_pylist(),
+            actions.column("size_bytes").to_pylist(),
+            strict=True,
+        )
+    ):
+        partition = _partition({} if parts is None else parts[number] or {})
+        found.append(TableFile(file_path(base, path, shown), size, partition, path))
+    return found
+
+
+def file_path(base: str, path: str, shown: str) -> str:
+    """Where the file is that the log names `path`.
+
+    Raises:
+        UnsupportedError: outside of the table's directory, such as in a shallow clone, or by a log that was edited.
+    """
+    plain = unquote(path)
+    inside = posixpath.normpath(plain)
+    if urlsplit(path).scheme or inside.startswith("/") or inside.split("/")[0] == "..":
+        raise UnsupportedError(
+            f"{shown} names the file {path}, which is outside its directory, as a shallow clone does; clone "
+            "it with its files, or use Delta Lake in Spark"
+        )
+    return posixpath.join(base, plain)
+
+
+def logged_partition(values: Mapping[str, str | None], columns: pa.Schema) -> Partition:
+    """Partition values as a commit has them, in the texts that `table_files` gives."""
+    return tuple((name, _read_text(text, _type_of(columns, name))) for name, text in values.items())
+
+
+def _type_of(columns: pa.Schema, name: str) -> pa.DataType | None:
+    index = columns.get_field_index(name)
+    return None if index < 0 else columns.field(index).type
+
+
+def _read_text(text: str | None, kind: pa.DataType | None) -> str | None:
+    if not text:
+        return None  # Delta's NULL, in either spelling
+    if kind is None or not pa.types.is_timestamp(kind) or kind.tz is None:
+        return text
+    try:
+        without_zone = datetime.fromisoformat(text).tzinfo is None
+    except ValueError:
+        return text  # its reader refuses it
+    return f"{text}Z" if without_zone else text
+
+
+def _partition(values: dict[str, Any]) -> Partition:
+    return tuple((name, _text(value)) for name, value in values.items())
+
+
+def _text(value: Any) -> str | None:
+    """A partition value as the log has it: typed by deltalake, and read as text again."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+# The writer of Delta tables. `lake.writer` has the protocol of a write, `claims` its claim.
 
 
 class DeltaWriter(LakeWriter):
@@ -25,8 +568,10 @@ class DeltaWriter(LakeWriter):
     def lake(self, place: Any = None) -> DeltaLake:
         return DeltaLake(self.options if place is None else self.options.with_unity(place))
 
-    def place(self, lake: Lake) -> Any:
+    def place(self, lake: LakeTable) -> Any:
         return self.options.unity()
 
-    def read_file(self, lake: Lake, table: TableState, file: TableFile) -> Iterator[pa.RecordBatch]:
+    def read_file(
+        self, lake: LakeTable, table: TableState, file: TableFile
+    ) -> Iterator[pa.RecordBatch]:
         return file_rows(lake.store.place.fs, file, table.columns, table.partition_columns)

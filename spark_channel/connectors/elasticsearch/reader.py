@@ -7,8 +7,13 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from spark_channel.connectors.elasticsearch.http import Server, path_of
-from spark_channel.connectors.elasticsearch.options import ElasticReadOptions
+from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.elasticsearch.client import (
+    ElasticReadOptions,
+    Server,
+    path_of,
+    stored_at,
+)
 from spark_channel.connectors.records import Columns, RecordReader, inferred_schema
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.options import ReadOptions
@@ -33,13 +38,22 @@ class ElasticsearchReader(RecordReader):
     def _place(self) -> str:
         return self.options.address
 
+    def stored(self) -> Stored:
+        return stored_at(self.options, SourceError)
+
     def resource_mark(self, split: Split) -> str | None:
         return urlsplit(self.options.url).netloc.rpartition("@")[2]
 
     def _sampled(self) -> pa.Schema:
-        body = {"size": min(self.options.sample_rows, 10_000), "query": self._query(), "sort": ["_doc"]}
+        body = {
+            "size": min(self.options.sample_rows, 10_000),
+            "query": self._query(),
+            "sort": ["_doc"],
+        }
         with Server(self.options, SourceError) as server:
-            hits, _ = self._page(server, server.ask("POST", path_of(self.options, "/_search"), body))
+            hits, _ = self._page(
+                server, server.ask("POST", path_of(self.options, "/_search"), body)
+            )
         if not hits:
             raise SourceError(
                 f"{self.options.address} has no documents that match, so its columns are not known: "
@@ -79,7 +93,9 @@ class ElasticsearchReader(RecordReader):
             body["slice"] = {"id": split.params["slice"], "max": split.params["of"]}
         with Server(self.options, SourceError) as server:
             # A portion that is lost cannot be asked for again: the scroll has moved on.
-            found = server.ask("POST", path_of(self.options, f"/_search?scroll={keep}"), body, again=False)
+            found = server.ask(
+                "POST", path_of(self.options, f"/_search?scroll={keep}"), body, again=False
+            )
             scroll = None
             try:
                 while True:
@@ -114,7 +130,9 @@ class ElasticsearchReader(RecordReader):
 
     def _forget(self, server: Server, scroll: Any) -> None:
         try:
-            server.ask("DELETE", "/_search/scroll", {"scroll_id": [scroll]}, missing=True, again=False)
+            server.ask(
+                "DELETE", "/_search/scroll", {"scroll_id": [scroll]}, missing=True, again=False
+            )
         except ChannelError:
             pass  # it ends by itself after `scrollSeconds`
 

@@ -11,10 +11,15 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from spark_channel.connectors.contracts import Receipt, WritePlan
-from spark_channel.connectors.direct import DirectWriter, Rejected, Sink
-from spark_channel.connectors.elasticsearch.http import Server, path_of
-from spark_channel.connectors.elasticsearch.options import ElasticWriteOptions
+from spark_channel.connectors.base.contract import Receipt, WritePlan
+from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.elasticsearch.client import (
+    ElasticWriteOptions,
+    Server,
+    path_of,
+    stored_at,
+)
+from spark_channel.connectors.records.direct_writer import DirectWriter, Rejected, Sink
 from spark_channel.errors import OptionError, SchemaError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.retry import Retry
@@ -43,6 +48,9 @@ class ElasticsearchWriter(DirectWriter):
         with Server(self.options, TargetError) as server:
             return server.ask("GET", path_of(self.options, "/_count"), missing=True) is not None
 
+    def stored(self) -> Stored | None:
+        return stored_at(self.options, TargetError) if self.exists() else None
+
     def resource_mark(self) -> str | None:
         return urlsplit(self.options.url).netloc.rpartition("@")[2]
 
@@ -54,15 +62,21 @@ class ElasticsearchWriter(DirectWriter):
                 raise OptionError(
                     f"option {option!r} names {name!r}, which the rows do not have; they have "
                     f"{', '.join(schema.names)}",
-                    option=option, got=name, takes=", ".join(schema.names),
-                )  # fmt: skip
+                    option=option,
+                    got=name,
+                    takes=", ".join(schema.names),
+                )
         if options.write_mode != "insert" and id_of(options, schema) is None:
             raise OptionError(
                 f"option 'writeMode' got {options.write_mode!r}, which needs ids: name their column with 'idColumn'",
                 option="idColumn",
             )
         for field in schema:
-            if pa.types.is_duration(field.type) or pa.types.is_map(field.type) or not field.name.strip("."):
+            if (
+                pa.types.is_duration(field.type)
+                or pa.types.is_map(field.type)
+                or not field.name.strip(".")
+            ):
                 raise SchemaError(
                     f"column {field.name!r} of type {field.type} has no JSON value; cast it to a string, or rename it"
                 )
@@ -139,12 +153,17 @@ class _Bulk:
             if len(action[_ID].encode()) > 512:
                 raise ValueError(f"id column {self._id!r}: an id has at most 512 bytes")
         mode = self._options.write_mode
-        word = {"insert": "index" if self._id is None else "create", "replace": "index", "upsert": "update"}[
-            mode
-        ]
+        word = {
+            "insert": "index" if self._id is None else "create",
+            "replace": "index",
+            "upsert": "update",
+        }[mode]
         body = {"doc": document, "doc_as_upsert": True} if mode == "upsert" else document
         text = (
-            json.dumps({word: action}) + "\n" + json.dumps(body, ensure_ascii=False, allow_nan=False) + "\n"
+            json.dumps({word: action})
+            + "\n"
+            + json.dumps(body, ensure_ascii=False, allow_nan=False)
+            + "\n"
         )
         try:
             return action.get(_ID, number), text.encode()
@@ -163,11 +182,15 @@ class _Bulk:
 
     def _plain(self, value: Any) -> Any:
         if isinstance(value, datetime):
-            return (value if value.tzinfo is not None else value.replace(tzinfo=self._zone)).isoformat()
+            return (
+                value if value.tzinfo is not None else value.replace(tzinfo=self._zone)
+            ).isoformat()
         if isinstance(value, (date, time)):
             return value.isoformat()
         if isinstance(value, Decimal):
-            return str(value)  # a text, which Elasticsearch reads into numbers: JSON's own are doubles
+            return str(
+                value
+            )  # a text, which Elasticsearch reads into numbers: JSON's own are doubles
         if isinstance(value, bytes):
             return base64.b64encode(value).decode()
         if isinstance(value, dict):

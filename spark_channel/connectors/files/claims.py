@@ -7,24 +7,53 @@ An overwrite takes the rows of `commit=task` runs that have not ended out of the
 end well any more, and loses its claim in the same entry.
 """
 
+import json
+import posixpath
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from uuid import uuid4
 
 import pyarrow as pa
+from pyarrow import fs as pafs
 
-from spark_channel.connectors import commit
-from spark_channel.connectors.commit import Claim, Held, Identity
-from spark_channel.connectors.contracts import Receipt, WriteContext
-from spark_channel.connectors.files.manifest import DataFile, Dialect, Manifest, Replaced, claim_key
+from spark_channel.clock import utc_now
+from spark_channel.connectors.base import claims
+from spark_channel.connectors.base.claims import Claim, HeldClaim, Identity, is_alive
+from spark_channel.connectors.base.contract import Receipt, WriteContext
+from spark_channel.connectors.files.filesystem import LOG, PREFIXES
+from spark_channel.connectors.files.log import DataFile, Dialect, Manifest, Replaced, claim_key
+from spark_channel.connectors.files.store import Store
 from spark_channel.errors import SupersededError, TargetError
 
-__all__ = ["Added", "add_task", "check_format", "fence", "not_listed", "publish", "release", "take"]
+__all__ = [
+    "ALL_FILES",
+    "AddedFiles",
+    "JobFolder",
+    "OwnedFileNames",
+    "add_task",
+    "check_format",
+    "dead_runs",
+    "fence",
+    "file_name",
+    "is_ours",
+    "new_attempt",
+    "not_listed",
+    "publish",
+    "release",
+    "run_name",
+    "run_of",
+    "staging_folders",
+    "take",
+]
+
 
 _NOTHING = "Nothing of this run was added by this step"
 
 
 @dataclass(frozen=True)
-class Added:
+class AddedFiles:
     """Files that become visible, and how to read them. `key` names schema and dialect in the manifest."""
 
     format: str
@@ -44,7 +73,7 @@ def take(
     process: str,
     now: str,
     dead: Collection[tuple[str, int]] = (),
-) -> tuple[Manifest | None, commit.Taken]:
+) -> tuple[Manifest | None, claims.ClaimDecision]:
     """The manifest with the claim of `context`, None when it does not change.
 
     `empty`: an overwrite with `commit=task` begins, which is its claim. `until`: how long replaced files are kept.
@@ -65,7 +94,7 @@ def take(
             "overwrite the directory, or remove that run's files and use another txnVersion. "
             "A transfer with commit=task continues by itself, where its plan was kept"
         )
-    taken = commit.take(
+    taken = claims.take(
         found,
         identity,
         context.job,
@@ -82,7 +111,9 @@ def take(
     if found is not None and receipts:
         made = made.with_plan(identity, manifest.plans.get(claim_key(identity), found.epoch))
     if taken.overtaken is not None:
-        made = made.with_ended(taken.overtaken.owner, taken.overtaken.epoch, f"run {context.job!r} took over")
+        made = made.with_ended(
+            taken.overtaken.owner, taken.overtaken.epoch, f"run {context.job!r} took over"
+        )
     for other in manifest.claims.values():
         if (other.owner, other.epoch) in dead and claim_key(other.identity) != claim_key(identity):
             made = _closed(made, other, number, "its driver has ended")
@@ -90,10 +121,12 @@ def take(
         made = _emptied(made, number, until, by=context.job)
         claim = replace(claim, state="prepared")
     made = made.with_claim(claim)
-    return made, replace(taken, claim=claim, held=Held(identity, context.job, claim.epoch, position))
+    return made, replace(
+        taken, claim=claim, held=HeldClaim(identity, context.job, claim.epoch, position)
+    )
 
 
-def fence(manifest: Manifest, held: Held) -> Claim:
+def fence(manifest: Manifest, held: HeldClaim) -> Claim:
     """Hold `held` to be the claim that the log has.
 
     Raises:
@@ -101,7 +134,7 @@ def fence(manifest: Manifest, held: Held) -> Claim:
     """
     found = manifest.claim(held.identity)
     try:
-        commit.check(found, held)
+        claims.check(found, held)
     except SupersededError as error:
         why = manifest.ended.get(f"{held.owner}/{held.epoch}")
         if why is None:
@@ -116,7 +149,9 @@ def fence(manifest: Manifest, held: Held) -> Claim:
     return found
 
 
-def add_task(manifest: Manifest, held: Held, receipt: Receipt, added: Added) -> Manifest | None:
+def add_task(
+    manifest: Manifest, held: HeldClaim, receipt: Receipt, added: AddedFiles
+) -> Manifest | None:
     """The manifest with a task's files (`commit=task`); None = an attempt of the task has committed.
 
     Raises:
@@ -131,8 +166,8 @@ def add_task(manifest: Manifest, held: Held, receipt: Receipt, added: Added) -> 
 def publish(
     manifest: Manifest,
     number: int,
-    held: Held,
-    added: Added,
+    held: HeldClaim,
+    added: AddedFiles,
     *,
     overwrite: bool,
     until: str,
@@ -149,7 +184,7 @@ def publish(
     if found is not None and found.has_published(held.position):
         return None
     fence(manifest, held)
-    done = commit.publish(found, held, at=at, rows=rows, nbytes=nbytes)
+    done = claims.publish(found, held, at=at, rows=rows, nbytes=nbytes)
     assert done is not None
     made = manifest
     if overwrite:
@@ -166,10 +201,12 @@ def check_format(manifest: Manifest, form: str, shown: str) -> None:
         TargetError: files of another format are there.
     """
     if manifest.files and manifest.format != form:
-        raise TargetError(f"{shown} holds {manifest.format} files; {form} files cannot be appended to it")
+        raise TargetError(
+            f"{shown} holds {manifest.format} files; {form} files cannot be appended to it"
+        )
 
 
-def release(manifest: Manifest, number: int, held: Held) -> Manifest | None:
+def release(manifest: Manifest, number: int, held: HeldClaim) -> Manifest | None:
     """The manifest without the run's claim; None when it holds none."""
     found = manifest.claims.get(claim_key(held.identity))
     if found is None or (found.owner, found.epoch) != (held.owner, held.epoch):
@@ -190,7 +227,9 @@ def _closed(manifest: Manifest, claim: Claim, number: int, why: str) -> Manifest
         made = made.with_plan(claim.identity, manifest.plans.get(key, claim.epoch))
         # Without a process: it is not found dead, and closed, again and again.
         return made.with_claim(replace(claim, epoch=max(number, claim.epoch + 1), process=""))
-    return made.with_claim(replace(claim, owner="", epoch=max(number, claim.epoch + 1), state="open"))
+    return made.with_claim(
+        replace(claim, owner="", epoch=max(number, claim.epoch + 1), state="open")
+    )
 
 
 def _emptied(
@@ -209,12 +248,15 @@ def _emptied(
         ):
             made = made.without_tasks(claim.identity)
             made = _closed(
-                made, replace(claim, state="open"), number, f"an overwrite by run {by!r} replaced its rows"
+                made,
+                replace(claim, state="open"),
+                number,
+                f"an overwrite by run {by!r} replaced its rows",
             )
     return made
 
 
-def _with(manifest: Manifest, added: Added) -> Manifest:
+def _with(manifest: Manifest, added: AddedFiles) -> Manifest:
     return replace(
         manifest,
         format=added.format if added.files or not manifest.files else manifest.format,
@@ -228,3 +270,182 @@ def not_listed(manifest: Manifest, files: Sequence[str]) -> list[str]:
     """Those of `files` that are not visible."""
     listed = {file.path for file in manifest.files}
     return [path for path in files if path not in listed]
+
+
+# Names of data files: unique over all attempts of all runs, sorted by task.
+
+
+_NAME = re.compile(r"part-\d+-(?P<job>.+)-e(?P<epoch>\d+)-\d+-[0-9a-f]{8}-\d+\.[a-z0-9.]+")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedFileNames:
+    """Of the files that one write owns in a directory: all files, or those whose names begin with `prefix`.
+
+    The files of a prefix have a separate log, below the directory's `_spark_channel`, so that the directory
+    itself has none: readers see the files of every program there.
+    """
+
+    prefix: str | None = None
+
+    def home(self, directory: str) -> str:
+        """The directory whose folder `_spark_channel` has the log and the staging."""
+        return (
+            directory
+            if self.prefix is None
+            else posixpath.join(directory, LOG, PREFIXES, self.prefix)
+        )
+
+    def make(
+        self, task: int, run: str, attempt: int, unique: str, number: int, extension: str
+    ) -> str:
+        made = file_name(task, run, attempt, unique, number, extension)
+        return made if self.prefix is None else f"{self.prefix}__{made.removeprefix('part-')}"
+
+    def run_of(self, path: str) -> str | None:
+        """The run that wrote a file of this name; None = not one of ours."""
+        if self.prefix is None:
+            return run_of(path)
+        start, name = f"{self.prefix}__", posixpath.basename(path)
+        return run_of(f"part-{name.removeprefix(start)}") if name.startswith(start) else None
+
+    def show(self, shown: str) -> str:
+        """The target, for people."""
+        return shown if self.prefix is None else f"{shown.rstrip('/')}/{self.prefix}*"
+
+
+ALL_FILES = OwnedFileNames()
+
+
+def new_attempt() -> str:
+    """Tells attempts apart that have one number: of a stream's batch that another driver runs again."""
+    return uuid4().hex[:8]
+
+
+def file_name(task: int, run: str, attempt: int, unique: str, number: int, extension: str) -> str:
+    return f"part-{task:05d}-{run}-{attempt}-{unique}-{number:03d}.{extension}"
+
+
+def run_name(job: str, epoch: int) -> str:
+    """A run's name in file names: one job may hold a claim again, in another epoch."""
+    return f"{job}-e{epoch}"
+
+
+def run_of(path: str) -> str | None:
+    """The run that wrote a file of this name; None = not one of ours."""
+    match = _NAME.fullmatch(posixpath.basename(path))
+    return f"{match.group('job')}-e{match.group('epoch')}" if match else None
+
+
+def is_ours(path: str) -> bool:
+    return run_of(path) is not None
+
+
+# The staging of a run, and which staging is orphaned.
+#
+# A run's folder is `_spark_channel/staging/<job>-e<epoch>/`. It is made after the run has its claim
+# in the log, so a
+# folder whose claim the log does not hold (any more) is orphaned: the run can publish nothing. A
+# live run keeps its
+# claim however long it takes; that of a run known to be dead is closed first. No age of a file
+# decides by itself.
+
+
+_STAGING = "staging"
+_MARKER = "job.json"
+_DOUBT = "doubted"
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """The folder of one run in one target."""
+
+    store: Store
+    target: str
+    job: str
+    epoch: int
+
+    @property
+    def run(self) -> str:
+        return run_name(self.job, self.epoch)
+
+    @property
+    def path(self) -> str:
+        return posixpath.join(self.target, LOG, _STAGING, self.run)
+
+    @property
+    def marker(self) -> str:
+        return posixpath.join(self.path, _MARKER)
+
+    def attempt(self, task: int, attempt: int, unique: str) -> str:
+        """The folder of an attempt: its own, or the target itself on an object store."""
+        return (
+            posixpath.join(self.path, f"{task}-{attempt}-{unique}")
+            if self.store.staged
+            else self.target
+        )
+
+    def begin(self) -> None:
+        self.store.make(self.path)
+        about = {"job": self.job, "started": utc_now().isoformat(timespec="seconds")}
+        self.store.put(self.marker, json.dumps(about).encode())
+
+    def is_live(self) -> bool:
+        """Whether the run was neither ended nor aborted. The log decides; this spares a task useless work."""
+        return self.store.exists(self.marker)
+
+    def beat(self) -> None:
+        """Show that the run lives."""
+        if self.is_live():
+            self.store.touch(self.marker)
+
+    def remove(self) -> None:
+        # The marker first: a task that still runs must not take the run for a live one.
+        self.store.remove(self.marker)
+        self.store.remove_tree(self.path)
+
+    def is_dead(self, claim: Claim) -> bool:
+        """Whether the claim's run is known to be dead; see `connectors.commit.liveness`. Notes a doubt."""
+        now = utc_now().isoformat(timespec="seconds")
+        doubt = posixpath.join(self.path, _DOUBT)
+        seen = replace(
+            claim,
+            beat_at=_time(self.store, self.marker) or claim.beat_at,
+            doubted_at=_time(self.store, doubt),
+        )
+        verdict = is_alive(seen, now)
+        if verdict == "doubtful" and not seen.doubted_at > seen.beat_at and self.is_live():
+            self.store.put(doubt, b"")
+        return verdict == "dead"
+
+
+def _time(store: Store, path: str) -> str:
+    info = store.info(path)
+    if info.type == pafs.FileType.NotFound or info.mtime_ns is None:
+        return ""
+    return datetime.fromtimestamp(info.mtime_ns / 1e9, UTC).isoformat(timespec="seconds")
+
+
+def dead_runs(store: Store, target: str, manifest: Manifest, but: str) -> set[tuple[str, int]]:
+    """(job, epoch) of the runs that hold a claim and are known to be dead."""
+    return {
+        (claim.owner, claim.epoch)
+        for claim in manifest.claims.values()
+        if claim.owner not in ("", but)
+        and JobFolder(store, target, claim.owner, claim.epoch).is_dead(claim)
+    }
+
+
+def staging_folders(store: Store, target: str) -> list[JobFolder]:
+    """Of every run that has one in the target."""
+    found = []
+    for info in store.entries(posixpath.join(target, LOG, _STAGING)):
+        job, _, epoch = info.base_name.rpartition("-e")
+        if (
+            info.type == pafs.FileType.Directory
+            and job
+            and epoch.isdigit()
+            and not store.is_link(info.path)
+        ):
+            found.append(JobFolder(store, target, job, int(epoch)))
+    return found

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors.contracts import Token
-from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
-from spark_channel.connectors.files.errors_at import reading
+from spark_channel.connectors.base.contract import Token
+from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
+from spark_channel.connectors.files.filesystem import StorageCredentials, reading, reopen
 from spark_channel.connectors.files.listing import SourceFile
-from spark_channel.connectors.files.login import Login
-from spark_channel.connectors.files.paths import reopen
 from spark_channel.connectors.files.source import find_files
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.planning import Split
@@ -45,7 +43,8 @@ class FilesFeed(ChangeFeed):
     def __init__(self, reader: "FilesReader", options: FeedOptions) -> None:
         if options.cursor_column is not None:
             raise OptionError(
-                "option 'cursorColumn' is for tables; files are taken as they arrive", option="cursorColumn"
+                "option 'cursorColumn' is for tables; files are taken as they arrive",
+                option="cursorColumn",
             )
         late = _LATE_SECONDS if options.late_seconds is None else options.late_seconds
         self._late_ns = int(late * 1e9)
@@ -86,7 +85,9 @@ class FilesFeed(ChangeFeed):
             )
         return int(token["until"]) >= int(end["until"])
 
-    def before(self, after: Token, limit: FeedLimit, end: Token, upto: Token | None = None) -> Token | None:
+    def before(
+        self, after: Token, limit: FeedLimit, end: Token, upto: Token | None = None
+    ) -> Token | None:
         _check(end)
         cut = self._latest(after, limit, [end] if upto is None else [end, upto])
         # A file with a time before the end may show up until then.
@@ -117,33 +118,47 @@ class FilesFeed(ChangeFeed):
         files = self._listed(after)
         self._check_not_ahead(after, files)
         new = sorted(self._new(after, files), key=_order)
-        taken = self._within([file for file in new if all(self._covers(end, file) for end in ends)], limit)
+        taken = self._within(
+            [file for file in new if all(self._covers(end, file) for end in ends)], limit
+        )
         self._check_columns(taken)
         return self._taking(after, files, taken)
 
     def _new(self, after: Token, files: Sequence[SourceFile]) -> list[SourceFile]:
         return [file for file in files if not self._covers(after, file)]
 
-    def _taking(self, after: Token, files: Sequence[SourceFile], taken: Sequence[SourceFile]) -> Token:
+    def _taking(
+        self, after: Token, files: Sequence[SourceFile], taken: Sequence[SourceFile]
+    ) -> Token:
         """The token behind `taken`, in their order. `files`: all that are there."""
         if not taken:
             return after
         until = max(int(after["until"]), taken[-1].mtime_ns)
         known = [file for file in files if self._covers(after, file)]
-        recent = sorted(_digest(file) for file in [*known, *taken] if file.mtime_ns >= until - self._late_ns)
+        recent = sorted(
+            _digest(file) for file in [*known, *taken] if file.mtime_ns >= until - self._late_ns
+        )
         return {**after, "until": until, "recent": recent}
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
         _check(after)
         _check(upto)
         files = [
-            file for file in self._listed(upto) if self._covers(upto, file) and not self._covers(after, file)
+            file
+            for file in self._listed(upto)
+            if self._covers(upto, file) and not self._covers(after, file)
         ]
         return self._reader.split_files(sorted(files, key=_order), self._advice) if files else []
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
-        files = [file for token in upto for file in self._listed(token) if self._covers(token, file)]
-        return self._reader.split_files(sorted(files, key=lambda file: file.path), advice) if files else []
+        files = [
+            file for token in upto for file in self._listed(token) if self._covers(token, file)
+        ]
+        return (
+            self._reader.split_files(sorted(files, key=lambda file: file.path), advice)
+            if files
+            else []
+        )
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         return self._reader.read(split)
@@ -156,14 +171,17 @@ class FilesFeed(ChangeFeed):
         seconds = 0.0 if oldest is None else max(0.0, utc_now().timestamp() - oldest / 1e9)
         known = [each for each in rows if each is not None]
         return FeedLag(
-            sum(known) if len(known) == len(behind) else None, sum(file.size for file in behind), seconds
+            sum(known) if len(known) == len(behind) else None,
+            sum(file.size for file in behind),
+            seconds,
         )
 
     def _listed(self, token: Token) -> list[SourceFile]:
         return [
-            file for file in find_files(self._reader.options)
+            file
+            for file in find_files(self._reader.options)
             if int(_digest(file), 16) % int(token["parts"]) == token["part"]
-        ]  # fmt: skip
+        ]
 
     def _covers(self, token: Token, file: SourceFile) -> bool:
         """Whether the file was taken at `token`, or came too late for it."""
@@ -230,7 +248,9 @@ def _compare(expected: pa.Schema, found: pa.Schema, path: str, *, typed: bool) -
             )
     for name, field in known.items():
         if name not in there:
-            raise SchemaError(f"{path} lacks column {field.name!r}, with which its stream began. {advice}")
+            raise SchemaError(
+                f"{path} lacks column {field.name!r}, with which its stream began. {advice}"
+            )
 
 
 def _check(token: Token) -> None:
@@ -247,7 +267,7 @@ def _check(token: Token) -> None:
         )
 
 
-def _lines(file: SourceFile, login: Login | None) -> int:
+def _lines(file: SourceFile, login: StorageCredentials | None) -> int:
     """The line ends of a text file, unpacked: what it may hold in rows."""
     lines = 0
     with reading(file.path), reopen(file.root, login).open_input_stream(file.path) as opened:

@@ -13,11 +13,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from spark_channel.connectors.commit import Claim, Identity, owner_is_gone
-from spark_channel.connectors.contracts import Receipt
-from spark_channel.connectors.files.manifest import FORMAT, DataFile, Manifest, Replaced, claim_key
-from spark_channel.connectors.files.paths import Location
-from spark_channel.connectors.files.published import PublishedVersions
+from spark_channel.connectors.base.claims import Claim, Identity
+from spark_channel.connectors.base.contract import Receipt
+from spark_channel.connectors.base.owner import owner_is_gone
+from spark_channel.connectors.files.filesystem import Location
+from spark_channel.connectors.files.log import (
+    FORMAT,
+    DataFile,
+    Manifest,
+    PublishedVersions,
+    Replaced,
+    claim_key,
+)
 from spark_channel.errors import TargetError
 
 if TYPE_CHECKING:
@@ -74,7 +81,14 @@ def parse(raw: bytes, shown: str) -> tuple[Manifest, str] | None:
             removed=tuple(Replaced(DataFile(**file), 0, "") for file in data["removed"]),
         )
         return made, str(data["successor_of"] or "")
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, pa.ArrowException) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+        pa.ArrowException,
+    ) as error:
         raise TargetError(
             f"{shown} is a damaged manifest of spark-channel: {error!r}. Remove it to read every file there"
         ) from error
@@ -112,7 +126,11 @@ def remove_remains(store: "Store", directory: str, listed: Collection[str]) -> N
     if not store.exists(top):
         return
     for info in store.entries(top):
-        if info.type != pafs.FileType.Directory or info.base_name == "lock" or not _is_gone(store, info.path):
+        if (
+            info.type != pafs.FileType.Directory
+            or info.base_name == "lock"
+            or not _is_gone(store, info.path)
+        ):
             continue
         for path in data_names(store, directory):
             match = _NAME.fullmatch(path)

@@ -8,19 +8,192 @@ import fnmatch
 import logging
 import posixpath
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 from pyarrow import fs as pafs
 
-from spark_channel.connectors.files.errors_at import reading
-from spark_channel.connectors.files.manifest import DataFile, Manifest
-from spark_channel.connectors.files.paths import Location, find_replaced, is_hidden
-from spark_channel.connectors.files.visible import visible
+from spark_channel.connectors.base.types import is_plain
+from spark_channel.connectors.files import legacy
+from spark_channel.connectors.files.claims import OwnedFileNames, is_ours
+from spark_channel.connectors.files.filesystem import (
+    Location,
+    find_replaced,
+    is_hidden,
+    read_file,
+    reading,
+)
+from spark_channel.connectors.files.log import (
+    FORMAT,
+    SUCCESS,
+    DataFile,
+    Entry,
+    Manifest,
+    newest_entry,
+)
 from spark_channel.errors import SourceError, TargetError
 
-__all__ = ["UNCHANGING", "SourceFile", "list_files"]
+__all__ = [
+    "OURS",
+    "UNCHANGING",
+    "SourceFile",
+    "Success",
+    "Visible",
+    "combined",
+    "data_files",
+    "files_of_prefix",
+    "list_files",
+    "partition_fields",
+    "partition_value",
+    "read_success",
+    "visible",
+    "with_present_files",
+]
+
+
+# The visible files of a directory: those of the newest log entry, of the previous format's
+# manifest, or all.
+#
+# Another writer that ends a write there, such as Spark, replaces `_SUCCESS`: then its files count
+# as well.
+
+
+OURS = f'{{"manifest": "{FORMAT}", "log": "_spark_channel"}}\n'.encode()
+"""The content of `_SUCCESS` in a directory that has a log. Former versions of spark-channel refuse it."""
+_READS = 10
+
+
+@dataclass(frozen=True)
+class Visible:
+    """`manifest` None: every data file. `success`: an identity of the present `_SUCCESS` file ("" = none, or ours)."""
+
+    manifest: Manifest | None
+    success: str
+    entry: Entry | None = None
+
+
+def visible(place: Location, directory: str) -> Visible:
+    """Read what holds in `directory`: a listing and two small files.
+
+    Raises:
+        TargetError: a damaged log or manifest. OSError: not readable.
+    """
+    # `_SUCCESS` first: an entry that counts it in is written before it is replaced.
+    found = read_success(place, directory)
+    return combined(place, directory, newest_entry(place, directory), found)
+
+
+@dataclass(frozen=True)
+class Success:
+    """The content of `_SUCCESS`. `identity` distinguishes files of other writers; "" = none, or spark-channel's."""
+
+    identity: str = ""
+    former: Manifest | None = None
+
+
+def read_success(place: Location, directory: str) -> Success:
+    path = posixpath.join(directory, SUCCESS)
+    for _ in range(_READS):
+        before = place.fs.get_file_info(path)
+        raw = read_file(place, path)
+        if raw is None or raw == OURS:
+            return Success()
+        after = place.fs.get_file_info(path)
+        if (before.size, before.mtime_ns) == (after.size, after.mtime_ns):
+            found = legacy.parse(raw, place.show(path))
+            return Success(f"{after.size}-{after.mtime_ns}", None if found is None else found[0])
+    raise TargetError(
+        f"{place.show(path)} changes all the time; run again when the other writers have ended"
+    )
+
+
+def combined(place: Location, directory: str, entry: Entry | None, found: Success) -> Visible:
+    """The visible files by the log and `_SUCCESS` together."""
+    success, former = found.identity, found.former
+    if entry is None:
+        return Visible(former or legacy.state_before(place, directory, success), success)
+    made = entry.manifest
+    if success in ("", made.success):
+        return Visible(made, made.success, entry)
+    if former is not None:  # the former version has written here since
+        return Visible(_merged(made, former), success, entry)
+    return Visible(with_files_of_others(made, data_files(place, directory)), success, entry)
+
+
+def _merged(log: Manifest, former: Manifest) -> Manifest:
+    versions = dict(log.versions)
+    for app, known in former.versions.items():
+        versions[app] = known if app not in versions else versions[app].joined(known)
+    return replace(
+        log,
+        format=former.format,
+        files=former.files,
+        schemas={**log.schemas, **former.schemas},
+        dialects={**log.dialects, **former.dialects},
+        jobs={**log.jobs, **former.jobs},
+        versions=versions,
+    )
+
+
+def with_files_of_others(made: Manifest, there: Mapping[str, pafs.FileInfo]) -> Manifest:
+    """The manifest with the files that another writer has put there, without those that it has removed."""
+    listed = {file.path for file in made.files}
+    gone = {each.file.path for each in made.removed}
+    kept = [file for file in made.files if file.path in there]
+    more = [
+        DataFile(path, info.size, mtime_ns=info.mtime_ns)
+        for path, info in sorted(there.items())
+        if path not in listed and path not in gone and not is_ours(path)
+    ]
+    return replace(made, files=(*kept, *more))
+
+
+def files_of_prefix(place: Location, directory: str, prefix: str) -> dict[str, pafs.FileInfo]:
+    """The files in the directory itself whose names begin with `prefix`, by their names."""
+    selector = pafs.FileSelector(directory, allow_not_found=True)
+    return {
+        info.base_name: info
+        for info in place.fs.get_file_info(selector)
+        if info.type == pafs.FileType.File and info.base_name.startswith(prefix)
+    }
+
+
+def with_present_files(
+    made: Manifest, there: Mapping[str, pafs.FileInfo], names: OwnedFileNames
+) -> Manifest:
+    """The manifest of a prefix with the files that are there now: other programs take and replace files freely."""
+    replaced = {(each.file.path, each.file.nbytes, each.file.mtime_ns) for each in made.removed}
+    ours = [
+        file for file in made.files if names.run_of(file.path) is not None and file.path in there
+    ]
+    others = [
+        DataFile(path, info.size, mtime_ns=info.mtime_ns)
+        for path, info in sorted(there.items())
+        if names.run_of(path) is None and (path, info.size, info.mtime_ns) not in replaced
+    ]
+    return replace(made, files=(*ours, *others))
+
+
+def data_files(place: Location, directory: str) -> dict[str, pafs.FileInfo]:
+    """Every file in the directory that is not hidden, by its path relative to it."""
+    found = {}
+    pending = [directory]
+    while pending:
+        here = pending.pop()
+        for info in place.fs.get_file_info(pafs.FileSelector(here, allow_not_found=True)):
+            if is_hidden(info.base_name) or info.base_name == SUCCESS:
+                continue
+            if info.type == pafs.FileType.Directory:
+                pending.append(info.path)
+            elif info.type == pafs.FileType.File:
+                found[posixpath.relpath(info.path, directory)] = info
+    return found
+
 
 UNCHANGING = -1
 """In place of a file's time of change, where a log says that the file is never written again."""
@@ -33,7 +206,10 @@ _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file to read, as it was when it was listed. `listed` is what a manifest says of it."""
+    """One file to read, as it was when it was listed. `listed` is what a manifest says of it.
+
+    `tag`: what its store says of this version, beside size and time; '' = nothing, or it was not asked yet.
+    """
 
     root: str
     path: str
@@ -42,6 +218,7 @@ class SourceFile:
     partition: tuple[tuple[str, str | None], ...] = ()
     listed: DataFile | None = None
     manifest: Manifest | None = None
+    tag: str = ""
 
 
 def list_files(
@@ -61,15 +238,21 @@ def list_files(
         SourceError: missing, unreadable, a glob that matches nothing, or a listed file that was removed.
     """
     with reading(place.show()):
-        found = _found(place, manifests)
+        found, literal = _found(place, manifests)
+        start = base or (place.path if literal else _fixed_part(place.path))
         files = []
         for info, listed, manifest in sorted(found, key=lambda item: item[0].path):
             if keep(info):
-                start = base or _fixed_part(place.path)
                 partition = _partition(info.path, start) if partitions else ()
                 files.append(
                     SourceFile(
-                        place.root, info.path, info.size or 0, info.mtime_ns or 0, partition, listed, manifest
+                        place.root,
+                        info.path,
+                        info.size or 0,
+                        info.mtime_ns or 0,
+                        partition,
+                        listed,
+                        manifest,
                     )
                 )
         return files
@@ -78,14 +261,19 @@ def list_files(
 _Found = tuple[pafs.FileInfo, DataFile | None, Manifest | None]
 
 
-def _found(place: Location, manifests: bool) -> list[_Found]:
-    info = place.fs.get_file_info(place.path)
+def _found(place: Location, manifests: bool) -> tuple[list[_Found], bool]:
+    """(the files, whether the path is their name and not a pattern)."""
+    info = place.info(place.path)
     if info.type == pafs.FileType.File:
-        return [(info, None, None)]
+        return [(info, None, None)], True
     if info.type == pafs.FileType.Directory:
         # First what is visible, then the files: those that a write adds in between are not listed, and not read.
         top = _manifest(place, place.path) if manifests else None
-        return _visible(place, list(_walk(place, place.path)), place.path, manifests, {place.path: top})
+        known = {place.path: top}
+        shown = _visible(
+            place, list(_walk(place, place.path)), place.path, manifests, known, all_listed=True
+        )
+        return shown, True
     matches = list(_glob(place)) if _GLOB.search(place.path) else []
     if not matches:
         what = "matches no file" if _GLOB.search(place.path) else "does not exist"
@@ -94,7 +282,7 @@ def _found(place: Location, manifests: bool) -> list[_Found]:
     for match in matches:
         inside = _walk(place, match.path) if match.type == pafs.FileType.Directory else [match]
         files |= {found.path: found for found in inside}
-    return _visible(place, list(files.values()), _fixed_part(place.path), manifests)
+    return _visible(place, list(files.values()), _fixed_part(place.path), manifests), False
 
 
 def _walk(place: Location, directory: str) -> Iterator[pafs.FileInfo]:
@@ -103,7 +291,9 @@ def _walk(place: Location, directory: str) -> Iterator[pafs.FileInfo]:
         # One request lists a whole tree of an object store.
         for info in place.fs.get_file_info(pafs.FileSelector(directory, recursive=True)):
             inside = posixpath.relpath(info.path, directory)
-            if info.type == pafs.FileType.File and not any(is_hidden(part) for part in inside.split("/")):
+            if info.type == pafs.FileType.File and not any(
+                is_hidden(part) for part in inside.split("/")
+            ):
                 yield info
         return
     for info in place.fs.get_file_info(pafs.FileSelector(directory)):
@@ -128,8 +318,13 @@ def _visible(
     top: str,
     manifests: bool,
     known: dict[str, Manifest | None] | None = None,
+    *,
+    all_listed: bool = False,
 ) -> list[_Found]:
-    """Without the files that the manifest of their nearest directory does not list."""
+    """Without the files that the manifest of their nearest directory does not list.
+
+    `all_listed`: with every file that these list; a pattern may mean a part of them.
+    """
     if not manifests:
         return [(info, None, None) for info in files]
     known = {} if known is None else known
@@ -164,15 +359,21 @@ def _visible(
             seen.setdefault(directory, set()).add(inside)
             shown.append((info, listed, manifest))
     for directory, names in skipped.items():
-        _log.info("%s: %d files are not in its manifest and are not read", place.show(directory), len(names))
-    if not _GLOB.search(place.path):
+        _log.info(
+            "%s: %d files are not in its manifest and are not read",
+            place.show(directory),
+            len(names),
+        )
+    if all_listed:
         for directory, found in known.items():
             if found is not None:
                 shown.extend(_not_walked(place, directory, found, seen.get(directory, set())))
     return shown
 
 
-def _not_walked(place: Location, directory: str, manifest: Manifest, seen: set[str]) -> Iterator[_Found]:
+def _not_walked(
+    place: Location, directory: str, manifest: Manifest, seen: set[str]
+) -> Iterator[_Found]:
     """Listed files that a listing of the directory did not show: a write added or replaced them meanwhile."""
     for file in manifest.files:
         if file.path in seen:
@@ -215,7 +416,7 @@ def _glob(place: Location) -> Iterator[pafs.FileInfo]:
 
 def _match(place: Location, directory: str, parts: list[str]) -> Iterator[pafs.FileInfo]:
     if not parts:
-        info = place.fs.get_file_info(directory)
+        info = place.info(directory)
         if info.type != pafs.FileType.NotFound:
             yield info
         return
@@ -225,7 +426,7 @@ def _match(place: Location, directory: str, parts: list[str]) -> Iterator[pafs.F
     elif not _GLOB.search(part):
         yield from _match(place, posixpath.join(directory, part), rest)
         return
-    if place.fs.get_file_info(directory).type != pafs.FileType.Directory:
+    if place.info(directory).type != pafs.FileType.Directory:
         return
     matches = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
     for info in place.fs.get_file_info(pafs.FileSelector(directory)):
@@ -257,3 +458,122 @@ def _partition(path: str, base: str) -> tuple[tuple[str, str | None], ...]:
         if equals and name:
             found.append((unquote(name), None if value == _NULL_PARTITION else unquote(value)))
     return tuple(found)
+
+
+# Partition columns: the values in folder names such as `year=2024`, typed as Spark types them where
+# no value changes.
+#
+# So `01` and `2020-W01` stay text, which Spark reads as a number and a time.
+
+
+_INTS = (pa.int32(), pa.int64())
+
+
+def _int(text: str, kind: pa.DataType) -> int:
+    value = int(text)
+    if not -(2 ** (kind.bit_width - 1)) <= value < 2 ** (kind.bit_width - 1):
+        raise ValueError
+    return value
+
+
+def _float(text: str, kind: pa.DataType) -> float:
+    return float(text)
+
+
+def _decimal(text: str, kind: pa.DataType) -> Decimal:
+    value = Decimal(int(text))
+    if len(value.as_tuple().digits) > kind.precision:
+        raise ValueError
+    return value
+
+
+def _date(text: str, kind: pa.DataType) -> date:
+    return date.fromisoformat(text)
+
+
+def _time(text: str, kind: pa.DataType) -> datetime:
+    value = datetime.fromisoformat(text)
+    if value.tzinfo is not None:
+        raise ValueError
+    return value
+
+
+def _text(text: str, kind: pa.DataType) -> str:
+    return text
+
+
+_LADDER: tuple[tuple[pa.DataType, Callable[[str, pa.DataType], Any]], ...] = (
+    (pa.int32(), _int),
+    (pa.int64(), _int),
+    (pa.decimal128(38, 0), _decimal),
+    (pa.float64(), _float),
+    (pa.date32(), _date),
+    (pa.timestamp("us"), _time),
+    (pa.string(), _text),
+)
+
+
+def _fits(texts: Iterable[str], kind: pa.DataType, read: Callable[[str, pa.DataType], Any]) -> bool:
+    """Whether each text is a value of `kind` that gives it back."""
+    try:
+        for text in texts:
+            if not is_plain(text, kind):
+                return False
+            read(text, kind)
+    except ValueError:
+        return False
+    return True
+
+
+def partition_fields(files: Sequence[SourceFile]) -> list[pa.Field]:
+    """The partition columns that all files share, with the narrowest type that holds every value.
+
+    Raises:
+        SourceError: some files lie in other partition folders than the rest.
+    """
+    names: tuple[str, ...] | None = None
+    values: dict[str, set[str]] = {}
+    for file in files:
+        own = tuple(name for name, _ in file.partition)
+        if names is not None and own != names:
+            raise SourceError(
+                f"{file.path} lies under partition columns {list(own)}, "
+                f"and {files[0].path} under {list(names)}; "
+                "read each tree separately, or set recursiveFileLookup=true to read without partition columns"
+            )
+        names = own
+        for name, value in file.partition:
+            found = values.setdefault(name, set())
+            if value is not None:
+                found.add(value)
+    fields = []
+    for name, texts in values.items():
+        kind = (
+            next(kind for kind, read in _LADDER if _fits(texts, kind, read))
+            if texts
+            else pa.string()
+        )
+        fields.append(pa.field(name, kind))
+    return fields
+
+
+def partition_value(name: str, text: str | None, kind: pa.DataType) -> pa.Scalar:
+    """The value of a folder's name in its column's type.
+
+    Raises:
+        SourceError: it does not fit.
+    """
+    if text is None:
+        return pa.scalar(None, kind)
+    for rung, read in _LADDER:
+        if rung == kind:
+            try:
+                return pa.scalar(read(text, rung), rung)
+            except ValueError:
+                break
+    else:
+        try:
+            return pa.scalar(text, pa.string()).cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            pass
+    raise SourceError(f"partition {name}={text} does not fit type {kind}")

@@ -33,7 +33,12 @@ def _key(path: str) -> str:
 
 @contextmanager
 def _explained(path: str) -> Iterator[None]:
-    from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+    from obstore.exceptions import (
+        BaseError,
+        NotFoundError,
+        PermissionDeniedError,
+        UnauthenticatedError,
+    )
 
     try:
         yield
@@ -42,7 +47,9 @@ def _explained(path: str) -> Iterator[None]:
     except (PermissionDeniedError, UnauthenticatedError) as error:
         raise OSError(f"the store refuses the credentials of {path}") from error
     except BaseError as error:
-        raise OSError(str(error).splitlines()[0][:300] if str(error) else type(error).__name__) from error
+        raise OSError(
+            str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+        ) from error
 
 
 class _Reading(io.RawIOBase):
@@ -86,7 +93,9 @@ class _Writing(io.RawIOBase):
 
         self._path, self._at = path, 0
         with _explained(path):
-            self._file = obstore.open_writer(store, _key(path), buffer_size=_BLOCK, max_concurrency=_UPLOADS)
+            self._file = obstore.open_writer(
+                store, _key(path), buffer_size=_BLOCK, max_concurrency=_UPLOADS
+            )
 
     def writable(self) -> bool:
         return True
@@ -145,7 +154,9 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no 
             except FileNotFoundError:
                 pass
         there = next(self._listed(path), None)
-        return pafs.FileInfo(path, pafs.FileType.NotFound if there is None else pafs.FileType.Directory)
+        return pafs.FileInfo(
+            path, pafs.FileType.NotFound if there is None else pafs.FileType.Directory
+        )
 
     def _listed(self, folder: str) -> Iterator[pafs.FileInfo]:
         """Every object below the folder."""

@@ -15,10 +15,22 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from spark_channel.connectors.files.login import Login, StorageSettings, read_settings
+from spark_channel.connectors.files.filesystem import (
+    StorageCredentials,
+    StorageSettings,
+    read_settings,
+)
 from spark_channel.connectors.remote.address import is_remote
 from spark_channel.errors import OptionError
-from spark_channel.options import Amount, ByteAmount, FilePath, Options, ReadOptions, Trait, WriteOptions
+from spark_channel.options import (
+    Amount,
+    ByteAmount,
+    FilePath,
+    Options,
+    ReadOptions,
+    Trait,
+    WriteOptions,
+)
 from spark_channel.working_directory import absolute_path
 
 __all__ = [
@@ -97,8 +109,14 @@ Zone = Annotated[str, BeforeValidator(_zone)]
 Instant = Annotated[datetime, BeforeValidator(_instant)]
 
 _JAVA_PARTS = {
-    "yyyy": "%Y", "uuuu": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S",
-}  # fmt: skip
+    "yyyy": "%Y",
+    "uuuu": "%Y",
+    "MM": "%m",
+    "dd": "%d",
+    "HH": "%H",
+    "mm": "%M",
+    "ss": "%S",
+}
 _JAVA_TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|.", re.DOTALL)
 
 
@@ -132,7 +150,9 @@ def _pattern(value: object) -> str:
 
 Pattern = Annotated[str, BeforeValidator(_pattern)]
 
-_LOSES_ROWS = "a copy must not lose rows silently; name the files to read with 'path', a glob or 'paths'"
+_LOSES_ROWS = (
+    "a copy must not lose rows silently; name the files to read with 'path', a glob or 'paths'"
+)
 _SPARK_SPLITS = "splits follow 'channels' and 'splitBytes'"
 
 
@@ -148,8 +168,8 @@ class _Stored(Options):
     )
 
     @property
-    def login(self) -> Login | None:
-        return Login.of(read_settings(self.storage_options), strict=True)
+    def login(self) -> StorageCredentials | None:
+        return StorageCredentials.of(read_settings(self.storage_options), strict=True)
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -171,7 +191,8 @@ class FileReadOptions(_Stored, ReadOptions):
     }
 
     path: FilePath | None = Field(
-        None, description="a file, directory or glob, as a path or URI; default: none; give it or `paths`"
+        None,
+        description="a file, directory or glob, as a path or URI; default: none; give it or `paths`",
     )
     paths: Annotated[tuple[str, ...] | None, BeforeValidator(_paths), Trait.HOLDS_LOGIN] = Field(
         None, description="a JSON list of files, directories and globs; default: none"
@@ -192,18 +213,24 @@ class FileReadOptions(_Stored, ReadOptions):
         None, description="read only files modified after this time; default: all files"
     )
     use_manifest: bool = Field(
-        True, description="read only the files that the log lists, in a directory that spark-channel wrote"
+        True,
+        description="read only the files that the log lists, in a directory that spark-channel wrote",
     )
     split_bytes: ByteAmount | None = Field(
-        None, description="approximate bytes of one split; default: all bytes over the splits for `channels`"
+        None,
+        description="approximate bytes of one split; default: all bytes over the splits for `channels`",
     )
 
     @model_validator(mode="after")
     def _one_source(self) -> "FileReadOptions":
         if self.path is None and self.paths is None:
-            raise OptionError("option 'path' is missing: a file, a directory, a glob or a uri", option="path")
+            raise OptionError(
+                "option 'path' is missing: a file, a directory, a glob or a uri", option="path"
+            )
         if self.path is not None and self.paths is not None:
-            raise OptionError("options 'path' and 'paths' both say what to read; give one", option="paths")
+            raise OptionError(
+                "options 'path' and 'paths' both say what to read; give one", option="paths"
+            )
         return self
 
     def all_paths(self) -> tuple[str, ...]:
@@ -211,7 +238,9 @@ class FileReadOptions(_Stored, ReadOptions):
 
 
 class _Mergeable(FileReadOptions):
-    merge_schema: bool = Field(False, description="read the columns of all files, not only of the first")
+    merge_schema: bool = Field(
+        False, description="read the columns of all files, not only of the first"
+    )
 
 
 class ParquetReadOptions(_Mergeable):
@@ -238,7 +267,9 @@ _COMMON_TEXT_IGNORED = {
     "enableDateTimeParsingFallback": "only the patterns given are read",
     "legacyTimeParserPolicy": "only the patterns given are read",
 }
-_PERMISSIVE = "it exists for mode=PERMISSIVE, which turns values that do not fit into NULL; a copy must not"
+_PERMISSIVE = (
+    "it exists for mode=PERMISSIVE, which turns values that do not fit into NULL; a copy must not"
+)
 
 
 class TextReadOptions(FileReadOptions):
@@ -254,8 +285,12 @@ class TextReadOptions(FileReadOptions):
         "set by DataX jobs, where it becomes a refused row",
     )
     date_format: Pattern | None = Field(None, description="pattern of dates; default: ISO 8601")
-    timestamp_format: Pattern | None = Field(None, description="pattern of timestamps; default: ISO 8601")
-    time_zone: Zone = Field("UTC", description="time zone of values without one, in columns with a time zone")
+    timestamp_format: Pattern | None = Field(
+        None, description="pattern of timestamps; default: ISO 8601"
+    )
+    time_zone: Zone = Field(
+        "UTC", description="time zone of values without one, in columns with a time zone"
+    )
     sample_bytes: ByteAmount = Field(4 << 20, description="bytes that are read to infer the types")
 
     @field_validator("mode", mode="before")
@@ -319,7 +354,9 @@ class CsvReadOptions(TextReadOptions):
         "emptyValue": "a quoted empty text is the empty text",
     }
 
-    header: bool = Field(True, description="the first line of each file contains the names (Spark: false)")
+    header: bool = Field(
+        True, description="the first line of each file contains the names (Spark: false)"
+    )
     infer_schema: bool = Field(
         True, description="infer types from a sample; false: all strings (Spark: false)"
     )
@@ -336,11 +373,16 @@ class CsvReadOptions(TextReadOptions):
         "", description="unquoted text that means NULL, besides the empty one; default: empty"
     )
     empty_is_null: bool = Field(
-        True, description="an unquoted empty value is NULL; false: it is the empty text, as a quoted one"
+        True,
+        description="an unquoted empty value is NULL; false: it is the empty text, as a quoted one",
     )
-    multi_line: bool = Field(False, description="quoted values may contain line ends; one split per file")
+    multi_line: bool = Field(
+        False, description="quoted values may contain line ends; one split per file"
+    )
     line_sep: str | None = Field(None, description=r"\n, \r\n or \r; default: any of them")
-    ignore_leading_white_space: bool = Field(False, description="trim blanks at the start of values")
+    ignore_leading_white_space: bool = Field(
+        False, description="trim blanks at the start of values"
+    )
     ignore_trailing_white_space: bool = Field(False, description="trim blanks at the end of values")
 
     @field_validator("line_sep")
@@ -360,7 +402,9 @@ class CsvReadOptions(TextReadOptions):
 def _distinct_characters(sep: str, quote: str, escape: str) -> None:
     if sep in (quote, escape):
         raise OptionError(
-            f"option 'sep' got {sep!r}, which is also the quote or the escape", option="sep", got=sep
+            f"option 'sep' got {sep!r}, which is also the quote or the escape",
+            option="sep",
+            got=sep,
         )
 
 
@@ -396,7 +440,9 @@ class JsonReadOptions(TextReadOptions):
         "singleVariantColumn": "Arrow has no variant type",
     }
 
-    infer_timestamp: bool = Field(False, description="infer timestamps from strings that are all ISO 8601")
+    infer_timestamp: bool = Field(
+        False, description="infer timestamps from strings that are all ISO 8601"
+    )
 
 
 def _is_local(path: str) -> bool:
@@ -433,7 +479,8 @@ class FileWriteOptions(_Stored, WriteOptions):
         600.0, description="how long a commit is retried while other jobs commit first, in seconds"
     )
     retention: Annotated[float, Field(ge=0)] = Field(
-        3600.0, description="how long replaced files stay readable for reads in progress, in seconds"
+        3600.0,
+        description="how long replaced files stay readable for reads in progress, in seconds",
     )
 
     file_prefix: str | None = Field(
@@ -452,32 +499,41 @@ class FileWriteOptions(_Stored, WriteOptions):
             raise OptionError(
                 "option 'filePrefix' is for local disks, FTP and SFTP: on an object store nothing hides a file before "
                 "it is published; write into a separate directory",
-                option="filePrefix", got=self.file_prefix,
-            )  # fmt: skip
+                option="filePrefix",
+                got=self.file_prefix,
+            )
         self._check_prefix()
 
     def _check_remote(self) -> None:
         if self.commit == "task":
             raise OptionError(
                 "option 'commit' got 'task'; with FTP and SFTP it takes job: files are renamed when the job ends",
-                option="commit", got="task", takes="job",
-            )  # fmt: skip
+                option="commit",
+                got="task",
+                takes="job",
+            )
         if self.txn_app_id is not None:
             raise OptionError(
                 "options 'txnAppId' and 'txnVersion' are not supported with FTP and SFTP: a server of files "
                 "has no operation that would record a published write together with its files",
-                option="txnAppId", got=self.txn_app_id,
-            )  # fmt: skip
+                option="txnAppId",
+                got=self.txn_app_id,
+            )
 
     def _check_prefix(self) -> None:
         prefix = self.file_prefix
         if prefix is not None and (
-            len(prefix) > 100 or not prefix or "/" in prefix or prefix[0] in "._" or not prefix.isprintable()
+            len(prefix) > 100
+            or not prefix
+            or "/" in prefix
+            or prefix[0] in "._"
+            or not prefix.isprintable()
         ):
             raise OptionError(
                 f"option 'filePrefix' got {prefix!r}; it takes the beginning of a name, without / and not . or _ first",
-                option="filePrefix", got=prefix,
-            )  # fmt: skip
+                option="filePrefix",
+                got=prefix,
+            )
 
     @field_validator("compression")
     @classmethod
@@ -490,13 +546,20 @@ class FileWriteOptions(_Stored, WriteOptions):
         return name
 
 
-_LEVELS: Mapping[str, tuple[int, int]] = {"gzip": (1, 9), "bz2": (1, 9), "zstd": (1, 22), "brotli": (0, 11)}
+_LEVELS: Mapping[str, tuple[int, int]] = {
+    "gzip": (1, 9),
+    "bz2": (1, 9),
+    "zstd": (1, 22),
+    "brotli": (0, 11),
+}
 
 
 class _Levelled(FileWriteOptions):
     default_codec: ClassVar[str] = "none"
 
-    compression_level: int | None = Field(None, description="level of the codec; default: the codec's own")
+    compression_level: int | None = Field(
+        None, description="level of the codec; default: the codec's own"
+    )
 
     @model_validator(mode="after")
     def _level(self) -> "_Levelled":
@@ -507,8 +570,10 @@ class _Levelled(FileWriteOptions):
                 takes = f"{low} to {high} for {codec}" if high >= low else f"nothing for {codec}"
                 raise OptionError(
                     f"option 'compressionLevel' got {self.compression_level}; it takes {takes}",
-                    option="compressionLevel", got=str(self.compression_level), takes=takes,
-                )  # fmt: skip
+                    option="compressionLevel",
+                    got=str(self.compression_level),
+                    takes=takes,
+                )
         return self
 
 
@@ -519,7 +584,9 @@ class ParquetWriteOptions(_Levelled):
     default_codec: ClassVar[str] = "snappy"
 
     row_group_rows: Amount = Field(1 << 20, description="most rows of a row group")
-    row_group_bytes: ByteAmount = Field(64 << 20, description="approximate Arrow bytes of a row group")
+    row_group_bytes: ByteAmount = Field(
+        64 << 20, description="approximate Arrow bytes of a row group"
+    )
 
 
 class ArrowWriteOptions(_Levelled):
@@ -545,7 +612,9 @@ class _TextWriteOptions(_Levelled):
 
     encoding: Literal["utf-8"] = Field("utf-8", description="character encoding: only UTF-8")
     date_format: Pattern | None = Field(None, description="pattern of dates; default: ISO 8601")
-    timestamp_format: Pattern | None = Field(None, description="pattern of timestamps; default: ISO 8601")
+    timestamp_format: Pattern | None = Field(
+        None, description="pattern of timestamps; default: ISO 8601"
+    )
 
     @field_validator("encoding", mode="before")
     @classmethod
@@ -572,7 +641,9 @@ class CsvWriteOptions(_TextWriteOptions):
         "lineSep": r"lines end with \n",
     }
 
-    header: bool = Field(True, description="write the names as the first line of each file (Spark: false)")
+    header: bool = Field(
+        True, description="write the names as the first line of each file (Spark: false)"
+    )
     sep: Character = Field(",", description="separator")
     quote: Character = Field('"', description="quote character, around values that need it")
     quote_all: bool = Field(False, description="quote every value that is not NULL")
@@ -594,8 +665,9 @@ class CsvWriteOptions(_TextWriteOptions):
             raise OptionError(
                 f"option 'nullValue' got {self.null_value!r}; it takes a text without "
                 "the separator, the quote and line ends",
-                option="nullValue", got=self.null_value,
-            )  # fmt: skip
+                option="nullValue",
+                got=self.null_value,
+            )
         return self
 
 
@@ -607,6 +679,9 @@ class JsonWriteOptions(_TextWriteOptions):
         "charset": "encoding",
         "timestampNTZFormat": "timestampFormat",
     }
-    refused: ClassVar[Mapping[str, str]] = {**FileWriteOptions.refused, "lineSep": r"lines end with \n"}
+    refused: ClassVar[Mapping[str, str]] = {
+        **FileWriteOptions.refused,
+        "lineSep": r"lines end with \n",
+    }
 
     ignore_null_fields: bool = Field(True, description="omit fields that are NULL")

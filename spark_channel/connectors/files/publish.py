@@ -18,17 +18,19 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors.commit import Held, Identity, Taken, own_process
-from spark_channel.connectors.contracts import Receipt, WriteContext
+from spark_channel.connectors.base.claims import ClaimDecision, HeldClaim, Identity, own_process
+from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.files import claims, legacy
-from spark_channel.connectors.files.claims import Added
-from spark_channel.connectors.files.log import Entry, Log, newest_entry
-from spark_channel.connectors.files.manifest import SUCCESS, DataFile, Dialect, Manifest, Replaced, is_below
-from spark_channel.connectors.files.names import ALL_FILES, Names
-from spark_channel.connectors.files.paths import LOG, read_file, replaced_path
-from spark_channel.connectors.files.staging import JobFolder, dead_runs, staging_folders
-from spark_channel.connectors.files.store import UNFINISHED, OutsideError, Store
-from spark_channel.connectors.files.visible import (
+from spark_channel.connectors.files.claims import (
+    ALL_FILES,
+    AddedFiles,
+    JobFolder,
+    OwnedFileNames,
+    dead_runs,
+    staging_folders,
+)
+from spark_channel.connectors.files.filesystem import LOG, read_file, replaced_path
+from spark_channel.connectors.files.listing import (
     OURS,
     Visible,
     combined,
@@ -37,6 +39,18 @@ from spark_channel.connectors.files.visible import (
     read_success,
     with_present_files,
 )
+from spark_channel.connectors.files.log import (
+    SUCCESS,
+    DataFile,
+    Dialect,
+    Entry,
+    Log,
+    Manifest,
+    Replaced,
+    is_below,
+    newest_entry,
+)
+from spark_channel.connectors.files.store import UNFINISHED, OutsideError, Store
 from spark_channel.errors import ChannelError, CommitError, TargetError
 
 __all__ = ["Output", "StagedFile", "TargetDirectory"]
@@ -68,23 +82,32 @@ class Output:
     schema: pa.Schema
     dialect: Dialect
 
-    def added(self, job: str, files: Sequence[StagedFile]) -> Added:
+    def added(self, job: str, files: Sequence[StagedFile]) -> AddedFiles:
         content = (
-            self.schema.serialize().to_pybytes() + json.dumps(dict(self.dialect), sort_keys=True).encode()
+            self.schema.serialize().to_pybytes()
+            + json.dumps(dict(self.dialect), sort_keys=True).encode()
         )
         key = hashlib.blake2b(content, digest_size=6).hexdigest()
         listed = tuple(
-            DataFile(file.name, file.nbytes, file.rows, key, job, multi_line=file.multi_line or None)
+            DataFile(
+                file.name, file.nbytes, file.rows, key, job, multi_line=file.multi_line or None
+            )
             for file in files
         )
-        return Added(self.format, listed, {key: self.schema}, {key: self.dialect})
+        return AddedFiles(self.format, listed, {key: self.schema}, {key: self.dialect})
 
 
 class TargetDirectory:
     """One directory that jobs write into, or the files of one prefix in it. The log is in `home`."""
 
     def __init__(
-        self, store: Store, path: str, form: str, timeout: float, retention: float, names: Names = ALL_FILES
+        self,
+        store: Store,
+        path: str,
+        form: str,
+        timeout: float,
+        retention: float,
+        names: OwnedFileNames = ALL_FILES,
     ) -> None:
         self.store = store
         self.path = path
@@ -133,7 +156,9 @@ class TargetDirectory:
         return self._visible(self._entries.newest())
 
     def _visible(self, newest: Entry | None) -> Visible:
-        return combined(self.store.place, self.path, newest, read_success(self.store.place, self.path))
+        return combined(
+            self.store.place, self.path, newest, read_success(self.store.place, self.path)
+        )
 
     def manifest(self) -> Manifest:
         """The present files of the directory, including those of other writers."""
@@ -151,9 +176,15 @@ class TargetDirectory:
 
     def _there(self) -> dict[str, pafs.FileInfo]:
         place, prefix = self.store.place, self.names.prefix
-        return data_files(place, self.path) if prefix is None else files_of_prefix(place, self.path, prefix)
+        return (
+            data_files(place, self.path)
+            if prefix is None
+            else files_of_prefix(place, self.path, prefix)
+        )
 
-    def _change(self, change: Callable[[Manifest, int], Manifest | None], what: str) -> tuple[Manifest, bool]:
+    def _change(
+        self, change: Callable[[Manifest, int], Manifest | None], what: str
+    ) -> tuple[Manifest, bool]:
         """(what the directory holds now, whether an entry was written)."""
 
         def tried(manifest: Manifest, number: int) -> Manifest | None:
@@ -163,14 +194,14 @@ class TargetDirectory:
         entry, wrote = self._entries.change(tried, self._base, what)
         return (self._base(None) if entry is None else entry.manifest), wrote
 
-    def take(self, context: WriteContext, identity: Identity, *, empty: bool) -> Taken:
+    def take(self, context: WriteContext, identity: Identity, *, empty: bool) -> ClaimDecision:
         """Claim the write. With `empty` the directory is emptied in the same step.
 
         Raises:
             TargetError: another format is there, or committed tasks that this run does not continue.
         """
         self._replaces |= empty
-        taken: list[Taken] = []
+        taken: list[ClaimDecision] = []
         dead = dead_runs(self.store, self.home, self.manifest(), context.job)
 
         def change(manifest: Manifest, number: int) -> Manifest | None:
@@ -195,18 +226,22 @@ class TargetDirectory:
             self._finish(manifest)
         return taken[0]
 
-    def release(self, held: Held) -> None:
+    def release(self, held: HeldClaim) -> None:
         """Give the claim back, unless the write was published, or another run has it."""
-        self._change(lambda manifest, number: claims.release(manifest, number, held), f"abort {held.owner}")
+        self._change(
+            lambda manifest, number: claims.release(manifest, number, held), f"abort {held.owner}"
+        )
 
-    def fence(self, held: Held) -> None:
+    def fence(self, held: HeldClaim) -> None:
         """
         Raises:
             SupersededError: another run took over or has published.
         """
         claims.fence(self.manifest(), held)
 
-    def publish_task(self, held: Held, output: Output, files: Sequence[StagedFile], receipt: Receipt) -> bool:
+    def publish_task(
+        self, held: HeldClaim, output: Output, files: Sequence[StagedFile], receipt: Receipt
+    ) -> bool:
         """Make a task's files visible, once (`commit=task`). False: another attempt was first.
 
         Raises:
@@ -223,7 +258,7 @@ class TargetDirectory:
 
     def publish(
         self,
-        held: Held,
+        held: HeldClaim,
         output: Output,
         files: Sequence[StagedFile],
         *,
@@ -261,7 +296,7 @@ class TargetDirectory:
         self,
         change: Callable[[Manifest, int], Manifest | None],
         files: Sequence[StagedFile],
-        held: Held,
+        held: HeldClaim,
         what: str,
     ) -> Manifest:
         now = self.manifest()
@@ -318,7 +353,7 @@ class TargetDirectory:
         self._hide(moved)
         raise self._unchanged(error) from error
 
-    def _check_staged(self, files: Iterable[StagedFile], held: Held) -> None:
+    def _check_staged(self, files: Iterable[StagedFile], held: HeldClaim) -> None:
         for file in files:
             for path in (self.inside(file.folder, file.name), self.inside(file.name)):
                 info = self.store.info(path)
@@ -349,7 +384,9 @@ class TargetDirectory:
                 else:
                     self.store.remove(self.inside(file.name))
             except OSError as error:
-                _log.warning("%s stays, unlisted, until the next job removes it: %s", file.name, error)
+                _log.warning(
+                    "%s stays, unlisted, until the next job removes it: %s", file.name, error
+                )
 
     def _finish(self, manifest: Manifest) -> None:
         """After an entry that changed what is visible: nothing here can fail the write."""
@@ -375,7 +412,11 @@ class TargetDirectory:
         now = _now()
         due = self._share([each for each in manifest.removed if each.until <= now])
         if self.store.staged:
-            kept = [each for each in manifest.removed if each.until > now and each.file.path not in listed]
+            kept = [
+                each
+                for each in manifest.removed
+                if each.until > now and each.file.path not in listed
+            ]
             for each in self._share(kept):
                 self._set_aside(each)
         gone = self._remove(due, listed)
@@ -481,14 +522,18 @@ class TargetDirectory:
             self._forget(folder, manifest)
         return [folder.run for folder in orphans]
 
-    def forget(self, held: Held) -> None:
+    def forget(self, held: HeldClaim) -> None:
         """Remove all that a run left which is not published. It holds no claim any more."""
         self._forget(JobFolder(self.store, self.home, held.owner, held.epoch), self.manifest())
 
     def _forget(self, folder: JobFolder, manifest: Manifest) -> None:
-        known = {file.path for file in manifest.files} | {each.file.path for each in manifest.removed}
+        known = {file.path for file in manifest.files} | {
+            each.file.path for each in manifest.removed
+        }
         there = self._there()
-        unlisted = [path for path in there if self.names.run_of(path) == folder.run and path not in known]
+        unlisted = [
+            path for path in there if self.names.run_of(path) == folder.run and path not in known
+        ]
         if unlisted:
             self.store.remove_many([self.inside(path) for path in unlisted])
         folder.remove()
@@ -499,7 +544,9 @@ class TargetDirectory:
 
 
 def _listed(there: Mapping[str, pafs.FileInfo]) -> tuple[DataFile, ...]:
-    return tuple(DataFile(path, info.size, mtime_ns=info.mtime_ns) for path, info in sorted(there.items()))
+    return tuple(
+        DataFile(path, info.size, mtime_ns=info.mtime_ns) for path, info in sorted(there.items())
+    )
 
 
 def _without(manifest: Manifest, gone: set[Replaced]) -> Manifest:

@@ -1,7 +1,7 @@
 """The readers of files: one class, and one subclass per format.
 
-Splits name whole files with size and time of change, so that a retry reads the same rows or fails: a file
-that was changed or removed after it was split is an error.
+Splits name files with size, time of change and the tag of their store, so that a retry reads the same rows or fails: a
+file that was changed or removed after it was split is an error.
 """
 
 import contextlib
@@ -10,16 +10,20 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
-from pyarrow import fs as pafs
 
 from spark_channel.connectors import Reader
-from spark_channel.connectors.feed import ChangeFeed, FeedOptions
-from spark_channel.connectors.files.conditions import ValueRange
-from spark_channel.connectors.files.errors_at import reading
+from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
+from spark_channel.connectors.files.conditions import ValueRange, exact
+from spark_channel.connectors.files.filesystem import open_planned, reading
 from spark_channel.connectors.files.formats import format_of
-from spark_channel.connectors.files.formats.base import Cut, Format, Piece, Wanted, batch_rows
-from spark_channel.connectors.files.listing import UNCHANGING, SourceFile
-from spark_channel.connectors.files.literals import exact
+from spark_channel.connectors.files.formats.base import (
+    Format,
+    Piece,
+    ReadRequest,
+    SplitRequest,
+    batch_rows,
+)
+from spark_channel.connectors.files.listing import SourceFile, partition_value
 from spark_channel.connectors.files.options import (
     ArrowReadOptions,
     CsvReadOptions,
@@ -28,10 +32,15 @@ from spark_channel.connectors.files.options import (
     OrcReadOptions,
     ParquetReadOptions,
 )
-from spark_channel.connectors.files.partitions import partition_value
-from spark_channel.connectors.files.paths import find_replaced, open_planned, renames_in, reopen
-from spark_channel.connectors.files.source import SourcePlan, find_files, plan_source
-from spark_channel.connectors.files.splits import FilePiece, pack, target_bytes
+from spark_channel.connectors.files.source import (
+    FilePiece,
+    SourcePlan,
+    find_files,
+    pack,
+    plan_source,
+    target_bytes,
+)
+from spark_channel.connectors.files.versions import PlannedFile, show_file, with_tag, with_tags
 from spark_channel.errors import SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
@@ -74,9 +83,9 @@ class FilesReader(Reader):
 
     def _planned(self) -> SourcePlan:
         if self._plan is None:
-            self._files = find_files(self.options)
-            self._plan = plan_source(
-                self.form, self.options, self._files, self._given, own=self.schema_is_own
+            files = find_files(self.options)
+            self._plan, self._files = plan_source(
+                self.form, self.options, files, self._given, own=self.schema_is_own
             )
         return self._plan
 
@@ -97,12 +106,17 @@ class FilesReader(Reader):
         plan = self._planned()
         files = [file for file in files if self._may_match(file, plan)]
         target = target_bytes(files, advice, self.options.split_bytes)
-        pieces = [
-            FilePiece(file, piece)
-            for file in files
-            for piece in self._pieces(file, target, plan, few=len(files) <= _FEW_FILES)
-        ]
-        return pack(pieces, target)
+        cut = [self._pieces(file, target, plan, few=len(files) <= _FEW_FILES) for file in files]
+        found = [(file, pieces) for file, pieces in cut if pieces]
+        tagged = with_tags([file for file, _ in found], self.options.login)
+        return pack(
+            [
+                FilePiece(file, piece)
+                for file, (_, pieces) in zip(tagged, found, strict=True)
+                for piece in pieces
+            ],
+            target,
+        )
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
         from spark_channel.connectors.files.feed import FilesFeed
@@ -114,8 +128,10 @@ class FilesReader(Reader):
         if self.form.name == "json":
             return None
         plan = self._planned()
-        with reading(_shown(file.root, file.path)), self._open(file) as opened:
-            return self.form.schema(opened, file.path, plan.as_written(self.options), multi_line=False)
+        with reading(show_file(file.root, file.path)), self._open(file) as opened:
+            return self.form.schema(
+                opened, file.path, plan.as_written(self.options), multi_line=False
+            )
 
     def _open(self, file: SourceFile) -> pa.NativeFile:
         return open_planned(file.root, file.path, self.options.login)
@@ -139,22 +155,28 @@ class FilesReader(Reader):
                 ranges[name] = ValueRange(rank, rank, int(value is None), 1)
         return plan.condition.may_match(ranges)
 
-    def _pieces(self, file: SourceFile, target: int, plan: SourcePlan, *, few: bool) -> list[Piece]:
+    def _pieces(
+        self, file: SourceFile, target: int, plan: SourcePlan, *, few: bool
+    ) -> tuple[SourceFile, list[Piece]]:
+        """The file in pieces, and with its tag if it was looked into."""
         rows = file.listed.rows if file.listed else None
         if rows == 0 or (file.size == 0 and self.form.text):
-            return []
+            return file, []
         if file.listed and file.listed.multi_line and self.form.text:
-            return [Piece({"multi_line": True}, rows, file.size)]
+            return file, [Piece({"multi_line": True}, rows, file.size)]
         if file.size <= target and not few:
-            return [Piece({}, rows, file.size)]
-        with reading(_shown(file.root, file.path)), self._open(file) as opened:
-            cut = Cut(file.size, target, plan.as_written(self.options), plan.condition)
+            return file, [Piece({}, rows, file.size)]
+        with reading(show_file(file.root, file.path)), self._open(file) as opened:
+            file = with_tag(file, opened, self.options.login)
+            cut = SplitRequest(file.size, target, plan.as_written(self.options), plan.condition)
             pieces = self.form.pieces(opened, file.path, cut)
         if rows is None:
-            return pieces
+            return file, pieces
         # What a manifest counted is shared out where the format itself does not count.
-        return [
-            piece if piece.rows is not None else replace(piece, rows=rows * piece.nbytes // file.size)
+        return file, [
+            piece
+            if piece.rows is not None
+            else replace(piece, rows=rows * piece.nbytes // file.size)
             for piece in pieces
         ]
 
@@ -164,9 +186,9 @@ class FilesReader(Reader):
             yield from self._read_piece(piece, plan)
 
     def _read_piece(self, piece: Mapping[str, Any], plan: SourcePlan) -> Iterator[pa.RecordBatch]:
-        shown = _shown(piece["root"], piece["path"])
-        place = reopen(piece["root"], self.options.login)
-        wanted = Wanted(
+        planned = PlannedFile.of(piece)
+        shown, login = planned.shown, self.options.login
+        wanted = ReadRequest(
             schema=plan.needed(),
             all=plan.files,
             options=plan.as_written(self.options),
@@ -182,47 +204,30 @@ class FilesReader(Reader):
             if name in plan.partitions.names
         }
         with reading(shown):
-            opened = open_planned(piece["root"], _check_unchanged(place, piece, shown), self.options.login)
+            opened = planned.open(login)
         batches = self.form.batches(opened, piece["path"], piece["piece"], wanted)
         try:
             while True:
-                with reading(shown):
-                    batch = next(batches, None)
-                    if batch is None:
-                        _check_unchanged(place, piece, shown, gone_is_fine=True)
-                        return
-                made = _result(batch, plan, partition, shown)
-                rows = batch_rows(self.fetch_size, made.num_rows, made.nbytes) if made.num_rows else 1
+                try:
+                    with reading(shown):
+                        batch = next(batches, None)
+                    made = None if batch is None else _result(batch, plan, partition, shown)
+                except SourceError:
+                    planned.explain(login)
+                    raise
+                if made is None:
+                    with reading(shown):
+                        planned.check_unchanged(login)
+                    return
+                rows = (
+                    batch_rows(self.fetch_size, made.num_rows, made.nbytes) if made.num_rows else 1
+                )
                 for start in range(0, made.num_rows, rows):
                     yield made.slice(start, rows)
         finally:
             with contextlib.suppress(pa.ArrowException, OSError):
                 batches.close()  # type: ignore[attr-defined]
             opened.close()
-
-
-def _shown(root: str, path: str) -> str:
-    return path if not root else f"{root.split('://', 1)[0]}://{path}"
-
-
-def _check_unchanged(
-    place: pafs.FileSystem, piece: Mapping[str, Any], shown: str, *, gone_is_fine: bool = False
-) -> str:
-    """Where the file is. One that is open stays readable when it is removed, and gives the same rows."""
-    info = place.get_file_info(piece["path"])
-    if info.type == pafs.FileType.NotFound:
-        kept = find_replaced(place, piece["path"]) if renames_in(piece["root"]) and not gone_is_fine else None
-        if kept is None and not gone_is_fine:
-            raise FileNotFoundError(piece["path"])
-        if kept is None:
-            return str(piece["path"])
-        info = kept
-    if info.size != piece["size"] or piece["mtime_ns"] not in (UNCHANGING, info.mtime_ns or 0):
-        raise SourceError(
-            f"{shown} was changed after the read was planned ({piece['size']} bytes then, {info.size} "
-            "now); load() it again"
-        )
-    return str(info.path)
 
 
 def _result(
@@ -244,7 +249,9 @@ def _result(
     if condition is not None and condition.columns:
         everything = pa.schema([*plan.files, *plan.partitions])
         asked = [everything.field(name) for name in sorted(condition.columns)]
-        tested = pa.RecordBatch.from_arrays([column(field) for field in asked], schema=pa.schema(asked))
+        tested = pa.RecordBatch.from_arrays(
+            [column(field) for field in asked], schema=pa.schema(asked)
+        )
         batch = batch.filter(condition.mask(tested))
     elif condition is not None and not condition.may_match({}):
         batch = batch.slice(0, 0)
@@ -253,7 +260,9 @@ def _result(
 
 def _cast(values: pa.Array, field: pa.Field, shown: str) -> pa.Array:
     if not field.nullable and values.null_count:
-        raise SourceError(f"{shown}: column {field.name!r} holds NULL, and its schema promises none")
+        raise SourceError(
+            f"{shown}: column {field.name!r} holds NULL, and its schema promises none"
+        )
     if values.type == field.type:
         return values
     try:

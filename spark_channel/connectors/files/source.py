@@ -1,27 +1,40 @@
-"""Resolves the files of a read, their columns, and the columns that the read returns."""
+"""Files, columns and splits of a read."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from spark_channel.connectors.files.columns import check_columns, find_column
 from spark_channel.connectors.files.conditions import Condition
-from spark_channel.connectors.files.errors_at import reading
-from spark_channel.connectors.files.formats.base import Format
-from spark_channel.connectors.files.listing import SourceFile, list_files
-from spark_channel.connectors.files.manifest import Dialect
+from spark_channel.connectors.files.filesystem import locate, open_planned, reading
+from spark_channel.connectors.files.formats.base import Format, Piece
+from spark_channel.connectors.files.formats.text import merge_inferred, plain_inferred
+from spark_channel.connectors.files.listing import SourceFile, list_files, partition_fields
+from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import FileReadOptions
-from spark_channel.connectors.files.partitions import partition_fields
-from spark_channel.connectors.files.paths import locate, open_planned
-from spark_channel.connectors.files.text_types import merge_inferred, plain_inferred
+from spark_channel.connectors.files.versions import show_file, with_tag
+from spark_channel.connectors.files.where import check_columns, find_column
 from spark_channel.connectors.remote import is_remote
 from spark_channel.errors import SchemaError, SourceError
 from spark_channel.options import ReadOptions
+from spark_channel.planning import Split
 
-__all__ = ["SourcePlan", "find_files", "plan_columns", "plan_source"]
+__all__ = [
+    "FilePiece",
+    "SourcePlan",
+    "find_files",
+    "pack",
+    "plan_columns",
+    "plan_source",
+    "target_bytes",
+]
+
+
+# Resolves the files of a read, their columns, and the columns that the read returns.
+
 
 _SAMPLED_FILES = 10
 
@@ -45,7 +58,11 @@ class SourcePlan:
 
     def as_written(self, options: FileReadOptions) -> FileReadOptions:
         """The options, and where the user said nothing, what a manifest says of the files."""
-        unsaid = {name: value for name, value in self.dialect.items() if name not in options.model_fields_set}
+        unsaid = {
+            name: value
+            for name, value in self.dialect.items()
+            if name not in options.model_fields_set
+        }
         return options.model_copy(update=unsaid)
 
     def needed(self) -> pa.Schema:
@@ -61,13 +78,17 @@ def find_files(options: FileReadOptions) -> list[SourceFile]:
     def keep(info: pafs.FileInfo) -> bool:
         modified = info.mtime
         return (
-            (options.path_glob_filter is None or fnmatchcase(info.base_name, options.path_glob_filter))
+            (
+                options.path_glob_filter is None
+                or fnmatchcase(info.base_name, options.path_glob_filter)
+            )
             and (
                 options.modified_before is None
                 or (modified is not None and modified < options.modified_before)
             )
             and (
-                options.modified_after is None or (modified is not None and modified > options.modified_after)
+                options.modified_after is None
+                or (modified is not None and modified > options.modified_after)
             )
         )
 
@@ -93,8 +114,10 @@ def plan_source(
     given: pa.Schema | None,
     *,
     own: bool = False,
-) -> SourcePlan:
+) -> tuple[SourcePlan, list[SourceFile]]:
     """Find out the columns. Reads footers, or a sample of text. `own`: `given` is what an earlier call found.
+
+    Returns the files, too, of which those that were looked into have a tag.
 
     Raises:
         SourceError: unreadable, or nothing to tell the columns from. SchemaError, OptionError: see `where`.
@@ -105,10 +128,14 @@ def plan_source(
             f"{shown} holds no data files, so its columns are unknown; give a schema to read it as empty"
         )
     in_folders = pa.schema(partition_fields(files))
+    files = list(files)
     in_files, dialect, certain = _columns_of(form, options, files, given)
     in_files = pa.schema([field for field in in_files if field.name not in in_folders.names])
     inferred = form.text and not certain and (given is None or own)
-    return plan_columns(form, options, in_files, in_folders, given, dialect=dialect, inferred=inferred)
+    plan = plan_columns(
+        form, options, in_files, in_folders, given, dialect=dialect, inferred=inferred
+    )
+    return plan, files
 
 
 def plan_columns(
@@ -148,16 +175,19 @@ def _condition(where: str, columns: pa.Schema) -> Condition:
 
 
 def _columns_of(
-    form: Format, options: FileReadOptions, files: Sequence[SourceFile], given: pa.Schema | None
+    form: Format, options: FileReadOptions, files: list[SourceFile], given: pa.Schema | None
 ) -> tuple[pa.Schema, Dialect, bool]:
-    """(columns, dialect, whether a manifest says so)."""
+    """(columns, dialect, whether a manifest says so). Files that are looked into get their tag in `files`."""
     written = _written(files)
     if form.text and written is not None:
         return *written, True
     merge = getattr(options, "merge_schema", False)
     if form.text:
         return _sampled(form, options, files, given), {}, False
-    schemas = [_schema_of(form, options, file) for file in (files if merge else files[:1])]
+    schemas = [
+        _schema_of(form, options, files, number)
+        for number in range(len(files) if merge else len(files[:1]))
+    ]
     if not schemas:
         return pa.schema([]), {}, False
     try:
@@ -182,24 +212,26 @@ def _written(files: Sequence[SourceFile]) -> tuple[pa.Schema, Dialect] | None:
     return found
 
 
-def _schema_of(form: Format, options: FileReadOptions, file: SourceFile) -> pa.Schema:
-    shown = _shown(file)
-    with reading(shown), open_planned(file.root, file.path, options.login) as opened:
+def _schema_of(
+    form: Format, options: FileReadOptions, files: list[SourceFile], number: int
+) -> pa.Schema:
+    file = files[number]
+    with (
+        reading(show_file(file.root, file.path)),
+        open_planned(file.root, file.path, options.login) as opened,
+    ):
+        files[number] = with_tag(file, opened, options.login)
         multi_line = bool(file.listed and file.listed.multi_line)
         return form.schema(opened, file.path, options, multi_line)
 
 
-def _shown(file: SourceFile) -> str:
-    return file.path if not file.root else f"{file.root.split('://', 1)[0]}://{file.path}"
-
-
 def _sampled(
-    form: Format, options: FileReadOptions, files: Sequence[SourceFile], given: pa.Schema | None
+    form: Format, options: FileReadOptions, files: list[SourceFile], given: pa.Schema | None
 ) -> pa.Schema:
     """The columns that samples of the first files agree on."""
     kinds: dict[str, pa.DataType] = {}
-    for file in files[:_SAMPLED_FILES]:
-        found = _schema_of(form, options, file)
+    for number in range(len(files[:_SAMPLED_FILES])):
+        found = _schema_of(form, options, files, number)
         check_columns(found)
         if form.name == "csv" and kinds and len(found):
             # CSV files of one source have one header; the first one names the columns.
@@ -208,7 +240,9 @@ def _sampled(
             kinds[field.name] = merge_inferred(kinds.get(field.name, pa.null()), field.type)
     if not kinds and given is None:
         shown = ", ".join(options.all_paths())
-        raise SourceError(f"{shown} is empty, so its columns are unknown; give a schema to read it as empty")
+        raise SourceError(
+            f"{shown} is empty, so its columns are unknown; give a schema to read it as empty"
+        )
     return pa.schema([(name, plain_inferred(kind)) for name, kind in kinds.items()])
 
 
@@ -239,7 +273,9 @@ def _as_given(
         return field if found is None else pa.field(found.name, found.type, found.nullable)
 
     # Other formats give NULL for a column that a file does not have.
-    extra = [field for field in wanted if field.name.lower() not in {n.lower() for n in in_files.names}]
+    extra = [
+        field for field in wanted if field.name.lower() not in {n.lower() for n in in_files.names}
+    ]
     return pa.schema([*map(typed, in_files), *extra]), pa.schema(list(map(typed, in_folders)))
 
 
@@ -255,3 +291,62 @@ def _check_text(form: Format, schema: pa.Schema) -> None:
             raise SchemaError(
                 f"column {field.name!r} of type {kind} cannot be read from {form.name}; read it as text"
             )
+
+
+# Makes splits of about equal bytes: large files are divided, small ones packed together.
+
+
+_SMALLEST = 32 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class FilePiece:
+    """A piece, and the file that it is of."""
+
+    file: SourceFile
+    piece: Piece
+
+    def params(self) -> dict[str, Any]:
+        file = self.file
+        return {
+            "root": file.root,
+            "path": file.path,
+            "size": file.size,
+            "mtime_ns": file.mtime_ns,
+            "tag": file.tag,
+            "partition": list(file.partition),
+            "piece": dict(self.piece.params),
+        }
+
+
+def target_bytes(files: Sequence[SourceFile], advice: int, chosen: int | None) -> int:
+    """About how many bytes a split should have."""
+    total = sum(file.size for file in files)
+    return chosen or max(_SMALLEST, -(-total // max(1, advice)))
+
+
+def pack(pieces: Iterable[FilePiece], target: int) -> list[Split]:
+    """Splits of about `target` bytes, in the order of the pieces."""
+    splits: list[Split] = []
+    held: list[FilePiece] = []
+    size = 0
+    for piece in pieces:
+        # Closing before or after this piece: whichever is nearer to the target.
+        if held and size + piece.piece.nbytes / 2 >= target:
+            splits.append(_split(held))
+            held, size = [], 0
+        held.append(piece)
+        size += piece.piece.nbytes
+    if held:
+        splits.append(_split(held))
+    return splits
+
+
+def _split(pieces: Sequence[FilePiece]) -> Split:
+    rows = [piece.piece.rows for piece in pieces]
+    known = [count for count in rows if count is not None]
+    return Split(
+        {"pieces": [piece.params() for piece in pieces]},
+        rows=sum(known) if len(known) == len(rows) else None,
+        nbytes=sum(piece.piece.nbytes for piece in pieces),
+    )

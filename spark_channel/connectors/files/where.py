@@ -1,6 +1,6 @@
-"""The option `where`: a SQL condition, parsed by sqlglot, typed to the columns, and compiled to a `Condition`.
+r"""The option `where`: a SQL condition, parsed by sqlglot, typed to the columns, and compiled to a `Condition`.
 
-It takes comparisons, IN, BETWEEN, LIKE and ILIKE (with ESCAPE; `\\` by default), IS [NOT] NULL, IS [NOT]
+It takes comparisons, IN, BETWEEN, LIKE and ILIKE (with ESCAPE; `\` by default), IS [NOT] NULL, IS [NOT]
 TRUE/FALSE, IS [NOT] DISTINCT FROM, AND, OR, NOT and parentheses, between columns and literals. Anything
 else is refused by name. Names are found as Spark finds them: exactly, else ignoring case. Times without
 a zone are UTC where the column has one.
@@ -14,26 +14,75 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import expressions as exp
 
-from spark_channel.connectors.files.columns import find_column
 from spark_channel.connectors.files.conditions import (
     FLIPPED,
     All,
+    AnyOf,
     CompareColumns,
     Condition,
     Constant,
     IsNull,
     Like,
     Member,
-    Some,
+    comparison,
+    same_step,
 )
-from spark_channel.connectors.files.literals import comparison, same_step
-from spark_channel.errors import OptionError
+from spark_channel.errors import OptionError, SchemaError
 
-__all__ = ["parse_where"]
+__all__ = [
+    "check_columns",
+    "find_column",
+    "parse_where",
+]
+
+
+# Columns by name, as `where`, `columns` and Spark find them: spelled exactly so, else ignoring
+# case.
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Refuse two columns that `where`, `columns` and Spark could not tell apart.
+
+    Raises:
+        SchemaError: names the column.
+    """
+    seen: set[str] = set()
+    for name in schema.names:
+        if name in seen:
+            raise SchemaError(
+                f"column {name!r} occurs more than once in the source; rename one of them"
+            )
+        seen.add(name)
+
+
+def find_column(schema: pa.Schema, name: str, option: str) -> pa.Field:
+    """The column called `name`: spelled exactly so, else the only one that differs in case alone.
+
+    Raises:
+        OptionError: there is none, or several that differ in case.
+    """
+    exactly = [field for field in schema if field.name == name]
+    found = exactly or [field for field in schema if field.name.lower() == name.lower()]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(schema.names)
+    what = "more than one column" if found else "no column"
+    raise OptionError(
+        f"option {option!r} names {name!r}; the source has {what} of that name. It has: {known}",
+        option=option,
+        got=name,
+        takes=known,
+    )
+
 
 _OPERATORS: dict[type[exp.Expression], str] = {
-    exp.EQ: "eq", exp.NEQ: "ne", exp.LT: "lt", exp.LTE: "le", exp.GT: "gt", exp.GTE: "ge",
-}  # fmt: skip
+    exp.EQ: "eq",
+    exp.NEQ: "ne",
+    exp.LT: "lt",
+    exp.LTE: "le",
+    exp.GT: "gt",
+    exp.GTE: "ge",
+}
 _TAKES = (
     "comparisons, IN, BETWEEN, LIKE, IS NULL, AND, OR and NOT between columns and literals; "
     "filter the rest with DataFrame.filter after load()"
@@ -55,8 +104,10 @@ def parse_where(text: str, schema: pa.Schema) -> Condition:
         detail = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", detail)
         raise OptionError(
             f"option 'where' got {text!r}, which is not a SQL condition: {detail}",
-            option="where", got=text, takes=_TAKES,
-        ) from None  # fmt: skip
+            option="where",
+            got=text,
+            takes=_TAKES,
+        ) from None
     if len(parsed) != 1 or parsed[0] is None:
         raise OptionError(
             f"option 'where' got {text!r}; it takes one SQL condition", option="where", got=text
@@ -64,7 +115,9 @@ def parse_where(text: str, schema: pa.Schema) -> Condition:
     try:
         return _Compiler(schema).condition(cast(exp.Expression, parsed[0]))
     except RecursionError:
-        raise OptionError("option 'where' is nested too deep; use IN for long lists of values") from None
+        raise OptionError(
+            "option 'where' is nested too deep; use IN for long lists of values"
+        ) from None
 
 
 def _refused(node: exp.Expression, why: str = "") -> OptionError:
@@ -73,8 +126,10 @@ def _refused(node: exp.Expression, why: str = "") -> OptionError:
     kind = type(node).__name__
     return OptionError(
         f"option 'where' holds {shown!r} ({kind}){why and ', ' + why}; it takes {_TAKES}",
-        option="where", got=shown, takes=_TAKES,
-    )  # fmt: skip
+        option="where",
+        got=shown,
+        takes=_TAKES,
+    )
 
 
 def _plain(node: exp.Expression, *known: str) -> None:
@@ -89,7 +144,7 @@ class _Compiler:
         self._schema = schema
         self._nodes: dict[type[exp.Expression], Callable[[Any], Condition]] = {
             exp.And: lambda node: self._chain(node, exp.And, All),
-            exp.Or: lambda node: self._chain(node, exp.Or, Some),
+            exp.Or: lambda node: self._chain(node, exp.Or, AnyOf),
             exp.Not: lambda node: self.condition(node.this).negated(),
             exp.Paren: lambda node: self.condition(node.this),
             exp.Between: self._between,
@@ -113,7 +168,9 @@ class _Compiler:
         found = compiler(node)
         return found.negated() if node.args.get("negate") else found
 
-    def _chain(self, node: exp.Expression, kind: type[exp.Expression], make: type[All | Some]) -> Condition:
+    def _chain(
+        self, node: exp.Expression, kind: type[exp.Expression], make: type[All | AnyOf]
+    ) -> Condition:
         # `a OR b OR c ...` nests to the left as deep as its length: walk it instead of recursing.
         parts: list[Condition] = []
         while isinstance(node, kind):
@@ -133,7 +190,9 @@ class _Compiler:
         if not name:
             raise _refused(node)
         field = find_column(self._schema, name, "where")
-        return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+        return (
+            field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+        )
 
     def _literal(self, node: exp.Expression) -> Any:
         """The Python value of a literal; None for NULL; `_NOTHING` when it is none."""
@@ -143,7 +202,11 @@ class _Compiler:
             return node.this if node.is_string else _decimal(node)
         if isinstance(node, exp.Neg):
             inner = self._literal(node.this)
-            return _NOTHING if inner is _NOTHING or isinstance(inner, (str, bytes, bool)) else _minus(inner)
+            return (
+                _NOTHING
+                if inner is _NOTHING or isinstance(inner, (str, bytes, bool))
+                else _minus(inner)
+            )
         if isinstance(node, exp.Null):
             return None
         if isinstance(node, exp.Boolean):
@@ -201,7 +264,14 @@ class _Compiler:
         if isinstance(values[0], str) or type(values[0]) is not type(values[1]):
             raise _refused(node, "a comparison of two literals")
         a, b = values
-        outcomes = {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}
+        outcomes = {
+            "eq": a == b,
+            "ne": a != b,
+            "lt": a < b,
+            "le": a <= b,
+            "gt": a > b,
+            "ge": a >= b,
+        }
         return Constant(bool(outcomes[op]))
 
     def _between(self, node: exp.Expression) -> Condition:
@@ -258,7 +328,9 @@ class _Compiler:
     def _same(self, column: pa.Field, value: Any) -> Condition:
         if value is None:
             return IsNull(column.name)
-        return All((comparison(column.name, "eq", value, column.type), IsNull(column.name, negative=True)))
+        return All(
+            (comparison(column.name, "eq", value, column.type), IsNull(column.name, negative=True))
+        )
 
     def _escape(self, node: exp.Expression) -> Condition:
         _plain(node, "this", "expression", "negate")
@@ -285,7 +357,9 @@ class _Compiler:
         if pattern is None:
             return Constant(None)
         kind = column.type
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()):
+        if not (
+            pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()
+        ):
             raise _refused(node, f"on column {column.name!r} of type {kind}, which is not text")
         regex = _like_regex(str(pattern), escape or "\\", node)
         return Like(column.name, regex, isinstance(node, exp.ILike))

@@ -16,15 +16,23 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from spark_channel.connectors import Receipt, Tally, TaskWriter, WriteContext, WritePlan, Writer
-from spark_channel.connectors.commit import BEAT_SECONDS, Held, Identity
-from spark_channel.connectors.contracts import Unfinished
-from spark_channel.connectors.files.errors_at import writing
+from spark_channel.connectors import Receipt, RowTally, TaskWriter, WriteContext, WritePlan, Writer
+from spark_channel.connectors.base.claims import BEAT_SECONDS, HeldClaim, Identity
+from spark_channel.connectors.base.contract import PartialWrite
+from spark_channel.connectors.files.claims import JobFolder, OwnedFileNames, new_attempt
+from spark_channel.connectors.files.filesystem import (
+    LOG,
+    Location,
+    StorageCredentials,
+    locate,
+    read_file,
+    reopen,
+    writing,
+)
 from spark_channel.connectors.files.formats import format_of
 from spark_channel.connectors.files.formats.base import Encoder, Format
-from spark_channel.connectors.files.login import Login
-from spark_channel.connectors.files.manifest import claim_key
-from spark_channel.connectors.files.names import Names, new_attempt
+from spark_channel.connectors.files.listing import files_of_prefix
+from spark_channel.connectors.files.log import claim_key
 from spark_channel.connectors.files.options import (
     ArrowWriteOptions,
     CsvWriteOptions,
@@ -33,17 +41,22 @@ from spark_channel.connectors.files.options import (
     OrcWriteOptions,
     ParquetWriteOptions,
 )
-from spark_channel.connectors.files.paths import LOG, Location, locate, read_file, reopen
 from spark_channel.connectors.files.publish import Output, StagedFile, TargetDirectory
-from spark_channel.connectors.files.remote_target import RemotePlan, RemoteTarget
-from spark_channel.connectors.files.staging import JobFolder
+from spark_channel.connectors.files.remote_writer import RemotePlan, RemoteTarget
 from spark_channel.connectors.files.store import Store, store_of
-from spark_channel.connectors.files.visible import files_of_prefix
 from spark_channel.connectors.remote import is_remote
 from spark_channel.errors import CommitError, OptionError, SupersededError, TargetError
 from spark_channel.options import WriteOptions
 
-__all__ = ["ArrowWriter", "CsvWriter", "FilesPlan", "FilesWriter", "JsonWriter", "OrcWriter", "ParquetWriter"]
+__all__ = [
+    "ArrowWriter",
+    "CsvWriter",
+    "FilesPlan",
+    "FilesWriter",
+    "JsonWriter",
+    "OrcWriter",
+    "ParquetWriter",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +71,7 @@ class FilesPlan(WritePlan):
     path: str = ""
 
     @property
-    def claim(self) -> Held:
+    def claim(self) -> HeldClaim:
         assert self.held is not None, "a write that was published before has no claim"
         return self.held
 
@@ -74,11 +87,13 @@ class FilesWriter(Writer):
         return format_of(self.format)
 
     def _remote(self) -> RemoteTarget:
-        return RemoteTarget(self.form, self.options, locate(self.options.path, login=self.options.login))
+        return RemoteTarget(
+            self.form, self.options, locate(self.options.path, login=self.options.login)
+        )
 
     @property
-    def names(self) -> Names:
-        return Names(self.options.file_prefix)
+    def names(self) -> OwnedFileNames:
+        return OwnedFileNames(self.options.file_prefix)
 
     def exists(self) -> bool | None:
         if is_remote(self.options.path):
@@ -96,8 +111,9 @@ class FilesWriter(Writer):
         if not _JOB.fullmatch(context.job):
             raise OptionError(
                 f"job {context.job!r} cannot name a folder; option 'jobId' takes letters, digits, '.', '_' and '-'",
-                option="jobId", got=context.job,
-            )  # fmt: skip
+                option="jobId",
+                got=context.job,
+            )
         place = locate(self.options.path, login=self.options.login)
         store = store_of(place)
         shown = self.names.show(place.show())
@@ -112,14 +128,19 @@ class FilesWriter(Writer):
         )
         with writing(shown):
             if store.info(place.path).type == pafs.FileType.File:
-                raise TargetError(f"{shown} is a file; a write needs a directory, which it fills with files")
+                raise TargetError(
+                    f"{shown} is a file; a write needs a directory, which it fills with files"
+                )
             target = self._target(store, place.path)
             target.ready()
             empty = plan.commit == "task" and plan.overwrite
             taken = target.take(context, Identity.of(shown, context), empty=empty)
             if taken.overtaken is not None:
                 _log.warning(
-                    "job %s takes the claim on %s over from run %s", context.job, shown, taken.overtaken.owner
+                    "job %s takes the claim on %s over from run %s",
+                    context.job,
+                    shown,
+                    taken.overtaken.owner,
                 )
             if taken.held is None:
                 return replace(plan, published_at=taken.published_at or "an unknown time")
@@ -143,10 +164,12 @@ class FilesWriter(Writer):
         if plan.held is None:
             return None
         with writing(self.options.path):
-            found = self._target(self._store(plan), plan.path).manifest().receipts(plan.held.identity)
+            found = (
+                self._target(self._store(plan), plan.path).manifest().receipts(plan.held.identity)
+            )
         return next((each for each in found if each.task == task), None)
 
-    def unfinished(self, context: WriteContext) -> Unfinished | None:
+    def unfinished(self, context: WriteContext) -> PartialWrite | None:
         if context.txn is None or is_remote(self.options.path):
             return None
         place = locate(self.options.path, login=self.options.login)
@@ -163,7 +186,7 @@ class FilesWriter(Writer):
             kept = manifest.plans.get(claim_key(identity), claim.epoch)
             raw = read_file(place, _plan_path(home, identity, kept))
             text = None if raw is None else raw.decode()
-            return Unfinished(claim.owner, text, receipts, claim.epoch)
+            return PartialWrite(claim.owner, text, receipts, claim.epoch)
 
     def keep(self, plan: WritePlan, text: str) -> None:
         assert isinstance(plan, FilesPlan)
@@ -190,7 +213,9 @@ class FilesWriter(Writer):
                 raise
             self._clear(plan, target)
 
-    def _commit(self, plan: FilesPlan, receipts: Sequence[Receipt], target: TargetDirectory) -> None:
+    def _commit(
+        self, plan: FilesPlan, receipts: Sequence[Receipt], target: TargetDirectory
+    ) -> None:
         manifest = target.manifest()
         files: list[StagedFile] = []
         found = manifest.claim(plan.claim.identity)
@@ -200,7 +225,9 @@ class FilesWriter(Writer):
                 lost = sorted({receipt.task for receipt in receipts} - there)
                 if lost:
                     target.fence(plan.claim)
-                    raise CommitError(f"tasks {lost} of job {plan.job} are not in the log of {plan.path}")
+                    raise CommitError(
+                        f"tasks {lost} of job {plan.job} are not in the log of {plan.path}"
+                    )
             else:
                 files = [file for receipt in receipts for file in _files(receipt)]
             keeps = bool(manifest.files) and (not plan.overwrite or plan.commit == "task")
@@ -259,12 +286,17 @@ class FilesWriter(Writer):
         target.forget(plan.claim)
 
     def _store(self, plan: FilesPlan) -> Store:
-        login: Login | None = self.options.login
+        login: StorageCredentials | None = self.options.login
         return store_of(Location(reopen(plan.root, login), plan.path, plan.root, login))
 
     def _target(self, store: Store, path: str) -> TargetDirectory:
         return TargetDirectory(
-            store, path, self.form.name, self.options.commit_timeout, self.options.retention, self.names
+            store,
+            path,
+            self.form.name,
+            self.options.commit_timeout,
+            self.options.retention,
+            self.names,
         )
 
     def _folder(self, store: Store, plan: FilesPlan) -> JobFolder:
@@ -300,7 +332,7 @@ class FilesTaskWriter(TaskWriter):
         self._stream: Any = None
         self._encoder: Encoder | None = None
         self._rows_in_file = 0
-        self._tally = Tally(task, attempt)
+        self._tally = RowTally(task, attempt)
         self._beat = self._store.clock.now()
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -312,7 +344,11 @@ class FilesTaskWriter(TaskWriter):
             start = 0
             while start < batch.num_rows:
                 encoder = self._encoder or self._begin()
-                part = batch.slice(start) if limit is None else batch.slice(start, limit - self._rows_in_file)
+                part = (
+                    batch.slice(start)
+                    if limit is None
+                    else batch.slice(start, limit - self._rows_in_file)
+                )
                 encoder.write(part)
                 start += part.num_rows
                 self._rows_in_file += part.num_rows
@@ -358,7 +394,9 @@ class FilesTaskWriter(TaskWriter):
         path = self._begun[-1]
         folder = posixpath.relpath(self._directory, self._plan.path)
         size = self._store.info(path).size or 0
-        self._files.append(StagedFile(folder, posixpath.basename(path), self._rows_in_file, size, multi_line))
+        self._files.append(
+            StagedFile(folder, posixpath.basename(path), self._rows_in_file, size, multi_line)
+        )
 
     def stage(self) -> Receipt:
         """Finish the files, durably. They are not visible yet."""

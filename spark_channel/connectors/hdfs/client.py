@@ -72,7 +72,9 @@ class HdfsClient(Remote):
     def entries(self, path: str) -> list[Entry]:
         with _as_os(path):
             return [
-                _entry(found.path, found) for found in self._client.list_status(path) if found.path != path
+                _entry(found.path, found)
+                for found in self._client.list_status(path)
+                if found.path != path
             ]
 
     def open_read(self, path: str) -> Any:

@@ -1,4 +1,4 @@
-"""Reads the JSON answers of a web service."""
+"""JSON answers as rows, page by page."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,18 +7,176 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from spark_channel.connectors.exact_json import Number
-from spark_channel.connectors.files.exact_types import SMALL_INT, number_type
-from spark_channel.connectors.files.text_types import merge_inferred
-from spark_channel.connectors.http.options import HttpReadOptions
-from spark_channel.connectors.http.pages import Page, WebService
+from spark_channel.connectors.base.types import SMALL_INT, number_type
+from spark_channel.connectors.files.formats.text import merge_inferred
+from spark_channel.connectors.http.client import Client, HttpReadOptions
 from spark_channel.connectors.records import Columns, RecordReader
-from spark_channel.connectors.records.paths import MISSING, found_at, path_in
+from spark_channel.connectors.records.columns import MISSING, found_at, path_in, path_of
 from spark_channel.errors import SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
+from spark_channel.serialization import Number, parsed, written
 
-__all__ = ["HttpReader"]
+__all__ = [
+    "HttpReader",
+    "Page",
+    "WebService",
+]
+
+
+# The rows of a web service's answers, one page after another.
+
+
+Page = list[dict[str, Any]]
+_NOT_FOUND, _NO_CONTENT = 404, 204
+_HINTS = {
+    400: "; check 'params'",
+    401: "; check 'token', or 'user' and 'password'",
+    403: "; the login lacks a right",
+    404: "; check 'url'",
+    405: "; check 'method'",
+    407: "; check the login in 'proxy'",
+}
+
+
+class WebService:
+    """`answered_object`: the answer was one row, without an array."""
+
+    def __init__(self, options: HttpReadOptions) -> None:
+        self._options, self._login, self._client = options, options.login, Client(options)
+        self.answered_object = False
+
+    def __enter__(self) -> "WebService":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def pages(self) -> Iterator[Page]:
+        """The rows of each page, until one is empty.
+
+        Some services answer a request behind their end with HTTP 404, or with their last page again: behind a page
+        that is not full, that is the end, too.
+        """
+        options = self._options
+        if options.page_param is None:
+            yield self._page(None) or []
+            return
+        before: Page = []
+        number, full = options.first_page, options.page_size if options.page_size_param else None
+        while True:
+            ended = full is not None and 0 < len(before) < full
+            page = self._page(number, may_lack=ended)
+            if not page:
+                return
+            if page == before:
+                if ended and (number > options.first_page + 1 or self._goes_by_pages(page)):
+                    return
+                raise SourceError(
+                    f"{options.address}: page {number} has the same rows as the page before it, "
+                    f"so the server does not go by parameter {options.page_param!r}, and rows "
+                    "would be missing or doubled: check 'pageParam', or omit it if the server has one page"
+                )
+            yield page
+            full = full or len(page)
+            before, number = page, number + 1
+
+    def _goes_by_pages(self, page: Page) -> bool:
+        """Whether `page`, which came twice, is the only one: in pages of one row less, the second has the last row.
+
+        Else the server may ignore the page's number, and send no more rows than it likes.
+        """
+        if len(page) == 1:
+            return True
+        try:
+            return self._page(self._options.first_page + 1, size=len(page) - 1) == page[-1:]
+        except SourceError:
+            return False
+
+    def _page(
+        self, number: int | None, *, may_lack: bool = False, size: int | None = None
+    ) -> Page | None:
+        """None: the server has no such page."""
+        options = self._options
+        given = options.parameters
+        if number is not None and options.page_param is not None:
+            given[options.page_param] = number
+            if options.page_size_param is not None:
+                given[options.page_size_param] = size or options.page_size
+
+        status, text = self._client.ask(given)
+        later = number is not None and number > options.first_page
+        if (may_lack and status == _NOT_FOUND) or (later and status == options.end_status):
+            return None
+        if status >= 300:
+            hint = _HINTS.get(status, "")
+            if later and status == _NOT_FOUND:
+                hint = "; if this is how the server says that there are no more pages, set endStatus=404"
+            raise self._client.refused(f"HTTP {status}", text, hint)
+        return [] if status == _NO_CONTENT else self._rows(text)
+
+    def _rows(self, text: bytes) -> Page:
+        options = self._options
+        encoding = "utf-8-sig" if options.encoding == "utf-8" else options.encoding
+        try:
+            found = parsed(text.decode(encoding))
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"{options.address}: the answer is not {options.encoding} text ({error.reason} at byte {error.start}); "
+                "name its encoding in option 'encoding'"
+            ) from None
+        except (ValueError, RecursionError):
+            raise self._client.refused(
+                "the answer is not JSON", text, "; check 'url' and the login"
+            ) from None
+        for name, value in options.expected.items():
+            got = found_at(found, path_of(name))
+            if got is MISSING or isinstance(got, bool) != isinstance(value, bool) or got != value:
+                shown = "nothing" if got is MISSING else self._login.shown(written(got))[:80]
+                raise self._client.refused(
+                    f"an answer has {shown} at {name!r}, where 'expect' says {written(value)}", text
+                )
+        rows = found_at(found, path_of(options.result_key))
+        if (rows is MISSING or rows is None) and options.expect is not None:
+            return []
+        if isinstance(rows, dict) and options.page_param is None:
+            rows, self.answered_object = [rows], True
+        if not isinstance(rows, list):
+            raise self._client.refused(
+                self._without_rows(found, rows), text, f"; {self._instead(rows)}"
+            )
+        for number, row in enumerate(rows):
+            if not isinstance(row, dict):
+                shown = self._login.shown(written(row))[:80]
+                raise SourceError(
+                    f"{options.address}: row {number} of an answer is {shown}, which has no columns: it takes an object"
+                )
+        return rows
+
+    def _without_rows(self, found: Any, rows: Any) -> str:
+        place = (
+            f"at {self._options.result_key!r} ('resultKey')"
+            if self._options.result_key
+            else "as a whole"
+        )
+        if rows is MISSING:
+            names = (
+                ", ".join(map(repr, list(found)[:20])) if isinstance(found, dict) else "no names"
+            )
+            return f"an answer has nothing {place}; it has {self._login.shown(names)[:200]}"
+        kind = {type(None): "null", dict: "one object"}.get(type(rows), "a single value")
+        return f"an answer is {kind} {place}, where rows are an array"
+
+    def _instead(self, rows: Any) -> str:
+        if isinstance(rows, dict):
+            return "pages have arrays of rows: name the array in 'resultKey'"
+        if rows is None or rows is MISSING:
+            return "if that means no rows, tell by 'expect' how an answer without an error looks, such as {\"code\": 0}"
+        return "name the array of rows in 'resultKey'"
+
+
+# Reads the JSON answers of a web service.
+
 
 _ROWS = 5_000
 
@@ -95,7 +253,9 @@ class HttpReader(RecordReader):
             SourceError: an answer without an array has none of the columns: it may be an error of the service.
         """
         paths = [(name, path_in(name) or ()) for name in names]
-        if not any(name in row or (path and found_at(row, path) is not MISSING) for name, path in paths):
+        if not any(
+            name in row or (path and found_at(row, path) is not MISSING) for name, path in paths
+        ):
             has = self.options.login.shown(", ".join(map(repr, row)))[:200]
             raise SourceError(
                 f"the answer is one object with none of the columns: it has {has}; "

@@ -1,17 +1,483 @@
-"""The writer of Iceberg tables. `lake.writer` has the protocol of a write, `claims` its claim."""
+"""Iceberg metadata as a Lake; claims as properties."""
 
-from collections.abc import Iterator
-from typing import Any
+import json
+import posixpath
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from spark_channel.connectors.iceberg.log import IcebergLake, IcebergState
-from spark_channel.connectors.iceberg.options import IcebergWriteOptions
-from spark_channel.connectors.iceberg.rows import data_file_rows
-from spark_channel.connectors.lake.table import Lake, TableFile, TableState
+from spark_channel.connectors.base.claims import Claim, Identity
+from spark_channel.connectors.files.conditions import ValueRange
+from spark_channel.connectors.iceberg.table import (
+    IcebergWriteOptions,
+    TableOptions,
+    arrow_columns,
+    data_file_rows,
+    explained,
+    file_io,
+    open_catalog,
+    planned,
+    store_at,
+    value_ranges,
+)
+from spark_channel.connectors.lake.table import Change, LakeTable, NewFile, TableFile, TableState
 from spark_channel.connectors.lake.writer import LakeWriter
+from spark_channel.errors import CommitError, SchemaError, TargetError, UnsupportedError
 
-__all__ = ["IcebergWriter"]
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.metadata import TableMetadata
+
+__all__ = [
+    "IcebergLake",
+    "IcebergState",
+    "IcebergWriter",
+    "check_files",
+    "claim_of",
+    "forgotten",
+    "partition_columns_of",
+    "planned_files",
+    "property_name",
+    "property_value",
+]
+
+
+# Claims in an Iceberg table's metadata: a table property for each identity, which no expiry of
+# snapshots removes.
+#
+# Each change of a claim comes with a snapshot on `main`, and requires the one before it: every
+# catalog checks that
+# requirement in the step in which it commits. Properties alone could be changed by two jobs at
+# once.
+
+
+_PREFIX = "spark-channel.claim."
+_JOBS_KEPT = 200
+
+
+def property_name(identity: Identity) -> str:
+    return _PREFIX + identity.key
+
+
+def property_value(claim: Claim) -> str:
+    found: dict[str, Any] = asdict(claim)
+    identity = found.pop("identity")
+    found |= {"kind": identity["kind"], "name": identity["name"], "version": identity["version"]}
+    return json.dumps({name: value for name, value in found.items() if value not in (None, "", 0)})
+
+
+def claim_of(properties: Mapping[str, str], identity: Identity, shown: str) -> Claim | None:
+    """
+    Raises:
+        TargetError: the property is damaged.
+    """
+    text = properties.get(property_name(identity))
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+        known = {
+            name: value for name, value in found.items() if name not in ("kind", "name", "version")
+        }
+        return Claim(identity, known.pop("owner", ""), **known)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise TargetError(
+            f"table property {property_name(identity)!r} of {shown} is not a claim of spark-channel: {error}; remove "
+            "the property, if no job of this name is running"
+        ) from error
+
+
+def forgotten(properties: Mapping[str, str]) -> list[str]:
+    """The properties of the oldest jobs that were published: a job's name is used once."""
+    jobs = []
+    for name, text in properties.items():
+        if name.startswith(_PREFIX) and '"kind": "job"' in text:
+            found = json.loads(text)
+            if found.get("state") == "published" or not found.get("owner"):
+                jobs.append((str(found.get("published_at", "")), name))
+    return [name for _, name in sorted(jobs)[:-_JOBS_KEPT]]
+
+
+# An Iceberg table, with the interface that the writers of lakehouse tables use.
+
+
+_DIGITS = 38
+_IN_SPARK = "use Iceberg in Spark for this table"
+Place = tuple[str, dict[str, Any]]
+"""(the table's location, the settings of its files)."""
+
+
+class IcebergLake(LakeTable):
+    """The table that the options name. Where it is, is known once it was opened, or planned."""
+
+    data = "data/spark-channel"
+
+    def __init__(self, options: TableOptions, place: Place | None = None) -> None:
+        self._options = options
+        self.shown = options.dbtable
+        self.place: Place | None = None
+        if place is not None:
+            self._found(*place)
+
+    def _found(self, location: str, settings: dict[str, Any]) -> "FileIO":
+        io = file_io(settings, location)
+        self.place = (location, settings)
+        self.store, self.base = store_at(io, location)
+        return io
+
+    def open(self) -> "IcebergState | None":
+        from pyiceberg.exceptions import NoSuchTableError
+
+        with explained(self.shown, TargetError), open_catalog(self._options) as catalog:
+            try:
+                table = catalog.load_table(self._options.dbtable)
+            except NoSuchTableError:
+                return None
+            location, settings = table.location(), dict(table.io.properties)
+            if self.place is not None and self.place[0] != location:
+                raise TargetError(
+                    f"{self.shown} was created again while a write to it was running; run it again"
+                )
+            io = self._found(location, settings)
+            return IcebergState(table, io, self._options, self)
+
+    def renew(self, columns: pa.Schema) -> None:
+        if self.open() is None:
+            self.planned_columns(columns, ())
+
+    def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
+        columns = planned(schema)
+        with explained(self.shown, TargetError), open_catalog(self._options) as catalog:
+            made = self._created(catalog, columns, partition_by)
+            self._found(made.table_metadata.location, dict(made._table.io.properties))  # noqa: SLF001
+            return arrow_columns(made.table_metadata.schema(), self.shown)
+
+    def _created(
+        self, catalog: Any, columns: pa.Schema, partition_by: Sequence[str]
+    ) -> "Transaction":
+        """The creation, not committed."""
+        bare = planned(columns)
+        location = None if self.place is None else self.place[0]
+        made: Transaction = catalog.create_table_transaction(
+            self._options.dbtable, schema=bare, location=location
+        )
+        for name in partition_by:
+            _check_partition_column(bare.field(name), self.shown)
+        if partition_by:
+            with made.update_spec() as spec:
+                for name in partition_by:
+                    spec.add_identity(name)
+        return made
+
+    def create(self, columns: pa.Schema, partition_by: Sequence[str], change: Change) -> bool:
+        from pyiceberg.exceptions import (
+            CommitFailedException,
+            NoSuchNamespaceError,
+            TableAlreadyExistsError,
+        )
+        from pyiceberg.table.update import AssertCreate
+
+        assert self.place is not None
+        with (
+            explained(self.shown, CommitError),
+            _answered(self.shown),
+            open_catalog(self._options) as catalog,
+        ):
+            made = self._created(catalog, columns, partition_by)
+            if not arrow_columns(made.table_metadata.schema(), self.shown).equals(
+                columns, check_metadata=True
+            ):
+                raise CommitError(
+                    f"the catalog plans other column ids for {self.shown} than it did before: run it again"
+                )
+            io = self._found(*self.place)
+            producer = _stage(made, change, self.base, io)
+            try:
+                catalog.commit_table(made._table, (AssertCreate(),), made._updates)  # noqa: SLF001
+            except (CommitFailedException, TableAlreadyExistsError):
+                producer._clean_all_uncommitted()  # noqa: SLF001
+                return False
+            except NoSuchNamespaceError:
+                producer._clean_all_uncommitted()  # noqa: SLF001
+                raise
+        return True
+
+
+class IcebergState(TableState):
+    """One version of the metadata. A commit requires its snapshot to be the newest of `main`."""
+
+    def __init__(
+        self, table: "Table", io: "FileIO", options: TableOptions, lake: IcebergLake
+    ) -> None:
+        self._table, self._io, self._options, self._lake = table, io, options, lake
+        self.columns = arrow_columns(table.schema(), options.dbtable)
+        self.partition_columns = partition_columns_of(table.metadata)
+
+    @property
+    def metadata(self) -> "TableMetadata":
+        return self._table.metadata
+
+    @property
+    def io(self) -> "FileIO":
+        return self._io
+
+    def claim(self, identity: Identity, job: str) -> Claim | None:
+        return claim_of(self._table.properties, identity, self._options.dbtable)
+
+    def check_writable(self, *, removes: bool) -> None:
+        from pyiceberg.transforms import IdentityTransform
+
+        shown, metadata = self._options.dbtable, self._table.metadata
+        if metadata.format_version > 2:
+            raise UnsupportedError(
+                f"{shown} is of format version {metadata.format_version}; {_IN_SPARK}"
+            )
+        for field in metadata.spec().fields:
+            if not isinstance(field.transform, IdentityTransform):
+                raise UnsupportedError(
+                    f"{shown} is partitioned by {field.transform} of a column, and files are made here by whole "
+                    f"values; {_IN_SPARK}"
+                )
+        for name in self.partition_columns:
+            _check_partition_column(self.columns.field(name), shown)
+        if metadata.sort_order().fields:
+            raise UnsupportedError(
+                f"{shown} has a sort order, and rows come here in any order; {_IN_SPARK}"
+            )
+        if removes:
+            self.files()
+
+    def files(self) -> list[TableFile]:
+        shown = self._options.dbtable
+        with explained(shown, TargetError):
+            tasks = planned_files(self._table.scan(), shown)
+            return [
+                TableFile(task.file.file_path, task.file.file_size_in_bytes, (), task.file)
+                for task in tasks
+            ]
+
+    def ranges(self, file: TableFile, names: Collection[str]) -> dict[str, ValueRange]:
+        return value_ranges(file.handle, self._table.schema(), self.columns, names)
+
+    def commit(self, change: Change) -> bool:
+        with explained(self._options.dbtable, CommitError), _answered(self._options.dbtable):
+            return self._put(self._table.transaction(), change)
+
+    def _put(self, transaction: "Transaction", change: Change) -> bool:
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.table.update import AssertTableUUID
+
+        old = forgotten(self._table.properties)
+        if old:
+            transaction.remove_properties(*old)
+        producer = _stage(transaction, change, self._lake.base, self._io)
+        requirements = (
+            *transaction._requirements,  # noqa: SLF001
+            AssertTableUUID(uuid=self._table.metadata.table_uuid),
+        )
+        with open_catalog(self._options) as catalog:
+            try:
+                # Once: pyiceberg's own commit would try again on a later version, for which nothing was decided.
+                catalog.commit_table(self._table, requirements, transaction._updates)  # noqa: SLF001
+            except CommitFailedException:
+                producer._clean_all_uncommitted()  # noqa: SLF001
+                return False
+        return True
+
+    def wider(self, column: pa.Field, rows: pa.DataType) -> pa.Field | None:
+        """As Iceberg promotes types: int to long, float to double, a decimal to more digits before the point."""
+        was, kind = column.type, None
+        if was == pa.int32() and pa.types.is_integer(rows):
+            kind = pa.int64()
+        elif was == pa.float32() and rows == pa.float64():
+            kind = pa.float64()
+        elif pa.types.is_decimal(was) and pa.types.is_decimal(rows) and rows.scale <= was.scale:
+            digits = rows.precision - rows.scale + was.scale
+            kind = pa.decimal128(digits, was.scale) if digits <= _DIGITS else None
+        return None if kind is None else column.with_type(kind)
+
+    def planned_new(self, fields: Sequence[pa.Field]) -> list[pa.Field]:
+        with explained(self._options.dbtable, TargetError):
+            transaction = self._table.transaction()
+            _add(transaction, fields)
+            made = arrow_columns(transaction.table_metadata.schema(), self._options.dbtable)
+        return [made.field(field.name) for field in fields]
+
+    def add_columns(self, fields: Sequence[pa.Field], change: Change) -> bool:
+        with explained(self._options.dbtable, CommitError):
+            transaction = self._table.transaction()
+            _add(transaction, fields)
+            return self._put(transaction, replace(change, added=(), removed=()))
+
+
+@contextmanager
+def _answered(shown: str) -> Iterator[None]:
+    """An answer that leaves open whether the catalog has committed is not a failure: the table is looked at."""
+    from pyiceberg.exceptions import CommitStateUnknownException
+
+    try:
+        yield
+    except CommitStateUnknownException as error:
+        raise TargetError(
+            f"the catalog did not say whether it has committed to {shown}: {error}"
+        ) from error
+
+
+def _add(transaction: "Transaction", fields: Sequence[pa.Field]) -> None:
+    with transaction.update_schema() as update:
+        update.union_by_name(planned(pa.schema(fields)))
+
+
+def _stage(transaction: "Transaction", change: Change, base: str, io: "FileIO") -> Any:
+    """Put the change into the transaction; gives pyiceberg's producer of its snapshot."""
+    from spark_channel.connectors.iceberg.table import check_names_no_code
+
+    metadata = transaction.table_metadata
+    check_names_no_code(metadata.properties, ".".join(transaction._table.name()))  # noqa: SLF001
+    name, value = property_name(change.claim.identity), property_value(change.claim)
+    transaction.set_properties({name: value})
+    told = {
+        "spark-channel.job": change.job,
+        "spark-channel.operation": change.operation,
+        name: value,
+    }
+    update = transaction.update_snapshot(snapshot_properties=told)
+    producer: Any = update.overwrite() if change.removed else update.fast_append()
+    with producer:
+        for file in change.removed:
+            producer.delete_data_file(file.handle)
+        for new in change.added:
+            producer.append_data_file(_data_file(transaction.table_metadata, new, base, io))
+    return producer
+
+
+def _data_file(metadata: "TableMetadata", new: NewFile, base: str, io: "FileIO") -> "DataFile":
+    """The manifest entry of a new file, with the bounds of its Parquet footer."""
+    from pyiceberg.io.pyarrow import (
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        parquet_path_to_id_mapping,
+    )
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    schema, location = metadata.schema(), posixpath.join(metadata.location, new.path)
+    with io.new_input(location).open() as opened:
+        footer = pq.read_metadata(opened)
+    statistics = data_file_statistics_from_parquet_metadata(
+        footer,
+        compute_statistics_plan(schema, metadata.properties),
+        parquet_path_to_id_mapping(schema),
+    )
+    values = [_typed(value, schema.find_type(name)) for name, value in new.partition]
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=location,
+        file_format=FileFormat.PARQUET,
+        partition=Record(*values),
+        file_size_in_bytes=new.size,
+        sort_order_id=None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+def _typed(text: str | None, kind: Any) -> Any:
+    """A partition value as manifests have it."""
+    from datetime import date
+
+    from pyiceberg.types import BooleanType, DateType, IntegerType, LongType
+
+    if text is None:
+        return None
+    if isinstance(kind, BooleanType):
+        return text == "true"
+    if isinstance(kind, IntegerType | LongType):
+        return int(text)
+    if isinstance(kind, DateType):
+        return (date.fromisoformat(text) - date(1970, 1, 1)).days
+    return text
+
+
+def _check_partition_column(field: pa.Field, shown: str) -> None:
+    kind, types = field.type, pa.types
+    if (
+        types.is_integer(kind)
+        or types.is_string(kind)
+        or types.is_date32(kind)
+        or types.is_boolean(kind)
+    ):
+        return
+    raise SchemaError(
+        f"partition column {field.name!r} of {shown} is {kind}; "
+        "whole numbers, texts, dates and booleans can be partition columns here"
+    )
+
+
+def partition_columns_of(metadata: "TableMetadata") -> tuple[str, ...]:
+    schema = metadata.schema()
+    return tuple(schema.find_column_name(field.source_id) or "" for field in metadata.spec().fields)
+
+
+def planned_files(scan: Any, shown: str) -> list[Any]:
+    """The data files of a scan.
+
+    Raises:
+        UnsupportedError: see `check_files`.
+    """
+    try:
+        tasks = list(scan.plan_files())
+    except (ValueError, NotImplementedError) as error:
+        if "equality delete" not in str(error):
+            raise
+        raise _merged(shown, "by equality") from error
+    check_files(tasks, shown, scan.table_metadata.location)
+    return tasks
+
+
+def _is_local(location: str) -> bool:
+    return urlsplit(location).scheme in ("", "file")
+
+
+def _merged(shown: str, what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{shown} has delete files (merge-on-read), {what}; write the files again with CALL "
+        "system.rewrite_data_files in Spark, and read or replace it then"
+    )
+
+
+def check_files(tasks: Sequence[Any], shown: str, location: str) -> None:
+    """
+    Raises:
+        UnsupportedError: delete files (merge-on-read), files that are not Parquet, or files of this host in a table
+            elsewhere: whoever writes such a table would have them read by the user of this job.
+    """
+    from pyiceberg.manifest import FileFormat
+
+    for task in tasks:
+        if _is_local(task.file.file_path) and not _is_local(location):
+            raise UnsupportedError(
+                f"{shown} is at {location}, and names the file {task.file.file_path} on a disk of the host that reads "
+                "the table; such a file is not read"
+            )
+        if task.delete_files:
+            raise _merged(shown, f"such as for {task.file.file_path}")
+        if task.file.file_format != FileFormat.PARQUET:
+            raise UnsupportedError(
+                f"{shown} has a file of format {task.file.file_format}; this connector reads and replaces Parquet"
+            )
+
+
+# The writer of Iceberg tables. `lake.writer` has the protocol of a write, `claims` its claim.
 
 
 class IcebergWriter(LakeWriter):
@@ -24,11 +490,15 @@ class IcebergWriter(LakeWriter):
     def lake(self, place: Any = None) -> IcebergLake:
         return IcebergLake(self.options, place)
 
-    def place(self, lake: Lake) -> Any:
+    def place(self, lake: LakeTable) -> Any:
         assert isinstance(lake, IcebergLake)
         return lake.place
 
-    def read_file(self, lake: Lake, table: TableState, file: TableFile) -> Iterator[pa.RecordBatch]:
+    def read_file(
+        self, lake: LakeTable, table: TableState, file: TableFile
+    ) -> Iterator[pa.RecordBatch]:
         assert isinstance(table, IcebergState)
         metadata = table.metadata
-        return data_file_rows(table.io, metadata, metadata.current_schema_id, file.handle, table.columns)
+        return data_file_rows(
+            table.io, metadata, metadata.current_schema_id, file.handle, table.columns
+        )

@@ -12,9 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.kafka.options import KafkaAddress, KafkaReadOptions, KafkaWriteOptions
 from spark_channel.errors import ChannelError, OptionError
-from spark_channel.masking import MASK, is_secret_name, mask_text
 
-__all__ = ["Link", "consumer", "ended", "error_of", "is_passing", "member", "producer"]
+__all__ = ["BrokerStatus", "consumer", "ended", "error_of", "is_passing", "member", "producer"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -23,11 +22,16 @@ _FIRST, _LONGEST = 0.5, 5.0
 _LAST = 5.0
 _DENIED = frozenset(
     {
-        "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED",
+        "_AUTHENTICATION",
+        "SASL_AUTHENTICATION_FAILED",
+        "TOPIC_AUTHORIZATION_FAILED",
+        "CLUSTER_AUTHORIZATION_FAILED",
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
     }
-)  # fmt: skip
-_SILENT = frozenset({"_TRANSPORT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_ALL_BROKERS_DOWN", "_RESOLVE", "_SSL"})
+)
+_SILENT = frozenset(
+    {"_TRANSPORT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_ALL_BROKERS_DOWN", "_RESOLVE", "_SSL"}
+)
 
 
 class _Quiet:
@@ -37,7 +41,7 @@ class _Quiet:
         _log.debug(text, *values)
 
 
-class Link:
+class BrokerStatus:
     """What a client tells of its brokers, and how that is said."""
 
     def __init__(self, options: KafkaAddress, failure: type[ChannelError]) -> None:
@@ -45,13 +49,6 @@ class Link:
         self._last: KafkaError | None = None
         self._denied: KafkaError | None = None
         self._fatal: KafkaError | None = None
-        secrets = [
-            each.get_secret_value() for each in (options.password, options.sslpassword) if each is not None
-        ]
-        secrets += [
-            str(value) for name, value in options.properties.items() if is_secret_name(name.replace(".", "_"))
-        ]
-        self._secrets = [each for each in secrets if len(each) > 3]
 
     @property
     def address(self) -> str:
@@ -78,7 +75,9 @@ class Link:
             made |= {
                 "sasl.mechanism": options.sasl_mechanism or "PLAIN",
                 "sasl.username": options.user,
-                "sasl.password": "" if options.password is None else options.password.get_secret_value(),
+                "sasl.password": ""
+                if options.password is None
+                else options.password.get_secret_value(),
             }
         for option, name, path in (
             ("sslrootcert", "ssl.ca.location", options.sslrootcert),
@@ -90,14 +89,19 @@ class Link:
                     raise OptionError(
                         f"option {option!r} got {path!r}, which is not a file on this machine; put it on the driver's "
                         "host and on the workers",
-                        option=option, got=path,
-                    )  # fmt: skip
+                        option=option,
+                        got=path,
+                    )
                 made[name] = path
         if options.sslpassword is not None:
             made["ssl.key.password"] = options.sslpassword.get_secret_value()
         return {
             **made,
-            **{name: value for name, value in options.properties.items() if name != "security.protocol"},
+            **{
+                name: value
+                for name, value in options.properties.items()
+                if name != "security.protocol"
+            },
         }
 
     def _noticed(self, error: KafkaError) -> None:
@@ -153,7 +157,9 @@ class Link:
     def failed(self, error: KafkaError, what: str = "") -> ChannelError:
         shown = f"{self._options.address}: {f'{what}: ' if what else ''}{self._shown(error)}"
         if error.name() in _DENIED:
-            return self._failure(f"{shown}; check 'user', 'password', 'saslMechanism', and the user's ACLs")
+            return self._failure(
+                f"{shown}; check 'user', 'password', 'saslMechanism', and the user's ACLs"
+            )
         if error.name() in _SILENT and not what:
             met = self._last
             more = "" if met is None or met.name() == error.name() else f" ({self._shown(met)})"
@@ -167,9 +173,7 @@ class Link:
         return self.shown(f"{error.name()}: {error.str()}")
 
     def shown(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, MASK)
-        return mask_text(text)[:400]
+        return self._options.hide(text)[:400]
 
     def made(self, kind: Callable[[dict[str, Any]], _T], settings: Mapping[str, Any]) -> _T:
         """
@@ -200,7 +204,10 @@ def is_passing(error: BaseException) -> bool:
 
 @contextmanager
 def consumer(
-    options: KafkaReadOptions, link: Link, told: Callable[[dict[str, Any]], None] | None = None, **more: Any
+    options: KafkaReadOptions,
+    link: BrokerStatus,
+    told: Callable[[dict[str, Any]], None] | None = None,
+    **more: Any,
 ) -> Iterator[Consumer]:
     """A consumer without a group's work: it is given its partitions, and commits nothing.
 
@@ -234,10 +241,11 @@ def consumer(
 
 
 @contextmanager
-def member(link: Link, group: str) -> Iterator[Consumer]:
+def member(link: BrokerStatus, group: str) -> Iterator[Consumer]:
     """A consumer that knows the offsets recorded for `group`, and reads nothing."""
     client = link.made(
-        Consumer, {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        Consumer,
+        {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"},
     )
     try:
         yield client
@@ -245,7 +253,7 @@ def member(link: Link, group: str) -> Iterator[Consumer]:
         client.close()
 
 
-def producer(options: KafkaWriteOptions, link: Link, transaction: str | None) -> Producer:
+def producer(options: KafkaWriteOptions, link: BrokerStatus, transaction: str | None) -> Producer:
     """A producer whose batches are stored once and in order, however often they are sent."""
     settings: dict[str, Any] = {
         "enable.idempotence": True,
@@ -268,7 +276,7 @@ def producer(options: KafkaWriteOptions, link: Link, transaction: str | None) ->
 
 
 @contextmanager
-def ended(client: Producer, link: Link, *, hangs: bool = False) -> Iterator[Producer]:
+def ended(client: Producer, link: BrokerStatus, *, hangs: bool = False) -> Iterator[Producer]:
     """Ends a producer; its own context manager would first send what is left.
 
     `hangs`: it has a transaction whose end is not known. `close` would wait for that end forever.

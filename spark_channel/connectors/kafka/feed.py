@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from confluent_kafka import Consumer
 
-from spark_channel.connectors.contracts import Token
-from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
-from spark_channel.connectors.kafka.client import Link, consumer, is_passing
-from spark_channel.connectors.kafka.offsets import (
+from spark_channel.connectors.base.contract import Token
+from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
+from spark_channel.connectors.kafka.client import BrokerStatus, consumer, is_passing
+from spark_channel.connectors.kafka.reader import (
     Edges,
     Part,
     Range,
@@ -76,8 +76,10 @@ class KafkaFeed(ChangeFeed):
                 f"options 'startingTimestamp' and 'endingTimestamp' of a topic take times that have passed; "
                 f"{time.isoformat()} is in the future, and the offset of the first record then is not known yet. Name "
                 "an earlier time, or omit the option",
-                option="startingTimestamp", got=time.isoformat(), takes="a time that has passed",
-            )  # fmt: skip
+                option="startingTimestamp",
+                got=time.isoformat(),
+                takes="a time that has passed",
+            )
         link = self._link()
         with consumer(self._reader.options, link) as client:
             parts = partitions(self._reader.options, link, client)
@@ -125,17 +127,24 @@ class KafkaFeed(ChangeFeed):
         return FeedLag(rows=self._checked(part, offset, of).high - offset)
 
     def is_passing(self, error: BaseException) -> bool:
-        return isinstance(error, SourceError) and error.__cause__ is not None and is_passing(error.__cause__)
+        return (
+            isinstance(error, SourceError)
+            and error.__cause__ is not None
+            and is_passing(error.__cause__)
+        )
 
-    def _link(self) -> Link:
-        return Link(self._reader.options, SourceError)
+    def _link(self) -> BrokerStatus:
+        return BrokerStatus(self._reader.options, SourceError)
 
     def _edges(self) -> list[tuple[Part, Edges, int]]:
         link = self._link()
         with consumer(self._reader.options, link) as client:
             parts = partitions(self._reader.options, link, client)
             counts = _counts(link, client, parts)
-            return [(part, edges, counts[part[0]]) for part, edges in edges_at(link, client, parts).items()]
+            return [
+                (part, edges, counts[part[0]])
+                for part, edges in edges_at(link, client, parts).items()
+            ]
 
     def _checked(self, part: Part, offset: int, of: int) -> Edges:
         """Where the partition begins and ends now.
@@ -167,7 +176,9 @@ class KafkaFeed(ChangeFeed):
 
     def _read(self, token: Token) -> tuple[Part, int, int]:
         names = {"topic": str, "partition": int, "offset": int, "of": int}
-        good = set(token) == set(names) and all(type(token[name]) is kind for name, kind in names.items())
+        good = set(token) == set(names) and all(
+            type(token[name]) is kind for name, kind in names.items()
+        )
         if not good or token["topic"] not in self._reader.options.topic or token["offset"] < 0:
             raise SourceError(
                 f"the checkpoint {str(dict(token))[:200]} is not an offset of {self._shown}: "
@@ -180,7 +191,7 @@ class KafkaFeed(ChangeFeed):
         return self._reader.options.address
 
 
-def _counts(link: Link, client: Consumer, parts: Sequence[Part]) -> dict[str, int]:
+def _counts(link: BrokerStatus, client: Consumer, parts: Sequence[Part]) -> dict[str, int]:
     return {topic: len(topic_of(link, client, topic)) for topic in {topic for topic, _ in parts}}
 
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
 
-from spark_channel.connectors.direct import DirectOptions
-from spark_channel.connectors.network_options import Seconds
-from spark_channel.connectors.records.options import RecordReadOptions, Zone
+from spark_channel.connectors.base.network import Seconds
+from spark_channel.connectors.records.direct_writer import DirectOptions
+from spark_channel.connectors.records.reader import RecordReadOptions, Zone
 from spark_channel.errors import OptionError
 from spark_channel.options import (
     Amount,
@@ -37,10 +37,14 @@ _CLIENT = re.compile(
 # What the connector sets after them, so that they would do nothing, and what would run other programs.
 _NOT_TAKEN = frozenset(
     {
-        "fetch.wait.max.ms", "fetch.message.max.bytes", "ssl.engine.location", "ssl.providers", "ssl.engine.id",
+        "fetch.wait.max.ms",
+        "fetch.message.max.bytes",
+        "ssl.engine.location",
+        "ssl.providers",
+        "ssl.engine.id",
         "sasl.kerberos.kinit.cmd",
     }
-)  # fmt: skip
+)
 _JAVA = {
     "sasl.jaas.config": "'user' and 'password'",
     "ssl.truststore.location": "'sslrootcert', a PEM file",
@@ -55,7 +59,8 @@ Offsets = int | Mapping[str, Mapping[int, int]]
 def _servers(value: object) -> str:
     takes = "host:port, such as kafka:9092; several are separated by commas"
     names = [
-        str(each).strip() for each in (value if isinstance(value, (list, tuple)) else str(value).split(","))
+        str(each).strip()
+        for each in (value if isinstance(value, (list, tuple)) else str(value).split(","))
     ]
     for name in names:
         found = _SERVER.fullmatch(name)
@@ -71,7 +76,11 @@ def _topic(value: object) -> str:
 
 
 def _topics(value: object) -> tuple[str, ...]:
-    names = value if isinstance(value, (list, tuple)) else [each.strip() for each in str(value).split(",")]
+    names = (
+        value
+        if isinstance(value, (list, tuple))
+        else [each.strip() for each in str(value).split(",")]
+    )
     made = tuple(_topic(each) for each in names)
     if not made or len(set(made)) < len(made):
         raise ValueError("the names of topics, separated by commas, each once")
@@ -135,7 +144,11 @@ def _properties(value: object) -> SecretStr:
     if isinstance(value, SecretStr):
         return value
     takes = 'a JSON object of properties of librdkafka, such as {"socket.keepalive.enable": true}'
-    text = json.dumps(value) if isinstance(value, Mapping) else resolve_secret(value).get_secret_value()
+    text = (
+        json.dumps(value)
+        if isinstance(value, Mapping)
+        else resolve_secret(value).get_secret_value()
+    )
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError):
@@ -146,7 +159,9 @@ def _properties(value: object) -> SecretStr:
         raise ValueError(takes)
     for name in found:
         if name in _JAVA:
-            raise ValueError(f"properties of librdkafka, not of Java; for {name!r} use {_JAVA[name]}")
+            raise ValueError(
+                f"properties of librdkafka, not of Java; for {name!r} use {_JAVA[name]}"
+            )
         if not _CLIENT.fullmatch(name) or name in _NOT_TAKEN:
             raise ValueError(
                 "properties that say how the brokers are reached (sasl.*, ssl.*, socket.*, linger.ms, "
@@ -171,18 +186,19 @@ class KafkaAddress(Options):
         description="`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`; default: `SASL_SSL` with `user`, `SSL` with "
         "`sslrootcert` or `sslcert`, else `PLAINTEXT`",
     )
-    sasl_mechanism: Annotated[Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None, Trait.SAME_ROWS] = (
-        Field(
-            None,
-            description="how the login is sent: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`; default: `PLAIN`",
-        )
+    sasl_mechanism: Annotated[
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None, Trait.SAME_ROWS
+    ] = Field(
+        None,
+        description="how the login is sent: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`; default: `PLAIN`",
     )
     user: str | None = Field(None, description="user name; default: none")
     password: Secret | None = Field(
         None, description="password, or `${env:NAME}` or `${file:PATH}`; default: none"
     )
     sslrootcert: Annotated[CertificateFile | None, Trait.SAME_ROWS] = Field(
-        None, description="PEM file of the CA certificates that verify the brokers'; default: the system's"
+        None,
+        description="PEM file of the CA certificates that verify the brokers'; default: the system's",
     )
     sslcert: Annotated[CertificateFile | None, Trait.SAME_ROWS] = Field(
         None, description="PEM file of the client's certificate; default: none"
@@ -191,13 +207,16 @@ class KafkaAddress(Options):
         None, description="PEM file of the client's private key; default: none"
     )
     sslpassword: Secret | None = Field(None, description="password of `sslkey`; default: none")
-    client_properties: Annotated[SecretStr, BeforeValidator(_properties), Trait.SAME_ROWS] | None = Field(
+    client_properties: (
+        Annotated[SecretStr, BeforeValidator(_properties), Trait.SAME_ROWS] | None
+    ) = Field(
         None,
         description='JSON object of more properties of librdkafka, such as `{"socket.keepalive.enable": true}`; '
         "default: none",
     )
     timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
-        60.0, description="seconds to wait for an answer of the brokers, or for the next record of a range"
+        60.0,
+        description="seconds to wait for an answer of the brokers, or for the next record of a range",
     )
 
     def model_post_init(self, context: Any) -> None:
@@ -211,9 +230,13 @@ class KafkaAddress(Options):
             raise OptionError(
                 f"option 'securityProtocol' got {protocol!r}; "
                 "with 'user' it takes SASL_SSL or SASL_PLAINTEXT: the login would not be used",
-                option="securityProtocol", got=protocol, takes="SASL_SSL, SASL_PLAINTEXT",
-            )  # fmt: skip
-        unused = next((name for name in ("sslrootcert", "sslcert") if getattr(self, name) is not None), None)
+                option="securityProtocol",
+                got=protocol,
+                takes="SASL_SSL, SASL_PLAINTEXT",
+            )
+        unused = next(
+            (name for name in ("sslrootcert", "sslcert") if getattr(self, name) is not None), None
+        )
         if unused is not None and not protocol.endswith("SSL"):
             raise OptionError(
                 f"option {unused!r} is for TLS, and 'securityProtocol' {protocol} asks for none: use SSL or SASL_SSL",
@@ -273,7 +296,11 @@ class KafkaReadOptions(KafkaAddress, RecordReadOptions):
     no_where: ClassVar[str] = (
         "Kafka has no conditions; 'beginTimestamp' and 'endTimestamp' choose records by time"
     )
-    aliases: ClassVar[Mapping[str, str]] = {**RecordReadOptions.aliases, **_SPARKS, "subscribe": "topic"}
+    aliases: ClassVar[Mapping[str, str]] = {
+        **RecordReadOptions.aliases,
+        **_SPARKS,
+        "subscribe": "topic",
+    }
     refused: ClassVar[Mapping[str, str]] = _SPARKS_REFUSED
 
     topic: Names = Field(description="the topic; several with commas")
@@ -308,7 +335,9 @@ class KafkaReadOptions(KafkaAddress, RecordReadOptions):
     null_value: str | None = Field(
         None, description="with `valueFormat=text`: the text that is read as NULL; default: none"
     )
-    include_headers: bool = Field(False, description="with `valueFormat=binary`: the column `headers`, too")
+    include_headers: bool = Field(
+        False, description="with `valueFormat=binary`: the column `headers`, too"
+    )
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -324,8 +353,9 @@ class KafkaReadOptions(KafkaAddress, RecordReadOptions):
         if self.value_format == "binary" and self.record_schema is not None:
             raise OptionError(
                 "option 'schema' is for valueFormat json and text; 'binary' has Kafka's own columns",
-                option="schema", got=self.record_schema,
-            )  # fmt: skip
+                option="schema",
+                got=self.record_schema,
+            )
         if self.value_format == "text" and self.record_schema is None:
             raise OptionError(
                 "option 'schema' is missing: with valueFormat=text it names the columns, in the order of the text",
@@ -358,7 +388,9 @@ class KafkaWriteOptions(KafkaAddress, DirectOptions):
         description="`task`, the only mode: records are visible as they are written, or with `transactional` when "
         "their task ends; default: `task`",
     )
-    batch_size: Amount = Field(10_000, description="records whose delivery is not confirmed yet, at most")
+    batch_size: Amount = Field(
+        10_000, description="records whose delivery is not confirmed yet, at most"
+    )
     topic: Annotated[str, BeforeValidator(_topic)] | None = Field(
         None, description="the topic; default: the column `topic`, with `valueFormat=binary`"
     )
@@ -371,7 +403,9 @@ class KafkaWriteOptions(KafkaAddress, DirectOptions):
         None,
         description="with `json` and `text`: the columns whose texts are the record's key; default: no key",
     )
-    key_delimiter: str = Field(":", description="the text between the values of several key columns")
+    key_delimiter: str = Field(
+        ":", description="the text between the values of several key columns"
+    )
     value_columns: ColumnList | None = Field(
         None, description="with `json` and `text`: the columns of the value; default: all"
     )
@@ -379,9 +413,15 @@ class KafkaWriteOptions(KafkaAddress, DirectOptions):
         ",",
         description="with `valueFormat=text`: the text between two values; values that contain it are not quoted",
     )
-    null_value: str = Field("", description="with `valueFormat=text`: the text of NULL; default: empty")
-    ignore_null_fields: bool = Field(True, description="with `valueFormat=json`: omit fields that are NULL")
-    time_zone: Zone = Field("UTC", description="with `text`, and in keys: zone in which instants are shown")
+    null_value: str = Field(
+        "", description="with `valueFormat=text`: the text of NULL; default: empty"
+    )
+    ignore_null_fields: bool = Field(
+        True, description="with `valueFormat=json`: omit fields that are NULL"
+    )
+    time_zone: Zone = Field(
+        "UTC", description="with `text`, and in keys: zone in which instants are shown"
+    )
     partition: Annotated[int, Field(ge=0, le=1_000_000)] | None = Field(
         None,
         description="write to this partition; default: by the key, as Java's producers do, or random without one",
@@ -400,11 +440,13 @@ class KafkaWriteOptions(KafkaAddress, DirectOptions):
         "`transaction.max.timeout.ms`",
     )
     delivery_timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
-        120.0, description="seconds for which a record is sent again until its delivery is confirmed"
+        120.0,
+        description="seconds for which a record is sent again until its delivery is confirmed",
     )
     create_topic: bool = Field(False, description="create the topic if it does not exist")
     topic_partitions: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
-        None, description="with `createTopic`: its partitions; default: the brokers' `num.partitions`"
+        None,
+        description="with `createTopic`: its partitions; default: the brokers' `num.partitions`",
     )
     replication_factor: Annotated[int, Field(ge=1, le=100)] | None = Field(
         None,
@@ -414,15 +456,20 @@ class KafkaWriteOptions(KafkaAddress, DirectOptions):
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
         if self.value_format == "binary":
-            for option, value in (("keyColumns", self.key_columns), ("valueColumns", self.value_columns)):
+            for option, value in (
+                ("keyColumns", self.key_columns),
+                ("valueColumns", self.value_columns),
+            ):
                 if value is not None:
                     raise OptionError(
                         f"option {option!r} is for valueFormat json and text; 'binary' takes the columns key and value",
-                        option=option, got=",".join(value),
-                    )  # fmt: skip
+                        option=option,
+                        got=",".join(value),
+                    )
         elif self.topic is None:
             raise OptionError(
-                f"option 'topic' is missing; valueFormat={self.value_format} needs it", option="topic"
+                f"option 'topic' is missing; valueFormat={self.value_format} needs it",
+                option="topic",
             )
         if self.transactional and self.topic is None:
             raise OptionError(
@@ -431,7 +478,9 @@ class KafkaWriteOptions(KafkaAddress, DirectOptions):
                 option="topic",
             )
         if self.create_topic and self.topic is None:
-            raise OptionError("option 'createTopic' needs 'topic', the name of the topic", option="topic")
+            raise OptionError(
+                "option 'createTopic' needs 'topic', the name of the topic", option="topic"
+            )
         unused = next(
             (
                 name

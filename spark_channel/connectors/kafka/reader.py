@@ -1,24 +1,387 @@
-"""Reads ranges of offsets, which are resolved once, when the read is planned."""
+"""Ranges of offsets, planned and consumed."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from spark_channel.connectors.feed import ChangeFeed, FeedOptions
-from spark_channel.connectors.kafka.client import Link, consumer
-from spark_channel.connectors.kafka.consume import pages
-from spark_channel.connectors.kafka.offsets import Range, planned, splits_of
-from spark_channel.connectors.kafka.options import KafkaReadOptions
-from spark_channel.connectors.kafka.rows import fields_of, own_batch, own_schema, value_batches
+from spark_channel.clock import SYSTEM_CLOCK
+from spark_channel.connectors.base.contract import FetchSize
+from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
+from spark_channel.connectors.kafka.client import BrokerStatus, consumer, error_of
+from spark_channel.connectors.kafka.options import EARLIEST, LATEST, KafkaReadOptions, Offsets
+from spark_channel.connectors.kafka.serialization import (
+    fields_of,
+    own_batch,
+    own_schema,
+    value_batches,
+)
 from spark_channel.connectors.records import RecordReader, inferred_schema
-from spark_channel.errors import SourceError
+from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
 
-__all__ = ["KafkaReader"]
+__all__ = [
+    "Edges",
+    "KafkaReader",
+    "Part",
+    "Range",
+    "edges_at",
+    "pages",
+    "partitions",
+    "planned",
+    "splits_of",
+]
+
+
+# Which records a read covers: ranges of offsets, as the brokers know them when the read is planned.
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Part = tuple[str, int]
+"""A topic, and the number of one of its partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets of one partition, without `end`."""
+
+    topic: str
+    partition: int
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """The most records that it can have."""
+        return max(0, self.end - self.begin)
+
+    @classmethod
+    def of(cls, split: Split) -> "Range":
+        return cls(**split.params)
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """The first offset that a partition has, and the one behind its last committed record."""
+
+    low: int
+    high: int
+
+
+def partitions(options: KafkaReadOptions, link: BrokerStatus, client: Consumer) -> list[Part]:
+    """
+    Raises:
+        SourceError: a topic that is not there. OptionError: a partition that it does not have.
+    """
+    found: list[Part] = []
+    for topic in options.topic:
+        known = topic_of(link, client, topic)
+        for number in options.partitions or ():
+            if number not in known:
+                raise OptionError(
+                    f"option 'partitions' names {number}; topic {topic!r} has the partitions 0 to {max(known)}",
+                    option="partitions",
+                    got=str(number),
+                )
+        found += [(topic, number) for number in options.partitions or known]
+    return found
+
+
+def topic_of(link: BrokerStatus, client: Any, topic: str) -> list[int]:
+    """The numbers of its partitions."""
+    met = link.asked(client, lambda seconds: client.list_topics(topic, timeout=seconds)).topics[
+        topic
+    ]
+    if met.error is not None:
+        if met.error.name() == "UNKNOWN_TOPIC_OR_PART":
+            raise SourceError(f"{link.address}: topic {topic!r} does not exist; check 'topic'")
+        raise link.failed(met.error, f"topic {topic!r}")
+    return sorted(met.partitions)
+
+
+def edges_at(link: BrokerStatus, client: Consumer, parts: Iterable[Part]) -> dict[Part, Edges]:
+    """Where partitions begin and end now. Records of transactions that are open lie behind the end."""
+    return {part: _edges(link, client, part) for part in parts}
+
+
+def _edges(link: BrokerStatus, client: Consumer, part: Part) -> Edges:
+    place = TopicPartition(*part)
+    return Edges(
+        *link.asked(client, lambda seconds: client.get_watermark_offsets(place, timeout=seconds))
+    )
+
+
+def offsets_at(
+    link: BrokerStatus, client: Consumer, edges: Mapping[Part, Edges], moment: datetime
+) -> dict[Part, int]:
+    """The first record of `moment` or later in each partition; its end, where there is none."""
+    # The first at `moment` or later. Negative ones mean something else; no record is that old.
+    millis = max(0, -((_EPOCH - moment) // timedelta(milliseconds=1)))
+    wanted = [TopicPartition(topic, number, millis) for topic, number in edges]
+    answers = link.asked(client, lambda seconds: client.offsets_for_times(wanted, timeout=seconds))
+    found = {}
+    for answer in answers:
+        if answer.error is not None:
+            raise link.failed(
+                answer.error, f"partition {answer.partition} of topic {answer.topic!r}"
+            )
+        part = (answer.topic, answer.partition)
+        known = edges[part]
+        found[part] = (
+            known.high if answer.offset < 0 else min(max(answer.offset, known.low), known.high)
+        )
+    return found
+
+
+def planned(options: KafkaReadOptions, link: BrokerStatus, client: Consumer) -> list[Range]:
+    """What the options name, resolved once.
+
+    Raises:
+        OptionError: offsets that a topic does not have, or not any more.
+    """
+    edges = edges_at(link, client, partitions(options, link, client))
+    ends = []
+    for name, given, moment, default in (
+        ("beginOffsets", options.begin_offsets, options.begin_timestamp, EARLIEST),
+        ("endOffsets", options.end_offsets, options.end_timestamp, LATEST),
+    ):
+        if moment is not None:
+            ends.append(offsets_at(link, client, edges, moment))
+        else:
+            ends.append(_given(name, default if given is None else given, edges))
+    begins, stops = ends
+    return [Range(*part, begins[part], stops[part]) for part in edges]
+
+
+def _given(name: str, offsets: Offsets, edges: Mapping[Part, Edges]) -> dict[Part, int]:
+    found = {}
+    for (topic, number), known in edges.items():
+        if isinstance(offsets, int):
+            offset = offsets
+        else:
+            if number not in offsets.get(topic, {}):
+                raise OptionError(
+                    f"option {name!r} names no offset for partition {number} of topic {topic!r}, "
+                    "whose records would be left out: name each partition (-2 is earliest, -1 latest), "
+                    "or choose some with 'partitions'",
+                    option=name,
+                )
+            offset = offsets[topic][number]
+        offset = {EARLIEST: known.low, LATEST: known.high}.get(offset, offset)
+        if not known.low <= offset <= known.high:
+            why = (
+                "its records before that were deleted (retention, or compaction)"
+                if offset < known.low
+                else "there are no committed records after that"
+            )
+            raise OptionError(
+                f"option {name!r} got {offset} for partition {number} of topic {topic!r}, which has the offsets "
+                f"{known.low} to {known.high}: {why}. Name an offset in between, or earliest or latest",
+                option=name,
+                got=str(offset),
+                takes=f"{known.low} to {known.high}",
+            )
+        found[topic, number] = offset
+    strange = (
+        []
+        if isinstance(offsets, int)
+        else [topic for topic in offsets if topic not in {t for t, _ in edges}]
+    )
+    if strange:
+        raise OptionError(
+            f"option {name!r} names topic {strange[0]!r}, which 'topic' does not",
+            option=name,
+            got=strange[0],
+        )
+    return found
+
+
+def splits_of(ranges: Sequence[Range], advice: int) -> list[Split]:
+    """About `advice` splits of about equal numbers of offsets."""
+    total = sum(each.size for each in ranges)
+    size = max(1, -(-total // max(1, advice)))
+    made = []
+    for each in ranges:
+        pieces = -(-each.size // size)
+        for piece in range(pieces):
+            begin = each.begin + each.size * piece // pieces
+            end = each.begin + each.size * (piece + 1) // pieces
+            params = {"topic": each.topic, "partition": each.partition, "begin": begin, "end": end}
+            made.append(Split(params, end - begin))
+    return made
+
+
+# The records of a range of offsets, all of them or an error.
+#
+# A range may have fewer records than offsets: compaction removes some, and each transaction ends
+# with a marker that no
+# consumer sees. So the range ends when a record behind it comes, or when the client says that it
+# reached the end of the
+# partition; and a record that is expected and does not come within `timeout` is an error.
+
+
+_ROWS = 10_000
+_BYTES = 8 << 20
+_RECORD = 1 << 10
+"""Bytes of a record, before the first ones have come."""
+_LINGER = 0.05
+_STEP = 1.0
+_GONE = "_AUTO_OFFSET_RESET"
+# The client asks for the coordinator of its group, which is not used here: the right to it is not needed.
+_PASSING = frozenset(
+    {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "GROUP_AUTHORIZATION_FAILED"}
+)
+
+
+def pages(
+    options: KafkaReadOptions, part: Range, fetch: FetchSize
+) -> Generator[list[Message], None, None]:
+    """The range's records in order, some at a time.
+
+    Raises:
+        SourceError: records were deleted, or do not come.
+    """
+    if not part.size:
+        return
+    link = BrokerStatus(options, SourceError)
+    advance = _Advance(part)
+    with consumer(options, link, advance.told, **_prefetch(fetch)) as client:
+        try:
+            client.assign([TopicPartition(part.topic, part.partition, part.begin)])
+            yield from _Pages(options, part, fetch, link, client, advance).all()
+        except KafkaException as error:
+            raise link.failed(error_of(error), f"reading partition {part.partition}") from error
+
+
+def _prefetch(fetch: FetchSize) -> dict[str, int]:
+    """How far the client reads ahead: with a limit about a second of it."""
+    wanted = min(fetch.nbytes or _BYTES, _BYTES if fetch.rows is None else fetch.rows * _RECORD)
+    return {
+        "queued.max.messages.kbytes": max(1, 2 * wanted >> 10),
+        "queued.min.messages": max(1, min(fetch.rows or 100_000, 10_000_000)),
+        "max.partition.fetch.bytes": max(_RECORD, min(wanted, 1 << 20)),
+    }
+
+
+class _Advance:
+    """How far the client's fetching has come, also over records that it does not give."""
+
+    def __init__(self, part: Range) -> None:
+        self._part, self.offset = part, part.begin
+
+    def told(self, statistics: dict[str, Any]) -> None:
+        known = statistics.get("topics", {}).get(self._part.topic, {}).get("partitions", {})
+        self.offset = max(
+            self.offset, known.get(str(self._part.partition), {}).get("next_offset", -1)
+        )
+
+
+class _Pages:
+    def __init__(
+        self,
+        options: KafkaReadOptions,
+        part: Range,
+        fetch: FetchSize,
+        link: BrokerStatus,
+        client: Consumer,
+        advance: _Advance,
+    ) -> None:
+        self._options, self._part, self._fetch = options, part, fetch
+        self._link, self._client, self._advance = link, client, advance
+        self._next, self._ended = part.begin, False
+        self._short: int | None = None
+        """Where the partition ended when the client looked last, if that is before the range's end."""
+        self._average = float(_RECORD)
+
+    def all(self) -> Iterator[list[Message]]:
+        while not self._ended:
+            page = [each for each in self._some() if self._is_wanted(each)]
+            if page:
+                nbytes = sum(len(each) for each in page)
+                self._average = max(1.0, nbytes / len(page))
+                yield page
+
+    def _some(self) -> list[Message]:
+        """What is there, at least one message."""
+        most = min(self._fetch.nbytes or _BYTES, _BYTES)
+        rows = max(1, min(self._fetch.rows or _ROWS, _ROWS, int(most / self._average)))
+        rows = min(rows, self._part.end - self._next)
+        first = self._awaited()
+        return [first] if rows == 1 else [first, *self._client.consume(rows - 1, _LINGER)]
+
+    def _awaited(self) -> Message:
+        seen, end = self._advance.offset, SYSTEM_CLOCK.now() + self._options.timeout
+        while True:
+            message = self._client.poll(_STEP)
+            self._link.check()
+            if message is not None and (message.error() is None or not self._waits(message)):
+                return message
+            if self._advance.offset > seen:
+                seen, end = self._advance.offset, SYSTEM_CLOCK.now() + self._options.timeout
+            if SYSTEM_CLOCK.now() >= end:
+                raise self._late()
+
+    def _late(self) -> ChannelError:
+        if self._short is not None:
+            return SourceError(
+                f"{self._options.address}: {self._shown} had committed records up to offset "
+                f"{self._part.end - 1} when the read was planned, and has them up to {self._short - 1} now: "
+                "the topic was created again, or lost records with its leader. Read again"
+            )
+        return self._link.silent(
+            f"{self._shown} has offsets up to {self._part.end}, and nothing after {self._next - 1} came",
+            f"{self._options.timeout:g} s ('timeout')",
+        )
+
+    def _waits(self, message: Message) -> bool:
+        """Whether to wait on after a message: the client tries again by itself."""
+        error = message.error()
+        if error is None:
+            return False
+        if error.name() == "_PARTITION_EOF":
+            # An end before the range's, of a new leader that has not caught up, is not the end.
+            found = message.offset() or 0
+            self._short = found if found < self._part.end else None
+            return self._short is not None
+        return error.name() in _PASSING
+
+    def _is_wanted(self, message: Message) -> bool:
+        error, offset = message.error(), message.offset()
+        if error is None:
+            assert offset is not None
+            self._short = None
+            if offset >= self._part.end:
+                self._ended = True
+                return False
+            self._next = offset + 1
+            self._ended = self._ended or self._next >= self._part.end
+            return True
+        if error.name() == "_PARTITION_EOF":
+            self._ended = self._ended or (offset or 0) >= self._part.end
+            return False
+        if error.name() == _GONE:
+            raise SourceError(
+                f"{self._options.address}: records of {self._shown} from offset {self._next} on, "
+                "which were there when the read was planned, are not there any more: "
+                f"{error.str()}. The topic's retention deleted them, or the topic was created again. "
+                "Read again from 'beginOffsets' earliest, or raise the retention"
+            )
+        if error.name() in _PASSING:
+            return False
+        raise self._link.failed(error, f"reading {self._shown}")
+
+    @property
+    def _shown(self) -> str:
+        return f"partition {self._part.partition} of topic {self._part.topic!r}"
+
+
+# Reads ranges of offsets, which are resolved once, when the read is planned.
 
 
 class KafkaReader(RecordReader):
@@ -35,7 +398,7 @@ class KafkaReader(RecordReader):
         return self.options.bootstrap_servers
 
     def _planned(self) -> list[Range]:
-        link = Link(self.options, SourceError)
+        link = BrokerStatus(self.options, SourceError)
         with consumer(self.options, link) as client:
             return planned(self.options, link, client)
 

@@ -1,17 +1,39 @@
-"""The interface of a lakehouse table for writers: one state of its log, and the conditional commit of the next."""
+"""Table state and conditional commit; columns; options."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from typing import Annotated, Any, ClassVar, Literal
 
 import pyarrow as pa
+from pydantic import Field, field_validator
 
-from spark_channel.connectors.commit import Claim, Identity
+from spark_channel.connectors.base.claims import Claim, Identity
 from spark_channel.connectors.files.conditions import ValueRange
 from spark_channel.connectors.files.store import Store
+from spark_channel.errors import OptionError, SchemaError, TargetError
+from spark_channel.options import Amount, ByteAmount, ColumnList, WriteOptions
 
-__all__ = ["Change", "Lake", "NewFile", "TableFile", "TableState"]
+__all__ = [
+    "Change",
+    "LakeTable",
+    "LakeWriteOptions",
+    "NewFile",
+    "TableFile",
+    "TableState",
+    "Widen",
+    "conform",
+    "find_names",
+    "holds",
+    "match",
+    "spell",
+]
+
+
+# The interface of a lakehouse table for writers: one state of its log, and the conditional commit
+# of the next.
+
 
 Partition = tuple[tuple[str, str | None], ...]
 """(column, value as text) of each partition column; None = NULL."""
@@ -25,7 +47,7 @@ class NewFile:
     rows: int
     size: int
     partition: Partition = ()
-    statistics: Mapping[str, Any] = field(default_factory=dict)
+    statistics: Mapping[str, Any] = dataclass_field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +132,7 @@ class TableState(ABC):
         """As `commit`, with new nullable columns, or with the types of `wider` columns, and without files."""
 
 
-class Lake(ABC):
+class LakeTable(ABC):
     """One table, whether it is there or not."""
 
     shown: str
@@ -141,3 +163,242 @@ class Lake(ABC):
     @abstractmethod
     def create(self, columns: pa.Schema, partition_by: Sequence[str], change: Change) -> bool:
         """Create the table with `planned_columns` and the change. False = it was created by another job."""
+
+
+# Rows' columns to a table's: found by name, and only types that hold every value.
+
+
+def holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    """Whether `wide` has every value of `narrow`. Finer times are cut only if nothing is lost, row by row."""
+    types = pa.types
+    if types.is_dictionary(narrow):
+        return holds(wide, narrow.value_type)
+    if wide.equals(narrow):
+        return True
+    if types.is_signed_integer(wide) and types.is_integer(narrow):
+        return bool(wide.bit_width >= narrow.bit_width + types.is_unsigned_integer(narrow))
+    if types.is_floating(wide) and types.is_floating(narrow):
+        return bool(wide.bit_width >= narrow.bit_width)
+    if types.is_decimal128(wide) and types.is_decimal(narrow):
+        whole = wide.precision - wide.scale >= narrow.precision - narrow.scale
+        return bool(whole and wide.scale >= narrow.scale)
+    if types.is_timestamp(wide) and types.is_timestamp(narrow):
+        return (wide.tz is None) == (narrow.tz is None)
+    if types.is_time(wide) and types.is_time(narrow):
+        return True
+    return _same_kind(wide, narrow) or _nested(wide, narrow)
+
+
+def _same_kind(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    def text(kind: pa.DataType) -> bool:
+        return bool(
+            pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()
+        )
+
+    def data(kind: pa.DataType) -> bool:
+        types = pa.types
+        return bool(
+            types.is_binary(kind) or types.is_large_binary(kind) or kind == pa.binary_view()
+        )
+
+    if pa.types.is_fixed_size_binary(narrow):
+        return data(wide)
+    return (text(wide) and text(narrow)) or (data(wide) and data(narrow))
+
+
+def _nested(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_struct(wide) and types.is_struct(narrow):
+        both = [
+            (wide.field(i), narrow.field(i)) for i in range(min(wide.num_fields, narrow.num_fields))
+        ]
+        same = wide.num_fields == narrow.num_fields and all(a.name == b.name for a, b in both)
+        return same and all(holds(a.type, b.type) for a, b in both)
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    if any(each(wide) for each in lists[:2]) and any(each(narrow) for each in lists):
+        return holds(wide.value_type, narrow.value_type)
+    if types.is_map(wide) and types.is_map(narrow):
+        return holds(wide.key_type, narrow.key_type) and holds(wide.item_type, narrow.item_type)
+    return False
+
+
+def find_names(names: Sequence[str], columns: pa.Schema, option: str) -> tuple[str, ...]:
+    """`names` as `columns` spells them.
+
+    Raises:
+        OptionError: the column does not exist.
+    """
+    found = []
+    for name in names:
+        spelled = spell(name, columns)
+        if spelled is None:
+            raise OptionError(
+                f"option {option!r} names {name!r}, which is not a column; there are {', '.join(columns.names)}",
+                option=option,
+                got=name,
+                takes=", ".join(columns.names),
+            )
+        found.append(spelled)
+    return tuple(found)
+
+
+def spell(name: str, columns: pa.Schema) -> str | None:
+    """A column's own name: spelled exactly so, else the only one that differs in case alone."""
+    if name in columns.names:
+        return name
+    near = [each for each in columns.names if each.lower() == name.lower()]
+    return near[0] if len(near) == 1 else None
+
+
+Widen = Callable[[pa.Field, pa.DataType], pa.Field | None]
+"""(a column of the table, the type of the rows') -> the column as it can hold the rows; None = it cannot."""
+
+
+def match(
+    schema: pa.Schema, columns: pa.Schema, shown: str, widen: Widen
+) -> tuple[dict[str, str], list[pa.Field], list[pa.Field]]:
+    """(the rows' name of each of the table's columns that they have, the rows' columns that the table lacks, columns
+    of the table as they must become to hold the rows).
+
+    Raises:
+        SchemaError: a type that its column cannot hold exactly, or a column that must not be NULL is missing.
+    """
+    found: dict[str, str] = {}
+    new: list[pa.Field] = []
+    wider: list[pa.Field] = []
+    for field in schema:
+        name = spell(field.name, columns)
+        if name is None:
+            new.append(field)
+            continue
+        if name in found:
+            raise SchemaError(
+                f"columns {found[name]!r} and {field.name!r} are both column {name!r} of {shown}; rename one"
+            )
+        there = columns.field(name)
+        if not holds(there.type, field.type):
+            wide = widen(there, field.type)
+            if wide is None or not (holds(wide.type, there.type) and holds(wide.type, field.type)):
+                raise SchemaError(
+                    f"column {field.name!r} is {field.type}, and {shown} has it as {there.type}, which does not hold "
+                    "every value; cast it first"
+                )
+            wider.append(wide)
+        found[name] = field.name
+    missing = [field.name for field in columns if field.name not in found and not field.nullable]
+    if missing:
+        raise SchemaError(
+            f"{shown} needs a value in column {missing[0]!r}, which the rows lack; add the column"
+        )
+    return found, new, wider
+
+
+def conform(
+    batch: pa.RecordBatch, columns: pa.Schema, names: Sequence[str], shown: str
+) -> pa.RecordBatch:
+    """`batch`, whose columns `names` are those of `columns`, in the table's types.
+
+    Raises:
+        TargetError: a value that does not fit, or NULL where the table has none.
+    """
+    made = []
+    for field, name in zip(columns, names, strict=True):
+        values = batch.column(batch.schema.get_field_index(name))
+        if not field.nullable and values.null_count:
+            raise TargetError(f"column {name!r} holds NULL, and {shown} does not allow it")
+        if not values.type.equals(field.type):
+            try:
+                values = values.cast(field.type, safe=True)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise TargetError(
+                    f"column {name!r} holds a value that does not fit {field.type} of {shown}: {error}; "
+                    "cast or truncate it first"
+                ) from error
+        made.append(values)
+    return pa.RecordBatch.from_arrays(made, schema=columns)
+
+
+# The options that the writers of lakehouse tables share.
+
+
+_TOGETHER = "all files are committed together, and a row that does not fit fails its task"
+_MODES = ("insert", "upsert")
+
+
+class LakeWriteOptions(WriteOptions):
+    """Options of every writer of a lakehouse table."""
+
+    aliases: ClassVar[Mapping[str, str]] = {
+        **WriteOptions.aliases,
+        "codec": "compression",
+        "upsertKeyColumns": "keyColumns",
+    }
+    refused: ClassVar[Mapping[str, str]] = {
+        **WriteOptions.refused,
+        "maxDirtyRows": _TOGETHER,
+        "maxDirtyFraction": _TOGETHER,
+        "dirtyRowsPath": _TOGETHER,
+        "mergeSchema": "it is 'onSchemaChange=evolve' here",
+        "overwriteSchema": "an overwrite keeps the table's columns; 'onSchemaChange=evolve' adds new ones",
+        "partitionOverwriteMode": "name the rows to replace with 'replaceWhere'",
+    }
+
+    partition_by: ColumnList | None = Field(
+        None, description="partition columns of a new table; default: not partitioned"
+    )
+    write_mode: Literal["insert", "upsert"] = Field(
+        "insert",
+        description="`upsert`: a row replaces the row with the same `keyColumns`, or is added",
+    )
+    key_columns: ColumnList | None = Field(None, description="key columns of upsert; default: none")
+    replace_where: str | None = Field(
+        None,
+        description="with overwrite: replace only the rows that match this SQL condition; default: the whole table",
+    )
+    on_schema_change: Literal["fail", "ignore", "evolve"] = Field(
+        "fail",
+        description="columns that the table lacks: `fail` is an error, `ignore` leaves them out, `evolve` adds them as "
+        "nullable, and in Iceberg widens columns whose type does not hold the rows' numbers",
+    )
+    compression: Literal["none", "snappy", "gzip", "zstd", "lz4"] = Field(
+        "zstd", description="codec of the data files"
+    )
+    max_bytes_per_file: ByteAmount = Field(
+        256 << 20, description="approximate most bytes of one data file"
+    )
+    row_group_rows: Amount = Field(1 << 20, description="most rows of a row group")
+    row_group_bytes: ByteAmount = Field(
+        64 << 20, description="approximate Arrow bytes of a row group"
+    )
+    commit_timeout: Annotated[float, Field(ge=0, le=86_400)] = Field(
+        600.0, description="how long a commit is retried while other jobs commit first, in seconds"
+    )
+
+    @field_validator("write_mode", mode="before")
+    @classmethod
+    def _mode(cls, value: object) -> object:
+        if value in ("skipExisting", "apply"):
+            raise ValueError(f"one of {', '.join(_MODES)}; {value} is for databases")
+        return value
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if self.commit == "task":
+            raise OptionError(
+                "option 'commit' got 'task'; a table's log takes one commit for all tasks, so that readers see all "
+                "rows or none. It takes 'job', which is the default",
+                option="commit",
+                got="task",
+                takes="job",
+            )
+        if (self.write_mode == "upsert") != (self.key_columns is not None):
+            raise OptionError(
+                "options 'writeMode=upsert' and 'keyColumns' go together: the key says which rows are replaced",
+                option="keyColumns" if self.key_columns is None else "writeMode",
+            )
+        if self.write_mode == "upsert" and self.replace_where is not None:
+            raise OptionError(
+                "options 'writeMode=upsert' and 'replaceWhere' both say which rows are replaced; give one",
+                option="replaceWhere",
+                got=self.replace_where,
+            )

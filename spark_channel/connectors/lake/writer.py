@@ -18,17 +18,39 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors import commit as protocol
-from spark_channel.connectors.commit import Claim, Held, Identity, own_process
-from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext, WritePlan, Writer
+from spark_channel.connectors.base import claims as protocol
+from spark_channel.connectors.base.claims import Claim, HeldClaim, Identity, own_process
+from spark_channel.connectors.base.contract import (
+    Receipt,
+    TaskWriter,
+    WriteContext,
+    WritePlan,
+    Writer,
+)
 from spark_channel.connectors.files.conditions import Condition
-from spark_channel.connectors.files.errors_at import writing
-from spark_channel.connectors.lake.columns import find_names, holds, match
-from spark_channel.connectors.lake.options import LakeWriteOptions
-from spark_channel.connectors.lake.rewrite import KeyMatch, Replaced, Rows, WhereMatch
-from spark_channel.connectors.lake.runs import Run, all_runs, new_run_name, remove_stray_notes
-from spark_channel.connectors.lake.table import Change, Lake, NewFile, TableFile, TableState
-from spark_channel.connectors.lake.task import FileSet, LakeTask, Layout, new_files
+from spark_channel.connectors.files.filesystem import writing
+from spark_channel.connectors.lake.replace import KeyMatch, Replaced, RowMatcher, WhereMatch
+from spark_channel.connectors.lake.table import (
+    Change,
+    LakeTable,
+    LakeWriteOptions,
+    NewFile,
+    TableFile,
+    TableState,
+    find_names,
+    holds,
+    match,
+)
+from spark_channel.connectors.lake.task_writer import (
+    FileSet,
+    LakeTask,
+    Layout,
+    Run,
+    all_runs,
+    new_files,
+    new_run_name,
+    remove_stray_notes,
+)
 from spark_channel.errors import CommitError, OptionError, SchemaError, SupersededError, TargetError
 from spark_channel.options import WriteOptions
 
@@ -54,7 +76,7 @@ class LakePlan(WritePlan):
     """What a task needs to open the store: the format's own, plain data, with credentials."""
 
     @property
-    def claim(self) -> Held:
+    def claim(self) -> HeldClaim:
         assert self.held is not None, "a write that was published before has no claim"
         return self.held
 
@@ -72,15 +94,15 @@ class LakeWriter(Writer):
     """Whether data files leave partition columns out."""
     empty_text_is_null: ClassVar[bool] = False
 
-    def lake(self, place: Any = None) -> Lake:
+    def lake(self, place: Any = None) -> LakeTable:
         """The table; `place` is a plan's, in a task."""
         raise NotImplementedError
 
-    def place(self, lake: Lake) -> Any:
+    def place(self, lake: LakeTable) -> Any:
         """The plain data with which a task opens `lake`."""
         return None
 
-    def read_file(self, lake: Lake, table: TableState, file: TableFile) -> Any:
+    def read_file(self, lake: LakeTable, table: TableState, file: TableFile) -> Any:
         """The rows of one data file, in the table's columns: batches."""
         raise NotImplementedError
 
@@ -93,19 +115,23 @@ class LakeWriter(Writer):
             raise OptionError(
                 "option 'commit' got 'task'; a table's log takes one commit for all tasks. "
                 "It takes 'job', which is the default",
-                option="commit", got="task", takes="job",
-            )  # fmt: skip
+                option="commit",
+                got="task",
+                takes="job",
+            )
         if options.replace_where is not None and not context.overwrite:
             raise OptionError(
                 "option 'replaceWhere' says which rows an overwrite replaces, and this write appends; use mode "
                 "overwrite, or omit the option",
-                option="replaceWhere", got=options.replace_where,
-            )  # fmt: skip
+                option="replaceWhere",
+                got=options.replace_where,
+            )
         if options.write_mode == "upsert" and context.overwrite:
             raise OptionError(
                 "option 'writeMode' got 'upsert', and the write's mode is overwrite; use mode append",
-                option="writeMode", got="upsert",
-            )  # fmt: skip
+                option="writeMode",
+                got="upsert",
+            )
         lake = self.lake()
         with writing(lake.shown):
             table = lake.open()
@@ -114,14 +140,18 @@ class LakeWriter(Writer):
             position = context.stream[1] if context.stream else None
             process = "" if context.stream is not None else own_process()
             if table is None:
-                held = Held(identity, context.job, 0, position)
+                held = HeldClaim(identity, context.job, 0, position)
             else:
                 taken = self._take(lake, table, context, identity, process)
                 if taken.held is None:
-                    self._tidy(lake, context.job)  # the driver that published may have died right after
+                    self._tidy(
+                        lake, context.job
+                    )  # the driver that published may have died right after
                     return replace(plan, published_at=taken.published_at or "an unknown time")
                 held = taken.held
-            plan = replace(plan, held=held, run=new_run_name(context.job, held.epoch), place=self.place(lake))
+            plan = replace(
+                plan, held=held, run=new_run_name(context.job, held.epoch), place=self.place(lake)
+            )
             try:
                 self._run(lake, plan).begin(held, process)
                 self._remove_ended(lake)
@@ -131,7 +161,7 @@ class LakeWriter(Writer):
         return plan
 
     def _planned(
-        self, lake: Lake, table: TableState | None, context: WriteContext, schema: pa.Schema
+        self, lake: LakeTable, table: TableState | None, context: WriteContext, schema: pa.Schema
     ) -> LakePlan:
         options: LakeWriteOptions = self.options
         new: list[pa.Field] = []
@@ -164,23 +194,35 @@ class LakeWriter(Writer):
                 f"writeMode=upsert replaces whole rows of {lake.shown}, and the rows lack column {lost[0]!r}; add it"
             )
         layout = Layout(
-            columns, tuple(names[name] for name in columns.names), partition_by, self.partitions_outside,
+            columns,
+            tuple(names[name] for name in columns.names),
+            partition_by,
+            self.partitions_outside,
             self.empty_text_is_null,
-        )  # fmt: skip
+        )
         within = self._within(columns)
         return LakePlan(
-            context.job, schema, "job", context.overwrite, context.txn,
-            layout=layout, new=(*wider, *new), within=within, key=key,
-        )  # fmt: skip
+            context.job,
+            schema,
+            "job",
+            context.overwrite,
+            context.txn,
+            layout=layout,
+            new=(*wider, *new),
+            within=within,
+            key=key,
+        )
 
     def _matched(
-        self, lake: Lake, table: TableState, schema: pa.Schema
+        self, lake: LakeTable, table: TableState, schema: pa.Schema
     ) -> tuple[dict[str, str], list[pa.Field], list[pa.Field]]:
         """See `match`; with onSchemaChange=ignore, the rows' columns that the table lacks are none."""
         mode = self.options.on_schema_change
 
         def widen(column: pa.Field, kind: pa.DataType) -> pa.Field | None:
-            found = table.wider(column, kind) if column.name not in table.partition_columns else None
+            found = (
+                table.wider(column, kind) if column.name not in table.partition_columns else None
+            )
             if mode == "evolve" and found is not None:
                 return found
             advice = (
@@ -203,7 +245,9 @@ class LakeWriter(Writer):
             )
         return names, [] if mode == "ignore" else new, wider
 
-    def _check_new(self, lake: Lake, table: TableState, new: Sequence[pa.Field]) -> list[pa.Field]:
+    def _check_new(
+        self, lake: LakeTable, table: TableState, new: Sequence[pa.Field]
+    ) -> list[pa.Field]:
         if new and self.options.on_schema_change == "fail":
             names = ", ".join(repr(field.name) for field in new)
             raise SchemaError(
@@ -215,12 +259,16 @@ class LakeWriter(Writer):
     def _check_partitions(self, table: TableState, shown: str) -> tuple[str, ...]:
         asked = self.options.partition_by
         there = table.partition_columns
-        if asked is not None and [name.lower() for name in asked] != [name.lower() for name in there]:
+        if asked is not None and [name.lower() for name in asked] != [
+            name.lower() for name in there
+        ]:
             raise OptionError(
                 f"option 'partitionBy' got {', '.join(asked)!r}, and {shown} is partitioned "
                 f"by {', '.join(there) or 'nothing'}; omit the option, which is for new tables",
-                option="partitionBy", got=", ".join(asked), takes=", ".join(there),
-            )  # fmt: skip
+                option="partitionBy",
+                got=", ".join(asked),
+                takes=", ".join(there),
+            )
         return there
 
     def _within(self, columns: pa.Schema) -> Condition | None:
@@ -239,18 +287,27 @@ class LakeWriter(Writer):
             ) from None
 
     def _take(
-        self, lake: Lake, table: TableState, context: WriteContext, identity: Identity, process: str
-    ) -> protocol.Taken:
+        self,
+        lake: LakeTable,
+        table: TableState,
+        context: WriteContext,
+        identity: Identity,
+        process: str,
+    ) -> protocol.ClaimDecision:
         position = context.stream[1] if context.stream else None
-        taken: list[protocol.Taken] = []
+        taken: list[protocol.ClaimDecision] = []
 
         def change(state: TableState | None) -> Change | None:
             if state is None:
-                raise TargetError(f"{lake.shown} was dropped while a write to it began; run it again")
+                raise TargetError(
+                    f"{lake.shown} was dropped while a write to it began; run it again"
+                )
             found = state.claim(identity, context.job)
             now = utc_now().isoformat(timespec="seconds")
             taken[:] = [
-                protocol.take(found, identity, context.job, position=position, process=process, now=now)
+                protocol.take(
+                    found, identity, context.job, position=position, process=process, now=now
+                )
             ]
             claim = taken[0].claim
             return None if claim is None else Change(context.job, claim, operation="claim")
@@ -267,7 +324,7 @@ class LakeWriter(Writer):
 
     def _commit_loop(
         self,
-        lake: Lake,
+        lake: LakeTable,
         change: Callable[[TableState | None], Change | None],
         table: TableState | None = None,
         *,
@@ -304,7 +361,14 @@ class LakeWriter(Writer):
             lake = self.lake(plan.place)
             run, shown = self._run(lake, plan), lake.shown
         return LakeTask(
-            run, plan.rows, self.options, task, attempt, shown=shown, key=plan.key, within=plan.within
+            run,
+            plan.rows,
+            self.options,
+            task,
+            attempt,
+            shown=shown,
+            key=plan.key,
+            within=plan.within,
         )
 
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
@@ -321,13 +385,15 @@ class LakeWriter(Writer):
                 raise
             self._clear(lake, plan)
 
-    def _renew(self, lake: Lake, plan: LakePlan) -> None:
+    def _renew(self, lake: LakeTable, plan: LakePlan) -> None:
         try:
             lake.renew(plan.rows.columns)
         except (TargetError, OSError, pa.ArrowException) as error:
-            _log.debug("job %s: credentials for %s are those of its start: %s", plan.job, lake.shown, error)
+            _log.debug(
+                "job %s: credentials for %s are those of its start: %s", plan.job, lake.shown, error
+            )
 
-    def _publish(self, lake: Lake, plan: LakePlan, receipts: Sequence[Receipt]) -> None:
+    def _publish(self, lake: LakeTable, plan: LakePlan, receipts: Sequence[Receipt]) -> None:
         added = new_files(receipts)
         if self._was_published(lake, plan, added):
             self._warn_published(plan)
@@ -341,12 +407,17 @@ class LakeWriter(Writer):
                 plan.claim, None if state is None else state.claim(plan.claim.identity, plan.job)
             )
             at = utc_now().isoformat(timespec="seconds")
-            rows, nbytes = sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
+            rows, nbytes = (
+                sum(each.rows for each in receipts),
+                sum(each.nbytes for each in receipts),
+            )
             claim = protocol.publish(found, held, at=at, rows=rows, nbytes=nbytes)
             done[:] = [claim is not None]
             if claim is None:
                 return None
-            made = Change(plan.job, claim, added, operation="overwrite" if plan.overwrite else "append")
+            made = Change(
+                plan.job, claim, added, operation="overwrite" if plan.overwrite else "append"
+            )
             if state is not None:
                 made = self._on(lake, state, plan, made, replaced)
             run.note_publishing([file.path for file in made.added])
@@ -369,11 +440,18 @@ class LakeWriter(Writer):
 
     def _warn_published(self, plan: LakePlan) -> None:
         _log.warning(
-            "%s was published before: nothing is added by job %s", plan.claim.identity.shown, plan.job
+            "%s was published before: nothing is added by job %s",
+            plan.claim.identity.shown,
+            plan.job,
         )
 
     def _on(
-        self, lake: Lake, state: TableState, plan: LakePlan, made: Change, replaced: "_Replacement | None"
+        self,
+        lake: LakeTable,
+        state: TableState,
+        plan: LakePlan,
+        made: Change,
+        replaced: "_Replacement | None",
     ) -> Change:
         """The change for this state of the table."""
         _check_same(lake, state, plan)
@@ -387,15 +465,19 @@ class LakeWriter(Writer):
             return replace(made, removed=state.files())
         return made
 
-    def _replaced(self, lake: Lake, plan: LakePlan, added: Sequence[NewFile]) -> "_Replacement | None":
+    def _replaced(
+        self, lake: LakeTable, plan: LakePlan, added: Sequence[NewFile]
+    ) -> "_Replacement | None":
         run = self._run(lake, plan)
         if plan.key:
-            return _Replacement(self, lake, plan, run, KeyMatch(self._keys(lake, plan, added), plan.key))
+            return _Replacement(
+                self, lake, plan, run, KeyMatch(self._keys(lake, plan, added), plan.key)
+            )
         if plan.within is not None:
             return _Replacement(self, lake, plan, run, WhereMatch(plan.within))
         return None
 
-    def _keys(self, lake: Lake, plan: LakePlan, added: Sequence[NewFile]) -> pa.Table:
+    def _keys(self, lake: LakeTable, plan: LakePlan, added: Sequence[NewFile]) -> pa.Table:
         """The keys of all rows that were written."""
         wanted = pa.schema([pa.field(n, plan.rows.columns.field(n).type) for n in plan.key])
         tables = []
@@ -408,14 +490,15 @@ class LakeWriter(Writer):
                 rows[name].cast(wanted.field(name).type)
                 if name in inside
                 else pa.repeat(
-                    pa.scalar(values[name], pa.string()).cast(wanted.field(name).type), rows.num_rows
+                    pa.scalar(values[name], pa.string()).cast(wanted.field(name).type),
+                    rows.num_rows,
                 )
                 for name in plan.key
             ]
             tables.append(pa.table(columns, schema=wanted))
         return pa.concat_tables(tables) if tables else wanted.empty_table()
 
-    def _evolve(self, lake: Lake, plan: LakePlan) -> None:
+    def _evolve(self, lake: LakeTable, plan: LakePlan) -> None:
         """Add the new columns and widen others, in a separate commit that is fenced as the publish is."""
         if not plan.new:
             return
@@ -440,7 +523,7 @@ class LakeWriter(Writer):
 
         self._commit_loop(lake, change, put=put)
 
-    def _settle(self, lake: Lake, plan: LakePlan, error: Exception) -> None:
+    def _settle(self, lake: LakeTable, plan: LakePlan, error: Exception) -> None:
         """Find out whether a commit whose answer was an error was written; if not, make sure that it never will be.
 
         Raises:
@@ -455,7 +538,12 @@ class LakeWriter(Writer):
                 return None
             held, found = _held_now(plan.claim, state.claim(plan.claim.identity, plan.job))
             published[:] = [found is not None and found.has_published(held.position)]
-            if published == [False] and found is not None and found.owner and found.epoch != held.epoch:
+            if (
+                published == [False]
+                and found is not None
+                and found.owner
+                and found.epoch != held.epoch
+            ):
                 protocol.check(found, held)
             given = protocol.release(found, held)
             # A version after this one: a request that is still on its way is rejected.
@@ -471,14 +559,16 @@ class LakeWriter(Writer):
                 f"{second}. Run it again with the same txnAppId and txnVersion: what was published is not added again"
             ) from error
         if published == [True]:
-            _log.warning("job %s is published to %s; its commit reported: %s", plan.job, lake.shown, error)
+            _log.warning(
+                "job %s is published to %s; its commit reported: %s", plan.job, lake.shown, error
+            )
             return
         raise CommitError(
             f"publishing into {lake.shown} failed: {error}. The table has the rows that it had "
             "before; run the job again"
         ) from error
 
-    def _was_published(self, lake: Lake, plan: LakePlan, added: Sequence[NewFile]) -> bool:
+    def _was_published(self, lake: LakeTable, plan: LakePlan, added: Sequence[NewFile]) -> bool:
         """Whether files are gone because the write was published before, by this run or another.
 
         Raises:
@@ -517,7 +607,7 @@ class LakeWriter(Writer):
         with writing(lake.shown):
             self._give_back(lake, plan)
 
-    def _give_back(self, lake: Lake, plan: LakePlan) -> None:
+    def _give_back(self, lake: LakeTable, plan: LakePlan) -> None:
         def change(state: TableState | None) -> Change | None:
             if state is None or plan.claim.epoch == 0:
                 return None
@@ -527,22 +617,31 @@ class LakeWriter(Writer):
         self._commit_loop(lake, change)
         self._clear(lake, plan, aborted=True)
 
-    def _run(self, lake: Lake, plan: LakePlan) -> Run:
+    def _run(self, lake: LakeTable, plan: LakePlan) -> Run:
         return Run(lake.store, lake.base, lake.data, plan.run)
 
-    def _clear(self, lake: Lake, plan: LakePlan, *, aborted: bool = False) -> None:
+    def _clear(self, lake: LakeTable, plan: LakePlan, *, aborted: bool = False) -> None:
         """Remove what the write left, after it has ended one way or the other."""
-        self._tidy(lake, plan.job, own=plan if aborted else None, only=plan.claim.identity, last=plan.run)
+        self._tidy(
+            lake, plan.job, own=plan if aborted else None, only=plan.claim.identity, last=plan.run
+        )
 
-    def _tidy(self, lake: Lake, job: str, **what: Any) -> None:
+    def _tidy(self, lake: LakeTable, job: str, **what: Any) -> None:
         """`_remove_ended`, which cannot fail a write that has ended."""
         try:
             self._remove_ended(lake, **what)
         except (OSError, pa.ArrowException, TargetError) as error:
-            _log.warning("job %s: what is staged in %s stays until the next job: %s", job, lake.shown, error)
+            _log.warning(
+                "job %s: what is staged in %s stays until the next job: %s", job, lake.shown, error
+            )
 
     def _remove_ended(
-        self, lake: Lake, *, own: LakePlan | None = None, only: Identity | None = None, last: str = ""
+        self,
+        lake: LakeTable,
+        *,
+        own: LakePlan | None = None,
+        only: Identity | None = None,
+        last: str = "",
     ) -> None:
         """Remove the files of runs that cannot publish any more, but those that were published.
 
@@ -562,11 +661,13 @@ class LakeWriter(Writer):
             elif own is not None and each.run.name == own.run and claim is None:
                 each.run.remove()
             elif only is None and each.run.is_dead(held) and self._close(lake, held):
-                _log.info("%s: removing what run %s left, whose process has ended", lake.shown, held.owner)
+                _log.info(
+                    "%s: removing what run %s left, whose process has ended", lake.shown, held.owner
+                )
                 each.run.remove()
         remove_stray_notes(lake.store, lake.base)
 
-    def _close(self, lake: Lake, held: Held) -> bool:
+    def _close(self, lake: LakeTable, held: HeldClaim) -> bool:
         """Take a dead run's claim away. False = the log says something else by now."""
         closed: list[bool] = []
 
@@ -588,17 +689,19 @@ class _Replacement:
     """`Replaced`, made for the first state of the table that is published to."""
 
     writer: LakeWriter
-    lake: Lake
+    lake: LakeTable
     plan: LakePlan
     run: Run
-    rows: Rows
+    rows: RowMatcher
     _made: Replaced | None = None
     _state: TableState | None = None
 
     def on(self, state: TableState) -> tuple[list[TableFile], list[NewFile]]:
         self._state = state
         if self._made is None:
-            layout = replace(self.plan.rows, columns=state.columns, names=tuple(state.columns.names))
+            layout = replace(
+                self.plan.rows, columns=state.columns, names=tuple(state.columns.names)
+            )
             files = partial(
                 FileSet,
                 self.run,
@@ -619,7 +722,7 @@ class _Replacement:
         return self.writer.read_file(self.lake, self._state, file)
 
 
-def _held_now(held: Held, found: Claim | None) -> tuple[Held, Claim | None]:
+def _held_now(held: HeldClaim, found: Claim | None) -> tuple[HeldClaim, Claim | None]:
     """(what the run holds, what the table says) of a write whose table was not there when it began.
 
     No other run of the write has come to the table: then this one has the claim, in the commit that publishes.
@@ -630,14 +733,14 @@ def _held_now(held: Held, found: Claim | None) -> tuple[Held, Claim | None]:
     return held, found
 
 
-def _has_ended(claim: Claim | None, held: Held) -> bool:
+def _has_ended(claim: Claim | None, held: HeldClaim) -> bool:
     """Whether the log rejects every later publish of the run."""
     if claim is None:
         return False
     return claim.has_published(held.position) or claim.epoch > held.epoch or not claim.owner
 
 
-def _may_have_published(claim: Claim | None, held: Held) -> bool:
+def _may_have_published(claim: Claim | None, held: HeldClaim) -> bool:
     if claim is None or held.epoch == 0 or held.identity.kind == "stream":
         return claim is not None
     return claim.epoch == held.epoch and claim.has_published(held.position)
@@ -653,8 +756,9 @@ def _check_keys(key: Sequence[str], columns: pa.Schema) -> None:
         if pa.types.is_nested(kind):
             raise OptionError(
                 f"option 'keyColumns' names {name!r}, which is {kind}: a key is a plain value; name other columns",
-                option="keyColumns", got=name,
-            )  # fmt: skip
+                option="keyColumns",
+                got=name,
+            )
 
 
 def _is_narrow(columns: pa.Schema, field: pa.Field) -> bool:
@@ -663,7 +767,7 @@ def _is_narrow(columns: pa.Schema, field: pa.Field) -> bool:
     return place < 0 or not holds(columns.field(place).type, field.type)
 
 
-def _check_same(lake: Lake, state: TableState, plan: LakePlan) -> None:
+def _check_same(lake: LakeTable, state: TableState, plan: LakePlan) -> None:
     """Hold the table to have the columns that the tasks wrote for.
 
     Raises:
@@ -672,7 +776,9 @@ def _check_same(lake: Lake, state: TableState, plan: LakePlan) -> None:
     for field in plan.rows.columns:
         index = state.columns.get_field_index(field.name)
         there = None if index < 0 else state.columns.field(index)
-        same = there is not None and there.type.equals(field.type) and there.metadata == field.metadata
+        same = (
+            there is not None and there.type.equals(field.type) and there.metadata == field.metadata
+        )
         if not same or (there is not None and not there.nullable and field.nullable):
             raise CommitError(
                 f"column {field.name!r} of {lake.shown} was changed by another job while this one was writing. Nothing "
@@ -681,7 +787,9 @@ def _check_same(lake: Lake, state: TableState, plan: LakePlan) -> None:
     names = set(plan.rows.columns.names)
     lost = [field.name for field in state.columns if not field.nullable and field.name not in names]
     if lost or tuple(state.partition_columns) != plan.rows.partition_by:
-        what = f"column {lost[0]!r} was added to" if lost else "the partition columns were changed of"
+        what = (
+            f"column {lost[0]!r} was added to" if lost else "the partition columns were changed of"
+        )
         raise CommitError(
             f"{what} {lake.shown} by another job while this one was writing. Nothing of job {plan.job} was added; run "
             "it again"

@@ -1,10 +1,19 @@
-"""A client of MongoDB, and its errors as ours."""
+"""Options, client, errors, BSON values."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, date, datetime, time
+from decimal import Decimal, DecimalException
+from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import quote, unquote_plus, urlsplit
+from zoneinfo import ZoneInfo
 
-from bson.errors import BSONError
+import bson.json_util
+import pyarrow as pa
+from bson import Binary, Decimal128, Int64, ObjectId
+from bson.errors import BSONError, InvalidId
+from pydantic import BeforeValidator, Field
 from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.errors import (
@@ -16,11 +25,211 @@ from pymongo.errors import (
     ServerSelectionTimeoutError,
 )
 
-from spark_channel.connectors.mongodb.options import MongoAddress
-from spark_channel.errors import ChannelError, OptionError
-from spark_channel.masking import mask_text
+from spark_channel.connectors.base.network import Seconds
+from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.base.url_text import decoded
+from spark_channel.connectors.records.columns import text_of
+from spark_channel.connectors.records.direct_writer import DirectOptions
+from spark_channel.connectors.records.reader import RecordReadOptions, Zone, texts_by_name
+from spark_channel.errors import ChannelError, OptionError, SchemaError
+from spark_channel.options import ColumnList, Options, Secret, Trait, Url
+from spark_channel.working_directory import absolute_path
 
-__all__ = ["Documents", "connected", "explained", "is_passing"]
+__all__ = [
+    "FIELD_TYPES",
+    "Documents",
+    "Encoder",
+    "MongoAddress",
+    "MongoReadOptions",
+    "MongoWriteOptions",
+    "connected",
+    "explained",
+    "is_passing",
+    "plain",
+    "stored_at",
+]
+
+
+# The options of MongoDB.
+
+
+FIELD_TYPES = (
+    "objectId",
+    "int",
+    "long",
+    "double",
+    "decimal",
+    "string",
+    "bool",
+    "date",
+    "binary",
+    "json",
+    "array",
+)
+_URL = re.compile(r"mongodb(?:\+srv)?://\S+", re.IGNORECASE)
+_FILE = re.compile(
+    r"((?<=[?&])(?:tlsCAFile|tlsCertificateKeyFile|tlsCRLFile)=)([^&#]+)", re.IGNORECASE
+)
+_TAKES = "mongodb://host:27017/database, mongodb://host1,host2/database?replicaSet=rs or mongodb+srv://host/database"
+
+
+def _url(value: object) -> str:
+    text = str(value)
+    if not _URL.fullmatch(text):
+        raise ValueError(_TAKES)
+    hosts, _, rest = re.sub(r"[?#]", "/?", text.partition("://")[2]).partition("/")
+    if "@" in rest.partition("?")[0] or ("@" in rest and "@" not in hosts):
+        # The part before the "/" would be taken for the host, and shown.
+        raise ValueError(f"{_TAKES}; in a login / ? # @ : are written %2F %3F %23 %40 %3A")
+    if "#" in text.partition("?")[0]:
+        raise ValueError(f"{_TAKES}; in the name of a database # is written %23")
+    return _FILE.sub(
+        lambda found: found[1] + quote(absolute_path(unquote_plus(found[2]), uri=False)), text
+    )
+
+
+def _filter(value: object) -> str:
+    import bson.json_util
+
+    try:
+        found = bson.json_util.loads(str(value))
+    except (ValueError, TypeError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(
+            'a query document of MongoDB as JSON, such as {"status": "paid", "n": {"$gt": 5}}'
+        )
+    return str(value)
+
+
+def _field_types(value: object) -> dict[str, str]:
+    found = texts_by_name(value)
+    for name, kind in found.items():
+        word = kind.partition(":")[0]
+        if word not in FIELD_TYPES:
+            raise ValueError(
+                f"types for columns, each one of {', '.join(FIELD_TYPES)}; {name!r} has {kind!r}"
+            )
+    return found
+
+
+Query = Annotated[str, BeforeValidator(_filter)]
+
+
+class MongoAddress(Options):
+    """The address of a collection, and the login."""
+
+    url: Annotated[Url, BeforeValidator(_url)] = Field(
+        description="`mongodb://host:27017/database`, `mongodb://host1,host2/database?replicaSet=rs` or "
+        "`mongodb+srv://host/database`"
+    )
+    database: str | None = Field(None, description="the database; default: from the url")
+    collection: str = Field(description="the collection, or a view to read")
+    user: str | None = Field(None, description="user name; default: from the url, else none")
+    password: Secret | None = Field(
+        None,
+        description="password, or `${env:NAME}` or `${file:PATH}`; default: from the url, else none",
+    )
+    auth_source: str | None = Field(
+        None,
+        description="the database that knows the user; default: from the url, else MongoDB's own rules",
+    )
+    connect_timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
+        30.0, description="seconds to wait for a server"
+    )
+    socket_timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
+        600.0, description="seconds to wait for one answer of the server"
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if not self.database_name:
+            raise OptionError(
+                "option 'database' is missing, and the url names none",
+                option="database",
+                takes="a database's name",
+            )
+        if self.password is not None and self.user is None:
+            raise OptionError("option 'password' needs 'user'", option="user")
+
+    @property
+    def database_name(self) -> str:
+        return self.database or decoded(urlsplit(self.url).path.strip("/"), "database")
+
+    @property
+    def hosts(self) -> str:
+        """Without a login."""
+        return urlsplit(self.url).netloc.rpartition("@")[2]
+
+    @property
+    def dbtable(self) -> str:
+        """For messages."""
+        return self.collection
+
+    @property
+    def address(self) -> str:
+        return f"mongodb://{self.hosts}/{self.database_name}#{self.collection}"
+
+
+class MongoReadOptions(MongoAddress, RecordReadOptions):
+    """Options of the MongoDB reader."""
+
+    aliases: ClassVar[Mapping[str, str]] = {**RecordReadOptions.aliases, "dbtable": "collection"}
+    no_where: ClassVar[str] = (
+        'MongoDB understands no SQL; use \'filter\', such as {"status": "paid"}'
+    )
+
+    filter: Query = Field(
+        "{}", description="MongoDB's query document, as (extended) JSON; default: all documents"
+    )
+    retry_timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
+        60.0,
+        description="seconds for which a server that went away is tried again, without progress",
+    )
+
+
+class MongoWriteOptions(MongoAddress, DirectOptions):
+    """Options of the MongoDB writer."""
+
+    aliases: ClassVar[Mapping[str, str]] = {**DirectOptions.aliases, "dbtable": "collection"}
+
+    write_mode: Literal["insert", "upsert", "replace"] = Field(
+        "insert",
+        description="`insert`; `upsert`: set the columns of the document with this key, and keep its other fields; "
+        "`replace`: the row becomes the whole document",
+    )
+    key_columns: ColumnList = Field(
+        ("_id",),
+        description="the columns that identify a document, with `upsert` and `replace`; default: `_id`",
+    )
+    field_types: Annotated[Mapping[str, str], BeforeValidator(_field_types)] = Field(
+        default_factory=dict,
+        description='JSON object of columns and types, such as `{"_id": "objectId"}`: objectId, int, long, double, '
+        "decimal, string, bool, date, binary, json, and `array:,:long` for a text of values that are separated by a "
+        "comma. An empty text is NULL, but for string and binary; default: by the columns' own types",
+    )
+    time_zone: Zone = Field("UTC", description="zone of timestamps without a zone, and of days")
+    truncate_times: bool = Field(
+        False,
+        description="cut times to the milliseconds that MongoDB keeps; `false`: a finer time is a refused row",
+    )
+    delete_filter: Query | None = Field(
+        None,
+        description="documents that are deleted before the write, as MongoDB's query document; default: none",
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if "." in self.collection and self.collection.startswith("system."):
+            raise OptionError(
+                f"option 'collection' got {self.collection!r}; MongoDB's own collections are not written",
+                option="collection",
+                got=self.collection,
+            )
+
+
+# A client of MongoDB, and its errors as ours.
+
 
 Documents = Collection[dict[str, Any]]
 _DENIED = {13: "its role lacks a right", 18: "the login is refused", 8000: "the login is refused"}
@@ -59,10 +268,28 @@ def _client(options: MongoAddress) -> MongoClient[dict[str, Any]]:
         )
     except (PyMongoError, ValueError) as error:
         raise OptionError(
-            f"option 'url' ({options.address}): {mask_text(str(error))}",
+            f"option 'url' ({options.address}): {options.hide(str(error))}",
             option="url",
             takes="MongoDB's connection string",
         ) from None
+
+
+def stored_at(options: MongoAddress, failure: type[ChannelError]) -> Stored:
+    """The collection, by what its server says of itself; a view is not looked into."""
+    names, is_view = {f"at {options.hosts}"}, True
+    with (
+        suppress(ChannelError),
+        connected(options, failure) as documents,
+    ):  # the role may lack the right to list
+        told = documents.database.command("hello")
+        if told.get("setName"):
+            names.add(f"set {told['setName']} of {sorted(map(str, told.get('hosts', ())))}")
+        elif told.get("topologyVersion"):
+            names.add(f"process {told['topologyVersion'].get('processId')}")
+        there = documents.database.list_collections(filter={"name": documents.name})
+        is_view = any(each.get("type") == "view" for each in there)
+    parts = frozenset({(options.database_name, options.collection)})
+    return Stored("mongodb", frozenset(names), parts, complete=not is_view)
 
 
 @contextmanager
@@ -72,25 +299,233 @@ def explained(options: MongoAddress, failure: type[ChannelError]) -> Iterator[No
     except OperationFailure as error:
         why = _DENIED.get(error.code or 0)
         hint = f"; {why}: check 'user', 'password' and 'authSource'" if why else ""
-        raise failure(f"{options.address}: {mask_text(str(error.details or error))[:500]}{hint}") from error
+        raise failure(
+            f"{options.address}: {options.hide(str(error.details or error))[:500]}{hint}"
+        ) from options.hidden(error)
     except ServerSelectionTimeoutError as error:
         raise failure(
             f"{options.address}: no server answers within {options.connect_timeout:g} s ('connectTimeout'): "
-            f"{mask_text(str(error))[:300]}"
-        ) from error
+            f"{options.hide(str(error))[:300]}"
+        ) from options.hidden(error)
     except ConfigurationError as error:
         raise OptionError(
-            f"option 'url' ({options.address}): {mask_text(str(error))}", option="url"
-        ) from error
+            f"option 'url' ({options.address}): {options.hide(str(error))}", option="url"
+        ) from options.hidden(error)
     except (BSONError, RecursionError) as error:
         raise failure(
             f"{options.address}: a document cannot be decoded, since it is damaged, not Unicode or nested too deep: "
             f"{str(error)[:200]}"
-        ) from error
+        ) from options.hidden(error)
     except PyMongoError as error:
-        raise failure(f"{options.address}: {mask_text(str(error))[:500]}") from error
+        raise failure(f"{options.address}: {options.hide(str(error))[:500]}") from options.hidden(
+            error
+        )
 
 
 def is_passing(error: Exception) -> bool:
     """Whether a read can continue after it: the connection is lost, or the server forgot the cursor."""
     return isinstance(error, (AutoReconnect, CursorNotFound))
+
+
+# Between BSON's values and plain ones.
+
+
+_AS_IT_IS = frozenset({str, int, float, bool, type(None), datetime})
+_RELAXED = bson.json_util.RELAXED_JSON_OPTIONS
+
+
+def plain(document: dict[str, Any]) -> dict[str, Any]:
+    """Values of BSON's own types become Python's; what is nested keeps its structure."""
+    return {
+        name: value if type(value) in _AS_IT_IS else _plain(value)
+        for name, value in document.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return plain(value)
+    if isinstance(value, list):
+        return [each if type(each) in _AS_IT_IS else _plain(each) for each in value]
+    if isinstance(value, ObjectId):
+        return str(value)
+    if isinstance(value, Int64):
+        return int(value)
+    if isinstance(value, Decimal128):
+        return value.to_decimal()
+    if isinstance(value, (Binary, bytes)):
+        return bytes(value)
+    # A time out of Python's range, a regular expression, code: as extended JSON.
+    return bson.json_util.dumps(value, json_options=_RELAXED)
+
+
+class Encoder:
+    """Makes documents of rows; `document` raises ValueError for a row that has no exact one."""
+
+    def __init__(self, schema: pa.Schema, options: MongoWriteOptions) -> None:
+        self._zone, self._cuts = ZoneInfo(options.time_zone), options.truncate_times
+        self._columns = []
+        types = options.field_types
+        for name in types:
+            if name not in schema.names:
+                raise SchemaError(
+                    f"option 'fieldTypes' names {name!r}; the rows have {', '.join(schema.names)}"
+                )
+        for field in schema:
+            if field.name.startswith("$") or not all(field.name.split(".")) or "\0" in field.name:
+                raise SchemaError(
+                    f"column {field.name!r}: a field of MongoDB cannot have this name; rename the column"
+                )
+            if _holds(field.type, pa.types.is_time) or _holds(field.type, pa.types.is_duration):
+                raise SchemaError(
+                    f"column {field.name!r} has type {field.type}, which BSON does not have; cast it to a string"
+                )
+            if _holds(field.type, pa.types.is_map):
+                raise SchemaError(
+                    f"column {field.name!r} is a map, which BSON does not have; make it a struct or JSON text"
+                )
+            wide = pa.types.is_integer(field.type) and field.type.bit_width == 64
+            self._columns.append((field.name, field.name.split("."), types.get(field.name), wide))
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, *_ in self._columns]
+
+    def document(self, row: dict[str, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for name, path, declared, wide in self._columns:
+            value = row[name]
+            if value is not None:
+                try:
+                    value = (
+                        self._bson(value) if declared is None else self._declared(value, declared)
+                    )
+                except (ValueError, OverflowError, DecimalException) as error:
+                    raise ValueError(
+                        f"column {name!r}: {str(error) or 'it has no exact BSON value'}"
+                    ) from None
+                if wide and declared is None:
+                    value = Int64(value)
+            inside = made
+            for part in path[:-1]:
+                inside = inside.setdefault(part, {})
+                if not isinstance(inside, dict):
+                    raise ValueError(f"column {name!r}: {part!r} is a value, not a document")
+            inside[path[-1]] = value
+        return made
+
+    def _bson(self, value: Any) -> Any:
+        if isinstance(value, (datetime, date)):
+            return self._instant(value)
+        if isinstance(value, Decimal):
+            return Decimal128(value)
+        if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
+            raise ValueError(f"{value} does not fit 64 bits")
+        if isinstance(value, dict):
+            return {name: self._bson(each) for name, each in value.items()}
+        return [self._bson(each) for each in value] if isinstance(value, list) else value
+
+    def _instant(self, value: datetime | date) -> datetime:
+        if not isinstance(value, datetime):
+            value = datetime.combine(value, time())
+        if value.microsecond % 1000:
+            if not self._cuts:
+                raise ValueError(
+                    f"{value.isoformat(' ')} is finer than the milliseconds that MongoDB keeps; set 'truncateTimes', "
+                    "or cast it to a string"
+                )
+            value = value.replace(microsecond=value.microsecond // 1000 * 1000)
+        return (value if value.tzinfo is not None else value.replace(tzinfo=self._zone)).astimezone(
+            UTC
+        )
+
+    def _declared(self, value: Any, declared: str) -> Any:
+        kind, _, rest = declared.partition(":")
+        if kind == "array":
+            return self._array(value, rest)
+        if value == "" and kind not in ("string", "binary"):
+            return None
+        return getattr(self, f"_as_{kind.lower()}")(value)
+
+    def _array(self, value: Any, rest: str) -> list[Any]:
+        """`rest` is the separator, a colon, and the type of the items."""
+        if isinstance(value, list):
+            return [self._bson(each) for each in value]
+        separator, _, item = rest.rpartition(":") if rest.count(":") else (rest, "", "")
+        texts = self._as_string(value).split(separator or ",") if value != "" else []
+        return [self._declared(text, item) if item else text for text in texts]
+
+    def _as_objectid(self, value: Any) -> ObjectId:
+        try:
+            return ObjectId(str(value))
+        except InvalidId:
+            raise ValueError(
+                f"{str(value)[:60]!r} is not an ObjectId, which has 24 hexadecimal digits"
+            ) from None
+
+    def _as_int(self, value: Any) -> int:
+        found = int(self._as_long(value))
+        if not -(2**31) <= found < 2**31:
+            raise ValueError(f"{found} does not fit 32 bits")
+        return found
+
+    def _as_long(self, value: Any) -> Int64:
+        number = _number(value)
+        if number != number.to_integral_value() or not -(2**63) <= number < 2**63:
+            raise ValueError(f"{str(value)[:60]!r} is not a whole number of 64 bits")
+        return Int64(int(number))
+
+    def _as_double(self, value: Any) -> float:
+        return float(value if isinstance(value, float) else _number(value))
+
+    def _as_decimal(self, value: Any) -> Decimal128:
+        return Decimal128(_number(value))
+
+    def _as_string(self, value: Any) -> str:
+        return text_of(value, self._zone)
+
+    def _as_bool(self, value: Any) -> bool:
+        if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+            return value.strip().lower() == "true"
+        if not isinstance(value, (bool, int)):
+            raise ValueError(f"{str(value)[:60]!r} is not true or false")
+        return bool(value)
+
+    def _as_date(self, value: Any) -> datetime:
+        if isinstance(value, str):
+            try:
+                value = datetime.fromisoformat(value.strip())
+            except ValueError:
+                raise ValueError(
+                    f"{value[:60]!r} is not a time, such as 2024-01-31 08:30:00"
+                ) from None
+        if not isinstance(value, (datetime, date)):
+            raise ValueError(f"{str(value)[:60]!r} is not a time")
+        return self._instant(value)
+
+    def _as_binary(self, value: Any) -> bytes:
+        return value if isinstance(value, bytes) else self._as_string(value).encode()
+
+    def _as_json(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            return self._bson(value)
+        try:
+            return bson.json_util.loads(value)
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError(f"{value[:60]!r} is not JSON") from None
+
+
+def _number(value: Any) -> Decimal:
+    if isinstance(value, (bool, int, Decimal)):
+        return Decimal(value)
+    if isinstance(value, float):
+        return Decimal(repr(value))
+    try:
+        return Decimal(value.strip() if isinstance(value, str) else "")
+    except DecimalException:
+        raise ValueError(f"{str(value)[:60]!r} is not a number") from None
+
+
+def _holds(kind: pa.DataType, test: Any) -> bool:
+    """Whether the type, or one inside it, is such."""
+    return test(kind) or any(_holds(kind.field(n).type, test) for n in range(kind.num_fields))

@@ -13,10 +13,16 @@ import pyarrow as pa
 from pymongo.errors import OperationFailure, PyMongoError
 
 from spark_channel.clock import SYSTEM_CLOCK
-from spark_channel.connectors.contracts import Read
-from spark_channel.connectors.mongodb.client import Documents, connected, is_passing
-from spark_channel.connectors.mongodb.options import MongoReadOptions
-from spark_channel.connectors.mongodb.values import plain
+from spark_channel.connectors.base.contract import Read
+from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.mongodb.client import (
+    Documents,
+    MongoReadOptions,
+    connected,
+    is_passing,
+    plain,
+    stored_at,
+)
 from spark_channel.connectors.records import Columns, RecordReader, inferred_schema
 from spark_channel.errors import SourceError
 from spark_channel.options import ReadOptions
@@ -53,6 +59,9 @@ class MongoReader(RecordReader):
             )
         return found
 
+    def stored(self) -> Stored:
+        return stored_at(self.options, SourceError)
+
     def resource_mark(self, split: Split) -> str | None:
         return self.options.hosts
 
@@ -69,7 +78,12 @@ class MongoReader(RecordReader):
         each = max(1, rows // (len(edges) - 1))
         return [
             Split(
-                {"ordered": True, "from": _packed(start), "to": _packed(end), "document_bytes": size},
+                {
+                    "ordered": True,
+                    "from": _packed(start),
+                    "to": _packed(end),
+                    "document_bytes": size,
+                },
                 each,
                 each * size if size else None,
             )
@@ -101,11 +115,15 @@ class MongoReader(RecordReader):
             rows.append(max(1, self.fetch_size.nbytes // each))
         return max(1, min(rows))
 
-    def _pages(self, documents: Documents, split: Split, size: int) -> Iterator[list[dict[str, Any]]]:
+    def _pages(
+        self, documents: Documents, split: Split, size: int
+    ) -> Iterator[list[dict[str, Any]]]:
         """Lists of at most `size` documents. After a lost connection or cursor it continues after the last one."""
         place = _Place(_unpacked(split.params.get("from")), _unpacked(split.params.get("to")))
         ordered = bool(split.params["ordered"])
-        retry = Retry(self.options.retry_timeout, what=f"reading {self.options.address}", clock=SYSTEM_CLOCK)
+        retry = Retry(
+            self.options.retry_timeout, what=f"reading {self.options.address}", clock=SYSTEM_CLOCK
+        )
         cursor: Any = None
         try:
             while True:
@@ -178,7 +196,9 @@ class _Place:
     def is_done(self, document: dict[str, Any]) -> bool:
         """The lower bound is included, so that a read that continues meets the last document again."""
         first, self._first = self._first, False
-        return first and self._last is not None and bson.encode({_ID: document.get(_ID)}) == self._last
+        return (
+            first and self._last is not None and bson.encode({_ID: document.get(_ID)}) == self._last
+        )
 
 
 def _packed(bound: tuple[Any] | None) -> str:

@@ -12,11 +12,17 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import ReplaceOne, UpdateOne
 from pymongo.errors import BulkWriteError
 
-from spark_channel.connectors.contracts import WriteContext, WritePlan
-from spark_channel.connectors.direct import DirectWriter, Rejected, Sink
-from spark_channel.connectors.mongodb.client import Documents, connected, explained
-from spark_channel.connectors.mongodb.options import MongoWriteOptions
-from spark_channel.connectors.mongodb.values import Encoder
+from spark_channel.connectors.base.contract import WriteContext, WritePlan
+from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.mongodb.client import (
+    Documents,
+    Encoder,
+    MongoWriteOptions,
+    connected,
+    explained,
+    stored_at,
+)
+from spark_channel.connectors.records.direct_writer import DirectWriter, Rejected, Sink
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
 
@@ -36,6 +42,9 @@ class MongoWriter(DirectWriter):
         with connected(self.options, TargetError) as documents:
             return bool(documents.database.list_collection_names(filter={"name": documents.name}))
 
+    def stored(self) -> Stored:
+        return stored_at(self.options, TargetError)
+
     def resource_mark(self) -> str | None:
         return self.options.hosts
 
@@ -46,8 +55,10 @@ class MongoWriter(DirectWriter):
             raise OptionError(
                 f"option 'keyColumns' names {missing[0]!r}, which the rows do not have; they have "
                 f"{', '.join(schema.names)}",
-                option="keyColumns", got=missing[0], takes=", ".join(schema.names),
-            )  # fmt: skip
+                option="keyColumns",
+                got=missing[0],
+                takes=", ".join(schema.names),
+            )
 
     @property
     def replaces(self) -> bool:
@@ -95,7 +106,9 @@ class _Bulk:
             except (ValueError, OverflowError, BSONError) as error:
                 rejected.append((number, str(error)))
                 continue
-            made.pop(key, None)  # of rows with one key the last one counts, whatever order the server takes
+            made.pop(
+                key, None
+            )  # of rows with one key the last one counts, whatever order the server takes
             made[key] = (number, request)
         if made:
             rejected += self._sent(list(made.values()))
@@ -116,7 +129,9 @@ class _Bulk:
         names = [name for name in self._encoder.names if name not in key]
         change = {name: _at(document, name) for name in names}
         _encoded(change)
-        return identity, UpdateOne(key, {"$set": change} if change else {"$setOnInsert": key}, upsert=True)
+        return identity, UpdateOne(
+            key, {"$set": change} if change else {"$setOnInsert": key}, upsert=True
+        )
 
     def _sent(self, requests: list[tuple[int, Any]]) -> list[Rejected]:
         with explained(self._options, TargetError):

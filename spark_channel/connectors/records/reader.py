@@ -1,16 +1,111 @@
-"""What readers of documents share: the columns are those of option `schema`, or of the first documents."""
+"""Schema given or sampled; its options."""
 
+import json
 from abc import abstractmethod
-from typing import ClassVar, Self, cast
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime
+from typing import Annotated, Any, ClassVar, Self, cast
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
+from pydantic import BeforeValidator, Field
 
-from spark_channel.connectors.contracts import Reader
-from spark_channel.connectors.records.options import RecordReadOptions, declared_schema
+from spark_channel.connectors.base.contract import Reader
+from spark_channel.connectors.base.types import SMALL_INT, merge_numbers
+from spark_channel.connectors.records.columns import Rules
 from spark_channel.errors import OptionError
-from spark_channel.options import ReadOptions
+from spark_channel.options import Amount, ReadOptions
 
-__all__ = ["RecordReader"]
+__all__ = [
+    "RecordReadOptions",
+    "RecordReader",
+    "Zone",
+    "declared_schema",
+    "inferred_schema",
+    "texts_by_name",
+]
+
+
+# Options of readers whose source declares no columns.
+
+
+def _zone(value: object) -> str:
+    try:
+        ZoneInfo(str(value))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError("a zone, such as UTC, Europe/Berlin or Asia/Shanghai") from None
+    return str(value)
+
+
+Zone = Annotated[str, BeforeValidator(_zone)]
+
+
+def texts_by_name(value: object) -> dict[str, str]:
+    """A JSON object of texts."""
+    found: Any = value
+    if isinstance(value, str):
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            found = None
+    if not isinstance(found, Mapping) or any(not isinstance(each, str) for each in found.values()):
+        raise ValueError('a JSON object of columns and texts, such as {"tags": ","}')
+    return dict(found)
+
+
+class RecordReadOptions(ReadOptions):
+    """How records become rows."""
+
+    no_where: ClassVar[str] = "the source understands no SQL"
+    """Why `where` is refused, and what to use."""
+
+    record_schema: str | None = Field(
+        None,
+        alias="schema",
+        description="columns in Spark's syntax; a name with dots, such as `address.city`, reads a nested value; "
+        "default: from the first `sampleRows` records",
+    )
+    sample_rows: Amount = Field(
+        1_000, description="records from which the columns are found without `schema`"
+    )
+    time_zone: Zone = Field(
+        "UTC",
+        description="zone in which instants are shown in columns of type STRING, DATE and TIMESTAMP_NTZ",
+    )
+    array_separators: Annotated[Mapping[str, str], BeforeValidator(texts_by_name)] = Field(
+        default_factory=dict,
+        description='JSON object of columns and separators, such as `{"tags": ","}`: these arrays become joined texts; '
+        "default: arrays become JSON",
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if self.where is not None:
+            raise OptionError(
+                f"option 'where' is not supported: {self.no_where}", option="where", got=self.where
+            )
+        if self.record_schema is not None:
+            declared_schema(self.record_schema)
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(self.time_zone, tuple(self.array_separators.items()))
+
+
+def declared_schema(text: str) -> pa.Schema:
+    """
+    Raises:
+        OptionError: not such a list, or a type that holds no single value.
+    """
+    from spark_channel.connectors.base.types import (
+        arrow_columns,  # a parser of SQL, which takes long to import
+    )
+
+    return pa.schema(list(arrow_columns(text, "schema").items()))
+
+
+# What readers of documents share: the columns are those of option `schema`, or of the first
+# documents.
 
 
 class RecordReader(Reader):
@@ -38,7 +133,9 @@ class RecordReader(Reader):
     def schema(self) -> pa.Schema:
         if self._schema is None:
             declared = cast(RecordReadOptions, self.options).record_schema
-            self._schema = self._picked(self._sampled() if declared is None else declared_schema(declared))
+            self._schema = self._picked(
+                self._sampled() if declared is None else declared_schema(declared)
+            )
         return self._schema
 
     def with_schema(self, schema: pa.Schema) -> Self:
@@ -55,6 +152,56 @@ class RecordReader(Reader):
                 raise OptionError(
                     f"option 'columns' names {name!r}, which is not a column of {self._place}; it takes "
                     f"{', '.join(schema.names)}. A field that the first documents lack is named in 'schema'",
-                    option="columns", got=name, takes=", ".join(schema.names),
-                )  # fmt: skip
+                    option="columns",
+                    got=name,
+                    takes=", ".join(schema.names),
+                )
         return pa.schema([schema.field(name) for name in wanted])
+
+
+# The columns of records, from some of them.
+
+
+_EXACT_IN_A_DOUBLE = 2**53
+_LARGEST = 2**63
+
+
+def inferred_schema(records: Iterable[Mapping[str, Any]]) -> pa.Schema:
+    """One column for each name at the top, in order of appearance; values of several types are read as text."""
+    kinds: dict[str, pa.DataType | None] = {}
+    for record in records:
+        for name, value in record.items():
+            kinds[name] = _wider(kinds.get(name), _kind(value))
+    return pa.schema([(name, _read_as(kind)) for name, kind in kinds.items()])
+
+
+def _read_as(kind: pa.DataType | None) -> pa.DataType:
+    if kind is None:
+        return pa.string()
+    return pa.int64() if kind == SMALL_INT else kind
+
+
+def _kind(value: Any) -> pa.DataType | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return pa.bool_()
+    if isinstance(value, int):
+        if -_EXACT_IN_A_DOUBLE <= value <= _EXACT_IN_A_DOUBLE:
+            return SMALL_INT
+        return pa.int64() if -_LARGEST <= value < _LARGEST else pa.string()
+    if isinstance(value, float):
+        return pa.float64()
+    if isinstance(value, bytes):
+        return pa.binary()
+    if isinstance(value, datetime):
+        return pa.timestamp("us", None if value.tzinfo is None else "UTC")
+    return pa.date32() if isinstance(value, date) else pa.string()
+
+
+def _wider(one: pa.DataType | None, other: pa.DataType | None) -> pa.DataType | None:
+    if one is None or one == other:
+        return other if one is None else one
+    if other is None:
+        return one
+    return merge_numbers(one, other) or pa.string()

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from spark_channel.connectors.records.values import json_text, text_of
-from spark_channel.connectors.redis.options import RedisWriteOptions
+from spark_channel.connectors.records.columns import json_text, text_of
+from spark_channel.connectors.redis.client import RedisWriteOptions
 from spark_channel.errors import OptionError, SchemaError
 
 __all__ = ["Command", "Commands"]
@@ -42,8 +42,10 @@ class Commands:
                     raise OptionError(
                         f"option {option!r} names {name!r}, which the rows do not have; they have "
                         f"{', '.join(schema.names)}",
-                        option=option, got=name, takes=", ".join(schema.names),
-                    )  # fmt: skip
+                        option=option,
+                        got=name,
+                        takes=", ".join(schema.names),
+                    )
         self._check(schema)
 
     def _check(self, schema: pa.Schema) -> None:
@@ -54,7 +56,8 @@ class Commands:
             )
         if options.write_mode != "delete" and not self.values:
             raise OptionError(
-                "no column is left for the value; name them in 'valueColumns'", option="valueColumns"
+                "no column is left for the value; name them in 'valueColumns'",
+                option="valueColumns",
             )
         if (
             options.value_type in ("list", "set", "zset")
@@ -64,8 +67,10 @@ class Commands:
             raise OptionError(
                 f"option 'valueColumns' names {', '.join(self.values)}; with valueType={options.value_type} it takes "
                 "one column",
-                option="valueColumns", got=", ".join(self.values), takes="one column",
-            )  # fmt: skip
+                option="valueColumns",
+                got=", ".join(self.values),
+                takes="one column",
+            )
         for field in schema:
             if pa.types.is_duration(field.type) or pa.types.is_map(field.type):
                 raise SchemaError(
@@ -121,7 +126,9 @@ class Commands:
         if isinstance(value, (dict, list)):
             return json.loads(json_text(value))
         return (
-            value if value is None or isinstance(value, (bool, int, float)) else self._bytes(value).decode()
+            value
+            if value is None or isinstance(value, (bool, int, float))
+            else self._bytes(value).decode()
         )
 
     def _hash(self, key: bytes, row: dict[str, Any]) -> Iterator[Command]:
@@ -130,7 +137,9 @@ class Commands:
         pairs = [part for name in there for part in (name.encode(), self._bytes(row[name]))]
         yield from _cut((b"HSET", key), pairs)
         if self._options.write_mode == "upsert":
-            yield from _cut((b"HDEL", key), [name.encode() for name in self.values if row[name] is None])
+            yield from _cut(
+                (b"HDEL", key), [name.encode() for name in self.values if row[name] is None]
+            )
 
     def _list(self, key: bytes, row: dict[str, Any]) -> Iterator[Command]:
         yield from _cut((b"RPUSH", key), self._items(row))

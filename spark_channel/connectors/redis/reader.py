@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from spark_channel.connectors.records import Columns, RecordReader, inferred_schema
-from spark_channel.connectors.records.values import json_text
-from spark_channel.connectors.redis.client import connected
-from spark_channel.connectors.redis.options import RedisReadOptions
-from spark_channel.connectors.redis.staging import OWN_KEYS
+from spark_channel.connectors.records.columns import json_text
+from spark_channel.connectors.redis.client import RedisReadOptions, connected
+from spark_channel.connectors.redis.writer import OWN_KEYS
 from spark_channel.errors import SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
@@ -65,7 +64,11 @@ class RedisReader(RecordReader):
         with connected(self.options, SourceError) as client:
             if next(self._keys(client, _ROWS), None) is None:
                 return []
-            whole = self.options.keys == "*" and self.options.key_type is None and not self.options.cluster
+            whole = (
+                self.options.keys == "*"
+                and self.options.key_type is None
+                and not self.options.cluster
+            )
             return [Split({}, client.dbsize() if whole else None)]
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
@@ -78,7 +81,9 @@ class RedisReader(RecordReader):
     def _keys(self, client: Any, size: int) -> Iterator[bytes]:
         """Without the claims of writes, unless they are asked for."""
         asked = self.options.keys.startswith(OWN_KEYS.decode())
-        for key in client.scan_iter(match=self.options.keys, count=size, _type=self.options.key_type):
+        for key in client.scan_iter(
+            match=self.options.keys, count=size, _type=self.options.key_type
+        ):
             if asked or not key.startswith(OWN_KEYS):
                 yield key
 

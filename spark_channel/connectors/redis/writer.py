@@ -1,24 +1,354 @@
-"""Writes rows as values of keys: at once (`commit=task`), or all together at the end of the job (`commit=job`)."""
+"""Direct writes; commit=job staged, published by script."""
 
+import json
+import logging
+import struct
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import redis
 
-from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter, WriteContext, WritePlan
-from spark_channel.connectors.direct import DirectWriter, Rejected, Sink
-from spark_channel.connectors.files.names import new_attempt
-from spark_channel.connectors.redis.client import connected, explained, is_of_row, is_passing
+from spark_channel.clock import utc_text
+from spark_channel.connectors.base import claims
+from spark_channel.connectors.base.claims import (
+    Claim,
+    ClaimDecision,
+    HeldClaim,
+    Identity,
+    own_process,
+)
+from spark_channel.connectors.base.contract import (
+    Receipt,
+    RowTally,
+    TaskWriter,
+    WriteContext,
+    WritePlan,
+)
+from spark_channel.connectors.files.claims import new_attempt
+from spark_channel.connectors.records.direct_writer import DirectWriter, Rejected, Sink
+from spark_channel.connectors.redis.client import (
+    RedisWriteOptions,
+    connected,
+    explained,
+    is_busy,
+    is_of_row,
+    is_passing,
+)
 from spark_channel.connectors.redis.commands import Command, Commands
-from spark_channel.connectors.redis.options import RedisWriteOptions
-from spark_channel.connectors.redis.staging import OWN_KEYS, Stage, Staging
-from spark_channel.errors import OptionError, TargetError
+from spark_channel.errors import CommitError, OptionError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.retry import Retry
 
-__all__ = ["RedisWriter"]
+__all__ = [
+    "OWN_KEYS",
+    "RedisWriter",
+    "Stage",
+    "Staging",
+    "packed",
+]
+
+
+# The rows of a job with `commit=job`: staged in lists of the server, and published by one script.
+#
+# A server runs a script alone: readers see the rows of a job all at once, and the script that
+# publishes also holds the
+# claim to be the run's, so that an overtaken run publishes nothing, and a published pair is
+# published once.
+
+
+_log = logging.getLogger(__name__)
+
+_NAMES = "spark-channel"
+OWN_KEYS = f"{_NAMES}:".encode()
+"""How the names of claims and stages begin."""
+_STAGED_SECONDS = 7 * 86_400
+_JOB_SECONDS = 30 * 86_400
+_TRIES = 100
+_TYPES = {"hash": "hash", "list": "list", "set": "set", "zset": "zset"}
+# KEYS: the claim, the stages. ARGV: the claim as it must be, as it will be, the seconds that
+# it is kept ("" = forever), the type that keys must have ("" = any), the lengths of the stages.
+# An error in the middle takes nothing back: what a command can be refused for is asked before the first.
+_PUBLISH = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return {'claim'} end
+for i = 2, #KEYS do
+  if redis.call('LLEN', KEYS[i]) ~= tonumber(ARGV[i + 3]) then return {'lost', KEYS[i]} end
+end
+local function each(work)
+  for i = 2, #KEYS do
+    local n = tonumber(ARGV[i + 3])
+    for from = 0, n - 1, 500 do
+      for _, item in ipairs(redis.call('LRANGE', KEYS[i], from, from + 499)) do
+        local bad = work(cmsgpack.unpack(item))
+        if bad then return bad end
+      end
+    end
+  end
+end
+local why
+local bad = each(function(command)
+  if redis.acl_check_cmd and not redis.acl_check_cmd(unpack(command)) then
+    why = 'denied'
+    return command[1] .. ' ' .. command[2]
+  end
+  if ARGV[4] ~= '' then
+    local kind = redis.call('TYPE', command[2])['ok']
+    if kind ~= 'none' and kind ~= ARGV[4] then
+      why = 'type'
+      return command[2]
+    end
+  end
+end)
+if bad then return {why, bad} end
+each(function(command) redis.call(unpack(command)) end)
+redis.call('SET', KEYS[1], ARGV[2])
+if ARGV[3] ~= '' then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
+return {'done'}
+"""
+
+
+def packed(command: Command) -> bytes:
+    """As cmsgpack of the server reads it: an array of raw strings."""
+    parts = [struct.pack(">BI", 0xDB, len(each)) + each for each in command]
+    return struct.pack(">BI", 0xDD, len(command)) + b"".join(parts)
+
+
+class Staging:
+    """The claim of one write, and what its tasks staged."""
+
+    def __init__(self, options: RedisWriteOptions) -> None:
+        self._options = options
+        self._retry = Retry(options.retry_timeout, what=f"publishing to {options.address}")
+
+    @contextmanager
+    def _connected(self) -> Iterator[Any]:
+        with connected(self._options, TargetError) as client:
+            yield client
+
+    @property
+    def target(self) -> str:
+        """Without the server, which holds the claim itself, and may have several names."""
+        return f"{self._options.key_prefix}* of database {self._options.database}"
+
+    def take(self, context: WriteContext) -> ClaimDecision:
+        """Claim the write; what an overtaken run staged is removed."""
+        identity = Identity.of(self.target, context)
+        position = context.stream[1] if context.stream else None
+        process = "" if context.stream is not None else own_process()
+        taken: list[ClaimDecision] = []
+
+        def change(found: Claim | None) -> Claim | None:
+            made = claims.take(
+                found, identity, context.job, position=position, process=process, now=utc_text()
+            )
+            taken[:] = [made]
+            return made.claim
+
+        with self._connected() as client:
+            if identity.kind == "txn":
+                self._check_kept(client)
+            self._change(client, identity, change)
+            (made,) = taken
+            if made.overtaken is not None:
+                self._remove(client, identity, made.overtaken.epoch)
+        return made
+
+    def _check_kept(self, client: Any) -> None:
+        """Hold the server to be one that keeps the claim, which says that a pair was published."""
+        try:
+            memory = client.info("memory")
+        except redis.ResponseError:
+            return  # this login, or a hosted server, does not say
+        policy = str(memory.get("maxmemory_policy", ""))
+        if memory.get("maxmemory") and policy.startswith("allkeys"):
+            raise TargetError(
+                f"{self._options.address}: the server's 'maxmemory-policy' is {policy}: it may remove "
+                "the record that a txnVersion was published, and a rerun would write the rows again. "
+                "Use another policy (noeviction), or write without 'txnAppId' and 'txnVersion'"
+            )
+
+    def _change(self, client: Any, identity: Identity, change: Any) -> None:
+        """Write the claim as `change` decides it, if no other client has written it meanwhile."""
+        self._retry.call(lambda: self._change_now(client, identity, change), is_busy)
+
+    def _change_now(self, client: Any, identity: Identity, change: Any) -> None:
+        key = _claim_key(identity)
+        for _ in range(_TRIES):
+            with client.pipeline(transaction=True) as pipeline:
+                pipeline.watch(key)
+                made = change(_parsed(pipeline.get(key)))
+                if made is None:
+                    return
+                pipeline.multi()
+                pipeline.set(key, _text(made))
+                if identity.kind == "job":
+                    pipeline.expire(key, _JOB_SECONDS)
+                try:
+                    pipeline.execute()
+                except redis.WatchError:
+                    continue
+                return
+        raise CommitError(
+            f"{self._options.address}: other runs changed the claim of {identity.shown} {_TRIES} times; "
+            "run again when they have ended"
+        )
+
+    def publish(self, held: HeldClaim, receipts: Sequence[Receipt]) -> bool:
+        """Make the rows of `receipts` visible, once. False: they were before.
+
+        Raises:
+            SupersededError: another run took over. CommitError: nothing was published, and why.
+        """
+        rows, nbytes = sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
+        if rows > self._options.job_rows:
+            raise CommitError(
+                f"{self._options.address}: the job has {rows} rows, and option 'jobRows' takes "
+                f"{self._options.job_rows}: the server answers no other client while it publishes them. Raise it, "
+                "or use commit=task. Nothing was published"
+            )
+        staged = [(str(each.details["stage"]), int(each.details["items"])) for each in receipts]
+        staged = [(key, items) for key, items in staged if items]
+
+        def attempt() -> bool:
+            with connected(self._options, TargetError) as client:
+                return self._publish_once(client, held, staged, rows, nbytes)
+
+        # Asked again after a lost answer, the claim says whether the script has run.
+        return self._retry.call(attempt, _is_passing)
+
+    def _publish_once(
+        self,
+        client: Any,
+        held: HeldClaim,
+        staged: Sequence[tuple[str, int]],
+        rows: int,
+        nbytes: int,
+    ) -> bool:
+        key = _claim_key(held.identity)
+        for _ in range(_TRIES):
+            raw = client.get(key)
+            done = claims.publish(_parsed(raw), held, at=utc_text(), rows=rows, nbytes=nbytes)
+            if done is None:
+                self._forget(client, held)
+                return False
+            keeps = str(_JOB_SECONDS) if held.identity.kind == "job" else ""
+            # A type matters where a value is changed, not where it is replaced.
+            changes = self._options.write_mode == "upsert" or self._options.hash_fields is not None
+            changed = "hash" if self._options.hash_fields is not None else self._options.value_type
+            kind = _TYPES.get(changed, "") if changes else ""
+            keys = [key, *(stage for stage, _ in staged)]
+            values = [raw, _text(done), keeps, kind, *(items for _, items in staged)]
+            answer = client.eval(_PUBLISH, len(keys), *keys, *values)
+            word = answer[0].decode()
+            if word == "done":
+                self._forget(client, held)
+                return True
+            if word != "claim":
+                raise CommitError(
+                    f"{self._options.address}: {_why(word, answer[1])}. Nothing was published"
+                )
+        raise CommitError(
+            f"{self._options.address}: the claim of {held.identity.shown} changes all the time; run again"
+        )
+
+    def _forget(self, client: Any, held: HeldClaim) -> None:
+        try:
+            self._remove(client, held.identity, held.epoch)
+        except redis.RedisError as error:
+            _log.warning("what job %s staged stays for 7 days: %s", held.owner, error)
+
+    def release(self, held: HeldClaim) -> None:
+        """Give the claim back, unless the write was published, and remove what was staged."""
+        with self._connected() as client:
+            self._change(client, held.identity, lambda found: claims.release(found, held))
+            self._remove(client, held.identity, held.epoch)
+
+    def _remove(self, client: Any, identity: Identity, epoch: int) -> None:
+        index = _index_key(identity, epoch)
+        stages = list(client.smembers(index))
+        for start in range(0, len(stages), 100):
+            client.unlink(*stages[start : start + 100])
+        client.unlink(index)
+
+
+class Stage:
+    """What one attempt stages. Removed by the run's end, by the run that takes over, or by its age."""
+
+    def __init__(self, options: RedisWriteOptions, client: Any, held: HeldClaim, name: str) -> None:
+        self._options, self._client = options, client
+        self.key = f"{_NAMES}:stage:{held.identity.key[:32]}:{held.epoch}:{name}"
+        self._index = _index_key(held.identity, held.epoch)
+        self._retry = Retry(options.retry_timeout, what=f"staging in {options.address}")
+        self.items = 0
+
+    def add(self, commands: Sequence[Command]) -> None:
+        if not commands:
+            return
+        with explained(self._options, TargetError):
+            found = self._retry.call(lambda: self._added(commands), is_busy)
+        self.items += len(commands)
+        if found[0] != self.items:
+            raise TargetError(
+                f"{self._options.address}: {self.key} has {found[0]} items, "
+                f"and this task staged {self.items}: what it staged was removed, "
+                "by another run that took over or by the server's 'maxmemory-policy'"
+            )
+
+    def _added(self, commands: Sequence[Command]) -> list[Any]:
+        with self._client.pipeline(transaction=True) as pipeline:
+            pipeline.rpush(self.key, *map(packed, commands))
+            pipeline.expire(self.key, _STAGED_SECONDS)
+            pipeline.sadd(self._index, self.key)
+            pipeline.expire(self._index, _STAGED_SECONDS)
+            found: list[Any] = pipeline.execute()
+        return found
+
+    def remove(self) -> None:
+        with explained(self._options, TargetError):
+            self._client.unlink(self.key)
+
+
+def _why(word: str, what: bytes) -> str:
+    shown = what.decode(errors="replace")
+    if word == "denied":
+        return f"the user may not run {shown!r}; check the user's ACL"
+    if word == "type":
+        return f"key {shown!r} holds a value of another type; remove it, or use writeMode=replace"
+    return (
+        f"what a task staged in {shown!r} is not there any more: "
+        "it was removed by the server's 'maxmemory-policy', or it is older than 7 days"
+    )
+
+
+def _is_passing(error: Exception) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, Exception) and is_passing(cause)
+
+
+def _claim_key(identity: Identity) -> str:
+    return f"{_NAMES}:claim:{identity.key}"
+
+
+def _index_key(identity: Identity, epoch: int) -> str:
+    return f"{_NAMES}:stages:{identity.key[:32]}:{epoch}"
+
+
+def _text(claim: Claim) -> str:
+    return json.dumps(asdict(claim), sort_keys=True)
+
+
+def _parsed(raw: bytes | None) -> Claim | None:
+    if raw is None:
+        return None
+    data = json.loads(raw)
+    return replace(Claim(**data), identity=Identity(**data["identity"]))
+
+
+# Writes rows as values of keys: at once (`commit=task`), or all together at the end of the job
+# (`commit=job`).
+
 
 _PAGE = 1_000
 
@@ -68,14 +398,18 @@ class RedisWriter(DirectWriter):
             raise OptionError(
                 "options 'txnAppId' and 'txnVersion' need commit=job: "
                 "a later run cannot tell which tasks of this one are written",
-                option="commit", got="task", takes="job",
-            )  # fmt: skip
+                option="commit",
+                got="task",
+                takes="job",
+            )
         if context.overwrite:
             raise OptionError(
                 "an overwrite takes commit=task: keys are removed one after another, and no script removes them "
                 "together with what the job writes. Append, or use 'writeMode' (replace)",
-                option="commit", got="job", takes="task",
-            )  # fmt: skip
+                option="commit",
+                got="job",
+                takes="task",
+            )
         self.check(schema)
         taken = Staging(self.options).take(context)
         plan = WritePlan(context.job, schema, "job", txn=context.txn, held=taken.held)
@@ -93,7 +427,7 @@ class RedisWriter(DirectWriter):
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         if plan.commit == "task":
             return super().open(plan, task, attempt)
-        return _StagedTask(self.options, plan, Tally(task, attempt))
+        return _StagedTask(self.options, plan, RowTally(task, attempt))
 
     def connect(self, schema: pa.Schema) -> Sink:
         return _Direct(self.options, schema)
@@ -148,7 +482,9 @@ class _Direct:
             except ValueError as error:
                 rejected.append((number, str(error)))
         with explained(self._options, TargetError):
-            answers = self._retry.call(lambda: self._sent([command for _, command in made]), is_passing)
+            answers = self._retry.call(
+                lambda: self._sent([command for _, command in made]), is_passing
+            )
         reasons: dict[int, str] = {}
         for (number, _), answer in zip(made, answers, strict=True):
             if isinstance(answer, Exception):
@@ -162,7 +498,9 @@ class _Direct:
             for command in commands:
                 pipeline.execute_command(command[0].decode(), *command[1:])
             found: list[Any] = pipeline.execute(raise_on_error=False)
-        failed = next((each for each in found if isinstance(each, Exception) and not is_of_row(each)), None)
+        failed = next(
+            (each for each in found if isinstance(each, Exception) and not is_of_row(each)), None
+        )
         if failed is not None:
             raise failed
         return found
@@ -171,7 +509,7 @@ class _Direct:
 class _StagedTask(TaskWriter):
     """One attempt. For a published transaction it stages nothing."""
 
-    def __init__(self, options: RedisWriteOptions, plan: WritePlan, tally: Tally) -> None:
+    def __init__(self, options: RedisWriteOptions, plan: WritePlan, tally: RowTally) -> None:
         self._options, self._plan, self._tally = options, plan, tally
         self._commands = Commands(options, plan.schema)
         self._held = ExitStack()

@@ -7,9 +7,16 @@ __all__ = ["PORTS", "SETTINGS", "Address", "is_remote"]
 
 PORTS = {"ftp": 21, "ftps": 21, "sftp": 22}
 SETTINGS = (
-    "user", "password", "private_key_file", "private_key_password", "host_key", "timeout", "active", "sslmode",
+    "user",
+    "password",
+    "private_key_file",
+    "private_key_password",
+    "host_key",
+    "timeout",
+    "active",
+    "sslmode",
     "sslrootcert",
-)  # fmt: skip
+)
 """Names of settings in option `storageOptions`."""
 _TIMEOUT = 60.0
 _LONGEST = 86_400
@@ -34,23 +41,24 @@ class Address:
     def of(cls, root: str, settings: tuple[tuple[str, str], ...] = ()) -> "Address":
         """
         Raises:
-            ValueError: no host, a query, or a setting that is malformed.
+            ValueError: no host, or a setting that is malformed.
         """
         parts = urlsplit(root)
         if not parts.hostname:
             raise ValueError("the uri names no host; it takes sftp://host:22/folder")
-        if parts.query or parts.fragment:
-            raise ValueError(
-                "the uri of a file has no ? and no #; in a pattern, write [!/] for one character"
-            )
         own = dict(settings)
         if parts.username and "user" not in own:
             own["user"] = unquote(parts.username)
         made = cls(
-            parts.scheme, parts.hostname, parts.port or PORTS[parts.scheme], tuple(sorted(own.items()))
+            parts.scheme,
+            parts.hostname,
+            parts.port or PORTS[parts.scheme],
+            tuple(sorted(own.items())),
         )
         if not 0 < made.timeout <= _LONGEST:
-            raise ValueError(f"'timeout' in option 'storageOptions' is not between 0 and {_LONGEST} seconds")
+            raise ValueError(
+                f"'timeout' in option 'storageOptions' is not between 0 and {_LONGEST} seconds"
+            )
         if made.get("sslmode") not in (None, "verify-full", "require"):
             raise ValueError(
                 "'sslmode' in option 'storageOptions' is not verify-full, or require, which checks no certificate"
@@ -67,7 +75,9 @@ class Address:
         try:
             return _TIMEOUT if given is None else float(given)
         except ValueError:
-            raise ValueError("'timeout' in option 'storageOptions' is not a number of seconds") from None
+            raise ValueError(
+                "'timeout' in option 'storageOptions' is not a number of seconds"
+            ) from None
 
     @property
     def shown(self) -> str:

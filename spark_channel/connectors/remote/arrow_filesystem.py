@@ -72,7 +72,9 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
         with self._connect() as remote:
             try:
-                return [_info(entry) for entry in _listed(remote, selector.base_dir, selector.recursive)]
+                return [
+                    _info(entry) for entry in _listed(remote, selector.base_dir, selector.recursive)
+                ]
             except FileNotFoundError:
                 if not selector.allow_not_found:
                     raise
@@ -91,7 +93,9 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no 
     def _only_read(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError("files on a server are written by their own writer")
 
-    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _only_read
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = (
+        _only_read
+    )
     move = copy_file = open_output_stream = open_append_stream = _only_read
 
 
@@ -107,7 +111,9 @@ def _listed(remote: Remote, folder: str, recursive: bool) -> Iterator[Entry]:
             yield entry
             count += 1
             if count > MOST_ENTRIES:
-                raise OSError(f"{folder} has more than {MOST_ENTRIES} files; read it by parts of it")
+                raise OSError(
+                    f"{folder} has more than {MOST_ENTRIES} files; read it by parts of it"
+                )
             if recursive and entry.is_folder:
                 if depth == _DEEPEST:
                     raise OSError(
@@ -120,4 +126,6 @@ def _listed(remote: Remote, folder: str, recursive: bool) -> Iterator[Entry]:
 def _info(entry: Entry) -> pafs.FileInfo:
     kind = pafs.FileType.Directory if entry.is_folder else pafs.FileType.File
     changed = None if entry.changed is None else datetime.fromtimestamp(entry.changed, UTC)
-    return pafs.FileInfo(entry.path, kind, mtime=changed, size=None if entry.is_folder else entry.size)
+    return pafs.FileInfo(
+        entry.path, kind, mtime=changed, size=None if entry.is_folder else entry.size
+    )

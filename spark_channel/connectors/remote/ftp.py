@@ -12,7 +12,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from spark_channel.connectors.remote.address import Address
-from spark_channel.connectors.remote.client import MOST_BYTES, MOST_ENTRIES, Entry, Remote, plain_name
+from spark_channel.connectors.remote.client import (
+    MOST_BYTES,
+    MOST_ENTRIES,
+    Entry,
+    Remote,
+    plain_name,
+)
 from spark_channel.connectors.remote.download import Download
 
 __all__ = ["FtpRemote"]
@@ -44,7 +50,9 @@ def _as_os(path: str) -> Iterator[None]:
             raise FileNotFoundError(f"{path}: {text}") from error
         raise OSError(f"{path}: {text}") from error
     except (ftplib.Error, EOFError) as error:
-        raise ConnectionError(f"{path}: {str(error)[:300] or 'the server closed the connection'}") from error
+        raise ConnectionError(
+            f"{path}: {str(error)[:300] or 'the server closed the connection'}"
+        ) from error
     except ssl.SSLCertVerificationError as error:
         raise ConnectionError(
             f"{path}: the server's certificate is not trusted: {error.verify_message}; "
@@ -54,7 +62,9 @@ def _as_os(path: str) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise OSError(f"{path}: the server names files in another encoding than UTF-8") from error
     except ValueError as error:
-        raise OSError(f"{path}: an answer of the server is not understood: {str(error)[:200]}") from error
+        raise OSError(
+            f"{path}: an answer of the server is not understood: {str(error)[:200]}"
+        ) from error
 
 
 class _Bounded(ftplib.FTP):
@@ -80,7 +90,9 @@ class _Bounded(ftplib.FTP):
             nonlocal count, size
             count, size = count + 1, size + len(line)
             if count > MOST_ENTRIES or size > MOST_BYTES:
-                raise _Fault(f"a listing of more than {MOST_ENTRIES} lines, or {MOST_BYTES >> 20} MiB")
+                raise _Fault(
+                    f"a listing of more than {MOST_ENTRIES} lines, or {MOST_BYTES >> 20} MiB"
+                )
             callback(line)
 
         return super().retrlines(cmd, counted)
@@ -104,7 +116,9 @@ def _context(address: Address) -> ssl.SSLContext:
     try:
         made = ssl.create_default_context(cafile=path)
     except OSError as error:
-        raise OSError(f"sslrootcert in option 'storageOptions': {path} cannot be read: {error}") from None
+        raise OSError(
+            f"sslrootcert in option 'storageOptions': {path} cannot be read: {error}"
+        ) from None
     if address.get("sslmode") == "require":
         made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
     return made
@@ -119,7 +133,9 @@ class FtpRemote(Remote):
 
     def _connected(self) -> ftplib.FTP:
         address = self._address
-        made: ftplib.FTP = _BoundedTls(context=_context(address)) if address.scheme == "ftps" else _Bounded()
+        made: ftplib.FTP = (
+            _BoundedTls(context=_context(address)) if address.scheme == "ftps" else _Bounded()
+        )
         try:
             with _as_os(address.shown):
                 made.connect(address.host, address.port, timeout=address.timeout)
@@ -173,7 +189,9 @@ class FtpRemote(Remote):
                 return None
         with _as_os(path):
             return [
-                _entry(path, name, facts) for name, facts in listed if facts.get("type", "").lower() in _KINDS
+                _entry(path, name, facts)
+                for name, facts in listed
+                if facts.get("type", "").lower() in _KINDS
             ]
 
     def _by_list(self, path: str) -> list[Entry]:
@@ -187,7 +205,9 @@ class FtpRemote(Remote):
             if match is None:
                 if line.lower().startswith("total "):
                     continue
-                raise OSError(f"{path}: the server lists files in a form that is not known: {line[:80]!r}")
+                raise OSError(
+                    f"{path}: the server lists files in a form that is not known: {line[:80]!r}"
+                )
             name = match["name"]
             if name in (".", "..") or match["kind"] == "l":
                 continue

@@ -42,9 +42,13 @@ def _as_os(shown: str) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise OSError(f"{shown}: the server names files in another encoding than UTF-8") from error
     except (paramiko.SSHException, paramiko.SFTPError, EOFError) as error:
-        raise ConnectionError(f"{shown}: {str(error)[:300] or 'the server closed the connection'}") from error
+        raise ConnectionError(
+            f"{shown}: {str(error)[:300] or 'the server closed the connection'}"
+        ) from error
     except (AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
-        raise OSError(f"{shown}: an answer of the server is not understood: {str(error)[:200]}") from error
+        raise OSError(
+            f"{shown}: an answer of the server is not understood: {str(error)[:200]}"
+        ) from error
 
 
 class _BoundedClient(paramiko.SFTPClient):  # type: ignore[misc] # paramiko is untyped
@@ -112,7 +116,9 @@ class SftpRemote(Remote):
     def _connect(self, sock: socket.socket) -> None:
         address = self._address
         self._transport = transport = paramiko.Transport(sock)
-        transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = address.timeout
+        transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = (
+            address.timeout
+        )
         _bound_packets(transport)
         transport.start_client(timeout=address.timeout)
         self._check_host()
@@ -156,7 +162,9 @@ class SftpRemote(Remote):
         if path is not None:
             try:
                 secret = address.get("private_key_password")
-                key = paramiko.PKey.from_path(Path(path).expanduser(), secret.encode() if secret else None)
+                key = paramiko.PKey.from_path(
+                    Path(path).expanduser(), secret.encode() if secret else None
+                )
             except (paramiko.SSHException, ValueError, TypeError) as error:
                 raise OSError(f"the private key {path} cannot be read: {error}") from None
             self._transport.auth_publickey(user, key)
@@ -232,7 +240,9 @@ def _is_plain(mode: int | None) -> bool:
 
 def _entry(path: str, found: Any) -> Entry:
     is_folder = found.st_mode is not None and stat.S_ISDIR(found.st_mode)
-    return Entry(path, is_folder, 0 if is_folder else found.st_size or 0, float(found.st_mtime or 0))
+    return Entry(
+        path, is_folder, 0 if is_folder else found.st_size or 0, float(found.st_mtime or 0)
+    )
 
 
 class _Download(Download):
@@ -244,14 +254,20 @@ class _Download(Download):
 
     def readinto(self, buffer: Any) -> int:
         end = min(self._place + len(buffer), self._size)
-        wanted = [(place, min(_REQUEST, end - place)) for place in range(self._place, end, _REQUEST)]
+        wanted = [
+            (place, min(_REQUEST, end - place)) for place in range(self._place, end, _REQUEST)
+        ]
         count = 0
-        if self._file.sftp.get_channel().closed:  # paramiko's thread that asks would end with a traceback
+        if (
+            self._file.sftp.get_channel().closed
+        ):  # paramiko's thread that asks would end with a traceback
             raise ConnectionError(
                 f"{self._path}: the connection is lost at byte {self._place} of {self._size}"
             )
         with _as_os(self._path):
-            for (_, size), data in zip(wanted, self._file.readv(wanted) if wanted else (), strict=True):
+            for (_, size), data in zip(
+                wanted, self._file.readv(wanted) if wanted else (), strict=True
+            ):
                 if len(data) != size:
                     raise self._cut(self._place + count + len(data))
                 buffer[count : count + size] = data
@@ -292,6 +308,8 @@ class _Upload(io.RawIOBase):
                     self._file.close()
                     found = self._sftp.stat(self._path).st_size
                 if found != self._sent:
-                    raise OSError(f"{self._path} has {found} bytes on the server, and {self._sent} were sent")
+                    raise OSError(
+                        f"{self._path} has {found} bytes on the server, and {self._sent} were sent"
+                    )
             finally:
                 super().close()

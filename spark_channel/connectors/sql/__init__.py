@@ -10,21 +10,31 @@ from spark_channel import deferred as _deferred
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.connectors.sql.catalog import Column, KeyColumn, MisfitError, ReadColumn, Table
+    from spark_channel.connectors.sql.catalog import (
+        Column,
+        KeyColumn,
+        MisfitError,
+        ReadColumn,
+        Table,
+        TargetTable,
+        WriteColumn,
+    )
     from spark_channel.connectors.sql.claims import ClaimDialect, Claims
-    from spark_channel.connectors.sql.dialect import Dialect
-    from spark_channel.connectors.sql.merge import Merge, StandardMerge
+    from spark_channel.connectors.sql.dialect import Dialect, WriteDialect
     from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
+    from spark_channel.connectors.sql.publish import Merge, StandardMerge
     from spark_channel.connectors.sql.reader import SqlReader
-    from spark_channel.connectors.sql.script import session_script, split_script
-    from spark_channel.connectors.sql.session import BatchSize, Session
+    from spark_channel.connectors.sql.session import (
+        BatchSize,
+        Session,
+        WriteSession,
+        session_script,
+        split_script,
+    )
     from spark_channel.connectors.sql.source import ReadSource
     from spark_channel.connectors.sql.splits import Quantiles, Splitter
     from spark_channel.connectors.sql.table_writer import TableWriter
-    from spark_channel.connectors.sql.target import TargetTable, WriteColumn
-    from spark_channel.connectors.sql.write_dialect import WriteDialect
-    from spark_channel.connectors.sql.write_session import WriteSession
-    from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
+    from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter, WriteTarget
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
 
@@ -38,7 +48,6 @@ __all__ = [
     "KeyColumn",
     "Merge",
     "MisfitError",
-    "Place",
     "Quantiles",
     "ReadColumn",
     "ReadSource",
@@ -56,6 +65,7 @@ __all__ = [
     "WriteColumn",
     "WriteDialect",
     "WriteSession",
+    "WriteTarget",
     "session_script",
     "split_script",
 ]

@@ -1,4 +1,4 @@
-"""Tables and columns of a database's catalog, and how a column is read."""
+"""Tables and columns: in the catalog, read, written."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +7,22 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql import statements
 
-__all__ = ["Column", "KeyColumn", "MisfitError", "ReadColumn", "Table"]
+__all__ = [
+    "NOWHERE",
+    "Column",
+    "Declared",
+    "KeyColumn",
+    "MisfitError",
+    "ReadColumn",
+    "Table",
+    "TargetTable",
+    "WriteColumn",
+    "declared_columns",
+    "listed",
+]
+
+
+# Tables and columns of a database's catalog, and how a column is read.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +84,80 @@ class ReadColumn:
 class MisfitError(Exception):
     """A batch holds `what` in `column`, which its type cannot carry. `index` is the row, where it is known."""
 
-    def __init__(self, column: ReadColumn, what: str, *, index: int | None = None, value: Any = None) -> None:
+    def __init__(
+        self, column: ReadColumn, what: str, *, index: int | None = None, value: Any = None
+    ) -> None:
         super().__init__(column.name)
         self.column, self.what, self.index, self.value = column, what, index, value
+
+
+# The target table of a write plan, and the columns that are written.
+
+
+Declared = tuple[tuple[str, str], ...]
+"""Columns and their types."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteColumn:
+    """One column that is written: its name in the rows, the table's column, and the type of the rows' values."""
+
+    name: str
+    column: Column
+    kind: pa.DataType
+
+    @property
+    def target(self) -> str:
+        """The column's name in the table."""
+        return self.column.name
+
+    @property
+    def declared(self) -> str:
+        return self.column.declared
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """The table as the plan expects it. `sql` is its name in a statement, `label` for people.
+
+    `declared` are its columns and types as they are (or will be, with `create`); a publish that finds others refuses.
+    `key` are `keyColumns` as the table spells them. `operation` is the column that says what a row of a change feed
+    does (`writeMode=apply`).
+    """
+
+    schema: str
+    name: str
+    label: str = ""
+    sql: str = ""
+    columns: tuple[WriteColumn, ...] = ()
+    declared: Declared = ()
+    create: str | None = None
+    key: tuple[str, ...] = ()
+    operation: str | None = None
+
+    @property
+    def source(self) -> statements.Source:
+        return statements.named_table((self.schema, self.name))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The table's columns that are written."""
+        return tuple(column.target for column in self.columns)
+
+    @property
+    def staged_names(self) -> tuple[str, ...]:
+        """The columns of what is staged: these, and the operation."""
+        return self.names if self.operation is None else (*self.names, self.operation)
+
+
+NOWHERE = TargetTable("", "")
+"""Of a plan that is not complete."""
+
+
+def declared_columns(table: Table) -> Declared:
+    return tuple((column.name, column.declared) for column in table.columns)
+
+
+def listed(columns: Declared) -> str:
+    """For messages."""
+    return ", ".join(f"{name} {declared}".strip() for name, declared in columns)

@@ -15,11 +15,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from spark_channel.clock import utc_now, utc_text
-from spark_channel.connectors import commit
-from spark_channel.connectors.commit import Claim, Held, Identity, Taken
-from spark_channel.connectors.contracts import Receipt, Unfinished, WriteContext
-from spark_channel.connectors.sql.kept import KeptPlans
-from spark_channel.connectors.sql.marks import marked
+from spark_channel.connectors.base import claims
+from spark_channel.connectors.base.claims import Claim, ClaimDecision, HeldClaim, Identity
+from spark_channel.connectors.base.contract import PartialWrite, Receipt, WriteContext
+from spark_channel.connectors.sql.claim_tables import StoredPlans
+from spark_channel.connectors.sql.dialect import marked
 from spark_channel.errors import CommitError, TargetError
 
 __all__ = [
@@ -29,11 +29,14 @@ __all__ = [
     "TASKS",
     "ClaimDialect",
     "Claims",
+    "Ledger",
+    "NoClaims",
     "RowSession",
     "UntrustedClaimsError",
     "is_own_table",
     "stage_prefix",
 ]
+
 
 CLAIMS, TASKS, PLANS = "spark_channel_claims", "spark_channel_tasks", "spark_channel_transfers"
 STAGE = "spark_channel_stage_"
@@ -44,9 +47,23 @@ _DAYS = 30
 _LONGEST = 200
 _LONGEST_OWNER = 250
 _COLUMNS = (
-    "claim", "target", "kind", "name", "version", "owner", "epoch", "state", "batch", "published_at", "row_count",
-    "byte_count", "process", "beat_at", "doubted_at", "generation",
-)  # fmt: skip
+    "claim",
+    "target",
+    "kind",
+    "name",
+    "version",
+    "owner",
+    "epoch",
+    "state",
+    "batch",
+    "published_at",
+    "row_count",
+    "byte_count",
+    "process",
+    "beat_at",
+    "doubted_at",
+    "generation",
+)
 
 
 _TASK_COLUMNS = ("claim", "task", "attempt", "row_count", "byte_count", "committed_at")
@@ -161,12 +178,16 @@ class Claims:
         for name, columns in ((CLAIMS, _COLUMNS), (TASKS, _TASK_COLUMNS)):
             table, listed = self._dialect.table(name), ", ".join(columns)
             self._run(f"UPDATE {table} SET claim = claim WHERE claim = ''", ())  # noqa: S608 - constants
-            self._run(f"DELETE FROM {table} WHERE claim = ''", ())  # noqa: S608
-            self._run(f"INSERT INTO {table} ({listed}) SELECT {listed} FROM {table} WHERE claim = ''", ())  # noqa: S608
+            self._run(f"DELETE FROM {table} WHERE claim = ''", ())  # noqa: S608 - constants
+            self._run(
+                f"INSERT INTO {table} ({listed}) SELECT {listed} FROM {table} "  # noqa: S608 - constants
+                "WHERE claim = ''",
+                (),
+            )
 
     @property
-    def plans(self) -> KeptPlans:
-        return KeptPlans(
+    def plans(self) -> StoredPlans:
+        return StoredPlans(
             self._dialect.table(PLANS),
             self._run,
             lambda: self._usable(PLANS),
@@ -175,8 +196,13 @@ class Claims:
         )
 
     def take(
-        self, identity: Identity, owner: str, *, position: int | None = None, resume: int | None = None
-    ) -> Taken:
+        self,
+        identity: Identity,
+        owner: str,
+        *,
+        position: int | None = None,
+        resume: int | None = None,
+    ) -> ClaimDecision:
         """Claim the write for the run `owner`, and let other runs of it know.
 
         Tasks that committed before another job overwrote the table count as never run: their rows are gone.
@@ -190,14 +216,14 @@ class Claims:
         if receipts and found is not None and self._overwritten(found, self._dialect.share):
             self._forget_tasks(identity)
             receipts = []
-        taken = commit.take(
+        taken = claims.take(
             found,
             identity,
             owner,
             position=position,
             committed=(len(receipts), sum(each.rows for each in receipts)),
             resume=resume,
-            process=commit.own_process(),
+            process=claims.own_process(),
             now=utc_text(),
         )
         if taken.claim is not None:
@@ -215,29 +241,36 @@ class Claims:
         position = context.stream[1] if context.stream else None
         return found.published_at if found is not None and found.has_published(position) else None
 
-    def unfinished(self, target: str, context: WriteContext) -> Unfinished | None:
+    def unfinished(self, target: str, context: WriteContext) -> PartialWrite | None:
         """The run of the same pair that committed tasks and did not end."""
         if context.txn is None or not self.exist():
             return None
         identity = Identity.of(target, context)
         found = self._read(identity)
         receipts = self.receipts(identity)
-        if found is None or found.has_published(None) or not receipts or self._overwritten(found, None):
+        if (
+            found is None
+            or found.has_published(None)
+            or not receipts
+            or self._overwritten(found, None)
+        ):
             return None
-        return Unfinished(found.owner, self.plans.find(identity.key), tuple(receipts), found.epoch)
+        return PartialWrite(
+            found.owner, self.plans.find(identity.key), tuple(receipts), found.epoch
+        )
 
-    def peek(self, held: Held) -> Claim:
+    def peek(self, held: HeldClaim) -> Claim:
         """The claim, while it is this run's: without a lock, so that it saves an overtaken run work, and no more.
 
         Raises:
             SupersededError: as `fence`.
         """
         found = self._read(held.identity)
-        commit.check(found, held)
+        claims.check(found, held)
         assert found is not None
         return found
 
-    def fence(self, held: Held, *, exclusive: bool = False) -> Claim:
+    def fence(self, held: HeldClaim, *, exclusive: bool = False) -> Claim:
         """Lock the claim until the transaction ends, and hold it to be this run's.
 
         Tasks share the lock; `exclusive` is for what changes the claim.
@@ -247,13 +280,15 @@ class Claims:
         """
         lock = self._dialect.update if exclusive else self._dialect.share
         found = self._locked(held.identity, lock)
-        commit.check(found, held)
+        claims.check(found, held)
         if held.generation is not None:
-            commit.check_generation(self._generation(held.identity.target, self._dialect.share), held)
+            claims.check_generation(
+                self._generation(held.identity.target, self._dialect.share), held
+            )
         assert found is not None
         return found
 
-    def make_ready(self, held: Held, *, overwrite: bool) -> tuple[Held, bool]:
+    def make_ready(self, held: HeldClaim, *, overwrite: bool) -> tuple[HeldClaim, bool]:
         """Fence, before a `commit=task` run runs preSql and creates or empties its table. In that transaction.
 
         Returns what its tasks hold, and whether that is to be done: not by a run that continues another.
@@ -264,14 +299,18 @@ class Claims:
         found = self.fence(held, exclusive=True)
         if found.state == "prepared":
             held = replace(held, generation=found.generation)
-            commit.check_generation(self._generation(held.identity.target, self._dialect.share), held)
+            claims.check_generation(
+                self._generation(held.identity.target, self._dialect.share), held
+            )
             return held, False
         target = held.identity.target
-        generation = self.overwrite(held) if overwrite else self._generation(target, self._dialect.share)
+        generation = (
+            self.overwrite(held) if overwrite else self._generation(target, self._dialect.share)
+        )
         self._write(replace(found, state="prepared", generation=generation), found)
         return replace(held, generation=generation), True
 
-    def overwrite(self, held: Held) -> int:
+    def overwrite(self, held: HeldClaim) -> int:
         """Lock the table against other overwrites until the transaction ends; the number of this one.
 
         In the transaction that empties the table: tasks of other jobs that write straight into it are fenced off.
@@ -298,7 +337,7 @@ class Claims:
         self._run(f"DELETE FROM {self._dialect.table(TASKS)} WHERE claim = ?", (identity.key,))  # noqa: S608 - a quoted name
         self.plans.drop(identity.key)
 
-    def task(self, held: Held, task: int) -> Receipt | None:
+    def task(self, held: HeldClaim, task: int) -> Receipt | None:
         """The receipt of a task that has committed under the claim."""
         found = [each for each in self.receipts(held.identity) if each.task == task]
         return found[0] if found else None
@@ -313,23 +352,31 @@ class Claims:
             (identity.key,),
         )
         return [
-            Receipt(int(task), int(attempt), int(count), int(size)) for task, attempt, count, size in rows
+            Receipt(int(task), int(attempt), int(count), int(size))
+            for task, attempt, count, size in rows
         ]
 
-    def add_task(self, held: Held, receipt: Receipt) -> None:
+    def add_task(self, held: HeldClaim, receipt: Receipt) -> None:
         """Note that a task committed. The caller has fenced in this transaction.
 
         Raises:
             TargetError: another attempt of the task has, or is about to.
         """
-        values = (held.identity.key, receipt.task, receipt.attempt, receipt.rows, receipt.nbytes, utc_text())
+        values = (
+            held.identity.key,
+            receipt.task,
+            receipt.attempt,
+            receipt.rows,
+            receipt.nbytes,
+            utc_text(),
+        )
         self._run(
             f"INSERT INTO {self._dialect.table(TASKS)} "  # noqa: S608 - a quoted name
             "(claim, task, attempt, row_count, byte_count, committed_at) VALUES (?, ?, ?, ?, ?, ?)",
             values,
         )
 
-    def begin_publish(self, held: Held) -> bool:
+    def begin_publish(self, held: HeldClaim) -> bool:
         """Lock the claim, and hold it to be this run's. False: the write was published before.
 
         Raises:
@@ -338,18 +385,18 @@ class Claims:
         found = self._locked(held.identity, self._dialect.update)
         if found is not None and found.has_published(held.position):
             return False
-        commit.check(found, held)
+        claims.check(found, held)
         return True
 
-    def publish(self, held: Held, *, rows: int, nbytes: int) -> None:
+    def publish(self, held: HeldClaim, *, rows: int, nbytes: int) -> None:
         """Mark the write as published; its tasks' rows and its plan go. After `begin_publish`."""
         found = self._read(held.identity)
-        done = commit.publish(found, held, at=utc_text(), rows=rows, nbytes=nbytes)
+        done = claims.publish(found, held, at=utc_text(), rows=rows, nbytes=nbytes)
         assert done is not None, "begin_publish holds the lock"
         self._write(done, found)
         self._forget_tasks(held.identity)
 
-    def hold_committed(self, held: Held, receipts: Sequence[Receipt]) -> None:
+    def hold_committed(self, held: HeldClaim, receipts: Sequence[Receipt]) -> None:
         """Hold each task that has a receipt to have committed.
 
         Raises:
@@ -362,7 +409,7 @@ class Claims:
                 f"{TASKS} has no row of task {min(missing)}, which has a receipt: nothing was published"
             )
 
-    def refuse_later(self, held: Held) -> None:
+    def refuse_later(self, held: HeldClaim) -> None:
         """Hold no run to have claimed the write that `held` stands for. In a transaction.
 
         Raises:
@@ -370,10 +417,14 @@ class Claims:
         """
         found = self._locked(held.identity, self._dialect.update)
         owner = _bounded(held.owner)
-        if found is not None and found.owner not in ("", owner) and not found.has_published(held.position):
-            commit.check(found, replace(held, owner=owner))
+        if (
+            found is not None
+            and found.owner not in ("", owner)
+            and not found.has_published(held.position)
+        ):
+            claims.check(found, replace(held, owner=owner))
 
-    def release(self, held: Held, overtaken: Claim | None = None) -> list[Receipt]:
+    def release(self, held: HeldClaim, overtaken: Claim | None = None) -> list[Receipt]:
         """Give the claim back, unless tasks committed under it: their receipts. [] also when it is another run's.
 
         `overtaken` gets it back, if this run has only taken it.
@@ -382,7 +433,7 @@ class Claims:
             return []
         found = self._locked(held.identity, self._dialect.update)
         receipts = self.receipts(held.identity)
-        given = commit.release(found, held, tasks=len(receipts), overtaken=overtaken)
+        given = claims.release(found, held, tasks=len(receipts), overtaken=overtaken)
         if given is not None and given is overtaken:
             self._write(given, found)
             return []
@@ -396,22 +447,30 @@ class Claims:
                 self._write(given, found)
             self.plans.drop(held.identity.key)
         ours = found is not None and (found.owner, found.epoch) == (held.owner, held.epoch)
-        return receipts if ours and not (found is not None and found.has_published(held.position)) else []
+        return (
+            receipts
+            if ours and not (found is not None and found.has_published(held.position))
+            else []
+        )
 
-    def beat(self, held: Held) -> None:
+    def beat(self, held: HeldClaim) -> None:
         """Show that the run lives."""
         self._run(
             f"UPDATE {self._dialect.table(CLAIMS)} SET beat_at = ? WHERE claim = ? AND owner = ? AND epoch = ?",  # noqa: S608
             (utc_text(), held.identity.key, held.owner, held.epoch),
         )
 
-    def show_life(self, held: Held, found: Claim) -> None:
+    def show_life(self, held: HeldClaim, found: Claim) -> None:
         """`beat`, if the last one, in the claim as `peek` found it, is an hour old: no attempt may last so long."""
-        if commit.beat_is_due(found, utc_text()):
+        if claims.beat_is_due(found, utc_text()):
             self.beat(held)
 
     def orphans(
-        self, stages: Sequence[str], keep: Held, *, beat_of: Callable[[str], str] = lambda _prefix: ""
+        self,
+        stages: Sequence[str],
+        keep: HeldClaim,
+        *,
+        beat_of: Callable[[str], str] = lambda _prefix: "",
     ) -> list[str]:
         """Those of the staging tables `stages` that belong to no live run but `keep`.
 
@@ -424,11 +483,11 @@ class Claims:
         now, kept = utc_text(), []
         for row in self._run(f"{self._select} WHERE state <> 'published' AND kind <> 'table'", ()):
             claim, key = _claim(row), str(row[0])
-            prefix = prefixed(Held(claim.identity, claim.owner, claim.epoch), key)
+            prefix = prefixed(HeldClaim(claim.identity, claim.owner, claim.epoch), key)
             if not any(name.startswith(prefix) for name in others):
                 continue
             claim = replace(claim, beat_at=max(claim.beat_at, beat_of(prefix)))
-            verdict = commit.judge(claim, now)
+            verdict = claims.is_alive(claim, now)
             if verdict != "dead":
                 kept.append(prefix)
             elif claim.identity.kind == "job" and claim.state == "open":
@@ -473,9 +532,18 @@ class Claims:
 
     def _write(self, claim: Claim, before: Claim | None) -> None:
         own = (
-            claim.owner, claim.epoch, claim.state, claim.position, claim.published_at, claim.rows, claim.nbytes,
-            claim.process, claim.beat_at, claim.doubted_at, claim.generation,
-        )  # fmt: skip
+            claim.owner,
+            claim.epoch,
+            claim.state,
+            claim.position,
+            claim.published_at,
+            claim.rows,
+            claim.nbytes,
+            claim.process,
+            claim.beat_at,
+            claim.doubted_at,
+            claim.generation,
+        )
         table, key = self._dialect.table(CLAIMS), claim.identity.key
         if before is not None:
             self._run(
@@ -485,7 +553,14 @@ class Claims:
             )
             return
         identity = claim.identity
-        values = (key, identity.target[:_LONGEST], identity.kind, identity.name[:500], identity.version, *own)
+        values = (
+            key,
+            identity.target[:_LONGEST],
+            identity.kind,
+            identity.name[:500],
+            identity.version,
+            *own,
+        )
         marks = ", ".join("?" for _ in values)
         self._run(f"INSERT INTO {table} ({', '.join(_COLUMNS)}) VALUES ({marks})", values)  # noqa: S608 - constants
 
@@ -502,8 +577,12 @@ class Claims:
     def _create(self, table: str, columns: str) -> None:
         for statement in self._dialect.before(table):
             self._run(statement, ())
-        if not self._usable(table):  # asked again: another session may have made it before this one's turn
-            self._run(f"CREATE TABLE {self._dialect.table(table)} ({columns}){self._dialect.after}", ())
+        if not self._usable(
+            table
+        ):  # asked again: another session may have made it before this one's turn
+            self._run(
+                f"CREATE TABLE {self._dialect.table(table)} ({columns}){self._dialect.after}", ()
+            )
 
     def _run(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         for name, written in self._dialect.reserved.items():
@@ -511,7 +590,9 @@ class Claims:
         return self._session.rows(marked(sql, self._dialect.mark), parameters)
 
 
-def stage_prefix(held: Held, key: str | None = None, *, longest: int = 63, beginning: str = STAGE) -> str:
+def stage_prefix(
+    held: HeldClaim, key: str | None = None, *, longest: int = 63, beginning: str = STAGE
+) -> str:
     """The prefix of a run's staging tables, which differs between the runs of one write.
 
     Where names may have fewer than 63 letters, the beginning is all of them: such a run has one staging table.
@@ -528,7 +609,9 @@ def stage_prefix(held: Held, key: str | None = None, *, longest: int = 63, begin
 
 
 def _claim(row: tuple[Any, ...]) -> Claim:
-    _, target, kind, name, version, owner, epoch, state, batch, published_at, rows, nbytes = row[:12]
+    _, target, kind, name, version, owner, epoch, state, batch, published_at, rows, nbytes = row[
+        :12
+    ]
     process, beat_at, doubted_at, generation = row[12:]
     return Claim(
         Identity(str(target), kind, str(name), _number(version)),
@@ -556,3 +639,110 @@ def _bounded(owner: str) -> str:
 
 def _number(value: Any) -> int | None:
     return None if value is None else int(value)
+
+
+# Where a database server keeps its claims and its staging, and a write that keeps neither.
+
+
+_SUFFIXES = {CLAIMS: "", TASKS: "_tasks", PLANS: "_transfers"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """`staging` is the schema of staging tables, `schema` that of the claims, and `table` the name of their first one.
+
+    `without`: why there are no claims; "" = there are.
+    """
+
+    staging: str
+    schema: str
+    table: str = CLAIMS
+    without: str = ""
+
+    def name(self, own: str) -> str:
+        """The name of one of the tables of claims."""
+        return own if self.table == CLAIMS else f"{self.table}{_SUFFIXES[own]}"
+
+    @property
+    def stage(self) -> str:
+        """How the names of staging tables begin: two ledgers that share a schema leave each other's alone."""
+        if (self.schema, self.table) == (self.staging, CLAIMS):
+            return STAGE
+        place = hashlib.sha256(f"{self.schema}\0{self.table}".encode()).hexdigest()[:6]
+        return f"spark_channel_st_{place}_"
+
+
+class NoClaims(Claims):
+    """The claims of a write without a ledger: nothing fences it, and nothing is known of it later."""
+
+    def __init__(self) -> None:
+        super().__init__(_NoSession(), ClaimDialect(lambda name: name, lambda _name: False))
+
+    def exist(self) -> bool:
+        return False
+
+    def ensure(self) -> None: ...
+
+    @property
+    def plans(self) -> StoredPlans:
+        raise NotImplementedError(
+            "a write without a ledger has no transaction id, and keeps no plan"
+        )
+
+    def take(
+        self,
+        identity: Identity,
+        owner: str,
+        *,
+        position: int | None = None,
+        resume: int | None = None,
+    ) -> ClaimDecision:
+        claim = Claim(identity, owner)
+        return ClaimDecision(claim, HeldClaim(identity, owner, claim.epoch, position))
+
+    def published_at(self, target: str, context: WriteContext) -> str | None:
+        return None
+
+    def unfinished(self, target: str, context: WriteContext) -> PartialWrite | None:
+        return None
+
+    def peek(self, held: HeldClaim) -> Claim:
+        return Claim(held.identity, held.owner, held.epoch)
+
+    def fence(self, held: HeldClaim, *, exclusive: bool = False) -> Claim:
+        return self.peek(held)
+
+    def make_ready(self, held: HeldClaim, *, overwrite: bool) -> tuple[HeldClaim, bool]:
+        return held, True
+
+    def task(self, held: HeldClaim, task: int) -> Receipt | None:
+        return None
+
+    def receipts(self, identity: Identity) -> list[Receipt]:
+        return []
+
+    def add_task(self, held: HeldClaim, receipt: Receipt) -> None: ...
+
+    def begin_publish(self, held: HeldClaim) -> bool:
+        return True
+
+    def publish(self, held: HeldClaim, *, rows: int, nbytes: int) -> None: ...
+
+    def hold_committed(self, held: HeldClaim, receipts: Sequence[Receipt]) -> None: ...
+
+    def release(self, held: HeldClaim, overtaken: Claim | None = None) -> list[Receipt]:
+        return []
+
+    def beat(self, held: HeldClaim) -> None: ...
+
+    def show_life(self, held: HeldClaim, found: Claim) -> None: ...
+
+    def orphans(self, stages: Sequence[str], keep: HeldClaim, **_more: Any) -> list[str]:
+        return []
+
+    def prune(self) -> None: ...
+
+
+class _NoSession:
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        raise AssertionError("a write without a ledger runs no statement of it")

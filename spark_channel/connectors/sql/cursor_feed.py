@@ -3,20 +3,25 @@
 `CursorFeed` decides what a range is; a `CursorLook` asks the table.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from spark_channel.clock import Clock, utc_now
-from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
-from spark_channel.connectors.split_reader import Token
-from spark_channel.connectors.sql.cursor import (
+from spark_channel.arrow_schema import noted
+from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
+from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions, Token
+from spark_channel.connectors.sql.catalog import Column
+from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.source import (
     LateRows,
+    ReadSource,
     check_cursor_type,
     check_same_columns,
     cursor_conditions,
@@ -26,17 +31,108 @@ from spark_channel.connectors.sql.cursor import (
     part_of,
     token_of,
 )
-from spark_channel.connectors.sql.cursor_order import is_at_or_past, value_before
-from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.feed_width import RowWidth
-from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.splits import row_bytes
 from spark_channel.errors import OptionError, SourceError, UnsupportedError
 from spark_channel.planning import Split
-from spark_channel.text_length import noted
 
-__all__ = ["CURSOR", "CursorFeed", "CursorLook"]
+__all__ = [
+    "CURSOR",
+    "CursorFeed",
+    "CursorQuery",
+    "RowWidth",
+    "is_at_or_past",
+    "value_before",
+]
+
+
+# Cursor values in tokens, compared without the database; and the value just before a time. Pure.
+
+
+_TICK = timedelta(microseconds=1)
+
+
+def value_before(dialect: Dialect, column: Column, kind: pa.DataType | None, time: datetime) -> Any:
+    """The last cursor value before `time`: rows after it are of `time` or later.
+
+    A column without a time zone counts as UTC.
+
+    Raises:
+        OptionError: the column does not hold dates or timestamps.
+    """
+    if kind is not None and pa.types.is_date(kind):
+        return dialect.bound((time.astimezone(UTC) - _TICK).date(), column)
+    if kind is None or not pa.types.is_timestamp(kind):
+        raise OptionError(
+            f"'cursorColumn' {column.name!r} is {kind or column.declared}, which tells no time, "
+            "so no position can be given by one. Use 'startingOffsets' and 'endingOffsets', "
+            'as in {"cursor": 1000}, or a cursor column of dates or timestamps',
+            option="cursorColumn",
+            got=column.name,
+            takes="a column of dates or timestamps",
+        )
+    last = time.astimezone(UTC) - _TICK
+    return dialect.bound(last if kind.tz is not None else last.replace(tzinfo=None), column)
+
+
+def is_at_or_past(name: str, kind: pa.DataType | None, value: Any, end: Any) -> bool:
+    """Whether `value` is `end` or comes after it; None comes before everything.
+
+    Raises:
+        OptionError: texts, whose order only the database knows. SourceError: no value of such a column.
+    """
+    if value == end:
+        return True
+    if value is None or end is None:
+        return end is None
+    if kind is not None and pa.types.is_string(kind):
+        raise OptionError(
+            f"option 'endingOffsets' does not go with cursorColumn {name!r} of texts, whose order only the database "
+            "knows: name a column of numbers, dates or timestamps",
+            option="endingOffsets",
+        )
+    try:
+        return bool(_comparable(kind, value) >= _comparable(kind, end))
+    except (ValueError, TypeError, InvalidOperation) as error:
+        raise SourceError(
+            f"{value!r} and {end!r} are not both positions in cursor column {name!r} ({kind}): {error}"
+        ) from error
+
+
+def _comparable(kind: pa.DataType | None, value: Any) -> Any:
+    if isinstance(value, int | float):
+        return value
+    if kind is not None and pa.types.is_date(kind):
+        return date.fromisoformat(value[:10])
+    if kind is not None and pa.types.is_timestamp(kind):
+        time = datetime.fromisoformat(value)
+        return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return Decimal(value)
+
+
+# The width of a table's rows for a change feed: measured periodically, not for every range.
+
+
+_FRESH_SECONDS = 60.0
+
+
+class RowWidth:
+    """Keeps a measured width for a minute. A copy in another process measures again."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._until = 0.0
+        self._width: int | None = None
+
+    def of(self, measure: Callable[[], int]) -> int:
+        """Bytes of a row, about; `measure` asks the source."""
+        now = self._clock.now()
+        if self._width is None or now >= self._until:
+            self._width, self._until = measure(), now + _FRESH_SECONDS
+        return self._width
+
+    def __reduce__(self) -> tuple[type["RowWidth"], tuple[()]]:
+        return RowWidth, ()
+
 
 CURSOR = "cursor"
 """Where a split keeps its bounds, for the reader: {"column": name, "after": value, "upto": value}, and the part of the
@@ -49,7 +145,7 @@ _ROW_BYTES = 100
 """Taken for the width of a row where the database cannot tell it."""
 
 
-class CursorLook:
+class CursorQuery:
     """One look at the table, on a connection that is open. Cursor values are numbers or texts, as tokens hold them.
 
     `within` is {"column": name, "after": value or None for all, "upto": value or None for no row}, and perhaps a part.
@@ -62,7 +158,11 @@ class CursorLook:
     def is_never_null(self, column: str) -> bool:
         """Whether the present table itself forbids NULL in the column."""
         about, table = self.source.about(column), self.source.table
-        return about is not None and table is not None and self.source.dialect.is_never_null(table, about)
+        return (
+            about is not None
+            and table is not None
+            and self.source.dialect.is_never_null(table, about)
+        )
 
     def has_null(self, column: str) -> bool:
         """Whether a row has NULL there."""
@@ -81,12 +181,18 @@ class CursorLook:
         if isinstance(value, int) and isinstance(highest, int):
             return value > highest
         literal = cursor_literal(self.source, column, value)
-        past = self.source.sql([f"CASE WHEN {literal} > MAX({self.source.column(column)}) THEN 1 ELSE 0 END"])
+        past = self.source.sql(
+            [f"CASE WHEN {literal} > MAX({self.source.column(column)}) THEN 1 ELSE 0 END"]
+        )
         return bool(self._session.value(past))
 
     def rows(self, within: dict[str, Any]) -> int:
         """The number of rows in the range."""
-        return int(self._session.value(self.source.sql(["COUNT(*)"], cursor_conditions(self.source, within))))
+        return int(
+            self._session.value(
+                self.source.sql(["COUNT(*)"], cursor_conditions(self.source, within))
+            )
+        )
 
     def nth(self, within: dict[str, Any], place: int) -> Any:
         """The value of row `place`, from 0, of those within in the cursor's order; None when there are fewer."""
@@ -94,7 +200,9 @@ class CursorLook:
         rows = self.source.sql(
             [self._token(within["column"], column)], cursor_conditions(self.source, within)
         )
-        return self._session.value(self.source.dialect.limited(f"{rows} ORDER BY {column}", 1, place))
+        return self._session.value(
+            self.source.dialect.limited(f"{rows} ORDER BY {column}", 1, place)
+        )
 
     def row_bytes(self) -> int:
         """Arrow bytes of a row, about."""
@@ -143,7 +251,9 @@ class CursorFeed(ChangeFeed):
     order. Each part reads the range of the cursor, and returns its own rows.
     """
 
-    def __init__(self, reader: Followed, options: FeedOptions, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, reader: Followed, options: FeedOptions, *, clock: Clock | None = None
+    ) -> None:
         if options.cursor_column is None:
             raise OptionError(
                 f"a {reader.dialect.product} table is read as a stream by a column that only grows, "
@@ -165,10 +275,10 @@ class CursorFeed(ChangeFeed):
             self._label = look.source.label
 
     @contextmanager
-    def looking(self) -> Iterator[CursorLook]:
+    def looking(self) -> Iterator[CursorQuery]:
         """A query of the table's present state."""
         with self.reader.looking() as (session, source):
-            yield CursorLook(session, source)
+            yield CursorQuery(session, source)
 
     @property
     def waits_seconds(self) -> float:
@@ -213,7 +323,9 @@ class CursorFeed(ChangeFeed):
             for each in (part["part"], part["part"] + part["parts"])
         ]
 
-    def before(self, after: Token, limit: FeedLimit, end: Token, upto: Token | None = None) -> Token | None:
+    def before(
+        self, after: Token, limit: FeedLimit, end: Token, upto: Token | None = None
+    ) -> Token | None:
         found = super().before(after, limit, end, upto)
         if found != after or not part_of(after):
             return found
@@ -242,7 +354,11 @@ class CursorFeed(ChangeFeed):
         return token_of(end if cut is None else cut, after)
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
-        start, end, part = cursor_of(after, self._column), cursor_of(upto, self._column), part_of(after)
+        start, end, part = (
+            cursor_of(after, self._column),
+            cursor_of(upto, self._column),
+            part_of(after),
+        )
         with self.looking() as look:
             self._check_part(look, part)
             count = look.rows(self._within(start, end, part))
@@ -256,7 +372,10 @@ class CursorFeed(ChangeFeed):
         within = self._within(None, end)
         if not self.reader.dialect.moves_rows:
             splits = self.reader.split(advice)
-            return [Split({**split.params, CURSOR: within}, split.rows, split.nbytes) for split in splits]
+            return [
+                Split({**split.params, CURSOR: within}, split.rows, split.nbytes)
+                for split in splits
+            ]
         with self.looking() as look:
             count = look.rows(within)
             return self._cut(look, None, end, count, min(advice, count)) if count else []
@@ -279,7 +398,13 @@ class CursorFeed(ChangeFeed):
             return FeedLag(rows, rows * self._width.of(look.row_bytes), seconds)
 
     def _cut(
-        self, look: CursorLook, start: Any, end: Any, count: int, parts: int, part: Mapping[str, Any] = _WHOLE
+        self,
+        look: CursorQuery,
+        start: Any,
+        end: Any,
+        count: int,
+        parts: int,
+        part: Mapping[str, Any] = _WHOLE,
     ) -> list[Split]:
         width, parts = self._width.of(look.row_bytes), max(1, parts)
         edges = [start]
@@ -291,11 +416,15 @@ class CursorFeed(ChangeFeed):
         edges.append(end)
         each = count // (len(edges) - 1)
         return [
-            Split({"kind": "all", "row_bytes": width, CURSOR: self._within(*pair, part)}, each, each * width)
+            Split(
+                {"kind": "all", "row_bytes": width, CURSOR: self._within(*pair, part)},
+                each,
+                each * width,
+            )
             for pair in pairwise(edges)
         ]
 
-    def _rows_of(self, limit: FeedLimit, look: CursorLook) -> int | None:
+    def _rows_of(self, limit: FeedLimit, look: CursorQuery) -> int | None:
         rows = [] if limit.rows is None else [limit.rows]
         if limit.nbytes is not None:
             rows.append(max(1, limit.nbytes // self._width.of(look.row_bytes)))
@@ -304,7 +433,7 @@ class CursorFeed(ChangeFeed):
     def _within(self, after: Any, upto: Any, part: Mapping[str, Any] = _WHOLE) -> dict[str, Any]:
         return {"column": self._column, "after": after, "upto": upto, **part}
 
-    def _check_part(self, look: CursorLook, part: Mapping[str, Any]) -> None:
+    def _check_part(self, look: CursorQuery, part: Mapping[str, Any]) -> None:
         """Hold the table to have the column that its channels were split by, never NULL."""
         if part and _divides(look, part["by"]) is None:
             raise SourceError(
@@ -312,7 +441,7 @@ class CursorFeed(ChangeFeed):
                 "never NULL, any more: rows would belong to no channel. Reset the tunnel"
             )
 
-    def _check(self, look: CursorLook) -> str:
+    def _check(self, look: CursorQuery) -> str:
         """The cursor column as the table spells it."""
         source = look.source
         name = source.dialect.same_name(self._wanted, source.names)
@@ -320,8 +449,10 @@ class CursorFeed(ChangeFeed):
             raise OptionError(
                 f"option 'cursorColumn' names {self._wanted!r}, which {source.label} does not have; "
                 f"it has {', '.join(source.names)}",
-                option="cursorColumn", got=self._wanted, takes=", ".join(source.names),
-            )  # fmt: skip
+                option="cursorColumn",
+                got=self._wanted,
+                takes=", ".join(source.names),
+            )
         about = source.about(name)
         assert about is not None
         kind = cursor_type(source, name)
@@ -331,11 +462,12 @@ class CursorFeed(ChangeFeed):
                 f"option 'cursorColumn' names {name!r}, which is NULL in at least one row of {source.label}: "
                 "such a row would never be read. "
                 "Fill it, or leave those rows out with option 'where'",
-                option="cursorColumn", got=name,
-            )  # fmt: skip
+                option="cursorColumn",
+                got=name,
+            )
         return name
 
-    def _check_not_past(self, look: CursorLook, start: Any, highest: Any) -> None:
+    def _check_not_past(self, look: CursorQuery, start: Any, highest: Any) -> None:
         if start is None or highest is None:
             return
         if look.is_past(self._column, start, highest):
@@ -346,13 +478,17 @@ class CursorFeed(ChangeFeed):
             )
 
 
-def _dividing(look: CursorLook) -> str | None:
+def _dividing(look: CursorQuery) -> str | None:
     """The column of the primary key that rows can be dealt by; None = there is none."""
     primary = () if look.source.table is None else look.source.table.primary
     return next((name for each in primary if (name := _divides(look, each)) is not None), None)
 
 
-def _divides(look: CursorLook, name: str) -> str | None:
+def _divides(look: CursorQuery, name: str) -> str | None:
     about = look.source.about(name)
     kind = None if about is None else cursor_type(look.source, name)
-    return name if kind is not None and pa.types.is_integer(kind) and look.is_never_null(name) else None
+    return (
+        name
+        if kind is not None and pa.types.is_integer(kind) and look.is_never_null(name)
+        else None
+    )

@@ -1,25 +1,81 @@
-"""Shared by the encoders: how a row is refused, and the checks of dates, timestamps and decimals. Pure."""
+"""Values checked before they are sent; rows refused."""
 
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_channel.connectors.sql.search import first_failure
-from spark_channel.connectors.sql.spans import DAYS, MICROSECONDS
-from spark_channel.connectors.sql.target import WriteColumn
+from spark_channel.connectors.sql.catalog import WriteColumn
 
 __all__ = [
+    "DAYS",
+    "MICROSECONDS",
     "BadValueError",
     "convert",
     "dates",
     "decimal_text",
+    "first_failure",
+    "first_outside",
     "is_text",
     "local_timestamps",
     "refuse_where",
     "storage",
 ]
+
+
+# Finds the value of an array that makes a conversion fail.
+
+
+def first_failure(array: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> int:
+    """The index of the first value that `convert` refuses with `ArrowInvalid`, when it refuses the whole.
+
+    Takes about log2(n) conversions of ever smaller parts.
+    """
+    good, bad = 0, len(array)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            convert(array.slice(good, middle - good))
+            good = middle
+        except pa.ArrowInvalid:
+            bad = middle
+    return good
+
+
+# The dates and times that Spark holds. Pure.
+
+
+DAYS = (-719_162, 2_932_896)
+"""Of the years 1 to 9999, as are the microseconds."""
+MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+_FINITE = (-(2**63) + 2, 2**63 - 2)
+"""Of other units: the ends stand for infinities."""
+_DAY = 86_400_000_000
+
+
+def first_outside(array: pa.Array) -> int:
+    """The index of the first date, timestamp or time of day that Spark cannot hold; -1 = there is none."""
+    kind = array.type
+    width = pa.int64()
+    if pa.types.is_date32(kind):
+        width, (least, most) = pa.int32(), DAYS
+    elif pa.types.is_timestamp(kind):
+        least, most = MICROSECONDS if kind.unit == "us" else _FINITE
+    elif pa.types.is_time64(kind):
+        least, most = 0, _DAY * (1000 if kind.unit == "ns" else 1) - 1
+    else:
+        return -1
+    numbers = pc.cast(array, width)
+    ends = pc.min_max(numbers).as_py()
+    if ends["min"] is None or least <= ends["min"] <= ends["max"] <= most:
+        return -1
+    return int(pc.index(pc.or_(pc.less(numbers, least), pc.greater(numbers, most)), True).as_py())
+
+
+# Shared by the encoders: how a row is refused, and the checks of dates, timestamps and decimals.
+# Pure.
 
 
 class BadValueError(Exception):
@@ -38,7 +94,9 @@ def storage(array: pa.Array) -> pa.Array:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view())
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()
+    )
 
 
 def convert(array: pa.Array, kind: pa.DataType, column: WriteColumn, why: str = "") -> pa.Array:
@@ -98,7 +156,9 @@ def decimal_text(array: pa.Array) -> pa.Array:
     """Decimals as text without an exponent."""
     text = pc.cast(array, pa.string())
     if pc.any(pc.match_substring(text, "E")).as_py():
-        plain = [None if value is None else format(Decimal(value), "f") for value in text.to_pylist()]
+        plain = [
+            None if value is None else format(Decimal(value), "f") for value in text.to_pylist()
+        ]
         text = pa.array(plain, pa.string())
     return text
 

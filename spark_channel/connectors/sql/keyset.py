@@ -5,16 +5,34 @@ where the index goes up by one column and down by another, it is two steps: a = 
 range of the index, so that no statement looks at rows that were read before.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, ClassVar, Protocol, Self, cast
 
-from spark_channel.connectors.sql.catalog import KeyColumn, ReadColumn
+import pyarrow as pa
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.base.health import RowCost, seconds_per_row, way_seconds
+from spark_channel.connectors.sql.catalog import KeyColumn, MisfitError, ReadColumn
+from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.session import BatchSize, PacedFetch, Session
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.splits import conditions_of
+from spark_channel.errors import ChannelError, SourceError
 from spark_channel.planning import Split
+from spark_channel.retry import Retry
 
-__all__ = ["Keyset", "keyset_of"]
+__all__ = [
+    "Keyset",
+    "SessionHolder",
+    "ShortStatements",
+    "StatementSize",
+    "keyset_of",
+]
 
 
 @dataclass(frozen=True)
@@ -35,7 +53,8 @@ class Keyset:
     def order(self) -> str:
         """The ORDER BY list."""
         return ", ".join(
-            self.source.column(each.name) + (" DESC" if each.descending else "") for each in self.key
+            self.source.column(each.name) + (" DESC" if each.descending else "")
+            for each in self.key
         )
 
     def steps(self, last: Sequence[Any] | None) -> list[list[str]]:
@@ -134,3 +153,392 @@ def _lead(params: Mapping[str, Any]) -> str | None:
         return str(params["key"][0])
     within = params.get("cursor")
     return str(within["column"]) if within and params["kind"] == "all" else None
+
+
+# The number of rows of the next short statement. Pure.
+#
+# Three things bound it: what half a second of the limit is, how long a statement may last, and how
+# long it may keep a
+# core of the server busy. The last is measured: what a statement of so many rows took, less what
+# one without rows takes
+# (the way to the server and back). The least that was seen counts, since a server that is busy with
+# others takes longer.
+
+
+_SEEN, _LEAST_ROWS = 16, 50
+_LEAST_SHARE = 32
+"""Bursts are cut to this part of the limit's half second at most: each statement costs a server about 0.5 ms."""
+
+
+class StatementSize:
+    """`rows` is what the next statement asks for.
+
+    `most` is what may be fetched at once, `width` a row's bytes (0 = not known). `seconds` is how long a statement may
+    last, `burst_seconds` how long the server may work for it without a break (0 = as long as it needs), and
+    `empty_seconds` what a statement without rows takes.
+    """
+
+    def __init__(
+        self,
+        most: BatchSize,
+        width: int,
+        *,
+        seconds: float,
+        burst_seconds: float = 0.0,
+        empty_seconds: float = 0.0,
+    ) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._burst_seconds = burst_seconds
+        self._empty_seconds = empty_seconds
+        self._ceiling = most.rows
+        self._row_seconds: deque[float] = deque(maxlen=_SEEN)
+        self.rows = self._allowed(width)
+
+    def took(self, asked: int, came: int, nbytes: int, seconds: float) -> None:
+        """A statement for `asked` rows returned `came` in so many seconds."""
+        rows = self.rows
+        if seconds > self._seconds / 2:
+            rows = min(rows, max(came, 1), int(asked * self._seconds / 2 / seconds))
+        elif came == asked and seconds < self._seconds / 8:
+            rows *= 2
+        # Half of the width: what was estimated of a row is not exact, and is what the most bytes were made from.
+        allowed = self._allowed(nbytes // came // 2 if came else 0)
+        if came >= min(_LEAST_ROWS, asked) and seconds > self._empty_seconds:
+            self._row_seconds.append((seconds - self._empty_seconds) / came)
+        self.rows = max(1, min(rows, allowed, self._burst(allowed)))
+
+    def ended(self, asked: int, came: int) -> None:
+        """A time limit of the server ended a statement for `asked` rows, of which `came` had come."""
+        self._ceiling = max(1, came, asked // 2 if not came else 0)
+        self.rows = max(1, min(self._ceiling, asked // 4))
+
+    def _burst(self, allowed: int) -> int:
+        least = min(self._row_seconds, default=0.0)
+        if not self._burst_seconds or not least:
+            return allowed
+        return max(int(self._burst_seconds / least), allowed // _LEAST_SHARE)
+
+    def _allowed(self, width: int) -> int:
+        most = min(self._most.rows, self._ceiling)
+        return max(1, min(most, self._most.nbytes // width) if width else most)
+
+
+# Reads a split in short statements by ranges of a unique key. No transaction is open between two of
+# them.
+#
+# The rows of a statement are taken from the server, under a limit in small pieces with rests
+# between them, and only then
+# handed on: whatever waits behind (a limit, a slow target, a pause) waits while no statement runs.
+# A statement that fails
+# has handed on nothing that the next one reads again.
+
+
+_log = logging.getLogger(__name__)
+
+_MOST_BYTES = 16 << 20
+"""Rows of one statement that are held; wider rows than were expected end it early."""
+
+
+class Reading(Protocol):
+    """The methods of a reader that short statements use."""
+
+    dialect: Dialect
+    takes_pieces: ClassVar[bool]
+    row_cost: RowCost
+
+    def batch_size(self, split: Split) -> BatchSize: ...
+
+    def short_batches(
+        self,
+        session: Session,
+        sql: str,
+        split: Split,
+        columns: Sequence[ReadColumn],
+        pieces: PacedFetch | None,
+    ) -> Iterator[pa.RecordBatch]: ...
+
+    def misfit(
+        self, session: Session, source: ReadSource, split: Split, error: MisfitError, before: int
+    ) -> ChannelError: ...
+
+    def stopped(
+        self, session: Session, source: ReadSource, split: Split, error: ChannelError
+    ) -> ChannelError: ...
+
+
+class SessionHolder:
+    """One session for statements that come one after another: opened when it is asked for, again after `drop`.
+
+    Used by one thread. `pieces` is what its statements have learned of the server's speed and the job's.
+    """
+
+    def __init__(self, connect: Callable[[], AbstractContextManager[Session]]) -> None:
+        self._connect = connect
+        self._session: Session | None = None
+        self._open = ExitStack()
+        self.pieces: PacedFetch | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.drop()
+
+    def session(self) -> Session:
+        if self._session is None:
+            self._session = self._open.enter_context(self._connect())
+        return self._session
+
+    @contextmanager
+    def answering(self) -> Iterator[Session]:
+        """The session where its server still answers, else a new one; it ends with a block that fails."""
+        if self._session is not None:
+            try:
+                self._session.ping()
+            except ChannelError:
+                self.drop()
+        try:
+            yield self.session()
+        except BaseException:
+            self.drop()
+            raise
+
+    def drop(self) -> None:
+        """End the session, which may be lost."""
+        self._session = None
+        self._open.close()
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What one statement returned. `is_cut`: it was ended early, or failed behind these rows; `is_ended`: by a time
+    limit. `rested`: seconds for which the server was left alone between its pieces.
+    """
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+    nbytes: int = 0
+    is_cut: bool = False
+    is_ended: bool = False
+    rested: float = 0.0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.batches.append(batch)
+        self.rows += batch.num_rows
+        self.nbytes += batch.nbytes
+
+    def joined(self) -> pa.RecordBatch:
+        """All rows: they are paid as one, while the next statement runs."""
+        batches, self.batches = self.batches, []  # what was handed on may go
+        if len(batches) == 1:
+            return batches[0]
+        (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        return whole
+
+
+class ShortStatements:
+    """One read of one split; `batches` is iterated once.
+
+    `seconds` and `burst_seconds` are those of `StatementSize`. A statement that is lost, or that the server ends, is
+    repeated after the last row that it returned, for `retry_seconds`.
+    """
+
+    def __init__(
+        self,
+        reader: Reading,
+        split: Split,
+        keyset: Keyset,
+        line: SessionHolder,
+        *,
+        seconds: float,
+        burst_seconds: float = 0.0,
+        retry_seconds: float,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._reader, self._split, self._keyset, self._line = reader, split, keyset, line
+        self._seconds = seconds
+        self._clock = clock
+        self._burst_seconds = burst_seconds
+        self._made: StatementSize | None = None
+        self._retry = Retry(retry_seconds, what=f"reading {keyset.source.label}", clock=clock)
+        self._before = 0
+        self._empty_seconds = 0.0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """In the source's schema.
+
+        Raises:
+            SourceError: what ended a statement, and did not pass.
+        """
+        steps = self._keyset.steps(None)
+        while steps:
+            begun = self._clock.now()
+            asked, taken = self._fetch(steps[0])
+            last, ended = self._last(taken), self._clock.now()
+            if taken.batches:
+                batch = taken.joined()
+                yield pa.RecordBatch.from_arrays(
+                    batch.columns[: len(self._keyset.source.columns)],
+                    schema=self._keyset.source.schema,
+                )
+                del batch
+            if self._line.pieces is not None:
+                self._line.pieces.handed_on(taken.rows, ended - begun, self._clock.now() - ended)
+            self._before += taken.rows
+            if last is not None and (taken.is_cut or taken.rows >= asked):
+                steps = self._keyset.steps(last)
+            elif not taken.is_cut:
+                steps = steps[1:]
+
+    def _fetch(self, conditions: Sequence[str]) -> tuple[int, _Taken]:
+        """One statement, until it succeeds: how many rows were asked for, and what came."""
+        keyset, dialect = self._keyset, self._reader.dialect
+
+        def once() -> tuple[int, _Taken]:
+            while True:
+                size = self._size()
+                pieces, begun = self._line.pieces, self._clock.now()
+                asked = size.rows if pieces is None else min(size.rows, pieces.statement_rows)
+                sql = dialect.short_statement(
+                    keyset.columns, keyset.source.behind(conditions), keyset.order, asked
+                )
+                try:
+                    taken = self._take(sql, asked, begun)
+                except ChannelError as error:
+                    if asked == 1 or not dialect.is_timeout(error):
+                        raise
+                    self._line.drop()
+                    size.ended(asked, 0)  # smaller ones may fit, however short `retry_seconds` is
+                    _log.warning(
+                        "a statement of %d rows was ended, the next one has %d: %s",
+                        asked,
+                        size.rows,
+                        error,
+                    )
+                    continue
+                if taken.is_ended:
+                    size.ended(asked, taken.rows)
+                else:
+                    seconds = self._clock.now() - begun - taken.rested
+                    size.took(asked, taken.rows, taken.nbytes, seconds)
+                    cost = seconds_per_row(taken.rows, seconds, self._empty_seconds)
+                    self._reader.row_cost.add(cost if pieces is None else pieces.row_seconds)
+                return asked, taken
+
+        return self._retry.call(once, self._passes)
+
+    def _size(self) -> StatementSize:
+        """Measures the way to the server and back before the first statement."""
+        if self._made is None:
+            session = self._line.session()
+            nothing = self._keyset.source.sql(["1"], ["1 = 0"])
+            in_pieces = self._burst_seconds > 0 and self._reader.takes_pieces
+            measures = self._burst_seconds and (not in_pieces or self._line.pieces is None)
+            if measures:
+                self._empty_seconds = way_seconds(lambda: session.rows(nothing), self._clock)
+            if in_pieces and self._line.pieces is None:
+                self._line.pieces = PacedFetch(
+                    self._burst_seconds,
+                    seconds=self._seconds,
+                    empty_seconds=self._empty_seconds,
+                    clock=self._clock,
+                )
+            self._made = StatementSize(
+                self._reader.batch_size(self._split),
+                int(self._split.params.get("row_bytes") or 0),
+                seconds=self._seconds,
+                burst_seconds=0.0 if in_pieces else self._burst_seconds,
+                empty_seconds=self._empty_seconds,
+            )
+        return self._made
+
+    def _take(self, sql: str, asked: int, begun: float) -> _Taken:
+        session, taken, pieces = self._line.session(), _Taken(), self._line.pieces
+        if pieces is not None:
+            pieces.begin(asked)
+        try:
+            batches = self._reader.short_batches(
+                session, sql, self._split, self._keyset.columns, pieces
+            )
+            with closing(cast("Generator[pa.RecordBatch]", batches)):
+                for raw in self._paced(batches, pieces, taken):
+                    if raw.num_rows:
+                        taken.add(self._decoded(session, raw, taken.rows))
+                    if taken.nbytes > _MOST_BYTES or (
+                        taken.rows and self._clock.now() - begun > self._seconds
+                    ):
+                        taken.is_cut = True
+                        break
+            if not taken.is_cut:
+                session.rest()
+        except ChannelError as error:
+            if taken.rows and self._passes(error):  # what came is good, and is not read again
+                taken.is_cut, taken.is_ended = True, self._reader.dialect.is_timeout(error)
+            else:
+                if not self._may_pass(error):
+                    raise self._reader.stopped(
+                        session, self._keyset.source, self._split, error
+                    ) from error.__cause__
+                raise
+        if taken.is_cut:
+            self._line.drop()
+        return taken
+
+    def _paced(
+        self, batches: Iterator[pa.RecordBatch], pieces: PacedFetch | None, taken: _Taken
+    ) -> Iterator[pa.RecordBatch]:
+        """Each batch is a piece; it is asked of the server when it is due."""
+        if pieces is None:
+            yield from batches
+            return
+        while True:
+            taken.rested += pieces.rest()
+            begun = self._clock.now()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            pieces.took(batch.num_rows, self._clock.now() - begun)
+            yield batch
+
+    def _decoded(self, session: Session, raw: pa.RecordBatch, before: int) -> pa.RecordBatch:
+        keyset = self._keyset
+        schema = pa.schema([pa.field(column.name, column.kind) for column in keyset.columns])
+        try:
+            return self._reader.dialect.decode(raw, keyset.columns, schema)
+        except MisfitError as error:
+            raise self._reader.misfit(
+                session, keyset.source, self._split, error, self._before + before
+            ) from None
+
+    def _last(self, taken: _Taken) -> list[Any] | None:
+        """The key of the last row; None without rows."""
+        if not taken.batches:
+            return None
+        values = [taken.batches[-1].column(place)[-1].as_py() for place in self._keyset.places]
+        if None in values:
+            raise SourceError(
+                f"{self._keyset.source.label} is read in the order of its unique key, "
+                "and holds a NULL in it, which has no place in that order: "
+                "read it with statementSeconds=0, one statement for each split"
+            )
+        return values
+
+    def _may_pass(self, error: BaseException) -> bool:
+        dialect = self._reader.dialect
+        return isinstance(error, ChannelError) and (
+            dialect.is_passing(error) or dialect.is_timeout(error)
+        )
+
+    def _passes(self, error: BaseException) -> bool:
+        """Whether to go on after `error`, with a new session."""
+        if not self._may_pass(error):
+            return False
+        self._line.drop()
+        _log.warning("a statement was ended and is repeated after the last row received: %s", error)
+        return True

@@ -6,13 +6,14 @@ warned of or refused with the reason, so that code changes its format name and r
 """
 
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from spark_channel.connectors.sql.file_url import FileUrl
 from spark_channel.errors import OptionError
 from spark_channel.options import (
     Amount,
@@ -31,9 +32,11 @@ from spark_channel.options import (
 from spark_channel.working_directory import absolute_url
 
 __all__ = [
+    "WITHOUT_EFFECT",
     "Credentials",
     "FileOptions",
     "FileReadOptions",
+    "FileUrl",
     "FileWriteOptions",
     "LedgerOptions",
     "ServerOptions",
@@ -41,6 +44,107 @@ __all__ = [
     "SqlWriteOptions",
     "Statements",
 ]
+
+
+# The file that the options of a database file name. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class FileUrl:
+    """The urls of a file database: its scheme (`sqlite`), its name (`SQLite`), and advice for a url's parameters."""
+
+    scheme: str
+    label: str
+    suffix: str
+    instead_of_parameters: str
+    ends_path: str = "?"
+    not_in_path: str = ""
+
+    @property
+    def takes(self) -> str:
+        scheme, file = self.scheme, f"file.{self.suffix}"
+        return f"jdbc:{scheme}:/path/to/{file}, {scheme}:///path/to/{file} or {scheme}:{file}"
+
+    def path(self, url: str | None, path: str | None) -> Path:
+        """The file that `url` and `path` name: `sqlite:///a/b.db` is /a/b.db, a relative file is `sqlite:a/b.db`.
+
+        Raises:
+            OptionError: none, two different ones, a url of another scheme, or a database in memory.
+        """
+        from_url = None if url is None else self._of(url)
+        if from_url is not None and path is not None and Path(from_url) != Path(path):
+            raise OptionError(
+                f"options 'url' ({url}) and 'path' ({path}) name different files: give one of them",
+                option="path",
+            )
+        text = from_url if from_url is not None else path
+        if text is None:
+            raise OptionError(
+                f"nothing names the database file: give a path, or 'url' as {self.takes}",
+                option="url",
+            )
+        if not text or text.startswith(":") or "\0" in text:
+            raise OptionError(
+                f"a {self.label} database in memory belongs to one process, and Spark has several: name a file",
+                option="url" if from_url is not None else "path",
+                got=text,
+                takes=self.takes,
+            )
+        option = "url" if from_url is not None else "path"
+        if strange := next((each for each in self.not_in_path if each in text), None):
+            raise OptionError(
+                f"option {option!r} holds {strange!r} in the path of the file, where {self.label} would use another "
+                "file than this; name another file or folder",
+                option=option,
+            )
+        return Path(text)
+
+    def _of(self, url: str) -> str:
+        text = re.sub(r"^jdbc:", "", url.lstrip(), flags=re.IGNORECASE)
+        scheme, colon, text = text.partition(":")
+        if scheme.lower() != self.scheme or not colon:
+            shown = scheme if colon else ""  # the rest may hold a login
+            raise OptionError(
+                f"option 'url' has scheme {shown!r}; it takes {self.takes}",
+                option="url",
+                got=shown,
+                takes=self.takes,
+            )
+        if text != text.rstrip():
+            raise OptionError(
+                "option 'url' ends with a blank, which may belong to the file's name or not; remove it, or name the "
+                "file with option 'path'",
+                option="url",
+            )
+        text = text.removeprefix("file:")
+        text, mark, parameters = self._split(text)
+        if mark:
+            names = [
+                part.partition("=")[0] for part in re.split("[&;]", parameters)
+            ]  # a value may be a secret
+            raise OptionError(
+                f"option 'url' carries parameters ({', '.join(names)}), which are JDBC's or {self.label}'s own; "
+                f"{self.instead_of_parameters}",
+                option="url",
+                takes=self.takes,
+            )
+        if text.startswith("//"):
+            host, slash, rest = text[2:].partition("/")
+            if host not in ("", "localhost") or not slash:
+                shown = host.rpartition("@")[2]  # before it is a login
+                raise OptionError(
+                    f"option 'url' names host {shown!r}; a {self.label} file is local: {self.takes}",
+                    option="url",
+                    takes=self.takes,
+                )
+            text = "/" + rest
+        return text
+
+    def _split(self, text: str) -> tuple[str, str, str]:
+        at = min(
+            (place for mark in self.ends_path if (place := text.find(mark)) >= 0), default=len(text)
+        )
+        return text[:at], text[at : at + 1], text[at + 1 :]
 
 
 def _statements(value: object) -> tuple[str, ...]:
@@ -73,22 +177,41 @@ _FetchRows = Annotated[int | None, BeforeValidator(_fetch_rows)]
 
 _COLUMNS_PUSH = "the options 'columns' and 'where' run in the source instead"
 _KERBEROS: Mapping[str, str] = dict.fromkeys(
-    ("keytab", "principal", "refreshKrb5Config", "connectionProvider"), "Kerberos logins are not supported"
+    ("keytab", "principal", "refreshKrb5Config", "connectionProvider"),
+    "Kerberos logins are not supported",
 )
 _DRIVER: Mapping[str, str] = {"driver": "no JDBC driver takes part"}
 _READ_ONLY: Mapping[str, str] = dict.fromkeys(
     (
-        "partitionColumn", "lowerBound", "upperBound", "fetchsize", "customSchema", "preferTimestampNTZ",
-        "preferTimestampNanos", "hint", "pushDownPredicate", "pushDownAggregate",
-        "pushDownLimit", "pushDownOffset", "pushDownTableSample", "pushDownJoin",),
+        "partitionColumn",
+        "lowerBound",
+        "upperBound",
+        "fetchsize",
+        "customSchema",
+        "preferTimestampNTZ",
+        "preferTimestampNanos",
+        "hint",
+        "pushDownPredicate",
+        "pushDownAggregate",
+        "pushDownLimit",
+        "pushDownOffset",
+        "pushDownTableSample",
+        "pushDownJoin",
+    ),
     "it applies to reading",
-)  # fmt: skip
+)
 _WRITE_ONLY: Mapping[str, str] = dict.fromkeys(
     (
-        "batchsize", "truncate", "cascadeTruncate", "createTableOptions", "createTableColumnTypes",
-        "tableComment", "isolationLevel",),
+        "batchsize",
+        "truncate",
+        "cascadeTruncate",
+        "createTableOptions",
+        "createTableColumnTypes",
+        "tableComment",
+        "isolationLevel",
+    ),
     "it applies to writing",
-)  # fmt: skip
+)
 
 
 class Credentials(Options):
@@ -98,7 +221,8 @@ class Credentials(Options):
         None, description="login name; default: from the url, else the driver library's own"
     )
     password: Secret | None = Field(
-        None, description="password, or `${env:NAME}` or `${file:PATH}`; default: from the url, else none"
+        None,
+        description="password, or `${env:NAME}` or `${file:PATH}`; default: from the url, else none",
     )
 
 
@@ -122,7 +246,8 @@ class ServerOptions(Credentials):
         0, description="timeout of one statement, in seconds; 0: unlimited"
     )
     retry_timeout: Annotated[float, Field(ge=0, le=86_400), Trait.SAME_ROWS] = Field(
-        60.0, description="how long a running job tries to reconnect, with growing pauses, in seconds"
+        60.0,
+        description="how long a running job tries to reconnect, with growing pauses, in seconds",
     )
 
 
@@ -197,24 +322,32 @@ class SqlReadOptions(ReadOptions):
         "paths": "a read names one database",
     }
 
-    url: Url | None = Field(None, description="the database's url, with or without `jdbc:`; default: none")
-    dbtable: str | None = Field(
-        None, description="a table, `schema.table`, or `(subquery) alias`; default: none; give it or `query`"
+    url: Url | None = Field(
+        None, description="the database's url, with or without `jdbc:`; default: none"
     )
-    query: str | None = Field(None, description="one SELECT statement instead of `dbtable`; default: none")
+    dbtable: str | None = Field(
+        None,
+        description="a table, `schema.table`, or `(subquery) alias`; default: none; give it or `query`",
+    )
+    query: str | None = Field(
+        None, description="one SELECT statement instead of `dbtable`; default: none"
+    )
     duplicate_names: Literal["fail", "number"] = Field(
         "fail",
         description="columns of `query` that have one name: `fail`, or `number` the later ones, as in `id`, `id_4`, "
         "where 4 is the position from 0",
     )
     partition_column: str | None = Field(
-        None, description="the column whose ranges make the splits; default: chosen by the connector"
+        None,
+        description="the column whose ranges make the splits; default: chosen by the connector",
     )
     lower_bound: str | None = Field(
-        None, description="with `upperBound`: where the stride begins; filters nothing; default: quantiles"
+        None,
+        description="with `upperBound`: where the stride begins; filters nothing; default: quantiles",
     )
     upper_bound: str | None = Field(
-        None, description="with `lowerBound`: where the stride ends; filters nothing; default: quantiles"
+        None,
+        description="with `lowerBound`: where the stride ends; filters nothing; default: quantiles",
     )
     fetch_size: Annotated[_FetchRows, Trait.SAME_ROWS] = Field(
         None, alias="fetchsize", description="rows per batch; default: about 8 MiB"
@@ -230,7 +363,8 @@ class SqlReadOptions(ReadOptions):
         "0: half a second's rows at once; default: 0.3 on PostgreSQL, else 5",
     )
     custom_schema: str | None = Field(
-        None, description="types of single columns, as Spark writes them: `id BIGINT`; default: none"
+        None,
+        description="types of single columns, as Spark writes them: `id BIGINT`; default: none",
     )
     session_init_statement: Statements | None = Field(
         None, description="SQL that runs in every session before it reads; default: none"
@@ -239,9 +373,13 @@ class SqlReadOptions(ReadOptions):
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
         if self.dbtable is not None and self.query is not None:
-            raise OptionError("options 'dbtable' and 'query' exclude each other: give one", option="query")
+            raise OptionError(
+                "options 'dbtable' and 'query' exclude each other: give one", option="query"
+            )
         if self.dbtable is None and self.query is None:
-            raise OptionError("nothing says what to read: give 'dbtable' or 'query'", option="dbtable")
+            raise OptionError(
+                "nothing says what to read: give 'dbtable' or 'query'", option="dbtable"
+            )
         for name, text in (("dbtable", self.dbtable), ("query", self.query)):
             if text is not None and not text.strip():
                 raise OptionError(f"option {name!r} is empty", option=name, got=text)
@@ -280,7 +418,9 @@ class SqlWriteOptions(WriteOptions):
         "upsert": "it is 'writeMode=upsert' here, with the key's columns in 'keyColumns'",
     }
 
-    url: Url | None = Field(None, description="the database's url, with or without `jdbc:`; default: none")
+    url: Url | None = Field(
+        None, description="the database's url, with or without `jdbc:`; default: none"
+    )
     dbtable: str = Field(description="the table to write, or `schema.table`")
     batch_size: Amount = Field(
         65_536, alias="batchsize", description="rows sent to the database in one batch"
@@ -328,7 +468,8 @@ class SqlWriteOptions(WriteOptions):
         "as DataX does, and a value that cannot be converted is a refused row",
     )
     key_columns: ColumnList | None = Field(
-        None, description="key columns of upsert, skipExisting and apply; default: the table's primary key"
+        None,
+        description="key columns of upsert, skipExisting and apply; default: the table's primary key",
     )
 
     def model_post_init(self, context: Any) -> None:
@@ -365,3 +506,266 @@ class FileReadOptions(FileOptions, SqlReadOptions):
 
 class FileWriteOptions(FileOptions, SqlWriteOptions):
     lock_timeout: _LockTimeout = Field(60.0, description=_LOCK)
+
+
+# Parameters in urls of MySQL's and PostgreSQL's JDBC drivers that change no row here.
+#
+# A url may carry those of the other driver: both drivers ignore what they do not know, and urls are
+# copied.
+
+
+WITHOUT_EFFECT = frozenset(
+    {
+        "adaptivefetch",
+        "adaptivefetchmaximum",
+        "adaptivefetchminimum",
+        "allowencodingchanges",
+        "allowloadlocalinfile",
+        "allowloadlocalinfileinpath",
+        "allowmasterdownconnections",
+        "allowmultiqueries",
+        "allownanandinf",
+        "allowpublickeyretrieval",
+        "allowslashcomments",
+        "allowsourcedownconnections",
+        "allowurlinlocalinfile",
+        "alwayssendsetisolation",
+        "assumeminserverversion",
+        "authenticationplugins",
+        "autoclosepstmtstreams",
+        "autodeserialize",
+        "autogeneratetestcasescript",
+        "autoreconnect",
+        "autoreconnectforpools",
+        "autosave",
+        "autoslowlog",
+        "binarytransfer",
+        "binarytransferdisable",
+        "binarytransferenable",
+        "blobsarestrings",
+        "blobsendchunksize",
+        "bytestostring",
+        "cachecallablestatements",
+        "cachecallablestmts",
+        "cachedefaulttimezone",
+        "cacheprepstmts",
+        "cacheresultsetmetadata",
+        "cacheserverconfiguration",
+        "callablestmtcachesize",
+        "canceltimeout",
+        "capitalizetypenames",
+        "characterencoding",
+        "characterencodingresults",
+        "charactersetresults",
+        "charset",
+        "cleanupsavepoints",
+        "clobberstreamingresults",
+        "clobcharacterencoding",
+        "compensateonduplicatekeyupdatecounts",
+        "connectionattributes",
+        "connectioncollation",
+        "connectionlifecycleinterceptors",
+        "connectiontimezone",
+        "continuebatchonerror",
+        "createdatabaseifnotexist",
+        "createdatabaseifnotexists",
+        "databasemetadatacachefields",
+        "databasemetadatacachefieldsmib",
+        "databaseterm",
+        "defaultauthenticationplugin",
+        "defaultfetchsize",
+        "defaultrowfetchsize",
+        "detectcustomcollations",
+        "disablecolumnsanitiser",
+        "disabledauthenticationplugins",
+        "disablesslhostnameverification",
+        "dnssrv",
+        "dontcheckonduplicatekeyupdateinsql",
+        "dontunpackbinaryresults",
+        "dumpmetadataoncolumnnotfound",
+        "dumpqueriesonexception",
+        "dumpqueriesonexceptions",
+        "elidesetautocommits",
+        "emptystringsconverttozero",
+        "emulatelocators",
+        "emulateunsupportedpstmts",
+        "enableescapeprocessing",
+        "enablepacketdebug",
+        "enablequerytimeouts",
+        "escapesyntaxcallmode",
+        "exceptioninterceptors",
+        "explainslowqueries",
+        "failoverreadonly",
+        "forceconnectiontimezonetosession",
+        "functionsneverreturnblobs",
+        "gatherperfmetrics",
+        "generatesimpleparametermetadata",
+        "getproceduresreturnsfunctions",
+        "groupstartupparameters",
+        "gssresponsetimeout",
+        "haenablejmx",
+        "hideunprivilegedobjects",
+        "holdresultsopenoverstatementclose",
+        "hostrecheckseconds",
+        "ignorenontxtables",
+        "includeinnodbstatusindeadlockexceptions",
+        "includethreaddumpindeadlockexceptions",
+        "includethreadnamesasstatementcomment",
+        "initialtimeout",
+        "interactiveclient",
+        "jaasapplicationname",
+        "jaaslogin",
+        "jdbccompliant",
+        "jdbccomplianttruncation",
+        "kerberosservername",
+        "largerowsizethreshold",
+        "loadbalancestrategy",
+        "localsocketaddress",
+        "locatorfetchbuffersize",
+        "logger",
+        "loggerfile",
+        "loggerlevel",
+        "logintimeout",
+        "loglevel",
+        "logservererrordetail",
+        "logslowqueries",
+        "logunclosedconnections",
+        "logxacommands",
+        "maintaintimestats",
+        "maxallowedpacket",
+        "maxbytestolog",
+        "maxquerysizetolog",
+        "maxreconnects",
+        "maxresultbuffer",
+        "maxrows",
+        "maxsendbuffersize",
+        "metadatacachesize",
+        "nettimeoutforstreamingresults",
+        "noaccesstoprocedurebodies",
+        "nodatetimestringsync",
+        "nullcatalogmeanscurrent",
+        "nulldatabasemeanscurrent",
+        "nullnamepatternmatchesall",
+        "overridesupportsintegrityenhancementfacility",
+        "packetdebugbuffersize",
+        "padcharswithspace",
+        "paranoid",
+        "passwordcharacterencoding",
+        "pedantic",
+        "pinglobaltxtophysicalconnection",
+        "populateinsertrowwithdefaultvalues",
+        "preferquerymode",
+        "preparedstatementcachequeries",
+        "preparedstatementcachesizemib",
+        "preparethreshold",
+        "prepstmtcachesize",
+        "prepstmtcachesqllimit",
+        "preserveinstants",
+        "processescapecodesforprepstmts",
+        "profilereventhandler",
+        "profilesql",
+        "propertiestransform",
+        "protocolversion",
+        "queriesbeforeretrysource",
+        "queryinfocachefactory",
+        "queryinterceptors",
+        "querytimeout",
+        "querytimeoutkillsconnection",
+        "quotereturningidentifiers",
+        "readfromsourcewhennoreplicas",
+        "readonly",
+        "readonlymode",
+        "readonlypropagatestoserver",
+        "receivebuffersize",
+        "reconnectattxend",
+        "relaxautocommit",
+        "replication",
+        "reportmetricsintervalmillis",
+        "requiressl",
+        "resultsetsizethreshold",
+        "retriesalldown",
+        "rewritebatchedinserts",
+        "rewritebatchedstatements",
+        "rollbackonpooledclose",
+        "scrollstolerantforwardonly",
+        "secondsbeforeretrymaster",
+        "secondsbeforeretrysource",
+        "sendbuffersize",
+        "sendfractionalseconds",
+        "sendfractionalsecondsfortime",
+        "serverconfigcachefactory",
+        "serverrsapublickeyfile",
+        "servertimezone",
+        "slowquerythresholdmillis",
+        "slowquerythresholdnanos",
+        "socketfactory",
+        "socketfactoryarg",
+        "sockettimeout",
+        "socksproxyhost",
+        "socksproxyport",
+        "sslfactory",
+        "sslfactoryarg",
+        "sslhostnameverifier",
+        "sslpasswordcallback",
+        "sslresponsetimeout",
+        "sspiserviceclass",
+        "statementinterceptors",
+        "strictupdates",
+        "stringtype",
+        "tcpkeepalive",
+        "tcpnodelay",
+        "tcprcvbuf",
+        "tcpsndbuf",
+        "tcptrafficclass",
+        "tinyint1isbit",
+        "traceprotocol",
+        "tracksessionstate",
+        "transformedbitisboolean",
+        "treatmysqldatatimeasjdbctimestamp",
+        "treatutildateastimestamp",
+        "ultradevhack",
+        "unknownlength",
+        "useaffectedrows",
+        "usebatchmultisend",
+        "usebatchmultisendnumber",
+        "usebulkstmts",
+        "usecolumnnamesinfindcolumn",
+        "usecompression",
+        "useconfigs",
+        "usecursorfetch",
+        "usedirectrowunpack",
+        "usedynamiccharsetinfo",
+        "usefastdateparsing",
+        "usefastintparsing",
+        "usegmtmillisfordatetimes",
+        "usehostsinprivileges",
+        "useinformationschema",
+        "usejdbccomplianttimezoneshift",
+        "usejvmcharsetconverters",
+        "uselegacydatetimecode",
+        "uselocalsessionstate",
+        "uselocaltransactionstate",
+        "usenanosforelapsedtime",
+        "useoldaliasmetadatabehavior",
+        "useoldutf8behavior",
+        "useonlyservererrormessages",
+        "usepipelineauth",
+        "usereadaheadinput",
+        "useserverprepstmts",
+        "usespnego",
+        "usesqlstatecodes",
+        "usessl",
+        "usestreamlengthsinprepstmts",
+        "usetimezone",
+        "usetimezoneshift",
+        "useunbufferedinput",
+        "useunicode",
+        "useusageadvisor",
+        "utf8outsidebmpexcludedcolumnnamepattern",
+        "utf8outsidebmpincludedcolumnnamepattern",
+        "xmlfactoryfactory",
+        "yearisdatetype",
+        "zerodatetimebehavior",
+    }
+)
+"""Lower-cased: how the drivers connect, fetch, batch, cache, log and measure."""

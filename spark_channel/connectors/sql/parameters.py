@@ -28,7 +28,9 @@ def _one(value: object) -> pa.Array:
     if type(value) is int and -(2**63) <= value < 2**63:
         return pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(struct.pack("=q", value))])
     if type(value) is float:
-        return pa.Array.from_buffers(pa.float64(), 1, [None, pa.py_buffer(struct.pack("=d", value))])
+        return pa.Array.from_buffers(
+            pa.float64(), 1, [None, pa.py_buffer(struct.pack("=d", value))]
+        )
     if type(value) is str:
         return _one_text(pa.string(), value.encode())
     if type(value) is bytes:

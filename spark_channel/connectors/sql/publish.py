@@ -1,17 +1,31 @@
-"""Prepares a table, and publishes its rows in one transaction."""
+"""Table prepared; staged rows merged by writeMode."""
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
-from spark_channel.connectors.contracts import Receipt
-from spark_channel.connectors.sql.catalog import Table
+from spark_channel.connectors.base.contract import Receipt
+from spark_channel.connectors.base.feed import DELETES, OPERATION, WRITES
+from spark_channel.connectors.sql.catalog import Table, TargetTable, declared_columns, listed
+from spark_channel.connectors.sql.dialect import Dialect, WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
-from spark_channel.connectors.sql.target import TargetTable, declared_columns, listed
-from spark_channel.connectors.sql.write_dialect import WriteDialect
-from spark_channel.errors import CommitError, TargetError
+from spark_channel.connectors.sql.row_counts import hold_gone, hold_stored
+from spark_channel.errors import BatchRefusedError, CommitError, TargetError
 
-__all__ = ["dropped", "hold_planned", "holds_unique", "is_ready", "make_ready", "refuse_two_receipts"]
+__all__ = [
+    "PLACE",
+    "Merge",
+    "StandardMerge",
+    "dropped",
+    "hold_planned",
+    "holds_unique",
+    "is_ready",
+    "make_ready",
+    "refuse_two_receipts",
+]
+
+
+# Prepares a table, and publishes its rows in one transaction.
 
 
 def refuse_two_receipts(receipts: Sequence[Receipt]) -> None:
@@ -27,7 +41,12 @@ def refuse_two_receipts(receipts: Sequence[Receipt]) -> None:
 
 
 def make_ready(
-    session: Any, dialect: WriteDialect, target: TargetTable, options: SqlWriteOptions, *, overwrite: bool
+    session: Any,
+    dialect: WriteDialect,
+    target: TargetTable,
+    options: SqlWriteOptions,
+    *,
+    overwrite: bool,
 ) -> None:
     """Create the table, or empty it, or hold it to be as the plan found it.
 
@@ -40,7 +59,12 @@ def make_ready(
 
 
 def is_ready(
-    session: Any, dialect: WriteDialect, target: TargetTable, options: SqlWriteOptions, *, overwrite: bool
+    session: Any,
+    dialect: WriteDialect,
+    target: TargetTable,
+    options: SqlWriteOptions,
+    *,
+    overwrite: bool,
 ) -> bool:
     """As `make_ready`, but leaves a table to the caller that is to be made: False."""
     table = dialect.find_table(session, target.sql)
@@ -96,4 +120,201 @@ def dropped(target: TargetTable) -> TargetError:
 def holds_unique(dialect: WriteDialect, table: Table, key: Sequence[str]) -> bool:
     """Whether the table tells rows apart by `key`, whose columns are spelled as the table's."""
     names = [column.name for column in table.columns]
-    return any({dialect.same_name(part, names) or part for part in held} == set(key) for held in table.held)
+    return any(
+        {dialect.same_name(part, names) or part for part in held} == set(key) for held in table.held
+    )
+
+
+# Merges staged rows into a table by `writeMode`, inside the caller's transaction.
+
+
+PLACE = "spark_channel_place"
+"""The column that numbers staged rows in the order in which they came."""
+
+
+class Merge:
+    """For databases with ON CONFLICT. Another one overrides `_keep_last`, `_delete` and `_write`.
+
+    `run` runs a statement and returns its rows. `rows` is a table, as SQL, that has the columns of `target`, and for a
+    change feed `OPERATION` and `PLACE` besides.
+    """
+
+    insert = "INSERT"
+    may_skip: ClassVar[bool] = True
+    """Whether the database has triggers or rules that skip rows, and reports success."""
+
+    def __init__(
+        self,
+        run: Callable[[str], Sequence[tuple[Any, ...]]],
+        dialect: Dialect,
+        target: TargetTable,
+        rows: str,
+        mode: str,
+    ) -> None:
+        self._run, self._dialect, self._target, self._rows = run, dialect, target.sql, rows
+        self._names, self._key, self._mode = target.names, target.key, mode
+        self._label = target.label
+        self._operation = self.quoted(OPERATION)
+
+    def bring(self) -> None:
+        """Bring the rows into the target. Of a change feed only the last writes are left in `rows`.
+
+        Raises:
+            TargetError: a key holds NULL, two rows have one key, `OPERATION` says nothing known, or the database
+                refused a row, or skipped one.
+        """
+        self.refuse_bad_keys()
+        if self._mode == "apply":
+            self._refuse_unknown_operations()
+            self._keep_last()
+            self._delete()
+            if self.may_skip:
+                self._hold_deleted()
+            self._drop_deletes()
+        stored = self._write(update=self._mode != "skipExisting")
+        if self.may_skip:
+            self._hold_written(stored)
+
+    def refuse_bad_keys(self) -> None:
+        """Hold the keys to be there, and, but for a change feed, to be there once."""
+        self._refuse_null_keys()
+        if self._mode != "apply":
+            self._refuse_twins()
+
+    def quoted(self, name: str) -> str:
+        return self._dialect.quoted(name)
+
+    def listed(self, names: Sequence[str], prefix: str = "") -> str:
+        return ", ".join(prefix + self.quoted(name) for name in names)
+
+    def limited(self, query: str) -> str:
+        """`query` for its first row."""
+        return self._dialect.limited(query, 1)
+
+    @property
+    def others(self) -> list[str]:
+        """The columns that are not of the key."""
+        return [name for name in self._names if name not in self._key]
+
+    @property
+    def _same(self) -> str:
+        """The condition that the rows t and s have one key."""
+        return " AND ".join(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self._key)
+
+    def _keep_last(self) -> None:
+        """Leave the last row of each key."""
+        last = f"SELECT MAX({PLACE}) FROM {self._rows} GROUP BY {self.listed(self._key)}"  # noqa: S608
+        self._run(f"DELETE FROM {self._rows} WHERE {PLACE} NOT IN ({last})")  # noqa: S608
+
+    def gone(self, prefix: str = "") -> str:
+        """The condition that a row is a delete."""
+        return f"LOWER({prefix}{self._operation}) IN ({_texts(DELETES)})"
+
+    def _delete(self) -> None:
+        """Remove the keys of deletes from the target."""
+        keys = self.listed(self._key)
+        gone = f"SELECT {keys} FROM {self._rows} WHERE {self.gone()}"  # noqa: S608
+        self._run(f"DELETE FROM {self._target} WHERE ({keys}) IN ({gone})")  # noqa: S608
+
+    def _drop_deletes(self) -> None:
+        """Leave the writes."""
+        self._run(f"DELETE FROM {self._rows} WHERE {self.gone()}")  # noqa: S608
+
+    def _affected(self, statement: str) -> int | None:
+        """Run a statement: the rows that it stored; None = the database does not report them."""
+        self._run(statement)
+        return None
+
+    def _write(self, *, update: bool) -> int | None:
+        """Insert the rows; those whose keys are there are updated, or skipped.
+
+        Returns how many were stored; None = not known, or the others were there.
+        """
+        action = "DO NOTHING"
+        if update and self.others:
+            sets = ", ".join(
+                f"{self.quoted(name)} = excluded.{self.quoted(name)}" for name in self.others
+            )
+            action = f"DO UPDATE SET {sets}"
+        # WHERE: without it SQLite takes ON for the beginning of a join
+        stored = self._affected(
+            f"{self.insert} INTO {self._target} ({self.listed(self._names)}) "  # noqa: S608
+            f"SELECT {self.listed(self._names, 's.')} FROM {self._rows} AS s WHERE TRUE "
+            f"ON CONFLICT ({self.listed(self._key)}) {action}"
+        )
+        return None if action == "DO NOTHING" else stored
+
+    @property
+    def _there(self) -> str:
+        """The condition that the target has the key of the row s."""
+        return f"EXISTS (SELECT 1 FROM {self._target} t WHERE {self._same})"  # noqa: S608
+
+    def _hold_deleted(self) -> None:
+        query = f"SELECT COUNT(*) FROM {self._rows} s WHERE {self.gone('s.')} AND {self._there}"  # noqa: S608
+        ((kept,),) = self._run(query)
+        hold_gone(self._label, int(kept))
+
+    def _hold_written(self, stored: int | None) -> None:
+        if stored is None:
+            self._hold_keys()
+        else:
+            staged = self._run(f"SELECT COUNT(*) FROM {self._rows}")  # noqa: S608 - a quoted name
+            hold_stored(self._label, int(staged[0][0]), stored)
+
+    def _hold_keys(self) -> None:
+        """Hold the table to have the key of each row."""
+        kept = f" WHERE NOT {self.gone('s.')}" if self._mode == "apply" else ""
+        query = f"SELECT COUNT(*), SUM(CASE WHEN {self._there} THEN 1 ELSE 0 END) FROM {self._rows} s{kept}"  # noqa: S608
+        ((sent, stored),) = self._run(query)
+        hold_stored(self._label, int(sent), int(stored or 0))
+
+    def _refuse_unknown_operations(self) -> None:
+        known = (*WRITES, *DELETES)
+        unknown = self.limited(
+            f"SELECT {self._operation} FROM {self._rows} WHERE {self._operation} IS NULL "  # noqa: S608
+            f"OR LOWER({self._operation}) NOT IN ({_texts(known)})"
+        )
+        for (found,) in self._run(unknown):
+            raise BatchRefusedError(
+                f"a row has {found!r} in {OPERATION}; it takes one of {', '.join(known)}"
+            )
+
+    def _refuse_null_keys(self) -> None:
+        empty = " OR ".join(f"{self.quoted(name)} IS NULL" for name in self._key)
+        if self._run(self.limited(f"SELECT 1 FROM {self._rows} WHERE {empty}")):  # noqa: S608
+            raise BatchRefusedError(
+                f"a row has NULL in its key ({', '.join(self._key)}), which is equal to no other"
+            )
+
+    def _refuse_twins(self) -> None:
+        keys = self.listed(self._key)
+        twice = self.limited(
+            f"SELECT {keys}, COUNT(*) FROM {self._rows} GROUP BY {keys} HAVING COUNT(*) > 1"  # noqa: S608
+        )
+        for *key, count in self._run(twice):
+            shown = ", ".join(repr(part) if isinstance(part, str) else str(part) for part in key)
+            raise TargetError(
+                f"{count} rows have the key ({', '.join(self._key)}) = ({shown}): which of them is meant? "
+                "Keep one row per key"
+            )
+
+
+class StandardMerge(Merge):
+    """For databases with standard SQL's MERGE, also those that compare no rows of several values."""
+
+    def _delete(self) -> None:
+        gone = f"SELECT 1 FROM {self._rows} s WHERE {self._same} AND {self.gone('s.')}"  # noqa: S608
+        self._run(f"DELETE FROM {self._target} t WHERE EXISTS ({gone})")  # noqa: S608
+
+    def _write(self, *, update: bool) -> int | None:
+        sets = ", ".join(f"{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others)
+        self._run(
+            f"MERGE INTO {self._target} t USING {self._rows} s ON {self._same} "  # noqa: S608
+            f"{f'WHEN MATCHED THEN UPDATE SET {sets} ' if update and sets else ''}"
+            f"WHEN NOT MATCHED THEN INSERT ({self.listed(self._names)}) VALUES ({self.listed(self._names, 's.')})"
+        )
+        return None
+
+
+def _texts(words: Sequence[str]) -> str:
+    return ", ".join(f"'{word}'" for word in words)

@@ -9,25 +9,25 @@ from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 
-from spark_channel.connectors.contracts import FetchSize, Read, Reader
-from spark_channel.connectors.feed import ChangeFeed, FeedOptions
-from spark_channel.connectors.health import RowCost
+from spark_channel.arrow_schema import noted
+from spark_channel.clock import connecting
+from spark_channel.connectors.base.contract import FetchSize, Read, Reader
+from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
+from spark_channel.connectors.base.health import RowCost
+from spark_channel.connectors.base.stored import Stored
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.keyset import keyset_of
+from spark_channel.connectors.sql.keyset import SessionHolder, ShortStatements, keyset_of
 from spark_channel.connectors.sql.options import SqlReadOptions
-from spark_channel.connectors.sql.pieces import Pieces
-from spark_channel.connectors.sql.session import BatchSize, Session
-from spark_channel.connectors.sql.short import Line, ShortStatements
+from spark_channel.connectors.sql.session import BatchSize, PacedFetch, Session
 from spark_channel.connectors.sql.source import ReadSource, read_source
 from spark_channel.connectors.sql.splits import Splitter as BaseSplitter
 from spark_channel.connectors.sql.splits import split_conditions
+from spark_channel.connectors.sql.stored import stored_query, stored_table
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
-from spark_channel.text_length import noted
-from spark_channel.timing import connecting
 
 __all__ = ["SqlReader"]
 
@@ -59,6 +59,7 @@ class SqlReader(Reader):
         super().__init__(options)
         self.dialect = dialect
         self._source: ReadSource | None = None
+        self._stored: Stored | None = None
         self.row_cost = RowCost()
 
     @abstractmethod
@@ -75,12 +76,34 @@ class SqlReader(Reader):
 
     def split(self, advice: int) -> list[Split]:
         with self.connect("plan") as session:
+            self.find_stored(session)
             return self.fine_splits(session, max(1, advice))
+
+    def stored(self) -> Stored:
+        if self._stored is None:
+            with self.connect("plan") as session:
+                self.find_stored(session)
+        assert self._stored is not None
+        return self._stored
+
+    def find_stored(self, session: Session) -> None:
+        """Find `stored` by a session that has no transaction open which an error would end."""
+        source = self.known(session)
+        if source.table is not None:
+            table = source.table
+            self._stored = stored_table(
+                session, self.dialect, table.schema, table.name, is_view=table.is_view
+            )
+        else:
+            query = self.options.query or f"SELECT * FROM {self.options.dbtable}"  # noqa: S608 - parsed only
+            self._stored = stored_query(session, self.dialect, query)
 
     def fine_splits(self, session: Session, advice: int) -> list[Split]:
         """The splits; more and smaller ones, where a limit makes statements long that no key cuts."""
         splits = self.splits(session, advice)
-        long = [split for split in self._one_statement_each(splits) if split.params["kind"] == "range"]
+        long = [
+            split for split in self._one_statement_each(splits) if split.params["kind"] == "range"
+        ]
         seconds = self.statement_seconds
         longest = max((self.fetch_size.lasts(split) or 0.0 for split in long), default=0.0)
         if seconds is None or longest <= seconds:
@@ -99,7 +122,12 @@ class SqlReader(Reader):
     def joined(self, splits: Sequence[Split]) -> Sequence[Split]:
         """One range for a small table. A condition may be slow where few rows meet it: then the ranges stay."""
         source, rows = self._source, [split.rows for split in splits]
-        if source is None or source.table is None or source.condition is not None or len(splits) < 2:
+        if (
+            source is None
+            or source.table is None
+            or source.condition is not None
+            or len(splits) < 2
+        ):
             return splits
         if self.options.partition_column is not None or any(
             each.params["kind"] != "range" for each in splits
@@ -119,7 +147,7 @@ class SqlReader(Reader):
 
     @contextmanager
     def reading(self) -> Iterator[Read]:
-        with Line(self.connected) as line:
+        with SessionHolder(self.connected) as line:
             yield partial(self._read_by, line)
 
     @contextmanager
@@ -130,7 +158,7 @@ class SqlReader(Reader):
                 session = held.enter_context(self.connect("read"))
             yield session
 
-    def _read_by(self, line: Line, split: Split) -> Iterator[pa.RecordBatch]:
+    def _read_by(self, line: SessionHolder, split: Split) -> Iterator[pa.RecordBatch]:
         found = self.short(split, line)
         if found is not None:
             yield from found
@@ -139,7 +167,7 @@ class SqlReader(Reader):
         with self.connected() as session:
             yield from self.rows(session, split)
 
-    def short(self, split: Split, line: Line) -> Iterator[pa.RecordBatch] | None:
+    def short(self, split: Split, line: SessionHolder) -> Iterator[pa.RecordBatch] | None:
         """The rows of a split by short statements through `line`; None = it is one statement."""
         seconds = self.statement_seconds
         if seconds is None or not self.may_be_short(split):
@@ -166,7 +194,7 @@ class SqlReader(Reader):
             millis = _PIECE_MILLIS if self.takes_pieces else _STATEMENT_MILLIS
         return millis / 1000
 
-    def _known_by(self, line: Line) -> ReadSource:
+    def _known_by(self, line: SessionHolder) -> ReadSource:
         """`known` in an executor, through a session that may be lost."""
 
         def once() -> ReadSource:
@@ -206,7 +234,9 @@ class SqlReader(Reader):
         if source is None or seconds is None:
             return []
         whole = self._one_statement_each(splits)
-        longest = max((each for split in whole if (each := self.fetch_size.lasts(split))), default=None)
+        longest = max(
+            (each for split in whole if (each := self.fetch_size.lasts(split))), default=None
+        )
         if not whole or (longest is not None and longest <= seconds):
             return []
         lasts = "" if longest is None else f" of up to {longest:.0f} s at this limit"
@@ -225,7 +255,11 @@ class SqlReader(Reader):
         source = self._source
         if source is None:
             return []
-        return [split for split in splits if self.may_be_short(split) and keyset_of(source, split) is None]
+        return [
+            split
+            for split in splits
+            if self.may_be_short(split) and keyset_of(source, split) is None
+        ]
 
     def rows(self, session: Session, split: Split) -> Iterator[pa.RecordBatch]:
         """The rows of a split through a session that stays open."""
@@ -233,7 +267,9 @@ class SqlReader(Reader):
         sql = self.dialect.statement(source.columns, source.behind(split_conditions(source, split)))
         before = 0
         try:
-            with closing(cast(Generator[pa.RecordBatch], self.batches(session, sql, split))) as batches:
+            with closing(
+                cast(Generator[pa.RecordBatch], self.batches(session, sql, split))
+            ) as batches:
                 for raw in batches:
                     if raw.num_rows:
                         yield self.dialect.decode(raw, source.columns, source.schema)
@@ -248,7 +284,12 @@ class SqlReader(Reader):
         return session.stream(sql, self.batch_size(split))
 
     def short_batches(
-        self, session: Session, sql: str, split: Split, columns: Sequence[ReadColumn], pieces: Pieces | None
+        self,
+        session: Session,
+        sql: str,
+        split: Split,
+        columns: Sequence[ReadColumn],
+        pieces: PacedFetch | None,
     ) -> Iterator[pa.RecordBatch]:
         """The session's batches of a short statement that selects `columns`; `pieces` says how large they are.
 
@@ -289,7 +330,9 @@ class SqlReader(Reader):
         """The error for a statement that ended with `error`, which the session has explained."""
         return error
 
-    def refused(self, session: Session, source: ReadSource, error: MisfitError, where: str) -> SourceError:
+    def refused(
+        self, session: Session, source: ReadSource, error: MisfitError, where: str
+    ) -> SourceError:
         """The error for a value of a column, in the row that `where` describes."""
         column = error.column
         declared = f", declared {column.declared}," if column.declared else ""

@@ -1,17 +1,42 @@
-"""The interface of a connection to a database."""
+"""Session: rows, stream, load, publish; user scripts; rests under limits."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
-from spark_channel.errors import ChannelError
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.base.health import seconds_per_row
+from spark_channel.connectors.base.types import sqlglot, tokens
+from spark_channel.errors import ChannelError, OptionError, TargetError
 
-__all__ = ["BatchSize", "BoundSession", "DriverSession", "Session", "transaction"]
+__all__ = [
+    "BY_ITSELF",
+    "IN_SESSION",
+    "IN_TRANSACTION",
+    "TRANSACTION_WORDS",
+    "BatchSize",
+    "BoundSession",
+    "DriverSession",
+    "PacedFetch",
+    "Session",
+    "WriteSession",
+    "committed",
+    "in_pieces",
+    "run_in_transaction",
+    "session_script",
+    "split_script",
+    "transaction",
+]
+
+
+# The interface of a connection to a database.
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +63,10 @@ class Session(ABC):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -54,6 +82,14 @@ class Session(ABC):
         """The first column of the first row; None when there is none."""
         rows = self.rows(sql)
         return rows[0][0] if rows else None
+
+    def ping(self) -> None:
+        """Have the server answer.
+
+        Raises:
+            ChannelError: it does not.
+        """
+        self.rows("SELECT 1")
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
         """A result as Arrow, fetched while it is consumed. A session that only writes has none.
@@ -117,10 +153,351 @@ class BoundSession(DriverSession):
 def transaction(session: Session, begin: str) -> Iterator[None]:
     """Commits in the end; any exception rolls back."""
     session.rows(begin)
+    with committed(session):
+        yield
+
+
+@contextmanager
+def committed(session: Session) -> Iterator[None]:
+    """Commits the transaction that is open in the end; any exception rolls back."""
     try:
         yield
         session.rows("COMMIT")
     except BaseException:
-        with suppress(Exception):  # else the database, or the end of its connection, has rolled back
+        with suppress(
+            Exception
+        ):  # else the database, or the end of its connection, has rolled back
             session.rows("ROLLBACK")
         raise
+
+
+# Staged rows are added to their table in pieces of about a millisecond, with rests between them.
+
+
+_PIECE_SECONDS = 0.001
+_SEEN = 256
+_REST, _BUSY, _LONGEST_REST = 3.0, 4.0, 0.5
+"""The server rests three times as long as a piece took: as it counts, at most four times what is usual, and half a
+second."""
+
+
+def in_pieces(
+    work: Callable[[int, int], float | None],
+    begin: int,
+    end: int,
+    *,
+    first: int,
+    most: int,
+    seconds: float = _PIECE_SECONDS,
+    clock: Clock = SYSTEM_CLOCK,
+) -> None:
+    """`work(a, b)` for ranges that cover `begin` to `end`, none shorter than `first` but the last, none longer than
+    `most`.
+
+    A range takes the server about `seconds`, and then it rests for three times as long: it uses a quarter of a core.
+    The least that was seen counts: one that is busy with others, or waits for a lock, takes longer for the same work.
+    `work` may return the seconds that the server says.
+    """
+    seen: deque[float] = deque(maxlen=_SEEN)
+    at, step = begin, first
+    while at < end:
+        length, begun = min(step, end - at), clock.now()
+        told = work(at, at + length)
+        took = clock.now() - begun if told is None else told
+        at += length
+        seen.append(took / length)
+        each = sorted(seen)[len(seen) // 8]
+        step = max(first, min(2 * step, most, int(seconds / each) if each else most))
+        if at < end:
+            clock.sleep(min(_REST * took, _REST * _BUSY * length * each, _LONGEST_REST))
+
+
+# The pieces in which the rows of a limited statement are taken, evenly spaced: the server rests
+# between two.
+#
+# A statement is as long as half a second of the job's speed, and one piece of it keeps a core of
+# the server busy for
+# `burst_seconds` at most. The speed is what was seen: under a limit whoever takes the rows is slow,
+# and the next
+# statement is spread over three quarters of that time. Where the job waits for the reader itself,
+# it does not rest.
+
+
+_FIRST_ROWS, _LEAST_ROWS, _MOST_ROWS = 250, 50, 4_096
+_FIRST_STATEMENT = 1_000
+_PIECES_SEEN = 16
+_AHEAD_SECONDS = 0.6
+"""How long a statement's rows last at the speed that was seen; the host's `fetch_size` is half a second."""
+_SPREAD = 0.75
+_LONGEST_SPREAD = 0.5
+_STARVED = 0.05
+"""The part of a cycle that is left when the rows are handed on, below which the rests are too long."""
+_LEAST_SPREAD = 0.002
+_PAUSE_SECONDS = 3.0
+"""A cycle that took longer was a pause, and tells nothing of the speed."""
+
+
+class PacedFetch:
+    """Of one thread, for statement after statement; `begin`, for each piece `rest` and `took`, and `handed_on`.
+
+    `seconds` is how long a statement may last, and `empty_seconds` what one without rows takes, which is the way to the
+    server and back.
+    """
+
+    def __init__(
+        self,
+        burst_seconds: float,
+        *,
+        seconds: float = 5.0,
+        empty_seconds: float = 0.0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._burst_seconds = burst_seconds
+        self._longest_spread = min(_LONGEST_SPREAD, seconds / 4)
+        self._empty_seconds = empty_seconds
+        self._clock = clock
+        self._row_seconds: deque[float] = deque(maxlen=_PIECES_SEEN)
+        self.most_rows = _MOST_ROWS
+        self._rows = _FIRST_ROWS
+        self.statement_rows = _FIRST_STATEMENT
+        """Of the next statement, at most."""
+        self._spread = 0.0
+        self._began = clock.now()
+        self._asked = self._taken = 0
+        self._before = 0
+
+    @property
+    def rows(self) -> int:
+        """Of the next piece, at most `most_rows`."""
+        return min(self._rows, self.most_rows)
+
+    @property
+    def row_seconds(self) -> float:
+        """How long the server works for a row; 0.0 = not known. The least counts: a busy one takes longer for it."""
+        seen = sorted(self._row_seconds)
+        return seen[len(seen) // 8] if seen else 0.0
+
+    def begin(self, rows: int, *, spread: float | None = None) -> None:
+        """A statement for so many rows begins; `spread`: the seconds over which its pieces are spread, where that is
+        known.
+        """
+        self._began, self._asked, self._taken = self._clock.now(), rows, 0
+        if spread is not None:
+            self._spread = spread
+
+    def rest(self) -> float:
+        """Before a piece: wait until it is due. Returns the seconds of rest."""
+        if not 0 < self._taken < self._asked:
+            return 0.0
+        wait = self._began + self._spread * self._taken / self._asked - self._clock.now()
+        self._clock.sleep(wait)
+        return max(0.0, wait)
+
+    def sent(self, rows: int) -> None:
+        """So many rows are on their way; how long the server works for them is not known."""
+        self._taken += rows
+
+    def took(self, rows: int, seconds: float) -> None:
+        """A piece brought `rows` in so many seconds.
+
+        Where the way to the server and back takes most of them, larger pieces must tell what a row costs.
+        """
+        self._taken += rows
+        if rows < min(_LEAST_ROWS, self.rows):
+            return
+        cost = seconds_per_row(rows, seconds, self._empty_seconds, least_rows=1)
+        if cost is not None:
+            self._row_seconds.append(cost)
+        fitting = _MOST_ROWS
+        if least := self.row_seconds:
+            fitting = int(self._burst_seconds / least)
+        self._rows = max(_LEAST_ROWS, min(fitting, 2 * self._rows, _MOST_ROWS))
+
+    def handed_on(self, rows: int, inside: float, outside: float) -> None:
+        """The statement's `rows` were read in `inside` seconds; `outside` later the next ones are wanted.
+
+        They are wanted when the rows before these are paid.
+        """
+        before, self._before = self._before or rows, rows
+        cycle = inside + outside
+        if not rows or cycle <= 0.0 or cycle > _PAUSE_SECONDS:
+            return
+        if outside < _STARVED * cycle:
+            self._spread = self._spread / 2 if self._spread > _LEAST_SPREAD else 0.0
+            self.statement_rows = max(self.statement_rows, 2 * rows)
+            return
+        speed = before / cycle
+        self._spread = min(self._longest_spread, _SPREAD * rows / speed)
+        self.statement_rows = max(_LEAST_ROWS, int(speed * _AHEAD_SECONDS))
+
+
+# SQL of users that runs unchanged (`preSql`, `sessionInitStatement`), split into statements.
+
+
+TRANSACTION_WORDS = frozenset(
+    {
+        "ABORT",
+        "BEGIN",
+        "COMMIT",
+        "END",
+        "PREPARE TRANSACTION",
+        "RELEASE",
+        "ROLLBACK",
+        "SAVEPOINT",
+        "START",
+        "XA",
+    }
+)
+"""First words of statements that leave the transaction in which they run."""
+_SPACE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)"
+_LEAVES = re.compile(rf"{_SPACE}*PREPARE{_SPACE}+TRANSACTION\b", re.IGNORECASE | re.DOTALL)
+"""PREPARE alone keeps a statement, and leaves nothing."""
+IN_TRANSACTION = (
+    "its statements run inside the transaction that writes the rows, and may not end it or leave it"
+)
+BY_ITSELF = "each of its statements runs by itself, and is committed by itself"
+IN_SESSION = "its statements make a session ready, and may not begin a transaction"
+
+
+def split_script(
+    texts: Iterable[str],
+    option: str,
+    dialect: str,
+    forbidden: Collection[str] = TRANSACTION_WORDS,
+    *,
+    why: str = IN_TRANSACTION,
+) -> list[str]:
+    """The single statements of `texts`, in order, as they are written; quotes and comments are known.
+
+    Raises:
+        OptionError: text that cannot be parsed, or a statement that begins with a `forbidden` word
+            and so would leave the transaction in which it runs; `why` ends the message.
+    """
+    found = []
+    for text in texts:
+        for statement, word in _split(text, option, dialect):
+            if _LEAVES.match(statement):
+                word = "PREPARE TRANSACTION"
+            if word in forbidden:
+                raise OptionError(
+                    f"option {option!r} holds {word}: {why}", option=option, got=statement
+                )
+            found.append(statement)
+    return found
+
+
+class _Session(Protocol):
+    def rows(self, sql: str) -> list[tuple[Any, ...]]: ...
+
+
+def run_in_transaction(
+    session: _Session, statements: Iterable[str], option: str, *, written: bool
+) -> None:
+    """Run the user's `statements`, each under a savepoint, which goes with the transaction that one of them ends.
+
+    A procedure may commit inside, or hold DDL that does: its first word does not tell. `written`: the rows and the
+    note that they are published have been written in this transaction.
+
+    Raises:
+        TargetError: the transaction was ended; the statements behind did not run.
+    """
+    for statement in statements:
+        session.rows("SAVEPOINT spark_channel_script")
+        session.rows(statement)
+        try:
+            session.rows("RELEASE SAVEPOINT spark_channel_script")
+        except TargetError as error:
+            so_far = (
+                "the rows are in the table, the write counts as published, and what follows did not run"
+                if written
+                else "no row was written, and what ran so far stays"
+            )
+            raise TargetError(
+                f"option {option!r}: {statement[:200]!r} ended the transaction that writes the rows (a COMMIT or DDL "
+                f"in a procedure): {so_far}. Take that out of the procedure, or run it before the job, as option "
+                "'startSql' of a transfer does"
+            ) from error
+
+
+def session_script(options: Any, dialect: str) -> list[str]:
+    """The statements of the options' `sessionInitStatement`, for a session that has just been opened.
+
+    A session runs them before its own settings, which readers and writers rely on (its zone, its mode).
+
+    Raises:
+        OptionError: text that cannot be parsed, or a statement that begins a transaction.
+    """
+    texts: Collection[str] = options.session_init_statement or ()
+    return split_script(texts, "sessionInitStatement", dialect, why=IN_SESSION)
+
+
+def _split(text: str, option: str, dialect: str) -> list[tuple[str, str]]:
+    try:
+        read = sqlglot.tokenize(text, read=dialect)
+    except sqlglot.errors.SqlglotError as error:
+        raise OptionError(
+            f"option {option!r} holds SQL that cannot be parsed: {str(error).splitlines()[0]}",
+            option=option,
+        ) from None
+    found, begin, word = [], 0, ""
+    for token in read:
+        if token.token_type == tokens.TokenType.SEMICOLON:
+            if word:
+                found.append((text[begin : token.start].strip(), word))
+            begin, word = token.end + 1, ""
+        elif not word:
+            word = token.text.upper().split()[0] if token.text.split() else token.text
+    if word:
+        found.append((text[begin:].strip(), word))
+    return found
+
+
+# The connection of a writer that stages its rows in a table.
+
+
+class WriteSession(BoundSession):
+    """Outside a transaction each statement is committed by itself."""
+
+    @abstractmethod
+    def load(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> int | None:
+        """Insert `rows` into the columns `names`, both as they are in a statement, as fast as the database can.
+
+        Returns how many rows the database stored; None = it does not report them.
+        """
+
+    def stored(self, sql: str) -> int | None:
+        """Run an INSERT: the rows that the database stored; None = it does not report them."""
+        self.rows(sql)
+        return None
+
+    @abstractmethod
+    def begin(self) -> None: ...
+
+    @abstractmethod
+    def commit(self) -> None: ...
+
+    @abstractmethod
+    def undo(self) -> None:
+        """End the transaction without its changes. Also after the connection was lost; raises nothing then."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commits in the end; any exception rolls back."""
+        self.begin()
+        try:
+            yield
+            self.commit()
+        except BaseException:
+            self.undo()
+            raise
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Inside a transaction: a `ChannelError` takes back what was done since."""
+        self.rows("SAVEPOINT spark_channel_batch")
+        try:
+            yield
+        except ChannelError:
+            self.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
+            raise
+        self.rows("RELEASE SAVEPOINT spark_channel_batch")

@@ -7,21 +7,130 @@ A split is all rows, those without a key, or a range of a key: {"kind": "range",
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal, localcontext
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql.cursor import cursor_conditions
-from spark_channel.connectors.sql.named import known_name
 from spark_channel.connectors.sql.options import SqlReadOptions
 from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.source import ReadSource
-from spark_channel.connectors.sql.stride import boundaries, parse_bound
+from spark_channel.connectors.sql.source import ReadSource, cursor_conditions
+from spark_channel.connectors.sql.statements import known_name
 from spark_channel.errors import OptionError
 from spark_channel.planning import Split
 
-__all__ = ["Key", "Quantiles", "Splitter", "conditions_of", "distinct", "row_bytes", "split_conditions"]
+__all__ = [
+    "Bound",
+    "Key",
+    "Quantiles",
+    "Splitter",
+    "boundaries",
+    "conditions_of",
+    "distinct",
+    "parse_bound",
+    "row_bytes",
+    "split_conditions",
+]
+
+
+# JDBC's stride: equal steps of a column's value between two bounds, which filter nothing. Pure.
+#
+# The steps are those of Spark's JDBC source: a fractional stride is cut to a whole one, and the
+# bounds are
+# moved so that what the cut loses is shared between both ends. Values below the first and above the
+# last step
+# are in the outermost splits.
+
+
+Bound = int | date | datetime
+
+_EPOCH_DAY = date(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def parse_bound(text: str, kind: pa.DataType, option: str) -> Bound:
+    """`text` as a value of a column of type `kind`: a whole number, a date, or a timestamp.
+
+    Raises:
+        OptionError: not such a value, or a column that cannot be strided.
+    """
+    takes = "a whole number"
+    try:
+        if pa.types.is_date(kind):
+            takes = "a date, such as 2024-01-31"
+            return date.fromisoformat(text.strip())
+        if pa.types.is_timestamp(kind):
+            takes = "a timestamp, such as 2024-01-31 12:00:00"
+            value = datetime.fromisoformat(text.strip())
+            if kind.tz is None:
+                if value.tzinfo is not None:
+                    raise ValueError(takes)
+                return value
+            return value.replace(tzinfo=value.tzinfo or UTC).astimezone(UTC)
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+            return int(text.strip())
+    except (ValueError, OverflowError):
+        raise OptionError(
+            f"option {option!r} got {text!r}; the partition column is {kind}, so it takes {takes}",
+            option=option,
+            got=text,
+            takes=takes,
+        ) from None
+    raise OptionError(
+        f"option 'partitionColumn' names a column of type {kind}; a stride needs a number, a date or a timestamp. "
+        "Without 'lowerBound' and 'upperBound' any type is taken",
+        option="partitionColumn",
+    )
+
+
+def boundaries(lower: Bound, upper: Bound, count: int) -> list[Bound]:
+    """The inner boundaries of at most `count` strides between `lower` and `upper`, ascending.
+
+    N boundaries make N + 1 ranges: below the first, between two, from the last on.
+
+    Raises:
+        OptionError: `lower` is above `upper`.
+    """
+    first, last = _number(lower), _number(upper)
+    if first > last:
+        raise OptionError(
+            f"option 'lowerBound' ({lower}) is above 'upperBound' ({upper})",
+            option="lowerBound",
+            got=str(lower),
+        )
+    count = min(count, last - first)
+    if count <= 1:
+        return []
+    with localcontext() as context:
+        context.prec = 60
+        step18 = Decimal(1).scaleb(-18)
+        exact = (Decimal(last) / count).quantize(step18, ROUND_HALF_EVEN) - (
+            Decimal(first) / count
+        ).quantize(step18, ROUND_HALF_EVEN)
+        stride = int(exact)
+        lost = (exact - stride) * count / stride
+        begin = first + int((lost / 2 * stride).quantize(Decimal(1), ROUND_HALF_UP))
+    return [_value(begin + stride * number, lower) for number in range(1, count)]
+
+
+def _number(bound: Bound) -> int:
+    if isinstance(bound, datetime):
+        epoch = datetime(1970, 1, 1, tzinfo=bound.tzinfo)
+        return (bound - epoch) // _MICROSECOND
+    if isinstance(bound, date):
+        return (bound - _EPOCH_DAY).days
+    return bound
+
+
+def _value(number: int, like: Bound) -> Bound:
+    if isinstance(like, datetime):
+        return datetime(1970, 1, 1, tzinfo=like.tzinfo) + number * _MICROSECOND
+    if isinstance(like, date):
+        return _EPOCH_DAY + timedelta(days=number)
+    return number
+
 
 _SAMPLE_ROWS = 256
 
@@ -45,7 +154,9 @@ class Splitter:
 
     gently = False
 
-    def __init__(self, session: Session, source: ReadSource, options: SqlReadOptions, advice: int) -> None:
+    def __init__(
+        self, session: Session, source: ReadSource, options: SqlReadOptions, advice: int
+    ) -> None:
         self.session, self.source, self.options, self.advice = session, source, options, advice
         self.row_bytes = row_bytes(session, source)
 
@@ -67,7 +178,9 @@ class Splitter:
     def quantiles(self, name: str) -> Quantiles:
         """About `advice` ranges of equal rows over a column that need be neither unique nor indexed."""
         source, column = self.source, self.source.ordered(name)
-        total, present = self.session.rows(source.sql(["COUNT(*)", f"COUNT({source.column(name)})"]))[0]
+        total, present = self.session.rows(
+            source.sql(["COUNT(*)", f"COUNT({source.column(name)})"])
+        )[0]
         parts = min(self.advice, present)
         places = [present * part // parts + 1 for part in range(parts)] if parts > 1 else []
         bounds: list[Key] = []
@@ -107,7 +220,9 @@ class Splitter:
         """The boundaries of whole numbers without a gap, or []."""
         if len(columns) != 1 or self.source.condition is not None or not places:
             return []
-        least, most = self.session.rows(self.source.sql([f"MIN({columns[0]})", f"MAX({columns[0]})"]))[0]
+        least, most = self.session.rows(
+            self.source.sql([f"MIN({columns[0]})", f"MAX({columns[0]})"])
+        )[0]
         whole = isinstance(least, int) and isinstance(most, int) and most - least + 1 == count
         return [[least + place] for place in places] if whole else []
 
@@ -120,8 +235,9 @@ class Splitter:
         if kind is None:
             raise OptionError(
                 f"option 'partitionColumn' names {name!r}, which is {about.declared}: its values have no ranges",
-                option="partitionColumn", got=name,
-            )  # fmt: skip
+                option="partitionColumn",
+                got=name,
+            )
         if options.lower_bound is not None and options.upper_bound is not None:
             lower = parse_bound(options.lower_bound, kind, "lowerBound")
             upper = parse_bound(options.upper_bound, kind, "upperBound")
@@ -137,14 +253,20 @@ class Splitter:
     def nulls(self, name: str, rows: int | None) -> list[Split]:
         """The split of the rows without a key, where there are such."""
         table, about = self.source.table, self.source.about(name)
-        never = table is not None and about is not None and self.source.dialect.is_never_null(table, about)
+        never = (
+            table is not None
+            and about is not None
+            and self.source.dialect.is_never_null(table, about)
+        )
         if never or rows == 0:
             return []
         if rows is None and not self.has_rows(f"{self.source.column(name)} IS NULL"):
             return []
         return [self._split({"kind": "null", "key": [name]}, rows)]
 
-    def cut(self, key: Sequence[str], bounds: Sequence[Key], rows: int | Sequence[int] | None) -> list[Split]:
+    def cut(
+        self, key: Sequence[str], bounds: Sequence[Key], rows: int | Sequence[int] | None
+    ) -> list[Split]:
         """The ranges between `bounds`; `rows` are those of all together, or of each."""
         edges = [None, *(list(bound) for bound in bounds), None]
         if rows is None or isinstance(rows, int):
@@ -163,7 +285,9 @@ class Splitter:
 
     def has_rows(self, *conditions: str) -> bool:
         """Whether a row meets the user's condition and these."""
-        return bool(self.session.rows(self.source.dialect.limited(self.source.sql(["1"], conditions), 1)))
+        return bool(
+            self.session.rows(self.source.dialect.limited(self.source.sql(["1"], conditions), 1))
+        )
 
     def at_least(self, key: Sequence[str], bound: Key) -> str:
         """The condition of rows from `bound` on."""
@@ -196,7 +320,10 @@ def split_conditions(source: ReadSource, split: Split) -> list[str]:
 def conditions_of(source: ReadSource, params: Mapping[str, Any]) -> list[str]:
     """`split_conditions` of a split's parameters."""
     within = params.get("cursor")
-    return [*_key_conditions(source, params), *(cursor_conditions(source, within) if within else ())]
+    return [
+        *_key_conditions(source, params),
+        *(cursor_conditions(source, within) if within else ()),
+    ]
 
 
 def _key_conditions(source: ReadSource, params: Mapping[str, Any]) -> list[str]:

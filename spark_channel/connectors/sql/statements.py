@@ -1,20 +1,32 @@
-"""SQL text, built and checked with sqlglot: users' SQL is parsed, and identifiers are quoted."""
+"""SQL built and checked by sqlglot; names resolved."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from spark_channel.connectors.sql.parser import Node, exp, sqlglot, tokens
-from spark_channel.errors import OptionError
+import pyarrow as pa
+
+from spark_channel.connectors.base.types import Node, arrow_columns, exp, sqlglot, tokens
+from spark_channel.errors import OptionError, SourceError
 
 __all__ = [
     "Node",
+    "SameName",
     "Source",
     "condition",
+    "custom_kinds",
     "identifier",
     "inside",
+    "is_plain_name",
+    "known_name",
+    "missing_table",
+    "name_readings",
     "named_table",
+    "only_name",
+    "parsed_name",
+    "pick_columns",
     "query",
     "source_query",
     "text_of",
@@ -22,13 +34,31 @@ __all__ = [
 ]
 
 
+# SQL text, built and checked with sqlglot: users' SQL is parsed, and identifiers are quoted.
+
+
 @cache
 def _forbidden() -> tuple[type[Any], ...]:
     return (
-        exp.Alter, exp.Attach, exp.Command, exp.Commit, exp.Create, exp.Delete, exp.Detach, exp.Drop, exp.Insert,
-        exp.Into, exp.Merge, exp.Pragma, exp.Rollback, exp.Set, exp.Transaction, exp.TruncateTable,
-        exp.Update, exp.Use,
-    )  # fmt: skip
+        exp.Alter,
+        exp.Attach,
+        exp.Command,
+        exp.Commit,
+        exp.Create,
+        exp.Delete,
+        exp.Detach,
+        exp.Drop,
+        exp.Insert,
+        exp.Into,
+        exp.Merge,
+        exp.Pragma,
+        exp.Rollback,
+        exp.Set,
+        exp.Transaction,
+        exp.TruncateTable,
+        exp.Update,
+        exp.Use,
+    )
 
 
 def _unbound() -> tuple[type[Any], ...]:
@@ -62,7 +92,9 @@ def inside(text: str, dialect: str) -> str:
     """The text inside the outer parentheses of `(subquery) alias`."""
     depth = 0
     for token in sqlglot.tokenize(text, read=dialect):
-        depth += {tokens.TokenType.L_PAREN: 1, tokens.TokenType.R_PAREN: -1}.get(token.token_type, 0)
+        depth += {tokens.TokenType.L_PAREN: 1, tokens.TokenType.R_PAREN: -1}.get(
+            token.token_type, 0
+        )
         if depth == 0:
             return text[text.index("(") + 1 : token.start]
     return text
@@ -84,7 +116,9 @@ def query(text: str, dialect: str, option: str) -> "exp.Query":
     try:
         trees = [tree for tree in sqlglot.parse(text, read=dialect) if tree is not None]
     except sqlglot.errors.SqlglotError as error:
-        raise _refused(option, text, f"it is not SQL that can be read: {_first_line(error)}", takes) from None
+        raise _refused(
+            option, text, f"it is not SQL that can be read: {_first_line(error)}", takes
+        ) from None
     if len(trees) != 1:
         raise _refused(option, text, f"it holds {len(trees)} statements", takes)
     tree = trees[0]
@@ -104,7 +138,9 @@ def source_query(dbtable: str, dialect: str, option: str) -> Source:
     outer = query("SELECT * FROM " + dbtable, dialect, option)  # noqa: S608 - parsed and checked, never run
     source = outer.args.get("from_") or outer.args.get("from")
     extra = [
-        name for name, value in outer.args.items() if value and name not in ("expressions", "from_", "from")
+        name
+        for name, value in outer.args.items()
+        if value and name not in ("expressions", "from_", "from")
     ]
     if (
         not isinstance(outer, exp.Select)
@@ -136,7 +172,9 @@ def condition(text: str, dialect: str, option: str) -> Node:
     try:
         tree = sqlglot.parse_one(text, read=dialect, into=exp.Condition)
     except sqlglot.errors.SqlglotError as error:
-        raise _refused(option, text, f"it is not a condition: {_first_line(error)}", takes) from None
+        raise _refused(
+            option, text, f"it is not a condition: {_first_line(error)}", takes
+        ) from None
     if not isinstance(tree, exp.Condition) or isinstance(tree, exp.Query):
         raise _refused(option, text, f"it is {_kind(tree)}", takes)
     _check(tree, option, text, takes)
@@ -145,7 +183,9 @@ def condition(text: str, dialect: str, option: str) -> Node:
 
 def top_columns(tree: Node) -> "list[exp.Column]":
     """The columns in a condition, outside its subqueries."""
-    return [column for column in tree.find_all(exp.Column) if column.find_ancestor(exp.Query) is None]
+    return [
+        column for column in tree.find_all(exp.Column) if column.find_ancestor(exp.Query) is None
+    ]
 
 
 def bind_columns(tree: Node, replace: "Callable[[exp.Column], Node]") -> Node:
@@ -166,17 +206,142 @@ def _check(tree: Node, option: str, text: str, takes: str) -> None:
 
 
 def _kind(tree: Node) -> str:
-    return "a " + type(tree).__name__.upper() + " statement" if isinstance(tree, _forbidden()) else "no query"
+    return (
+        "a " + type(tree).__name__.upper() + " statement"
+        if isinstance(tree, _forbidden())
+        else "no query"
+    )
 
 
 def _first_line(error: Exception) -> str:
     details = getattr(error, "errors", None)
     if details:
-        return f"{details[0]['description']} at line {details[0]['line']}, column {details[0]['col']}"
+        return (
+            f"{details[0]['description']} at line {details[0]['line']}, column {details[0]['col']}"
+        )
     return str(error).splitlines()[0]
 
 
 def _refused(option: str, text: str, why: str, takes: str) -> OptionError:
     return OptionError(
-        f"option {option!r} got {text!r}; {why}. It takes {takes}", option=option, got=text, takes=takes
+        f"option {option!r} got {text!r}; {why}. It takes {takes}",
+        option=option,
+        got=text,
+        takes=takes,
     )
+
+
+# Resolves the tables and columns that options name.
+
+
+SameName = Callable[[str, Sequence[str]], str | None]
+"""The one of several names that a database takes a name for; None = none of them."""
+
+_SHOWN = 20
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_QUOTED_NAME = re.compile(r'(?:"([^"]+)"\.)?"([^"]+)"')
+_BY_DOUBLE_QUOTES = frozenset({"sqlite", "duckdb", "postgres"})
+
+
+class Named(Protocol):
+    """A column."""
+
+    @property
+    def name(self) -> str: ...
+
+
+_Column = TypeVar("_Column", bound=Named)
+
+
+def known_name(wanted: str, names: Sequence[str], same_name: SameName, option: str) -> str:
+    """The one of `names` that `option` means by `wanted`.
+
+    Raises:
+        OptionError: none of them.
+    """
+    name = same_name(wanted, names)
+    if name is None:
+        hint = ". Put a text in single quotes" if option == "where" else ""
+        raise OptionError(
+            f"option {option!r} names column {wanted!r}, which is not there; columns: {', '.join(names)}{hint}",
+            option=option,
+            got=wanted,
+            takes=", ".join(names),
+        )
+    return name
+
+
+def pick_columns(
+    found: Sequence[_Column], wanted: Sequence[str] | None, same_name: SameName
+) -> tuple[_Column, ...]:
+    """The columns that option `columns` names, in its order; all of them without it.
+
+    Raises:
+        OptionError: a column that is not there.
+    """
+    if wanted is None:
+        return tuple(found)
+    by_name = {column.name: column for column in found}
+    return tuple(by_name[known_name(each, list(by_name), same_name, "columns")] for each in wanted)
+
+
+def custom_kinds(
+    text: str | None, names: Sequence[str], same_name: SameName
+) -> dict[str, pa.DataType]:
+    """The types that option `customSchema` chooses, by column.
+
+    Raises:
+        OptionError: a column that does not exist, or text that is not a schema.
+    """
+    kinds = {} if text is None else arrow_columns(text, "customSchema")
+    return {
+        known_name(name, names, same_name, "customSchema"): kind for name, kind in kinds.items()
+    }
+
+
+def missing_table(dbtable: str, names: Sequence[str], place: object) -> SourceError:
+    """The error for a table that does not exist, with the names of some that do, without those of this project."""
+    more = ", ..." if len(names) > _SHOWN else ""
+    theirs = [name for name in names if not name.rpartition(".")[2].startswith("spark_channel_")]
+    there = ", ".join(theirs[:_SHOWN]) + more if theirs else "none"
+    return SourceError(f"there is no table {dbtable!r} in {place}; its tables: {there}")
+
+
+def only_name(name: str, names: Sequence[str]) -> str | None:
+    """The one of `names` that is meant: the exact one, else the only one that differs in case."""
+    if name in names:
+        return name
+    near = [each for each in names if each.lower() == name.lower()]
+    return near[0] if len(near) == 1 else None
+
+
+def parsed_name(text: str, dialect: str) -> "exp.Table | None":
+    """`schema.name` as the database's SQL reads it; None for a text that it cannot read as a name."""
+    try:
+        tree = exp.to_table(text, dialect=dialect or None)
+    except Exception:  # sqlglot raises several kinds
+        return None
+    return (
+        tree
+        if isinstance(tree.this, exp.Identifier) and not tree.catalog and not tree.alias
+        else None
+    )
+
+
+def is_plain_name(text: str) -> bool:
+    """Whether every database reads `text` as one name without a schema, which needs no parser."""
+    return _PLAIN_NAME.fullmatch(text) is not None
+
+
+def name_readings(text: str, dialect: str, schema: str) -> list[tuple[str, str]]:
+    """(schema, name) that `dbtable` may mean: the whole text as a name first, then `schema.name`.
+
+    `schema` is where names without one are looked up.
+    """
+    if is_plain_name(text):
+        return [(schema, text)]
+    quoted = _QUOTED_NAME.fullmatch(text) if dialect in _BY_DOUBLE_QUOTES else None
+    if quoted:  # as this project writes the names of tables that it has found
+        return [(schema, text), (quoted[1] or schema, quoted[2])]
+    tree = parsed_name(text, dialect)
+    return [(schema, text)] if tree is None else [(schema, text), (tree.db or schema, tree.name)]

@@ -13,15 +13,14 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
-from spark_channel.connectors.sql.fits import plain_kind
-from spark_channel.connectors.sql.merge import PLACE, Merge
-from spark_channel.connectors.sql.publish import hold_planned
-from spark_channel.connectors.sql.script import session_script
-from spark_channel.connectors.sql.table_task import ATTEMPT, TableTask
-from spark_channel.connectors.sql.write_dialect import WriteDialect
-from spark_channel.connectors.sql.write_session import WriteSession
-from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
+from spark_channel.connectors.base.contract import Receipt, TaskWriter, WriteContext
+from spark_channel.connectors.base.types import plain_kind
+from spark_channel.connectors.sql.dialect import WriteDialect
+from spark_channel.connectors.sql.publish import PLACE, Merge, hold_planned
+from spark_channel.connectors.sql.row_counts import hold_stored
+from spark_channel.connectors.sql.session import WriteSession, session_script
+from spark_channel.connectors.sql.task_writer import ATTEMPT, TableTask
+from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter, WriteTarget
 from spark_channel.errors import BatchRefusedError, CommitError, OptionError, TargetError
 
 __all__ = ["TableWriter"]
@@ -80,11 +79,11 @@ class TableWriter(SqlWriter):
     def undo(self, session: Any) -> None:
         session.undo()
 
-    def look(self, session: Any) -> Place:
+    def look(self, session: Any) -> WriteTarget:
         table = self.dialect.find_table(session, self.options.dbtable)
         if table is not None:
-            return Place(table.schema, table.name, table.label, table)
-        return Place("", self.options.dbtable, self.options.dbtable)
+            return WriteTarget(table.schema, table.name, table.label, table)
+        return WriteTarget("", self.options.dbtable, self.options.dbtable)
 
     def values(self, name: str, array: pa.Array, plan: SqlPlan) -> list[Any]:
         """A column as `WriteSession.load` takes it.
@@ -94,7 +93,9 @@ class TableWriter(SqlWriter):
         """
         try:
             array = pc.cast(array, plain_kind(array.type))
-            if self.tick > 1 and (pa.types.is_timestamp(array.type) or pa.types.is_time(array.type)):
+            if self.tick > 1 and (
+                pa.types.is_timestamp(array.type) or pa.types.is_time(array.type)
+            ):
                 ticks = pc.cast(array, pa.int64())
                 whole = pc.multiply(pc.divide(ticks, self.tick), self.tick)
                 if pc.any(pc.not_equal(whole, ticks)).as_py():
@@ -106,11 +107,14 @@ class TableWriter(SqlWriter):
             raise BatchRefusedError(f"{where}: {error}") from None
         return list(array.to_pylist())
 
-    def make_staging(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
+    def make_staging(
+        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
         if not self.stages(session, place, plan.stage):
             own = [f"{ATTEMPT} BIGINT NOT NULL", f"{PLACE} BIGINT NOT NULL"]
             own += [
-                self.dialect.definition(replace(each.column, not_null=False)) for each in plan.target.columns
+                self.dialect.definition(replace(each.column, not_null=False))
+                for each in plan.target.columns
             ]
             if plan.target.operation is not None:
                 own.append(f"{self.dialect.quoted(plan.target.operation)} VARCHAR(20)")
@@ -131,7 +135,7 @@ class TableWriter(SqlWriter):
         yield
 
     def make_ready(
-        self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
+        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
     ) -> SqlPlan:
         if first:
             self.script(session, self.options.pre_sql, "preSql")
@@ -154,26 +158,30 @@ class TableWriter(SqlWriter):
                 )
         for mark in staged:
             self._forget(session, plan, mark)
-        self.bring(session, plan)
+        self.bring(session, plan, sum(receipt.rows for receipt in receipts))
 
-    def bring(self, session: WriteSession, plan: SqlPlan) -> None:
-        """All rows of the staging table that this transaction sees, into the table."""
+    def bring(self, session: WriteSession, plan: SqlPlan, count: int) -> None:
+        """All rows of the staging table that this transaction sees, into the table. There are `count`."""
         target, rows = plan.target, self.staging(plan)
         if self.options.write_mode == "insert":
             names = ", ".join(map(self.dialect.quoted, target.names))
-            session.rows(
+            stored = session.stored(
                 f"INSERT INTO {target.sql} ({names}) SELECT {names} FROM {rows} ORDER BY {PLACE}"  # noqa: S608
             )
+            if stored is not None:
+                hold_stored(target.label, count, stored)
             return
         self.Merge(session.rows, self.dialect, target, rows, self.options.write_mode).bring()
 
-    def drop_stage(self, session: Any, place: Place, name: str) -> None:
+    def drop_stage(self, session: Any, place: WriteTarget, name: str) -> None:
         try:
             session.rows(f"DROP TABLE {self.dialect.place(place.schema, name)}")
         except TargetError as error:
             if self.stages(session, place, name) and not self.is_lost(error):
                 raise
-            _log.warning("staging %s is gone, or stays until a later job removes it: %s", name, error)
+            _log.warning(
+                "staging %s is gone, or stays until a later job removes it: %s", name, error
+            )
 
     def forget(self, plan: SqlPlan, mark: int) -> None:
         """Remove what an attempt staged, as far as that can be done now: the job's end removes it all."""

@@ -1,22 +1,83 @@
-"""Matches a DataFrame's columns to a table's by name, or to those of a new table. Pure."""
+"""DataFrame columns matched to the target table; merge key."""
 
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql.catalog import Column, Table
-from spark_channel.connectors.sql.change_feed import OPERATION, row_fields
-from spark_channel.connectors.sql.ddl import arrow_columns, sql_columns
-from spark_channel.connectors.sql.fits import plain_kind
-from spark_channel.connectors.sql.keys import merge_key
+from spark_channel.arrow_schema import TextLengths
+from spark_channel.connectors.base.feed import OPERATION, row_fields
+from spark_channel.connectors.base.types import arrow_columns, plain_kind, sql_columns
+from spark_channel.connectors.sql.catalog import (
+    Column,
+    Table,
+    TargetTable,
+    WriteColumn,
+    declared_columns,
+)
+from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.publish import holds_unique
-from spark_channel.connectors.sql.target import TargetTable, WriteColumn, declared_columns
-from spark_channel.connectors.sql.write_dialect import WriteDialect
+from spark_channel.connectors.sql.statements import SameName
 from spark_channel.errors import OptionError, SchemaError, TargetError
-from spark_channel.text_length import TextLengths
 
-__all__ = ["added_columns", "create_table", "new_target", "old_target", "wider_columns"]
+__all__ = [
+    "added_columns",
+    "create_table",
+    "merge_key",
+    "new_target",
+    "old_target",
+    "wider_columns",
+]
+
+
+# The key of a merge: `keyColumns`, or else the table's primary key.
+
+
+def merge_key(
+    options: SqlWriteOptions,
+    columns: Sequence[str],
+    same_name: SameName,
+    label: str,
+    primary: Sequence[str] | None = None,
+) -> tuple[str, ...]:
+    """The key as the rows' `columns` spell it; () for a plain insert.
+
+    `primary` is the primary key of the table `label`, () where it has none; None = the table is to be made.
+
+    Raises:
+        OptionError: a key that the rows do not have, or nothing that says which it is.
+    """
+    if options.write_mode == "insert":
+        return ()
+    wanted = options.key_columns or primary
+    if not wanted:
+        why = "is to be made" if primary is None else "has no primary key"
+        more = "" if primary is None else " that it holds unique"
+        raise OptionError(
+            f"option 'writeMode' {options.write_mode} needs 'keyColumns', since table {label!r} {why}: "
+            f"which rows are the same? Name columns{more}",
+            option="keyColumns",
+        )
+    keys = []
+    for each in wanted:
+        name = same_name(each, columns)
+        if name is None:
+            said = (
+                "option 'keyColumns'"
+                if options.key_columns
+                else f"the primary key of table {label!r}"
+            )
+            raise OptionError(
+                f"{said} names {each!r}, which the rows do not have; they have {', '.join(columns)}",
+                option="keyColumns",
+                got=each,
+                takes=", ".join(columns),
+            )
+        keys.append(name)
+    return tuple(keys)
+
+
+# Matches a DataFrame's columns to a table's by name, or to those of a new table. Pure.
 
 
 def old_target(
@@ -74,7 +135,9 @@ def old_target(
     for needed in table.columns:
         if needed.not_null and needed.name not in given and not dialect.is_filled(table, needed):
             takes_null = needed.name not in table.primary and options.on_schema_change != "fail"
-            advice = f". To have NULL there, run {dialect.nullable(place, needed)}" if takes_null else ""
+            advice = (
+                f". To have NULL there, run {dialect.nullable(place, needed)}" if takes_null else ""
+            )
             raise SchemaError(
                 f"table {table.label!r} needs column {needed.name!r} (NOT NULL without a default), which the rows "
                 f"do not have; they have {', '.join(schema.names)}{advice}"
@@ -92,7 +155,12 @@ def old_target(
 
 
 def new_target(
-    dialect: WriteDialect, schema: str, name: str, label: str, rows: pa.Schema, options: SqlWriteOptions
+    dialect: WriteDialect,
+    schema: str,
+    name: str,
+    label: str,
+    rows: pa.Schema,
+    options: SqlWriteOptions,
 ) -> TargetTable:
     """A table to be created for `rows`; with `keyColumns` as its primary key.
 
@@ -103,7 +171,9 @@ def new_target(
     fields = _row_fields(dialect, rows, options)
     key = merge_key(options, [field.name for field in fields], dialect.same_name, label)
     made = _new_columns(dialect, rows, options, key)
-    columns = tuple(dialect.write_column(field, column) for field, column in zip(fields, made, strict=True))
+    columns = tuple(
+        dialect.write_column(field, column) for field, column in zip(fields, made, strict=True)
+    )
     place = dialect.place(schema, name)
     return TargetTable(
         schema,
@@ -118,13 +188,17 @@ def new_target(
     )
 
 
-def create_table(dialect: WriteDialect, place: str, schema: pa.Schema, options: SqlWriteOptions) -> str:
+def create_table(
+    dialect: WriteDialect, place: str, schema: pa.Schema, options: SqlWriteOptions
+) -> str:
     """CREATE TABLE for the rows, without its key, which is made when the rows are in. `place` is SQL.
 
     Raises:
         SchemaError, OptionError: as `new_target`.
     """
-    return dialect.created(place, _new_columns(dialect, schema, options, ())) + dialect.after_create(options)
+    return dialect.created(
+        place, _new_columns(dialect, schema, options, ())
+    ) + dialect.after_create(options)
 
 
 def added_columns(
@@ -149,7 +223,11 @@ def added_columns(
 
 
 def wider_columns(
-    dialect: WriteDialect, table: Table, rows: pa.Schema, options: SqlWriteOptions, lengths: TextLengths
+    dialect: WriteDialect,
+    table: Table,
+    rows: pa.Schema,
+    options: SqlWriteOptions,
+    lengths: TextLengths,
 ) -> list[tuple[Column, Column]]:
     """(now, afterwards) of each column of the table that must widen to hold the rows, and can.
 
@@ -176,7 +254,9 @@ def wider_columns(
     return found
 
 
-def _maker(dialect: WriteDialect, options: SqlWriteOptions) -> Callable[[pa.Field, Column], WriteColumn]:
+def _maker(
+    dialect: WriteDialect, options: SqlWriteOptions
+) -> Callable[[pa.Field, Column], WriteColumn]:
     return dialect.lenient_column if options.convert == "lenient" else dialect.write_column
 
 
@@ -186,7 +266,11 @@ def _widening_advice(
     """What to do for a column whose type does not hold the rows' values."""
     if options.on_schema_change != "evolve":
         wider = dialect.wider(field, column)
-        return "" if wider is None else f"; onSchemaChange=evolve widens the column to {wider.declared}"
+        return (
+            ""
+            if wider is None
+            else f"; onSchemaChange=evolve widens the column to {wider.declared}"
+        )
     try:
         wanted = dialect.created_type(field.name, field.type, key=False)
     except SchemaError:
@@ -201,7 +285,9 @@ def _operation(options: SqlWriteOptions) -> str | None:
     return OPERATION if options.write_mode == "apply" else None
 
 
-def _row_fields(dialect: WriteDialect, schema: pa.Schema, options: SqlWriteOptions) -> list[pa.Field]:
+def _row_fields(
+    dialect: WriteDialect, schema: pa.Schema, options: SqlWriteOptions
+) -> list[pa.Field]:
     """The columns that are the table's: all but the operation of a change feed."""
     seen: dict[str, str] = {}
     for name in schema.names:
@@ -219,17 +305,23 @@ def _new_columns(
 ) -> list[Column]:
     fields = _row_fields(dialect, schema, options)
     if not fields:
-        raise SchemaError(f"the rows have no columns, so table {options.dbtable!r} cannot be created")
+        raise SchemaError(
+            f"the rows have no columns, so table {options.dbtable!r} cannot be created"
+        )
     chosen = _chosen(dialect, schema.names, options)
     made = []
     for field in fields:
         in_key = field.name in key
-        declared = chosen.get(field.name) or dialect.created_type(field.name, field.type, key=in_key)
+        declared = chosen.get(field.name) or dialect.created_type(
+            field.name, field.type, key=in_key
+        )
         made.append(dialect.new_column(field.name, declared, not_null=in_key or not field.nullable))
     return made
 
 
-def _chosen(dialect: WriteDialect, names: Sequence[str], options: SqlWriteOptions) -> dict[str, str]:
+def _chosen(
+    dialect: WriteDialect, names: Sequence[str], options: SqlWriteOptions
+) -> dict[str, str]:
     """The types that option `createTableColumnTypes` chooses, by column."""
     text, option = options.create_table_column_types, "createTableColumnTypes"
     if text is None:

@@ -14,41 +14,82 @@ from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.commit import Claim, Held, Identity, Taken
-from spark_channel.connectors.contracts import (
+from spark_channel.connectors.base.claims import Claim, ClaimDecision, HeldClaim, Identity
+from spark_channel.connectors.base.contract import (
+    PartialWrite,
     Receipt,
     TaskWriter,
-    Unfinished,
     WriteContext,
     WritePlan,
     Writer,
 )
-from spark_channel.connectors.health import RowCost
-from spark_channel.connectors.sql.catalog import Column
-from spark_channel.connectors.sql.change_feed import row_fields
+from spark_channel.connectors.base.feed import row_fields
+from spark_channel.connectors.base.health import RowCost
+from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
+from spark_channel.connectors.sql.catalog import NOWHERE, Column, TargetTable
 from spark_channel.connectors.sql.claims import (
     STAGE,
     TASKS,
     ClaimDialect,
     Claims,
+    Ledger,
+    NoClaims,
     UntrustedClaimsError,
     is_own_table,
     stage_prefix,
 )
-from spark_channel.connectors.sql.ledger import Ledger, NoClaims
-from spark_channel.connectors.sql.named import parsed_name
-from spark_channel.connectors.sql.nothing import NothingWriter
 from spark_channel.connectors.sql.options import LedgerOptions, SqlWriteOptions
 from spark_channel.connectors.sql.publish import refuse_two_receipts
-from spark_channel.connectors.sql.script import BY_ITSELF, run_in_transaction, split_script
-from spark_channel.connectors.sql.session import transaction
-from spark_channel.connectors.sql.target import NOWHERE, TargetTable
-from spark_channel.connectors.sql.target_columns import added_columns, new_target, old_target, wider_columns
-from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
+from spark_channel.connectors.sql.session import (
+    BY_ITSELF,
+    run_in_transaction,
+    split_script,
+    transaction,
+)
+from spark_channel.connectors.sql.statements import parsed_name
+from spark_channel.connectors.sql.stored import stored_table
+from spark_channel.connectors.sql.target_columns import (
+    added_columns,
+    new_target,
+    old_target,
+    wider_columns,
+)
+from spark_channel.errors import (
+    ChannelError,
+    CommitError,
+    OptionError,
+    SupersededError,
+    TargetError,
+)
 from spark_channel.options import CommitMode, WriteOptions
 from spark_channel.retry import Retry
 
-__all__ = ["Place", "SqlPlan", "SqlWriter"]
+__all__ = [
+    "NothingWriter",
+    "SqlPlan",
+    "SqlWriter",
+    "WriteTarget",
+]
+
+
+# The writer of a task that has nothing to write.
+
+
+class NothingWriter(TaskWriter):
+    """For a task, or a job, that was committed before: takes rows, keeps none, and gives `receipt`."""
+
+    def __init__(self, receipt: Receipt) -> None:
+        self._receipt = receipt
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        pass
+
+    def close(self) -> Receipt:
+        return self._receipt
+
+    def rollback(self) -> None:
+        pass
+
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -60,12 +101,17 @@ _WAYS = (
     "Grant the right, or name another schema with 'stagingSchema' or a table with 'ledgerTable'; 'ledger' none writes "
     "without them, at least once"
 )
+_OWN = {
+    (Overlap.SURE, True): "its source is",
+    (Overlap.PERHAPS, True): "its source may be",
+    (Overlap.PERHAPS, False): "its source may be, since this application has planned a read of",
+}
 _TAKES = 5
 """How often a claim is tried: two that make its table or its row at the same moment fail one of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WriteTarget:
     """The place of a write. `label` names the table in messages and claims; `table` is its entry in the catalog, None
     if the write creates it. `schema` contains the table.
     """
@@ -103,7 +149,7 @@ class Place:
 class SqlPlan(WritePlan):
     """Databases subclass it with their own fields. `target` is the table as the plan expects it."""
 
-    place: Place = Place("", "", "")
+    place: WriteTarget = WriteTarget("", "", "")
     target: TargetTable = NOWHERE
     longest_name: int = 63
 
@@ -117,7 +163,7 @@ class SqlPlan(WritePlan):
         return not self.place.has_ledger
 
     @property
-    def claim(self) -> Held:
+    def claim(self) -> HeldClaim:
         assert self.held is not None, "a published write holds no claim"
         return self.held
 
@@ -169,7 +215,7 @@ class SqlWriter(Writer):
         def look(session: Any) -> None:
             place = self.look(session)
             self._check_place(place)
-            commit = context.commit or self.default_commit(place, context)
+            commit, _ = self._commit_apart(session, place, context)
             plan = SqlPlan(
                 job=context.job,
                 schema=schema,
@@ -204,13 +250,14 @@ class SqlWriter(Writer):
         self._check_place(place)
         place = self._with_ledger(session, place, context)
         claims = self.claims(session, place)
-        commit = context.commit or self.default_commit(place, context)
+        commit, stored = self._commit_apart(session, place, context)
         plan = SqlPlan(
             job=context.job,
             schema=schema,
-            commit=commit if place.has_ledger else "task",
+            commit=commit,
             overwrite=context.overwrite,
             txn=context.txn,
+            stored=stored,
             place=replace(place, table=None),
             longest_name=claims.longest_name,
         )
@@ -229,10 +276,14 @@ class SqlWriter(Writer):
                 plan = self.make_staging(session, plan, place, context)
                 self._end_overtaken(session, taken, place, context)
             else:
-                self._end_overtaken(session, taken, place, context)  # their locks are on what is made ready
+                self._end_overtaken(
+                    session, taken, place, context
+                )  # their locks are on what is made ready
                 with self.preparing(session, plan), self.transaction(session):
                     held, first = claims.make_ready(held, overwrite=plan.overwrite)
-                    plan = self.make_ready(session, replace(plan, held=held), place, context, first=first)
+                    plan = self.make_ready(
+                        session, replace(plan, held=held), place, context, first=first
+                    )
             overtaken = None  # from here on what it staged is removed
             self.sweep(session, plan)
             return plan
@@ -240,7 +291,90 @@ class SqlWriter(Writer):
             self._give_back(session, plan, overtaken)
             raise
 
-    def _new_fields(self, place: Place, context: WriteContext, schema: pa.Schema) -> list[pa.Field]:
+    def stored(self) -> Stored | None:
+        return self.run(
+            TargetError,
+            "look",
+            lambda session: self._stored_at(session, self.look(session)),
+            begins=True,
+        )
+
+    def _stored_at(self, session: Any, place: WriteTarget) -> Stored | None:
+        table = place.table
+        if table is None:
+            return None
+        is_view = getattr(table, "is_view", False)
+        return stored_table(session, self.dialect, place.schema, place.name, is_view=is_view)
+
+    def _commit_apart(
+        self, session: Any, place: WriteTarget, context: WriteContext
+    ) -> tuple[CommitMode, Stored | None]:
+        """The commit mode, which keeps the write's rows from its own source; and what a task must not read.
+
+        Raises:
+            OptionError: the source is the target, and the user or the role's rights leave only `task`.
+        """
+        commit: CommitMode = context.commit or self.default_commit(place, context)
+        commit = commit if place.has_ledger else "task"
+        target = self._stored_at(session, place) if commit == "task" and context.reads else None
+        if target is None:
+            return commit, None
+        found = most_overlap(context.reads, target)
+        if not context.reads_surely:
+            found = min(found, Overlap.PERHAPS)
+        if found is Overlap.NONE:
+            return commit, None
+        if context.commit is None and place.has_ledger and not self.options.tolerates_dirty_rows:
+            hint = (
+                ""
+                if found is Overlap.SURE
+                else ". If the rows come from elsewhere, set 'commit' to task"
+            )
+            _log.info(
+                "job %s stages its rows (commit=job): %s table %s, and would read the rows that tasks commit%s",
+                context.job,
+                _OWN[found, context.reads_surely],
+                place.label,
+                hint,
+            )
+            return "job", None
+        self._refuse_own_source(place, context, found)
+        return commit, target
+
+    def _refuse_own_source(self, place: WriteTarget, context: WriteContext, found: Overlap) -> None:
+        """What may have been emptied cannot be told from what was; rows that tasks add are found by the tasks."""
+        first = (
+            "an overwrite with commit=task empties it"
+            if context.overwrite
+            else "with commit=task, 'preSql' changes it"
+            if self.options.pre_sql
+            else ""
+        )
+        if found is Overlap.PERHAPS and not first:
+            return
+        why = (
+            f"{first} before its rows are read"
+            if first
+            else "with commit=task, rows that its tasks commit would be read and written again"
+        )
+        asked = (
+            "omit 'maxDirtyRows' and 'maxDirtyFraction', which need commit=task"
+            if self.options.tolerates_dirty_rows
+            else "set 'commit' to job, or omit it"
+            if place.has_ledger
+            else f"give the job what commit=job needs ({_WAYS})"
+        )
+        raise OptionError(
+            f"{_OWN[found, context.reads_surely]} the target, table {place.label!r}: {why}. "
+            f"To write into the table that is read, {asked}; or write into another table",
+            option="commit",
+            got="task",
+            takes="job",
+        )
+
+    def _new_fields(
+        self, place: WriteTarget, context: WriteContext, schema: pa.Schema
+    ) -> list[pa.Field]:
         """The columns that `onSchemaChange=evolve` adds to the table."""
         if not self._evolves(place, context):
             return []
@@ -248,13 +382,15 @@ class SqlWriter(Writer):
         own = row_fields(schema) if self.options.write_mode == "apply" else schema
         return [field for field in own if self.dialect.same_name(field.name, names) is None]
 
-    def _wider(self, place: Place, context: WriteContext, schema: pa.Schema) -> list[tuple[Column, Column]]:
+    def _wider(
+        self, place: WriteTarget, context: WriteContext, schema: pa.Schema
+    ) -> list[tuple[Column, Column]]:
         """The columns that `onSchemaChange=evolve` widens: (now, afterwards)."""
         if not self._evolves(place, context):
             return []
         return wider_columns(self.dialect, place.table, schema, self.options, context.text_lengths)
 
-    def _evolves(self, place: Place, context: WriteContext) -> bool:
+    def _evolves(self, place: WriteTarget, context: WriteContext) -> bool:
         """Whether the table's definition may change for the rows."""
         if self.options.on_schema_change != "evolve" or place.table is None:
             return False
@@ -262,7 +398,12 @@ class SqlWriter(Writer):
         return not place.table.is_view and not is_replaced
 
     def _plan_without(
-        self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, new: Sequence[pa.Field]
+        self,
+        session: Any,
+        plan: SqlPlan,
+        place: WriteTarget,
+        context: WriteContext,
+        new: Sequence[pa.Field],
     ) -> SqlPlan:
         """The plan for the columns that the table has. Changes nothing.
 
@@ -282,9 +423,13 @@ class SqlWriter(Writer):
                 schema=pa.schema([native.schema.field(each) for each in kept]),
                 types=tuple(native.types[each] for each in kept),
             )
-        return self.plan(session, replace(plan, schema=left), place, replace(context, native=native))
+        return self.plan(
+            session, replace(plan, schema=left), place, replace(context, native=native)
+        )
 
-    def _evolved(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> Place:
+    def _evolved(
+        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> WriteTarget:
         """The place, whose table has all columns of the rows, wide enough.
 
         One nullable column more changes no row, and a wider type no value, so no claim guards it: whoever does it, and
@@ -303,8 +448,10 @@ class SqlWriter(Writer):
             name = column.name
             statement = f"ALTER TABLE {table} ADD COLUMN {self.dialect.definition(column)}"
 
-            def lacks(now: Place, name: str = name) -> bool:
-                return any(each.name == name for each in self._new_fields(now, context, plan.schema))
+            def lacks(now: WriteTarget, name: str = name) -> bool:
+                return any(
+                    each.name == name for each in self._new_fields(now, context, plan.schema)
+                )
 
             why = f"Column {name!r} of the rows is not in table {place.label!r}, and option 'onSchemaChange' adds it"
             self._change(session, statement, lacks, why)
@@ -312,14 +459,16 @@ class SqlWriter(Writer):
             self._widen(session, plan, place, context, column.name)
         return replace(place, table=self.look(session).table)
 
-    def _widen(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, name: str) -> None:
+    def _widen(
+        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext, name: str
+    ) -> None:
         """Widen one column. It is looked at again, where no other run can change it meanwhile: of two that widen it
         to different types, the later one could undo what the earlier one did, and round values.
         """
         table, why = self.dialect.place(place.schema, place.name), ""
         column, declared = Column(name, ""), ""
 
-        def narrow(now: Place) -> tuple[Column, Column] | None:
+        def narrow(now: WriteTarget) -> tuple[Column, Column] | None:
             found = self._wider(now, context, plan.schema)
             return next((each for each in found if each[0].name == name), None)
 
@@ -354,7 +503,9 @@ class SqlWriter(Writer):
                 keeps = f". To keep its type, set option 'createTableColumnTypes' to {name} VARCHAR({size}"
             raise TargetError(f"{error}. {why}: {advice} {statement}{keeps}") from error.__cause__
 
-    def _change(self, session: Any, statement: str, is_left: Callable[[Place], bool], why: str) -> None:
+    def _change(
+        self, session: Any, statement: str, is_left: Callable[[WriteTarget], bool], why: str
+    ) -> None:
         """Run a statement that another run may have run meanwhile."""
         try:
             self.alter(session, statement)
@@ -370,7 +521,7 @@ class SqlWriter(Writer):
             ) from error.__cause__
 
     @contextmanager
-    def altering(self, session: Any, place: Place) -> Iterator[None]:
+    def altering(self, session: Any, place: WriteTarget) -> Iterator[None]:
         """No other write of this package, and if possible no other session, changes the definition meanwhile."""
         with self.transaction(session):
             yield
@@ -379,7 +530,7 @@ class SqlWriter(Writer):
         """Run a statement that changes the table's definition, and wait for other sessions for a bounded time."""
         session.rows(statement)
 
-    def _placed(self, session: Any) -> Place:
+    def _placed(self, session: Any) -> WriteTarget:
         """The place of the table, and where its claims and staging are."""
         place, options = self.look(session), _ledger_options(self.options)
         if options is None:
@@ -395,7 +546,7 @@ class SqlWriter(Writer):
         tree = parsed_name(text, self.script_dialect)
         return (None, text) if tree is None else (tree.db or None, tree.name)
 
-    def _with_ledger(self, session: Any, place: Place, context: WriteContext) -> Place:
+    def _with_ledger(self, session: Any, place: WriteTarget, context: WriteContext) -> WriteTarget:
         """The place without a ledger, where the user or the role's rights leave none.
 
         Raises:
@@ -408,22 +559,28 @@ class SqlWriter(Writer):
         if not why:
             return place
         asks = (
-            "a stream" if context.stream is not None
-            else "a transaction id" if context.txn is not None
-            else "commit=job" if context.commit == "job"
+            "a stream"
+            if context.stream is not None
+            else "a transaction id"
+            if context.txn is not None
+            else "commit=job"
+            if context.commit == "job"
             else ""
-        )  # fmt: skip
+        )
         if asks:
             raise TargetError(f"{asks} needs tables that record what was written: {why}. {_WAYS}")
         _log.warning(
             "job %s: rows are written to %s at least once, without a record of what was written: a rerun, a retried "
             "task or a lost answer can add rows twice. The reason: %s. %s",
-            context.job, place.label, why, _WAYS,
-        )  # fmt: skip
+            context.job,
+            place.label,
+            why,
+            _WAYS,
+        )
         assert place.ledger is not None
         return replace(place, ledger=replace(place.ledger, without=why))
 
-    def _lacks(self, session: Any, place: Place) -> str:
+    def _lacks(self, session: Any, place: WriteTarget) -> str:
         """Why the role cannot keep claims; "" = it can."""
         claims = self.claims(session, place)
         try:
@@ -436,13 +593,19 @@ class SqlWriter(Writer):
             raise
         return ""
 
-    def _end_overtaken(self, session: Any, taken: Taken, place: Place, context: WriteContext) -> None:
+    def _end_overtaken(
+        self, session: Any, taken: ClaimDecision, place: WriteTarget, context: WriteContext
+    ) -> None:
         if taken.overtaken is not None:
             owner = taken.overtaken.owner
-            _log.warning("job %s takes the claim on %s over from run %s", context.job, place.label, owner)
+            _log.warning(
+                "job %s takes the claim on %s over from run %s", context.job, place.label, owner
+            )
             self.end_sessions(session, owner)
 
-    def _take(self, session: Any, claims: Claims, place: Place, context: WriteContext) -> Taken:
+    def _take(
+        self, session: Any, claims: Claims, place: WriteTarget, context: WriteContext
+    ) -> ClaimDecision:
         """Take the claim, in a short separate transaction."""
         try:
             self._ensure(session, claims)
@@ -490,8 +653,8 @@ class SqlWriter(Writer):
             lambda session: self.claims(session, own.place).task(own.claim, task),
         )
 
-    def unfinished(self, context: WriteContext) -> Unfinished | None:
-        def ask(session: Any) -> Unfinished | None:
+    def unfinished(self, context: WriteContext) -> PartialWrite | None:
+        def ask(session: Any) -> PartialWrite | None:
             place = self._placed(session)
             return self.claims(session, place).unfinished(place.claimed, context)
 
@@ -561,7 +724,9 @@ class SqlWriter(Writer):
         with self.publishing(session, plan), self.transaction(session):
             if not claims.begin_publish(plan.claim):
                 _log.warning(
-                    "%s was published before: nothing written by job %s", plan.claim.identity.shown, plan.job
+                    "%s was published before: nothing written by job %s",
+                    plan.claim.identity.shown,
+                    plan.job,
                 )
                 return
             if plan.commit == "job":
@@ -570,7 +735,10 @@ class SqlWriter(Writer):
                 self.publish_staged(session, plan, receipts)
             else:
                 claims.hold_committed(plan.claim, receipts)
-            rows, nbytes = sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
+            rows, nbytes = (
+                sum(each.rows for each in receipts),
+                sum(each.nbytes for each in receipts),
+            )
             claims.publish(plan.claim, rows=rows, nbytes=nbytes)
             # Last: where a procedure commits inside, the rows are not there without the note that they are published.
             self.script(session, self.options.post_sql, "postSql", written=True)
@@ -588,8 +756,11 @@ class SqlWriter(Writer):
             _log.warning(
                 "job %s was aborted after %d of its tasks had committed their rows (commit=task): they stay in table "
                 "%s, and %s lists them",
-                plan.job, len(left), plan.place.label, TASKS,
-            )  # fmt: skip
+                plan.job,
+                len(left),
+                plan.place.label,
+                TASKS,
+            )
         self.drop_staging(session, plan)
 
     def beat(self, plan: SqlPlan) -> None:
@@ -601,8 +772,10 @@ class SqlWriter(Writer):
 
         self.run(TargetError, f"write {plan.job}", show)
 
-    def claims(self, session: Any, place: Place) -> Claims:
-        return Claims(session, self.claim_dialect(session, place)) if place.has_ledger else NoClaims()
+    def claims(self, session: Any, place: WriteTarget) -> Claims:
+        return (
+            Claims(session, self.claim_dialect(session, place)) if place.has_ledger else NoClaims()
+        )
 
     def sweep(self, session: Any, plan: SqlPlan) -> None:
         """Remove the staging of runs that were overtaken, have ended, or are known to be dead."""
@@ -620,14 +793,14 @@ class SqlWriter(Writer):
         for name in self.stages(session, plan.place, plan.stage):
             self.drop_stage(session, plan.place, name)
 
-    def default_commit(self, place: Place, context: WriteContext) -> CommitMode:
+    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
         """`task` writes an append once instead of twice; keys are told apart only within one transaction."""
         if context.stream is not None:
             return "job"
         append = place.table is not None and not context.overwrite
         return "task" if append and self.options.write_mode == "insert" else "job"
 
-    def _check_place(self, place: Place) -> None:
+    def _check_place(self, place: WriteTarget) -> None:
         if is_own_table(place.name):
             raise TargetError(f"table {place.label!r} belongs to spark-channel; name another table")
         if place.table is None and not self.options.create_table:
@@ -639,14 +812,18 @@ class SqlWriter(Writer):
     def _drop_quietly(self, plan: SqlPlan) -> None:
         """After the write was overtaken."""
         try:
-            self.run(TargetError, f"publish {plan.job}", lambda session: self.drop_staging(session, plan))
+            self.run(
+                TargetError, f"publish {plan.job}", lambda session: self.drop_staging(session, plan)
+            )
         except TargetError as error:  # what is published is published
             _log.warning("the staging %s* of job %s stays for now: %s", plan.stage, plan.job, error)
 
     def _what_is_there(self, plan: SqlPlan) -> str:
         if plan.commit == "task":
             return f"The rows of the tasks that committed are in table {plan.place.label!r}"
-        return f"Nothing of this job is in table {plan.place.label!r}: its transaction was rolled back"
+        return (
+            f"Nothing of this job is in table {plan.place.label!r}: its transaction was rolled back"
+        )
 
     # --- what a database implements ---
 
@@ -674,7 +851,12 @@ class SqlWriter(Writer):
         """Whether the connection was lost, or another transaction stood in the way: doing it again may help."""
 
     def run(
-        self, failure: type[TargetError], purpose: str, work: Callable[[Any], _T], *, begins: bool = False
+        self,
+        failure: type[TargetError],
+        purpose: str,
+        work: Callable[[Any], _T],
+        *,
+        begins: bool = False,
     ) -> _T:
         """`work` on a session; again on a new one when the connection is lost, for `retryTimeout` seconds.
 
@@ -690,7 +872,9 @@ class SqlWriter(Writer):
                 return work(session)
 
         seconds = getattr(self.options, "retry_timeout", _RETRY_SECONDS)
-        return Retry(seconds, what=purpose).call(attempt, lambda error: reached and self.is_lost(error))
+        return Retry(seconds, what=purpose).call(
+            attempt, lambda error: reached and self.is_lost(error)
+        )
 
     @contextmanager
     def transaction(self, session: Any) -> Iterator[None]:
@@ -711,14 +895,16 @@ class SqlWriter(Writer):
         return False
 
     @abstractmethod
-    def claim_dialect(self, session: Any, place: Place) -> ClaimDialect:
+    def claim_dialect(self, session: Any, place: WriteTarget) -> ClaimDialect:
         """The claims in the schema of `place`."""
 
     @abstractmethod
-    def look(self, session: Any) -> Place:
+    def look(self, session: Any) -> WriteTarget:
         """The place that `dbtable` names, by the database's catalog in this session."""
 
-    def plan(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
+    def plan(
+        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
         """The database's own plan: how the columns meet the table's. Changes nothing.
 
         Raises:
@@ -727,12 +913,14 @@ class SqlWriter(Writer):
         return replace(plan, target=self.target(plan, place))
 
     @abstractmethod
-    def make_staging(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
+    def make_staging(
+        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
         """`commit=job`: what tasks need before they stage. Safe twice."""
 
     @abstractmethod
     def make_ready(
-        self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
+        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
     ) -> SqlPlan:
         """`commit=task`, inside a transaction: with `first` run preSql, create or empty the table; else check it."""
 
@@ -758,7 +946,9 @@ class SqlWriter(Writer):
         `receipts` brought in.
         """
 
-    def script(self, session: Any, texts: Sequence[str], option: str, *, written: bool = False) -> None:
+    def script(
+        self, session: Any, texts: Sequence[str], option: str, *, written: bool = False
+    ) -> None:
         """Run what the user gave as `preSql` or `postSql`, inside the transaction; see `run_in_transaction`."""
         statements = self.dialect.script(texts, option)
         if self.dialect.has_savepoints:
@@ -791,22 +981,24 @@ class SqlWriter(Writer):
                 )
             yield sql(name), staged
 
-    def target(self, plan: SqlPlan, place: Place) -> TargetTable:
+    def target(self, plan: SqlPlan, place: WriteTarget) -> TargetTable:
         """The match of the rows' columns to the table's, or to a new table's."""
         if place.table is not None and not (plan.overwrite and not self.options.truncate):
             return old_target(self.dialect, place.table, plan.schema, self.options)
-        return new_target(self.dialect, place.schema, place.name, place.label, plan.schema, self.options)
+        return new_target(
+            self.dialect, place.schema, place.name, place.label, plan.schema, self.options
+        )
 
     @abstractmethod
-    def stages(self, session: Any, place: Place, beginning: str) -> list[str]:
+    def stages(self, session: Any, place: WriteTarget, beginning: str) -> list[str]:
         """The names of staging tables (or directories) that begin so."""
 
     @abstractmethod
-    def drop_stage(self, session: Any, place: Place, name: str) -> None:
+    def drop_stage(self, session: Any, place: WriteTarget, name: str) -> None:
         """Drop one of `stages`, in a separate transaction. Safe twice."""
 
 
-def _with_wider(place: Place, wider: Sequence[tuple[Column, Column]]) -> Place:
+def _with_wider(place: WriteTarget, wider: Sequence[tuple[Column, Column]]) -> WriteTarget:
     """The place as if its columns had been widened."""
     if not wider:
         return place

@@ -4,7 +4,7 @@ import http.client
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from spark_channel.connectors.http_client import BUSY, Busy, connection_to, whole
+from spark_channel.connectors.base.network import BUSY, Busy, connection_to, whole
 from spark_channel.connectors.unity.credentials import Credentials
 from spark_channel.retry import Retry
 
@@ -37,9 +37,12 @@ def _remove(container: str, key: str, credentials: Credentials) -> None:
         headers["Authorization"] = f"Bearer {token}"
     query = f"?{sas.lstrip('?')}" if sas else ""
     opened = connection_to(
-        at.scheme, at.hostname or "", at.port or (443 if at.scheme == "https" else 80),
-        timeout=_TIMEOUT, sslrootcert=None,
-    )  # fmt: skip
+        at.scheme,
+        at.hostname or "",
+        at.port or (443 if at.scheme == "https" else 80),
+        timeout=_TIMEOUT,
+        sslrootcert=None,
+    )
     try:
         opened.request("DELETE", f"{at.path}/{quote(key)}{query}", headers=headers)
         response = opened.getresponse()

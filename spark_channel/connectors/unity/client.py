@@ -6,7 +6,7 @@ import ssl
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from spark_channel.connectors.http_client import BUSY, Busy, Login, connection_to, whole
+from spark_channel.connectors.base.network import BUSY, Busy, Login, connection_to, whole
 from spark_channel.connectors.unity.workspace import TOKEN_ADVICE, Workspace
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
@@ -53,10 +53,14 @@ class UnityClient:
         """The answer with credentials for the table's files; `operation` is READ or READ_WRITE."""
         try:
             return self._ask(
-                "POST", "/temporary-table-credentials", {"table_id": table_id, "operation": operation}
+                "POST",
+                "/temporary-table-credentials",
+                {"table_id": table_id, "operation": operation},
             )
         except _Refused as error:
-            raise self._failure(f"{self._shown}: {self._explained_credentials(error, operation)}") from None
+            raise self._failure(
+                f"{self._shown}: {self._explained_credentials(error, operation)}"
+            ) from None
 
     def _explained_credentials(self, error: _Refused, operation: str) -> str:
         hint = (
@@ -92,9 +96,12 @@ class UnityClient:
         if data is not None:
             headers["Content-Type"] = "application/json"
         opened = connection_to(
-            at.scheme, at.hostname or "", at.port or (443 if at.scheme == "https" else 80),
-            timeout=_TIMEOUT, sslrootcert=None,
-        )  # fmt: skip
+            at.scheme,
+            at.hostname or "",
+            at.port or (443 if at.scheme == "https" else 80),
+            timeout=_TIMEOUT,
+            sslrootcert=None,
+        )
         try:
             opened.request(method, at.path + path, data, headers)
             response = opened.getresponse()

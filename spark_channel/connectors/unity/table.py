@@ -15,7 +15,13 @@ from spark_channel.connectors.unity.azure_blob import remove_blob
 from spark_channel.connectors.unity.client import UnityClient
 from spark_channel.connectors.unity.credentials import Credentials, credentials_of
 from spark_channel.connectors.unity.workspace import Workspace, without_workspace
-from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError, UnsupportedError
+from spark_channel.errors import (
+    ChannelError,
+    OptionError,
+    SourceError,
+    TargetError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, S3Store
@@ -28,13 +34,24 @@ _PAUSE = 30.0
 """Seconds after a renewal that failed, while the old credentials hold: each request of the store would ask again."""
 _SCHEMES = {"s3": "s3", "s3a": "s3", "abfs": "abfss", "abfss": "abfss"}
 _VENDED = (
-    "access_key", "secret_access", "session_token", "account_key", "sas_key", "sas_token", "storage_token",
-    "bearer_token", "service_account", "application_credentials",
-)  # fmt: skip
+    "access_key",
+    "secret_access",
+    "session_token",
+    "account_key",
+    "sas_key",
+    "sas_token",
+    "storage_token",
+    "bearer_token",
+    "service_account",
+    "application_credentials",
+)
 _S3 = {
-    "endpoint": "endpoint", "endpoint_url": "endpoint", "region": "region", "default_region": "region",
+    "endpoint": "endpoint",
+    "endpoint_url": "endpoint",
+    "region": "region",
+    "default_region": "region",
     "virtual_hosted_style_request": "virtual_hosted_style_request",
-}  # fmt: skip
+}
 _AZURE = {"storage_endpoint": "endpoint", "endpoint": "endpoint"}
 """Settings of the store without their prefix -> obstore's names."""
 
@@ -112,29 +129,52 @@ def resolve(path: str, settings: Mapping[str, str], *, writes: bool) -> UnityTab
             catalog refuses it, or has no such table. UnsupportedError: not a Delta table, or in another cloud.
     """
     name = path.partition("://")[2].rstrip("/")
-    if len(name.split(".")) != 3 or not all(name.split(".")) or any(mark in name for mark in "/?#@"):
+    if (
+        len(name.split(".")) != 3
+        or not all(name.split("."))
+        or any(mark in name for mark in "/?#@")
+    ):
         raise OptionError(
             "option 'path' has a uc:// address of another form; it takes uc://catalog.schema.table",
-            option="path", takes="uc://catalog.schema.table",
-        )  # fmt: skip
-    own = next((each for each in sorted(settings) if any(part in each.lower() for part in _VENDED)
-                and not each.lower().startswith(("unity_", "databricks_"))), None)  # fmt: skip
+            option="path",
+            takes="uc://catalog.schema.table",
+        )
+    own = next(
+        (
+            each
+            for each in sorted(settings)
+            if any(part in each.lower() for part in _VENDED)
+            and not each.lower().startswith(("unity_", "databricks_"))
+        ),
+        None,
+    )
     if own is not None:
         raise OptionError(
             f"option 'storageOptions' has {own!r}, and the credentials of a uc:// table come from the catalog; "
             "omit it, or use the table's own cloud path",
-            option="storageOptions", got=own,
-        )  # fmt: skip
+            option="storageOptions",
+            got=own,
+        )
     workspace, shown = Workspace.of(settings), f"uc://{name}"
     failure: type[ChannelError] = TargetError if writes else SourceError
     found = UnityClient(workspace, shown, failure).table(name)
     location = _location(found, shown, failure)
     table = UnityTable(
-        name, str(found.get("table_id") or ""), location, writes, workspace,
+        name,
+        str(found.get("table_id") or ""),
+        location,
+        writes,
+        workspace,
         tuple(sorted(_store_settings(location, settings).items())),
-    )  # fmt: skip
+    )
     return UnityTable(
-        table.name, table.table_id, table.location, writes, workspace, table.settings, table.current()
+        table.name,
+        table.table_id,
+        table.location,
+        writes,
+        workspace,
+        table.settings,
+        table.current(),
     )
 
 
@@ -173,7 +213,8 @@ def _store_settings(location: str, settings: Mapping[str, str]) -> dict[str, str
     if "region" not in named:
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         at_aws = "endpoint" not in named and not any(
-            name in os.environ for name in ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+            name in os.environ
+            for name in ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
         )
         if not region and at_aws:
             from pyarrow import fs as pafs
@@ -210,7 +251,11 @@ class _Held:
             held = self._credentials
             if first is not None and (held is None or held.expires < first.expires):
                 held = first
-            if held is None or held.has_expired(now) or (held.is_due(now) and now >= self._not_before):
+            if (
+                held is None
+                or held.has_expired(now)
+                or (held.is_due(now) and now >= self._not_before)
+            ):
                 held = self._renewed(held, now)
             self._credentials = held
             return held
@@ -223,7 +268,9 @@ class _Held:
                 raise
             self._not_before = now + _PAUSE
             _log.warning(
-                "%s: credentials were not renewed, and hold until they expire: %s", self._shown, error
+                "%s: credentials were not renewed, and hold until they expire: %s",
+                self._shown,
+                error,
             )
             return held
 
@@ -242,7 +289,9 @@ def _store(table: UnityTable) -> "S3Store | AzureStore":
     from obstore.store import AzureStore, S3Store
 
     parts, settings = urlsplit(table.location), dict(table.settings)
-    client: Any = {"allow_http": True} if settings.get("allow_http", "").lower() in ("true", "1") else {}
+    client: Any = (
+        {"allow_http": True} if settings.get("allow_http", "").lower() in ("true", "1") else {}
+    )
     if table.scheme == "s3":
 
         def s3() -> Any:
@@ -264,10 +313,18 @@ def _store(table: UnityTable) -> "S3Store | AzureStore":
         return {**login, "expires_at": _expiry(found)}
 
     config = {"account_name": _account(table.location), **_config(settings, "azure_", _AZURE)}
-    return AzureStore(parts.username or "", config=config, client_options=client, credential_provider=azure)
+    return AzureStore(
+        parts.username or "", config=config, client_options=client, credential_provider=azure
+    )
 
 
 def _config(settings: Mapping[str, str], prefix: str, names: Mapping[str, str]) -> dict[str, Any]:
-    found = {names[name.removeprefix(prefix)]: value for name, value in settings.items()
-             if name.removeprefix(prefix) in names}  # fmt: skip
-    return {name: value == "true" if value in ("true", "false") else value for name, value in found.items()}
+    found = {
+        names[name.removeprefix(prefix)]: value
+        for name, value in settings.items()
+        if name.removeprefix(prefix) in names
+    }
+    return {
+        name: value == "true" if value in ("true", "false") else value
+        for name, value in found.items()
+    }

@@ -15,8 +15,12 @@ _URL = ("unity_workspace_url", "databricks_workspace_url", "workspace_url", "dat
 _TOKEN = ("unity_access_token", "databricks_access_token", "access_token", "databricks_token")
 _ALLOW_HTTP = ("unity_allow_http_url", "allow_http_url")
 _API = "/api/2.1/unity-catalog"
-_URL_ADVICE = "unity_workspace_url (or databricks_host) in option 'storageOptions', or DATABRICKS_HOST"
-TOKEN_ADVICE = "unity_access_token (or databricks_token) in option 'storageOptions', or DATABRICKS_TOKEN"  # noqa: S105
+_URL_ADVICE = (
+    "unity_workspace_url (or databricks_host) in option 'storageOptions', or DATABRICKS_HOST"
+)
+TOKEN_ADVICE = (
+    "unity_access_token (or databricks_token) in option 'storageOptions', or DATABRICKS_TOKEN"  # noqa: S105
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,9 @@ class Workspace:
         if not url:
             raise OptionError(
                 f"option 'path' has a uc:// address, and nothing says where the catalog is; give {_URL_ADVICE}",
-                option="storageOptions", takes="unity_workspace_url",
-            )  # fmt: skip
+                option="storageOptions",
+                takes="unity_workspace_url",
+            )
         if not token:
             other = next(
                 (
@@ -49,11 +54,16 @@ class Workspace:
                 ),
                 "",
             )
-            why = f"{other} is not a login that this connector knows" if other else "no token is given"
+            why = (
+                f"{other} is not a login that this connector knows"
+                if other
+                else "no token is given"
+            )
             raise OptionError(
                 f"option 'path' has a uc:// address, and {why}; give {TOKEN_ADVICE}",
-                option="storageOptions", takes="unity_access_token",
-            )  # fmt: skip
+                option="storageOptions",
+                takes="unity_access_token",
+            )
         return cls(_address(url, plain=_first(known, _ALLOW_HTTP).lower() in ("true", "1")), token)
 
 
@@ -77,14 +87,16 @@ def _address(url: str, *, plain: bool) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
         raise OptionError(
             f"the address of Unity Catalog is {without_login(full)!r}; it takes https://host; correct {_URL_ADVICE}",
-            option="storageOptions", takes="https://host",
-        )  # fmt: skip
+            option="storageOptions",
+            takes="https://host",
+        )
     if parts.scheme == "http" and not plain:
         raise OptionError(
             f"the address of Unity Catalog is {full!r}, and http:// would send the token in plain text; use "
             "https://, or set unity_allow_http_url to true in option 'storageOptions'",
-            option="storageOptions", takes="https://host",
-        )  # fmt: skip
+            option="storageOptions",
+            takes="https://host",
+        )
     path = parts.path.rstrip("/").removesuffix(_API)
     return f"{parts.scheme}://{parts.netloc}{path}{_API}"
 

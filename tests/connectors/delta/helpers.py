@@ -14,9 +14,25 @@ pytest.importorskip("deltalake")
 
 from deltalake import DeltaTable
 
-from spark_channel.connectors import Reader, WriteContext, WritePlan, Writer, load_reader, load_writer
+from spark_channel.connectors import (
+    Reader,
+    WriteContext,
+    WritePlan,
+    Writer,
+    load_reader,
+    load_writer,
+)
 
-__all__ = ["leftovers", "numbers", "read", "reader_of", "rows_by_deltalake", "stage", "write", "writer_of"]
+__all__ = [
+    "leftovers",
+    "numbers",
+    "read",
+    "reader_of",
+    "rows_by_deltalake",
+    "stage",
+    "write",
+    "writer_of",
+]
 
 _attempts = itertools.count(1)
 
@@ -33,7 +49,9 @@ def numbers(*values: int) -> pa.Table:
     return pa.table({"id": pa.array(values, pa.int64())})
 
 
-def stage(out: Writer, tables: Sequence[pa.Table], context: WriteContext) -> tuple[WritePlan, list[Any]]:
+def stage(
+    out: Writer, tables: Sequence[pa.Table], context: WriteContext
+) -> tuple[WritePlan, list[Any]]:
     plan = out.prepare(context, tables[0].schema)
     receipts = []
     for task, table in enumerate(tables):
@@ -59,7 +77,9 @@ def write(
 def read(path: Path | str, **options: Any) -> pa.Table:
     source = reader_of(path, **options)
     schema = source.schema()
-    return pa.Table.from_batches([b for split in source.split(2) for b in source.read(split)], schema)
+    return pa.Table.from_batches(
+        [b for split in source.split(2) for b in source.read(split)], schema
+    )
 
 
 def rows_by_deltalake(path: Path | str, **more: Any) -> pa.Table:

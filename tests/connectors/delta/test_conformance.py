@@ -15,6 +15,8 @@ from deltalake import DeltaTable
 from spark_channel.testing import reader_conformance, writer_conformance
 from tests.connectors.delta.helpers import leftovers, reader_of, rows_by_deltalake, write, writer_of
 
+pytestmark = pytest.mark.real_server("deltalake", "delta")
+
 
 def test_the_reader(tmp_path: Path) -> None:
     table = pa.table({"id": range(600), "name": [f"name {n}" for n in range(600)]})
@@ -30,7 +32,9 @@ def test_a_partitioned_table(tmp_path: Path) -> None:
     assert DeltaTable(str(tmp_path / "t")).metadata().partition_columns == ["day"]
     reader_conformance(partial(reader_of, tmp_path / "t"), expected=table)
     some = table.filter(pc.equal(table["day"], "2024-01-02"))
-    reader_conformance(partial(reader_of, tmp_path / "t", where="day = '2024-01-02'"), expected=some)
+    reader_conformance(
+        partial(reader_of, tmp_path / "t", where="day = '2024-01-02'"), expected=some
+    )
 
 
 def test_an_empty_table(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("deltalake")
 
 from deltalake import DeltaTable, write_deltalake
 
-from spark_channel.connectors.feed import ChangeFeed, FeedLimit, FeedOptions
+from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from tests.connectors.delta.helpers import numbers, reader_of, write
 
@@ -23,7 +23,9 @@ def _feed(path: Path, **options: Any) -> ChangeFeed:
 
 def _ids(feed: ChangeFeed, after: Any, upto: Any) -> list[int]:
     splits = feed.changes(after, upto)
-    return sorted(i for split in splits for batch in feed.read(split) for i in batch.column("id").to_pylist())
+    return sorted(
+        i for split in splits for batch in feed.read(split) for i in batch.column("id").to_pylist()
+    )
 
 
 def test_new_versions_come_once(tmp_path: Path) -> None:

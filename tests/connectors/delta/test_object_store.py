@@ -13,7 +13,7 @@ pytest.importorskip("deltalake")
 pytest.importorskip("obstore")
 
 from spark_channel.connectors import WriteContext
-from spark_channel.connectors.feed import FeedLimit, FeedOptions
+from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.errors import ChannelError, SchemaError, SupersededError
 from tests.connectors.delta.helpers import numbers, read, reader_of, stage, write, writer_of
 from tests.servers.stores import KINDS, ObjectServer, object_server
@@ -92,7 +92,9 @@ def test_a_stream_of_new_versions(shop: Shop) -> None:
         out.commit(*stage(out, [numbers(10 + batch)], context))
     upto = feed.latest(at, FeedLimit())
     splits = [*feed.changes(start, at), *feed.changes(at, upto)]
-    assert [i for split in splits for rows in feed.read(split) for i in rows.column("id").to_pylist()] == [
+    assert [
+        i for split in splits for rows in feed.read(split) for i in rows.column("id").to_pylist()
+    ] == [
         1,
         10,
         11,
@@ -136,7 +138,9 @@ def test_credentials_of_an_option(shop: Shop, monkeypatch: pytest.MonkeyPatch) -
     if not shop.server.environment:
         return  # the GCS emulator knows no credentials
     settings = {
-        name.lower(): value for name, value in shop.server.environment.items() if "AWS_EC2" not in name
+        name.lower(): value
+        for name, value in shop.server.environment.items()
+        if "AWS_EC2" not in name
     }
     for name in settings:
         monkeypatch.delenv(name.upper())

@@ -75,7 +75,9 @@ def test_a_vacuum_that_removed_staged_files(tmp_path: Path) -> None:
     write(path, numbers(1))
     out = writer_of(path)
     plan, receipts = stage(out, [numbers(5)], WriteContext("job"))
-    gone = DeltaTable(str(path)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    gone = DeltaTable(str(path)).vacuum(
+        0, dry_run=False, enforce_retention_duration=False, full=True
+    )
     assert gone
     with pytest.raises(CommitError, match="are missing or incomplete"):
         out.commit(plan, receipts)
@@ -84,7 +86,9 @@ def test_a_vacuum_that_removed_staged_files(tmp_path: Path) -> None:
     assert leftovers(path) == []
 
 
-def test_a_log_that_was_cleaned_and_files_that_were_compacted_while_a_write_ran(tmp_path: Path) -> None:
+def test_a_log_that_was_cleaned_and_files_that_were_compacted_while_a_write_ran(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "t"
     for number in (1, 2, 3):
         write(path, numbers(number))
@@ -97,7 +101,10 @@ def test_a_log_that_was_cleaned_and_files_that_were_compacted_while_a_write_ran(
         commit.unlink()
     out.commit(*staged)
     assert _ids(path) == [1, 2, 3, 9]
-    assert out.prepare(WriteContext("again", txn=("nightly", 1)), numbers().schema).published_at is not None
+    assert (
+        out.prepare(WriteContext("again", txn=("nightly", 1)), numbers().schema).published_at
+        is not None
+    )
 
 
 def test_a_transaction_id_stays_published_in_a_table_that_was_restored(tmp_path: Path) -> None:
@@ -108,7 +115,10 @@ def test_a_transaction_id_stays_published_in_a_table_that_was_restored(tmp_path:
     out.commit(*stage(out, [numbers(2)], context))
     DeltaTable(str(path)).restore(before)
     assert _ids(path) == [1]
-    assert out.prepare(WriteContext("again", txn=("nightly", 1)), numbers().schema).published_at is not None
+    assert (
+        out.prepare(WriteContext("again", txn=("nightly", 1)), numbers().schema).published_at
+        is not None
+    )
 
 
 def test_a_version_whose_files_were_vacuumed(tmp_path: Path) -> None:
@@ -132,7 +142,9 @@ def test_a_time_before_the_oldest_version(tmp_path: Path) -> None:
         read(path, timestamp="2001-09-09 01:46:39")
     assert read(path, timestamp="2001-09-09 01:46:40").to_pydict() == {"id": [1]}
     assert read(path, timestamp="2100-01-01").num_rows == 2
-    with pytest.raises(SourceError, match=r"has no version 77, its newest one is 2; check option 'version'"):
+    with pytest.raises(
+        SourceError, match=r"has no version 77, its newest one is 2; check option 'version'"
+    ):
         read(path, version=77)
 
 
@@ -147,8 +159,12 @@ def test_times_of_96_bits_of_any_year(tmp_path: Path) -> None:
     pq.write_table(table, file, use_deprecated_int96_timestamps=True)
     log.write_text(log.read_text().replace(f'"size":{was}', f'"size":{file.stat().st_size}'))
     assert read(path).to_pydict() == table.to_pydict()
-    assert read(path, where="at > TIMESTAMP '9000-01-01 00:00:00'", columns="id").to_pydict() == {"id": [3]}
-    write(path, table.slice(2, 1), writeMode="upsert", keyColumns="id")  # writes the other rows again
+    assert read(path, where="at > TIMESTAMP '9000-01-01 00:00:00'", columns="id").to_pydict() == {
+        "id": [3]
+    }
+    write(
+        path, table.slice(2, 1), writeMode="upsert", keyColumns="id"
+    )  # writes the other rows again
     assert read(path).sort_by("id").to_pydict() == table.to_pydict()
 
 

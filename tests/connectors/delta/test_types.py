@@ -27,7 +27,11 @@ EXACT: list[tuple[pa.DataType, pa.DataType, list[Any]]] = [
     (pa.float16(), pa.float32(), [0.5, -2.0]),
     (pa.float32(), pa.float32(), [1.5, float("inf")]),
     (pa.float64(), pa.float64(), [0.1, -1e300]),
-    (pa.decimal128(38, 10), pa.decimal128(38, 10), [Decimal("-1234567890123456789012345678.0123456789")]),
+    (
+        pa.decimal128(38, 10),
+        pa.decimal128(38, 10),
+        [Decimal("-1234567890123456789012345678.0123456789")],
+    ),
     (pa.decimal128(5, 0), pa.decimal128(5, 0), [Decimal(99999)]),
     (pa.date32(), pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
     (pa.timestamp("us"), pa.timestamp("us"), [_TIME, dt.datetime(1, 1, 1)]),
@@ -42,18 +46,34 @@ EXACT: list[tuple[pa.DataType, pa.DataType, list[Any]]] = [
     (pa.binary(2), pa.binary(), [b"ab"]),
     (pa.list_(pa.int32()), pa.list_(pa.int32()), [[], [1, None]]),
     (pa.list_(pa.uint8(), 2), pa.list_(pa.int16()), [[1, 255]]),
-    (pa.struct([("x", pa.int32()), ("y", pa.string())]), pa.struct([("x", pa.int32()), ("y", pa.string())]),
-     [{"x": 1, "y": None}, {"x": None, "y": "a"}]),
-    (pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int64()), [[("a", 1), ("b", None)], []]),
-]  # fmt: skip
+    (
+        pa.struct([("x", pa.int32()), ("y", pa.string())]),
+        pa.struct([("x", pa.int32()), ("y", pa.string())]),
+        [{"x": 1, "y": None}, {"x": None, "y": "a"}],
+    ),
+    (
+        pa.map_(pa.string(), pa.int64()),
+        pa.map_(pa.string(), pa.int64()),
+        [[("a", 1), ("b", None)], []],
+    ),
+]
 REFUSED = [
-    pa.uint64(), pa.decimal256(40, 2), pa.time64("us"), pa.duration("s"), pa.month_day_nano_interval(), pa.null(),
-    pa.date64(), pa.list_(pa.uint64()), pa.struct([("x", pa.time32("s"))]),
-]  # fmt: skip
+    pa.uint64(),
+    pa.decimal256(40, 2),
+    pa.time64("us"),
+    pa.duration("s"),
+    pa.month_day_nano_interval(),
+    pa.null(),
+    pa.date64(),
+    pa.list_(pa.uint64()),
+    pa.struct([("x", pa.time32("s"))]),
+]
 
 
 @pytest.mark.parametrize(("given", "kept", "values"), EXACT, ids=[str(case[0]) for case in EXACT])
-def test_values_come_back(tmp_path: Path, given: pa.DataType, kept: pa.DataType, values: list[Any]) -> None:
+def test_values_come_back(
+    tmp_path: Path, given: pa.DataType, kept: pa.DataType, values: list[Any]
+) -> None:
     path = tmp_path / "t"
     table = pa.table({"n": range(len(values) + 1), "x": pa.array([*values, None], given)})
     write(path, table)
@@ -67,7 +87,9 @@ def test_values_come_back(tmp_path: Path, given: pa.DataType, kept: pa.DataType,
 
 @pytest.mark.parametrize("kind", REFUSED, ids=str)
 def test_types_that_delta_lacks_are_refused(tmp_path: Path, kind: pa.DataType) -> None:
-    with pytest.raises(SchemaError, match=r"column 'x' of type .* has no exact counterpart in Delta"):
+    with pytest.raises(
+        SchemaError, match=r"column 'x' of type .* has no exact counterpart in Delta"
+    ):
         write(tmp_path / "t", pa.table({"n": [1], "x": pa.nulls(1, kind)}))
     assert not (tmp_path / "t").exists()
 
@@ -105,6 +127,8 @@ def test_partition_columns_of_each_type(tmp_path: Path, kind: pa.DataType, value
 @pytest.mark.parametrize(
     "kind", [pa.float64(), pa.timestamp("us"), pa.binary(), pa.decimal128(5, 2)], ids=str
 )
-def test_partition_columns_without_an_exact_text_are_refused(tmp_path: Path, kind: pa.DataType) -> None:
+def test_partition_columns_without_an_exact_text_are_refused(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
     with pytest.raises(SchemaError, match="partition column 'p'"):
         write(tmp_path / "t", pa.table({"p": pa.nulls(1, kind), "id": [1]}), partitionBy="p")

@@ -15,10 +15,16 @@ pytest.importorskip("deltalake")
 pytest.importorskip("obstore")
 
 from spark_channel.connectors import WriteContext
-from spark_channel.connectors.delta.options import DeltaReadOptions, DeltaWriteOptions
-from spark_channel.connectors.feed import FeedLimit, FeedOptions
+from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
+from spark_channel.connectors.delta.table import DeltaReadOptions, DeltaWriteOptions
 from spark_channel.connectors.unity import resolve
-from spark_channel.errors import OptionError, SourceError, SupersededError, TargetError, UnsupportedError
+from spark_channel.errors import (
+    OptionError,
+    SourceError,
+    SupersededError,
+    TargetError,
+    UnsupportedError,
+)
 from tests.connectors.delta.helpers import numbers, read, reader_of, stage, write, writer_of
 from tests.servers.unity import TOKEN, UnityServer, unity_server
 from tests.servers.web import as_json
@@ -55,7 +61,9 @@ def test_a_table_is_written_and_read(unity: UnityServer) -> None:
     write(uri, pa.table({"p": ["d"], "id": [3]}), **more)
     assert ids(unity, uri) == [1, 2, 3]
     write(uri, pa.table({"p": ["c"], "id": [4]}), overwrite=True, replaceWhere="p = 'c'", **more)
-    write(uri, pa.table({"p": ["d", "e"], "id": [3, 5]}), writeMode="upsert", keyColumns="id", **more)
+    write(
+        uri, pa.table({"p": ["d", "e"], "id": [3, 5]}), writeMode="upsert", keyColumns="id", **more
+    )
     assert ids(unity, uri) == [1, 3, 4, 5]
     wide = pa.table({"p": ["f"], "id": [6], "name": ["x"]})
     write(uri, wide, onSchemaChange="evolve", **more)
@@ -92,7 +100,11 @@ def test_one_claim_by_both_addresses(unity: UnityServer, monkeypatch: pytest.Mon
     out = writer_of(uri, **more)
     out.commit(*stage(out, [numbers(1)], WriteContext("a", txn=("nightly", 7))))
     unity.keys.issue("ASIAown", "own-token", expires=time.time() + 600, writes=True)
-    own = {"aws_access_key_id": "ASIAown", "aws_secret_access_key": "x", "aws_session_token": "own-token"}
+    own = {
+        "aws_access_key_id": "ASIAown",
+        "aws_secret_access_key": "x",
+        "aws_session_token": "own-token",
+    }
     at_s3 = f"scheme=http&region=us-east-1&endpoint_override=127.0.0.1%3A{unity.s3_port}"
     location = f"{unity.tables['main.shop.both']['storage_location']}?{at_s3}"
     out = writer_of(location, storageOptions=json.dumps(own))
@@ -120,10 +132,14 @@ def test_a_stream_of_new_versions(unity: UnityServer) -> None:
     at = feed.latest(start, FeedLimit())
     for batch in (0, 1, 1):  # the last one is a rerun
         out = writer_of(uri, **more)
-        out.commit(*stage(out, [numbers(10 + batch)], WriteContext(f"b-{batch}", stream=("query", batch))))
+        out.commit(
+            *stage(out, [numbers(10 + batch)], WriteContext(f"b-{batch}", stream=("query", batch)))
+        )
     upto = feed.latest(at, FeedLimit())
     splits = [*feed.changes(start, at), *feed.changes(at, upto)]
-    found = [i for split in splits for rows in feed.read(split) for i in rows.column("id").to_pylist()]
+    found = [
+        i for split in splits for rows in feed.read(split) for i in rows.column("id").to_pylist()
+    ]
     assert found == [1, 10, 11]
 
 
@@ -178,7 +194,9 @@ def test_a_renewal_that_fails_ends_the_task_when_the_old_credentials_expire(
         list(source.read(splits[0]))
 
 
-def test_secrets_are_in_no_repr_and_no_log(unity: UnityServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_are_in_no_repr_and_no_log(
+    unity: UnityServer, caplog: pytest.LogCaptureFixture
+) -> None:
     uri, more = unity.add("main.shop.secret"), unity.options()
     with caplog.at_level(logging.DEBUG):
         out = writer_of(uri, **more)
@@ -188,7 +206,16 @@ def test_secrets_are_in_no_repr_and_no_log(unity: UnityServer, caplog: pytest.Lo
         splits = source.split(1)
     table = source.options.unity()
     shown = repr(
-        [plan, receipts, source.options, splits, table, table.first, table.workspace, source.options.login]
+        [
+            plan,
+            receipts,
+            source.options,
+            splits,
+            table,
+            table.first,
+            table.workspace,
+            source.options.login,
+        ]
     )
     for secret in (TOKEN, *unity.secrets):
         assert secret not in shown + caplog.text
@@ -242,7 +269,10 @@ def test_a_catalog_that_is_busy_is_asked_again(unity: UnityServer) -> None:
     ("more", "message"),
     [
         ({"data_source_format": "PARQUET"}, "not a Delta table: the catalog says PARQUET"),
-        ({"storage_location": None, "table_type": "VIEW"}, "not a Delta table: the catalog says VIEW"),
+        (
+            {"storage_location": None, "table_type": "VIEW"},
+            "not a Delta table: the catalog says VIEW",
+        ),
         ({"storage_location": "gs://box/t"}, "gs://box/t; deltalake takes no token for gs://"),
         ({"storage_location": "file:///tmp/t"}, "file:///tmp/t; the catalog's credentials"),
     ],
@@ -265,8 +295,11 @@ def test_a_table_that_the_catalog_commits_to_is_refused_by_its_feature(unity: Un
         if "protocol" in line:
             features = ["catalogManaged"]
             line["protocol"] = {
-                "minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features,
-            }  # fmt: skip
+                "minReaderVersion": 3,
+                "minWriterVersion": 7,
+                "readerFeatures": features,
+                "writerFeatures": features,
+            }
     lake.store.put(path, "\n".join(map(json.dumps, lines)).encode())
     with pytest.raises(UnsupportedError, match="the feature 'catalogManaged': its catalog commits"):
         read(uri, **more)
@@ -290,7 +323,9 @@ def test_a_catalog_that_is_not_named(unity: UnityServer, monkeypatch: pytest.Mon
     monkeypatch.setenv("DATABRICKS_HOST", unity.url)
     monkeypatch.setenv("UNITY_ALLOW_HTTP_URL", "true")
     monkeypatch.setenv("DATABRICKS_CLIENT_ID", "x")
-    with pytest.raises(OptionError, match=r"databricks_client_id is not a login.*give unity_access_token"):
+    with pytest.raises(
+        OptionError, match=r"databricks_client_id is not a login.*give unity_access_token"
+    ):
         read(uri, storageOptions=json.dumps(store))
     monkeypatch.setenv("DATABRICKS_TOKEN", TOKEN)
     write(uri, numbers(1), storageOptions=json.dumps(store))
@@ -300,7 +335,9 @@ def test_a_catalog_that_is_not_named(unity: UnityServer, monkeypatch: pytest.Mon
         read(uri, storageOptions=json.dumps(store))
 
 
-def test_a_catalog_that_does_not_answer(unity: UnityServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_catalog_that_does_not_answer(
+    unity: UnityServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("spark_channel.connectors.unity.client._RETRY_SECONDS", 0.3)
     settings = unity.settings(unity_workspace_url="http://127.0.0.1:9")
     with pytest.raises(SourceError, match=r"does not answer.*check unity_workspace_url"):
@@ -308,7 +345,9 @@ def test_a_catalog_that_does_not_answer(unity: UnityServer, monkeypatch: pytest.
 
 
 def test_credentials_of_the_users_own_are_refused(unity: UnityServer) -> None:
-    with pytest.raises(OptionError, match="has 'aws_access_key_id', and the credentials of a uc:// table"):
+    with pytest.raises(
+        OptionError, match="has 'aws_access_key_id', and the credentials of a uc:// table"
+    ):
         resolve("uc://a.b.c", unity.settings(aws_access_key_id="x"), writes=False)
 
 

@@ -30,7 +30,14 @@ def signed(operation: str, expires: float) -> dict[str, Any]:
     """A signature of the account: the emulator knows no user's."""
     rights = "rwdlac" if operation == "READ_WRITE" else "rl"
     end = datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    given = {"sp": rights, "ss": "b", "srt": "sco", "se": end, "spr": "https,http", "sv": "2018-11-09"}
+    given = {
+        "sp": rights,
+        "ss": "b",
+        "srt": "sco",
+        "se": end,
+        "spr": "https,http",
+        "sv": "2018-11-09",
+    }
     text = "\n".join([ACCOUNT, rights, "b", "sco", "", end, "", "https,http", "2018-11-09", ""])
     proof = hmac.new(base64.b64decode(azure_key()), text.encode(), hashlib.sha256).digest()
     sas = urlencode({**given, "sig": base64.b64encode(proof).decode()})
@@ -50,10 +57,13 @@ def unity() -> Iterator[UnityServer]:
 def _table(unity: UnityServer, name: str) -> tuple[str, dict[str, Any]]:
     place = f"abfss://{BUCKET}@{ACCOUNT}.dfs.core.windows.net/unity/{name}"
     settings = {
-        "unity_workspace_url": unity.url, "unity_access_token": TOKEN, "unity_allow_http_url": "true",
-        "azure_storage_endpoint": f"http://127.0.0.1:{unity.s3_port}/{ACCOUNT}", "allow_http": "true",
+        "unity_workspace_url": unity.url,
+        "unity_access_token": TOKEN,
+        "unity_allow_http_url": "true",
+        "azure_storage_endpoint": f"http://127.0.0.1:{unity.s3_port}/{ACCOUNT}",
+        "allow_http": "true",
         "azure_storage_use_emulator": "true",  # it lists in another way
-    }  # fmt: skip
+    }
     return unity.add(name, storage_location=place), {"storageOptions": json.dumps(settings)}
 
 

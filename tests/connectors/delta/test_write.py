@@ -13,7 +13,7 @@ pytest.importorskip("deltalake")
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 
 from spark_channel.connectors import WriteContext
-from spark_channel.connectors.feed import FeedOptions
+from spark_channel.connectors.base.feed import FeedOptions
 from spark_channel.errors import OptionError, SchemaError, TargetError, UnsupportedError
 from tests.connectors.delta.helpers import (
     leftovers,
@@ -57,7 +57,8 @@ def test_old_versions_stay_readable(tmp_path: Path) -> None:
     assert read(path, version=before).to_pydict() == {"id": [1]}
     assert read(path).to_pydict() == {"id": [2]}
     commits = [
-        json.loads(each.read_text().splitlines()[0]) for each in sorted((path / "_delta_log").glob("*.json"))
+        json.loads(each.read_text().splitlines()[0])
+        for each in sorted((path / "_delta_log").glob("*.json"))
     ]
     at = commits[before]["commitInfo"]["timestamp"] + 1
     from datetime import UTC, datetime
@@ -119,7 +120,11 @@ def test_upsert_of_bad_keys(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"2 rows have the key \{'id': 7\}"):
         write(path, _shop((7, "a", "mon")), _shop((7, "b", "mon")), **more)
     with pytest.raises(TargetError, match="key column 'id' holds NULL"):
-        write(path, pa.table({"id": pa.array([None], pa.int64()), "name": ["x"], "day": ["x"]}), **more)
+        write(
+            path,
+            pa.table({"id": pa.array([None], pa.int64()), "name": ["x"], "day": ["x"]}),
+            **more,
+        )
     with pytest.raises(SchemaError, match="rows lack column 'day'"):
         write(path, pa.table({"id": [1], "name": ["x"]}), **more)
     assert _rows(path) == [(1, "a", "mon")]
@@ -129,13 +134,19 @@ def test_files_that_where_rules_out_are_not_read(tmp_path: Path) -> None:
     tables = [pa.table({"id": [n * 10, n * 10 + 9], "day": [str(n)] * 2}) for n in range(5)]
     write(tmp_path / "t", *tables, partitionBy="day")
     for where, pieces, rows in (
-        ("id = 25", 1, 0), ("id >= 30", 2, 4), ("id < 0", 0, 0), ("day = '3'", 1, 2), ("day >= '3' AND id < 40", 1, 2),
-    ):  # fmt: skip
+        ("id = 25", 1, 0),
+        ("id >= 30", 2, 4),
+        ("id < 0", 0, 0),
+        ("day = '3'", 1, 2),
+        ("day >= '3' AND id < 40", 1, 2),
+    ):
         source = reader_of(tmp_path / "t", where=where, columns="id", splitBytes="1")
         assert source.schema().names == ["id"]
         splits = source.split(8)
         assert sum(len(split.params["pieces"]) for split in splits) == pieces, where
-        assert sum(batch.num_rows for split in splits for batch in source.read(split)) == rows, where
+        assert sum(batch.num_rows for split in splits for batch in source.read(split)) == rows, (
+            where
+        )
 
 
 def test_new_columns(tmp_path: Path) -> None:
@@ -167,7 +178,9 @@ def test_partition_values_of_any_kind(tmp_path: Path) -> None:
     write(path, table, partitionBy="p")
     assert _rows(path, "p", "id") == sorted(zip(values, range(6), strict=True), key=repr)
     assert sorted(read(path).to_pylist(), key=repr) == sorted(table.to_pylist(), key=repr)
-    with pytest.raises(TargetError, match=r"holds the empty text, which .* could not tell from NULL"):
+    with pytest.raises(
+        TargetError, match=r"holds the empty text, which .* could not tell from NULL"
+    ):
         write(path, pa.table({"p": [""], "id": [1]}))
 
 
@@ -177,7 +190,9 @@ def test_files_of_another_writer_with_any_name_are_replaced(tmp_path: Path) -> N
     write_deltalake(str(path), table, partition_by=["p"])
     assert sorted(read(path).to_pylist(), key=repr) == sorted(table.to_pylist(), key=repr)
     write(path, pa.table({"p": ["a b"], "id": [9]}), overwrite=True, replaceWhere="p = 'a b'")
-    assert _rows(path, "p", "id") == sorted([("a b", 9), ("x=1/y", 1), ("50%", 2), ("ü", 3)], key=repr)
+    assert _rows(path, "p", "id") == sorted(
+        [("a b", 9), ("x=1/y", 1), ("50%", 2), ("ü", 3)], key=repr
+    )
     more: dict[str, Any] = {"writeMode": "upsert", "keyColumns": "id"}
     write(path, pa.table({"p": ["ü", "z"], "id": [1, 2]}), **more)
     assert _rows(path, "p", "id") == sorted([("a b", 9), ("ü", 1), ("z", 2), ("ü", 3)], key=repr)
@@ -211,7 +226,11 @@ def test_a_pair_that_another_writer_of_delta_has_written(tmp_path: Path) -> None
         writer_of(path).prepare(WriteContext("job", txn=("nightly", 6)), numbers().schema)
     for version in (9, 8):  # both written here, so that each is known by itself
         out = writer_of(path)
-        out.commit(*stage(out, [numbers(version)], WriteContext(f"job-{version}", txn=("nightly", version))))
+        out.commit(
+            *stage(
+                out, [numbers(version)], WriteContext(f"job-{version}", txn=("nightly", version))
+            )
+        )
     assert DeltaTable(str(path)).transaction_version("nightly") == 9
     assert _rows(path) == [(1,), (2,), (8,), (9,)]
 
@@ -262,11 +281,16 @@ def _log(path: Path, *actions: dict[str, Any]) -> None:
     (path / "_delta_log").mkdir(parents=True)
     fields = [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]
     metadata = {
-        "id": "x", "format": {"provider": "parquet", "options": {}}, "partitionColumns": [], "configuration": {},
-        "schemaString": json.dumps({"type": "struct", "fields": fields}), "createdTime": 0,
-    }  # fmt: skip
+        "id": "x",
+        "format": {"provider": "parquet", "options": {}},
+        "partitionColumns": [],
+        "configuration": {},
+        "schemaString": json.dumps({"type": "struct", "fields": fields}),
+        "createdTime": 0,
+    }
     first = [
-        {"metaData": {**metadata, **each["metaData"]}} if "metaData" in each else each for each in actions
+        {"metaData": {**metadata, **each["metaData"]}} if "metaData" in each else each
+        for each in actions
     ]
     (path / "_delta_log" / f"{0:020d}.json").write_text("\n".join(map(json.dumps, first)))
 
@@ -289,10 +313,21 @@ def test_column_mapping_is_refused(tmp_path: Path) -> None:
 
 def test_deletion_vectors_are_refused_by_readers_and_replacing_writers(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    vector = {"storageType": "i", "pathOrInlineDv": "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L",
-              "sizeInBytes": 40, "cardinality": 6}  # fmt: skip
-    add = {"path": "x.parquet", "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True,
-           "stats": '{"numRecords": 10}', "deletionVector": vector}  # fmt: skip
+    vector = {
+        "storageType": "i",
+        "pathOrInlineDv": "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L",
+        "sizeInBytes": 40,
+        "cardinality": 6,
+    }
+    add = {
+        "path": "x.parquet",
+        "partitionValues": {},
+        "size": 1,
+        "modificationTime": 0,
+        "dataChange": True,
+        "stats": '{"numRecords": 10}',
+        "deletionVector": vector,
+    }
     _log(path, _protocol("deletionVectors"), {"metaData": {}}, {"add": add})
     with pytest.raises(UnsupportedError, match="deletion vectors"):
         read(path)
@@ -323,7 +358,9 @@ def test_options_that_contradict(tmp_path: Path) -> None:
             writer_of(path, **options)
         assert "s3cret" not in str(caught.value)
     write(path, _shop((1, "a", "mon")), partitionBy="day")
-    with pytest.raises(OptionError, match=r"'partitionBy' got 'name', and .* is partitioned by day"):
+    with pytest.raises(
+        OptionError, match=r"'partitionBy' got 'name', and .* is partitioned by day"
+    ):
         write(path, _shop((1, "a", "mon")), partitionBy="name")
 
 
@@ -336,7 +373,9 @@ def test_a_path_that_holds_no_table(tmp_path: Path) -> None:
     assert writer_of(tmp_path / "plain").exists() is False
 
 
-@pytest.mark.parametrize("named", ["../private/", "a/../../private/", "%2E%2E/private/", "{private}/", "%2F"])
+@pytest.mark.parametrize(
+    "named", ["../private/", "a/../../private/", "%2E%2E/private/", "{private}/", "%2F"]
+)
 def test_a_log_that_names_files_elsewhere_has_none_of_them_read(tmp_path: Path, named: str) -> None:
     """Whoever may write the log would have read what only the user of the next job may read."""
     private, shared = tmp_path / "private", tmp_path / "shared"

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import FetchSize, WriteContext, load_reader, load_writer
-from spark_channel.connectors.contracts import Reader
-from spark_channel.connectors.elasticsearch import http as elastic_http
+from spark_channel.connectors.base.contract import Reader
+from spark_channel.connectors.elasticsearch import client as elastic_http
+from spark_channel.datax import load_job
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
-from spark_channel.jobs import load_job
 from spark_channel.testing import reader_conformance
-from tests.jobs.conftest import make_job
-from tests.jobs.test_end_to_end import carry_out
+from tests.datax.conftest import make_job
+from tests.datax.test_end_to_end import carry_out
 from tests.servers.elastic import ElasticServer, elastic_server
 
 MOMENT = datetime(2024, 1, 31, 8, 30, tzinfo=UTC)
@@ -62,7 +62,10 @@ def write(
     refused: list[tuple[Any, str]] = []
     task = writer.open(plan, 0, 0)
     if dirty:
-        task.tolerant, task.refused = True, lambda row, reason: refused.append((row.to_pylist()[0], reason))
+        task.tolerant, task.refused = (
+            True,
+            lambda row, reason: refused.append((row.to_pylist()[0], reason)),
+        )
     try:
         for batch in rows.to_batches():
             task.write(batch)
@@ -89,8 +92,12 @@ def test_columns_are_found_and_filtered(server: ElasticServer) -> None:
     fill(server, 5)
     found = read(reader(server), 2).sort_by("n")
     assert found.column_names == ["_id", "n", "part", "tags"]
-    assert found.slice(4).to_pylist() == [{"_id": "id4", "n": 4, "part": '{"x":2.0}', "tags": '["a","4"]'}]
-    some = reader(server, filter='{"term": {"n": 3}}', arraySeparators='{"tags": "|"}', columns="tags,_id")
+    assert found.slice(4).to_pylist() == [
+        {"_id": "id4", "n": 4, "part": '{"x":2.0}', "tags": '["a","4"]'}
+    ]
+    some = reader(
+        server, filter='{"term": {"n": 3}}', arraySeparators='{"tags": "|"}', columns="tags,_id"
+    )
     assert read(some).to_pylist() == [{"tags": "a|3", "_id": "id3"}]
     assert reader(server, schema="n BIGINT", filter='{"term": {"n": 9}}').split(3) == []
 
@@ -124,7 +131,9 @@ def test_a_portion_that_is_lost_ends_the_read(server: ElasticServer) -> None:
 def test_an_index_without_its_documents_is_not_read_as_nulls(server: ElasticServer) -> None:
     fill(server, 3)
     server.keeps_source = False
-    with pytest.raises(SourceError, match=r"document 'id0' has no _source.*index the documents again"):
+    with pytest.raises(
+        SourceError, match=r"document 'id0' has no _source.*index the documents again"
+    ):
         read(reader(server, schema="_id STRING, n BIGINT"))
 
 
@@ -141,7 +150,9 @@ def test_the_login(server: ElasticServer) -> None:
     fill(server, 1)
     server.login = "Basic " + base64.b64encode(b"ann:s3cret").decode()
     assert read(reader(server, user="ann", password="s3cret", schema="n BIGINT")).num_rows == 1
-    with pytest.raises(SourceError, match=r"HTTP 401: unable to authenticate user; check 'user'") as met:
+    with pytest.raises(
+        SourceError, match=r"HTTP 401: unable to authenticate user; check 'user'"
+    ) as met:
         reader(server, user="ann", password="wr0ng").schema()
     assert "wr0ng" not in str(met.value)
     server.login = "ApiKey abc"
@@ -151,17 +162,28 @@ def test_the_login(server: ElasticServer) -> None:
 def test_rows_become_documents(server: ElasticServer) -> None:
     rows = pa.table(
         {
-            "_id": ["a"], "n": [1], "price": [Decimal("1.50")], "at": [MOMENT], "raw": [b"\0\1"], "tags": ["x,y"],
-            "more": ['{"b": [1]}'], "inner": [{"l": [1, None]}],
+            "_id": ["a"],
+            "n": [1],
+            "price": [Decimal("1.50")],
+            "at": [MOMENT],
+            "raw": [b"\0\1"],
+            "tags": ["x,y"],
+            "more": ['{"b": [1]}'],
+            "inner": [{"l": [1, None]}],
         }
-    )  # fmt: skip
+    )
     write(server, rows, arraySeparators='{"tags": ","}', jsonColumns="more")
     assert server.indexes["t"] == {
         "a": {
-            "n": 1, "price": "1.50", "at": "2024-01-31T08:30:00+00:00", "raw": "AAE=", "tags": ["x", "y"],
-            "more": {"b": [1]}, "inner": {"l": [1, None]},
+            "n": 1,
+            "price": "1.50",
+            "at": "2024-01-31T08:30:00+00:00",
+            "raw": "AAE=",
+            "tags": ["x", "y"],
+            "more": {"b": [1]},
+            "inner": {"l": [1, None]},
         }
-    }  # fmt: skip
+    }
 
 
 def test_a_write_by_id_that_is_run_again_changes_nothing(server: ElasticServer) -> None:
@@ -226,26 +248,36 @@ def test_an_insert_is_not_sent_twice(server: ElasticServer) -> None:
         ({"createIndex": "[]"}, "option 'createIndex'"),
     ],
 )
-def test_options_are_refused_by_name(server: ElasticServer, options: dict[str, Any], message: str) -> None:
+def test_options_are_refused_by_name(
+    server: ElasticServer, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(OptionError, match=message):
         write(server, pa.table({"n": [1]}), **options)
 
 
-def test_a_datax_job_moves_documents(server: ElasticServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_datax_job_moves_documents(
+    server: ElasticServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TZ", "UTC")
     fill(server, 3)
     server.indexes["t"]["bad"] = {"n": "none"}
     reads = {
-        "endpoint": server.url, "index": "t",
+        "endpoint": server.url,
+        "index": "t",
         "column": [{"name": "_id"}, {"name": "n", "type": "long"}, {"name": "tags"}],
         "search": [{"query": {"match_all": {}}}],
-    }  # fmt: skip
+    }
     writes = {
-        "endpoint": server.url, "index": "u", "cleanup": True, "settings": {"number_of_shards": 1},
+        "endpoint": server.url,
+        "index": "u",
+        "cleanup": True,
+        "settings": {"number_of_shards": 1},
         "column": [
-            {"name": "pk", "type": "id"}, {"name": "n", "type": "integer"}, {"name": "tags", "type": "nested"},
+            {"name": "pk", "type": "id"},
+            {"name": "n", "type": "integer"},
+            {"name": "tags", "type": "nested"},
         ],
-    }  # fmt: skip
+    }
     job = make_job("elasticsearchreader", reads, "elasticsearchwriter", writes)
     for _ in range(2):
         refused = carry_out(load_job(job).spec)
@@ -260,7 +292,10 @@ def test_a_datax_job_moves_documents(server: ElasticServer, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"column": [{"name": "a", "type": "thing"}]}, r"column\[0\]\.type got 'thing'; it takes one of id"),
+        (
+            {"column": [{"name": "a", "type": "thing"}]},
+            r"column\[0\]\.type got 'thing'; it takes one of id",
+        ),
         ({"column": [{"type": "id"}, {"type": "id"}]}, "several columns of type id"),
         (
             {"actionType": "update"},
@@ -270,7 +305,12 @@ def test_a_datax_job_moves_documents(server: ElasticServer, monkeypatch: pytest.
     ],
 )
 def test_faults_of_a_job_are_named(changed: dict[str, Any], message: str) -> None:
-    given = {"endpoint": "http://h:9200", "index": "t", "column": [{"name": "a", "type": "long"}], **changed}
+    given = {
+        "endpoint": "http://h:9200",
+        "index": "t",
+        "column": [{"name": "a", "type": "long"}],
+        **changed,
+    }
     with pytest.raises(ChannelError, match=message):
         load_job(make_job(writer="elasticsearchwriter", writes=given))
 

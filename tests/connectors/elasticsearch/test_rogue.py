@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import WriteContext, load_reader, load_writer
-from spark_channel.connectors.elasticsearch import http as elastic_http
+from spark_channel.connectors.elasticsearch import client as elastic_http
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
 from tests.servers.rogue import rogue, self_signed
 from tests.service.fuzz import resident_mib
@@ -48,10 +48,14 @@ def says(status: str, body: bytes, **headers: str) -> Any:
         while True:
             head = heard(client)
             SAID.append(head)
-            login = next((line for line in head.split(b"\r\n") if line.startswith(b"Authorization")), b"")
+            login = next(
+                (line for line in head.split(b"\r\n") if line.startswith(b"Authorization")), b""
+            )
             told = body.replace(b"<login>", login)
             more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-            client.sendall(f"HTTP/1.1 {status}\r\nContent-Length: {len(told)}\r\n{more}\r\n".encode() + told)
+            client.sendall(
+                f"HTTP/1.1 {status}\r\nContent-Length: {len(told)}\r\n{more}\r\n".encode() + told
+            )
 
     return speak
 
@@ -79,7 +83,9 @@ def endless() -> Iterator[int]:
         yield port
 
 
-def test_an_answer_without_end_is_not_held_in_memory(endless: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_end_is_not_held_in_memory(
+    endless: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(elastic_http, "MOST_BYTES", 8 << 20)
     before = resident_mib()
     with pytest.raises(SourceError, match=r"more than 8 MiB.*'sampleRows'"):
@@ -92,7 +98,9 @@ def test_a_gateway_that_sends_callers_on_is_not_taken_for_success(body: bytes) -
     """With an empty body it was taken for `{}`: an index that exists, and rows that were written."""
     place = "https://ann:pw@login.example/sso"
     with rogue(says("302 Found", body, Location=place)) as port:
-        with pytest.raises(TargetError, match=r"sends callers on to https://login\.example/sso") as met:
+        with pytest.raises(
+            TargetError, match=r"sends callers on to https://login\.example/sso"
+        ) as met:
             writer(port, user="ann", password=SECRET).exists()
         with pytest.raises(SourceError, match="sends callers on"):
             reader(port).split(2)
@@ -100,8 +108,12 @@ def test_a_gateway_that_sends_callers_on_is_not_taken_for_success(body: bytes) -
 
 
 @pytest.mark.parametrize("status", ["500 Fault", "503 Busy", "200 OK", "403 No"])
-@pytest.mark.parametrize("login", [{"user": "ann", "password": SECRET}, {"apiKey": "c2VjcmV0OmtleQ=="}])
-def test_a_server_that_repeats_the_login_does_not_have_it_shown(status: str, login: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "login", [{"user": "ann", "password": SECRET}, {"apiKey": "c2VjcmV0OmtleQ=="}]
+)
+def test_a_server_that_repeats_the_login_does_not_have_it_shown(
+    status: str, login: dict[str, str]
+) -> None:
     """As pages of proxies for those who look for a fault do."""
     with (
         rogue(says(status, b"you sent <login> " + SECRET.encode())) as port,
@@ -120,12 +132,25 @@ def test_a_server_that_repeats_the_login_does_not_have_it_shown(status: str, log
 @pytest.mark.parametrize(
     "answer",
     [
-        "{}", "[]", "3", "null", '"text"', '{"hits": null}', '{"hits": {"hits": [1, [2]]}}', '{"hits": {"hits": 7}}',
-        '{"count": "many"}', '{"count": 1e999}', '{"_shards": 3}', '{"items": [{}]}', '{"items": [{"index": 1}]}',
-        '{"hits": {"hits": [{"_id": "a", "_source": "text"}]}}', "[" * 200_000, '{"a":' * 200_000,
+        "{}",
+        "[]",
+        "3",
+        "null",
+        '"text"',
+        '{"hits": null}',
+        '{"hits": {"hits": [1, [2]]}}',
+        '{"hits": {"hits": 7}}',
+        '{"count": "many"}',
+        '{"count": 1e999}',
+        '{"_shards": 3}',
+        '{"items": [{}]}',
+        '{"items": [{"index": 1}]}',
+        '{"hits": {"hits": [{"_id": "a", "_source": "text"}]}}',
+        "[" * 200_000,
+        '{"a":' * 200_000,
     ],
     ids=lambda text: text[:20],
-)  # fmt: skip
+)
 def test_answers_of_another_form_are_refused_in_our_words(answer: str) -> None:
     rows = pa.record_batch({"n": [1]})
     with rogue(says("200 OK", answer.encode())) as port:
@@ -169,24 +194,34 @@ def test_a_certificate_that_nobody_signed_gets_no_login(tmp_path: Path) -> None:
             secure.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n{"count":0}')
 
     with rogue(speak) as port:
-        login = {"url": f"https://127.0.0.1:{port}", "user": "ann", "password": SECRET, "retryTimeout": "60"}
+        login = {
+            "url": f"https://127.0.0.1:{port}",
+            "user": "ann",
+            "password": SECRET,
+            "retryTimeout": "60",
+        }
         with pytest.raises(SourceError, match=r"certificate is not trusted.*'sslrootcert'"):
             reader(port, **login).split(1)
         assert got == []
         assert reader(port, sslrootcert=str(certificate), **login).split(1) == []
         with pytest.raises(OptionError, match="'sslrootcert' got '/no/file'"):
             reader(port, sslrootcert="/no/file", **login).split(1)
-    with pytest.raises(OptionError, match="'sslrootcert' is for TLS, and 'url' asks for none: use https://"):
+    with pytest.raises(
+        OptionError, match="'sslrootcert' is for TLS, and 'url' asks for none: use https://"
+    ):
         reader(port, sslrootcert=str(certificate))
 
 
 @pytest.mark.parametrize(
     "given",
     [
-        {"url": f"https://ann:{SECRET}@h:9200"}, {"url": "https://ann:s3cret@x/y@h:9200"},
-        {"url": "https://ann:s3cret#1@h:9200"}, {"apiKey": "s3cret\nX: y"}, {"apiKey": "s3cret\u20ac"},
+        {"url": f"https://ann:{SECRET}@h:9200"},
+        {"url": "https://ann:s3cret@x/y@h:9200"},
+        {"url": "https://ann:s3cret#1@h:9200"},
+        {"apiKey": "s3cret\nX: y"},
+        {"apiKey": "s3cret\u20ac"},
     ],
-)  # fmt: skip
+)
 def test_a_login_that_is_malformed_is_not_shown(given: dict[str, str]) -> None:
     with pytest.raises(OptionError) as met:
         reader(1, **given).split(1)

@@ -105,9 +105,14 @@ class Busy:
         begun = time.monotonic()
         try:
             table = self.rows()
-            seen = sorted(zip(table.column("op").to_pylist(), table.column("n").to_pylist(), strict=True))
+            seen = sorted(
+                zip(table.column("op").to_pylist(), table.column("n").to_pylist(), strict=True)
+            )
         except SourceError as error:
-            if "removed after the read was planned" in str(error) and time.monotonic() - begun > SHORT:
+            if (
+                "removed after the read was planned" in str(error)
+                and time.monotonic() - begun > SHORT
+            ):
                 return  # stopped for longer than the files that it planned are kept
             if "no data files" not in str(error):
                 raise

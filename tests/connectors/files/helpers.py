@@ -89,11 +89,19 @@ def visible(form: str, path: Path) -> list[int]:
 def leftovers(path: Path) -> list[str]:
     """What a write leaves hidden below a directory, but for the log and the files that readers may still need."""
     hidden = [
-        p for p in path.rglob("*") if p.is_file() and p.relative_to(path).parts[0].startswith((".", "_"))
+        p
+        for p in path.rglob("*")
+        if p.is_file() and p.relative_to(path).parts[0].startswith((".", "_"))
     ]
     log = path / "_spark_channel"
-    kept = [p for p in hidden if (p.parent == log and p.suffix == ".json") or log / "replaced" in p.parents]
-    return sorted(str(p.relative_to(path)) for p in hidden if p not in kept and p.name != "_SUCCESS")
+    kept = [
+        p
+        for p in hidden
+        if (p.parent == log and p.suffix == ".json") or log / "replaced" in p.parents
+    ]
+    return sorted(
+        str(p.relative_to(path)) for p in hidden if p not in kept and p.name != "_SUCCESS"
+    )
 
 
 class FolderObjects(ObjectStore):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
-from spark_channel.connectors.files.paths import LOG, locate
+from spark_channel.connectors.files.filesystem import LOG, locate
 from tests.connectors import history
 from tests.connectors.files.busy import ROWS, Busy, rows_of
 from tests.connectors.files.helpers import leftovers, read, write
@@ -37,9 +37,15 @@ def work(
 ) -> None:
     write("parquet", path, rows_of("none.0").slice(0, 0))
     history.work(
-        Busy, path, folder, seconds, every,
-        published=lambda: published(path), rows=lambda: _seen(path), environment=environment,
-    )  # fmt: skip
+        Busy,
+        path,
+        folder,
+        seconds,
+        every,
+        published=lambda: published(path),
+        rows=lambda: _seen(path),
+        environment=environment,
+    )
 
 
 def test_processes_on_a_disk(tmp_path: Path) -> None:
@@ -68,4 +74,10 @@ def test_processes_on_a_store_for_a_minute(
     with object_server(kind) as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
-        work(server.uri("busy/out"), tmp_path, seconds=60, every=5, environment=dict(server.environment))
+        work(
+            server.uri("busy/out"),
+            tmp_path,
+            seconds=60,
+            every=5,
+            environment=dict(server.environment),
+        )

@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from spark_channel.connectors.files import conditional
-from spark_channel.connectors.files.paths import Location, locate
+from spark_channel.connectors.files import conditional_put
+from spark_channel.connectors.files.filesystem import Location, locate
 
 ENTRY = "box/out/_spark_channel/1.json"
 
@@ -83,7 +83,7 @@ def _running() -> Iterator[Store]:
 def test_a_put_whose_connection_ended_is_sent_again(times: int) -> None:
     with _running() as store:
         store.cuts = ["lost"] * times
-        assert conditional.put_new(store.place, ENTRY, b"mine")
+        assert conditional_put.put_new(store.place, ENTRY, b"mine")
         assert store.objects == {ENTRY: b"mine"}
         assert store.puts == times + 1
 
@@ -92,30 +92,30 @@ def test_a_put_that_was_accepted_before_its_connection_ended_is_there_once() -> 
     """It is told as there; the log knows its own entry by its id."""
     with _running() as store:
         store.cuts = ["lost", "accepted"]
-        assert not conditional.put_new(store.place, ENTRY, b"mine")
+        assert not conditional_put.put_new(store.place, ENTRY, b"mine")
         assert store.objects == {ENTRY: b"mine"}
 
 
 def test_an_object_of_another_is_not_taken_for_the_put_whose_connection_ended() -> None:
     with _running() as store:
         store.cuts = ["overtaken"]
-        assert not conditional.put_new(store.place, ENTRY, b"mine")
+        assert not conditional_put.put_new(store.place, ENTRY, b"mine")
         assert store.objects == {ENTRY: b"another's"}
 
 
 def test_a_store_that_never_answers_is_left_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conditional, "_CUT_OFF_SECONDS", 0.5)
+    monkeypatch.setattr(conditional_put, "_CUT_OFF_SECONDS", 0.5)
     with _running() as store:
         store.cuts = ["lost"] * 1_000
         with pytest.raises(OSError, match="HTTP error"):
-            conditional.put_new(store.place, ENTRY, b"mine")
+            conditional_put.put_new(store.place, ENTRY, b"mine")
         assert store.puts > 1
 
 
 def test_a_check_whose_answers_are_lost_blames_no_store() -> None:
     with _running() as store:
         store.cuts = ["accepted", "lost"]
-        conditional.check_conditional(store.place, ENTRY)
+        conditional_put.check_conditional(store.place, ENTRY)
         store.objects.clear()
         store.cuts = ["", "accepted"]
-        conditional.check_conditional(store.place, ENTRY)
+        conditional_put.check_conditional(store.place, ENTRY)

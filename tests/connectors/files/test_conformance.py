@@ -10,6 +10,8 @@ from spark_channel.errors import SourceError
 from spark_channel.testing import reader_conformance, writer_conformance
 from tests.connectors.files.helpers import FORMATS, leftovers, read, reader_of, write, writer_of
 
+pytestmark = pytest.mark.real_server("files on a disk", "parquet", "csv", "json", "arrow", "orc")
+
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_readers(tmp_path: Path, form: str) -> None:

@@ -38,9 +38,16 @@ def test_names_and_types_are_found(file: Path) -> None:
     )
     table = read("csv", file)
     assert [str(kind) for kind in table.schema.types] == [
-        "int64", "string", "double", "bool", "date32[day]", "timestamp[us]", "timestamp[us, tz=UTC]",
-        "string", "string",
-    ]  # fmt: skip
+        "int64",
+        "string",
+        "double",
+        "bool",
+        "date32[day]",
+        "timestamp[us]",
+        "timestamp[us, tz=UTC]",
+        "string",
+        "string",
+    ]
     assert table.column("name").to_pylist() == ["Ada", None]
     assert table.column("zoned")[0].as_py() == dt.datetime(2020, 1, 1, 9, tzinfo=dt.UTC)
     assert table.column("seen")[1].as_py() == dt.datetime(2020, 1, 1, 10, 0, 0, 123456)
@@ -90,13 +97,17 @@ def test_sparks_own_defaults_can_be_asked_for(file: Path) -> None:
             [(dt.datetime(2020, 12, 31, 13, 5), "x")],
         ),
     ],
-)  # fmt: skip
-def test_syntax(file: Path, text: str, options: dict[str, str], expected: list[tuple[Any, ...]]) -> None:
+)
+def test_syntax(
+    file: Path, text: str, options: dict[str, str], expected: list[tuple[Any, ...]]
+) -> None:
     file.write_bytes(text.encode())
     assert rows(file, **options) == expected
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-16-le", "shift_jis", "utf-8"])
+@pytest.mark.parametrize(
+    "encoding", ["latin-1", "cp1252", "utf-16", "utf-16-le", "shift_jis", "utf-8"]
+)
 def test_encodings(file: Path, encoding: str) -> None:
     word = "カナ" if encoding == "shift_jis" else "Größe"
     lines = ["n,s"] + [f"{n},{word}" for n in range(500)]
@@ -145,7 +156,12 @@ cells = st.text(alphabet=st.sampled_from("ab,\"\\ 1é'#"), max_size=5)
     last=st.booleans(),
 )
 def test_ranges_cover_every_row_once(
-    tmp_path: Path, data: list[tuple[str, str]], size: int, fetch: int | None, newline: str, last: bool
+    tmp_path: Path,
+    data: list[tuple[str, str]],
+    size: int,
+    fetch: int | None,
+    newline: str,
+    last: bool,
 ) -> None:
     buffer = io.StringIO()
     writer = csv.writer(buffer, quoting=csv.QUOTE_ALL, lineterminator=newline)
@@ -186,10 +202,21 @@ def test_what_is_written_is_read_back(
 ) -> None:
     """Without a word about how it was written: the manifest says so. In splits as small as a row."""
     table = pa.table(
-        {"s": pa.array([s for s, _ in data], pa.string()), "n": pa.array([n for _, n in data], pa.int16())}
+        {
+            "s": pa.array([s for s, _ in data], pa.string()),
+            "n": pa.array([n for _, n in data], pa.int16()),
+        }
     )
     target = tmp_path_factory.mktemp("csv") / "out"
-    write("csv", target, table, escape=escape, quoteAll=str(quote_all).lower(), sep=sep, nullValue=null)
+    write(
+        "csv",
+        target,
+        table,
+        escape=escape,
+        quoteAll=str(quote_all).lower(),
+        sep=sep,
+        nullValue=null,
+    )
     assert read("csv", target, splitBytes=str(size)).equals(table)
 
 
@@ -209,7 +236,11 @@ def test_what_is_written_is_read_back(
             r"line 2: column 'id' \(int8\) cannot hold '300'",
         ),
         ("id,s\n1.5,a\n", {"id": pa.decimal128(3, 0), "s": pa.string()}, r"line 2: column 'id'"),
-        ("d,s\n2020-02-30,a\n", {"d": pa.date32(), "s": pa.string()}, r"line 2: column 'd'.*2020-02-30"),
+        (
+            "d,s\n2020-02-30,a\n",
+            {"d": pa.date32(), "s": pa.string()},
+            r"line 2: column 'd'.*2020-02-30",
+        ),
         (
             "t,s\nyesterday,a\n",
             {"t": pa.timestamp("us", "UTC"), "s": pa.string()},
@@ -238,7 +269,9 @@ def test_the_line_is_right_in_every_range(tmp_path: Path, bad: int, size: int, b
         lines.insert(1, "")
     path = tmp_path / "data.csv"
     path.write_text("\n".join(lines) + "\n")
-    reader = reader_of("csv", path, splitBytes=str(size)).with_schema(pa.schema([("n", pa.int64())]))
+    reader = reader_of("csv", path, splitBytes=str(size)).with_schema(
+        pa.schema([("n", pa.int64())])
+    )
     with pytest.raises(SourceError, match=f"line {2 + bad + blank}: column 'n'.*'oops'"):
         read_all(reader)
 
@@ -252,7 +285,9 @@ def test_values_found_beyond_the_sample_are_an_error_and_not_null(file: Path) ->
     assert read("csv", file).schema.field("n").type == pa.float64()
 
 
-def test_malformed_rows_are_dropped_when_asked(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_rows_are_dropped_when_asked(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     lines = [f"{n},x" for n in range(300)]
     lines[7], lines[8], lines[299] = "7", "oops,x", "a,b,c"
     file.write_text("n,s\n" + "\n".join(lines) + "\n")
@@ -298,7 +333,9 @@ def test_times_without_a_zone_are_in_the_one_given(file: Path) -> None:
     file.write_text("t\n2020-07-01 12:00:00\n2020-07-01T12:00:00Z\n\n2020-01-01\n")
     schema = pa.schema([("t", pa.timestamp("us", "UTC"))])
     found = (
-        read_all(reader_of("csv", file, timeZone="Europe/Berlin").with_schema(schema)).column("t").to_pylist()
+        read_all(reader_of("csv", file, timeZone="Europe/Berlin").with_schema(schema))
+        .column("t")
+        .to_pylist()
     )
     assert [value.hour for value in found] == [10, 12, 23]
     utc = read_all(reader_of("csv", file).with_schema(schema)).column("t").to_pylist()
@@ -317,7 +354,9 @@ def test_an_empty_file_and_a_header_only(file: Path) -> None:
     file.write_text("a,b\n")
     assert read("csv", file).to_pydict() == {"a": [], "b": []}
     file.write_text("")
-    with pytest.raises(SourceError, match=r"data.csv is empty, so its columns are unknown; give a schema"):
+    with pytest.raises(
+        SourceError, match=r"data.csv is empty, so its columns are unknown; give a schema"
+    ):
         read("csv", file)
     reader = reader_of("csv", file).with_schema(pa.schema([("a", pa.int64())]))
     assert reader.split(4) == []
@@ -382,7 +421,9 @@ def test_pythons_own_reader_agrees(tmp_path: Path) -> None:
         ({"timeZone": "Mars"}, "a time zone such as"),
     ],
 )
-def test_options_that_are_refused_say_why(file: Path, options: dict[str, str], message: str) -> None:
+def test_options_that_are_refused_say_why(
+    file: Path, options: dict[str, str], message: str
+) -> None:
     with pytest.raises(OptionError, match=message):
         reader_of("csv", file, **options)
 

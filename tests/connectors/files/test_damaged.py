@@ -21,8 +21,6 @@ from spark_channel.errors import SchemaError, SourceError
 from tests.connectors.files.helpers import read, read_all, reader_of
 
 BOM = b"\xef\xbb\xbf"
-Case = tuple[str, Path, str | None, dict[str, str]]
-"""(format, file, its one column of int64, options)."""
 
 CHILD = """
 import base64, json, logging, sys
@@ -43,9 +41,15 @@ for line in sys.stdin:
 """
 
 
+Case = tuple[str, Path, str | None, dict[str, str]]
+"""(format, file, its one column of int64, options)"""
+
+
 def read_in_child(cases: list[Case]) -> list[Any]:
-    """The rows of each case, or the text of its error."""
-    lines = "\n".join(json.dumps([form, str(path), column, options]) for form, path, column, options in cases)
+    """For each (format, file, its one column of int64, options): the rows, or the text of the error."""
+    lines = "\n".join(
+        json.dumps([form, str(path), column, options]) for form, path, column, options in cases
+    )
     done = subprocess.run(
         [sys.executable, "-c", CHILD],
         input=lines,
@@ -56,14 +60,35 @@ def read_in_child(cases: list[Case]) -> list[Any]:
         cwd=Path(__file__).parents[3],
     )
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.returncode == 0, f"ended with {done.returncode} at {cases[len(found)]}: {done.stderr[-500:]}"
+    assert done.returncode == 0, (
+        f"ended with {done.returncode} at {cases[len(found)]}: {done.stderr[-500:]}"
+    )
     return found
 
 
 LINES = (
-    b'{"a":1}', b'{"a":2}', b"null", b" null\t", b"null null", b"", b"  ", b"5", b'"x"', b"true", b"[]", b'[{"a":1}]',
-    b'{"a":3}{"a":4}', b"{}null", b'{"a":null}', b' {"a":5} ', b"{", b'{"a":', b"\xff", BOM, b"nul",
-)  # fmt: skip
+    b'{"a":1}',
+    b'{"a":2}',
+    b"null",
+    b" null\t",
+    b"null null",
+    b"",
+    b"  ",
+    b"5",
+    b'"x"',
+    b"true",
+    b"[]",
+    b'[{"a":1}]',
+    b'{"a":3}{"a":4}',
+    b"{}null",
+    b'{"a":null}',
+    b' {"a":5} ',
+    b"{",
+    b'{"a":',
+    b"\xff",
+    BOM,
+    b"nul",
+)
 
 
 def json_files() -> Iterator[bytes]:
@@ -76,10 +101,14 @@ def json_files() -> Iterator[bytes]:
     )
     yield BOM + b'{"a":1}\n{"a":2}\n{"a":3}\n'
     chosen = random.Random(1)
-    for count, (end, mark) in itertools.product(range(1, 6), itertools.product((b"\n", b"\r\n"), (b"", BOM))):
+    for count, (end, mark) in itertools.product(
+        range(1, 6), itertools.product((b"\n", b"\r\n"), (b"", BOM))
+    ):
         for _ in range(4):
             made = mark + end.join(chosen.choices(LINES, k=count)) + chosen.choice((b"", end))
-            if not made.removeprefix(BOM).lstrip().startswith((b"[", b"{\n", b"{\r")):  # refused as a whole
+            if (
+                not made.removeprefix(BOM).lstrip().startswith((b"[", b"{\n", b"{\r"))
+            ):  # refused as a whole
                 yield made
 
 
@@ -103,7 +132,7 @@ def judged(data: bytes) -> tuple[list[int | None], int | None]:
 
 def test_json_lines_that_are_no_objects_are_the_same_in_splits_of_any_size(tmp_path: Path) -> None:
     cases: list[Case] = []
-    expected: list[tuple[bytes, list[dict[str, int | None]] | None, int | None]] = []
+    expected: list[tuple[bytes, list[dict[str, Any]] | None, int | None]] = []
     for number, data in enumerate(json_files()):
         path = tmp_path / f"{number}.json"
         path.write_bytes(data)
@@ -172,7 +201,9 @@ def test_half_a_character_is_no_text(tmp_path: Path, line: str) -> None:
 def test_a_json_line_in_another_encoding_is_named_or_dropped(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(b'{"a":"ok"}\n{"a":"caf\xe9"}\n{"a":"ok"}\n')
-    with pytest.raises(SourceError, match=r"x.json, line 2: is not UTF-8: it holds byte 0xe9; .*encoding"):
+    with pytest.raises(
+        SourceError, match=r"x.json, line 2: is not UTF-8: it holds byte 0xe9; .*encoding"
+    ):
         read("json", path)
     assert read("json", path, mode="DROPMALFORMED").num_rows == 2
     assert read("json", path, encoding="ISO-8859-1").column("a")[1].as_py() == "café"
@@ -191,7 +222,9 @@ class Kms(encryption.KmsClient):  # type: ignore[misc]
 
 def write_encrypted(path: Path, table: pa.Table, column: str, **more: Any) -> Path:
     factory = encryption.CryptoFactory(Kms)
-    settings = encryption.EncryptionConfiguration(footer_key="f", column_keys={"c": [column]}, **more)
+    settings = encryption.EncryptionConfiguration(
+        footer_key="f", column_keys={"c": [column]}, **more
+    )
     properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), settings)
     with pq.ParquetWriter(path, table.schema, encryption_properties=properties) as writer:
         writer.write_table(table, row_group_size=2)
@@ -204,7 +237,7 @@ def test_an_encrypted_column_is_named_and_the_others_are_read(tmp_path: Path) ->
     nested = write_encrypted(tmp_path / "nested.parquet", table, "n.p", plaintext_footer=True)
     footer = write_encrypted(tmp_path / "footer.parquet", table, "a")
     first: dict[str, str] = {"columns": "b"}
-    cases: list[Case] = [
+    cases: list[tuple[str, Path, str | None, dict[str, str]]] = [
         ("parquet", path, None, options)
         for path in (flat, nested)
         for options in (
@@ -214,7 +247,11 @@ def test_an_encrypted_column_is_named_and_the_others_are_read(tmp_path: Path) ->
         )
     ]
     cases.append(("parquet", nested, None, {**first, "where": "a > 2"}))
-    cases += [("parquet", path, None, more) for path in (flat, nested) for more in ({}, {"where": "a > 1"})]
+    cases += [
+        ("parquet", path, None, more)
+        for path in (flat, nested)
+        for more in ({}, {"where": "a > 1"})
+    ]
     cases.append(("parquet", footer, None, {}))
     *rows, by_a, a1, a2, n1, n2, whole = read_in_child(cases)
     assert rows == [[{"b": "x"}, {"b": "y"}, {"b": "z"}], *[[{"b": "y"}, {"b": "z"}]] * 2] * 2
@@ -231,7 +268,9 @@ def test_a_row_group_has_the_rows_that_its_footer_counts(tmp_path: Path) -> None
     # Fields 4 (codec: 0) and 5 (values: 8) of the column's metadata.
     assert data.count(b"\x15\x00\x16\x10\x16") == 1
     path.write_bytes(data.replace(b"\x15\x00\x16\x10\x16", b"\x15\x00\x16\x00\x16"))
-    with pytest.raises(SourceError, match=r"x.parquet: row group 1 has 0 rows, and the footer says 8"):
+    with pytest.raises(
+        SourceError, match=r"x.parquet: row group 1 has 0 rows, and the footer says 8"
+    ):
         read("parquet", path)
 
 
@@ -273,7 +312,9 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path, form: str, where: st
         values = text
     path = tmp_path / f"x.{form}"
     WRITERS[form](path, pa.table({"good": ["a"] * len(values), "bad": values}))
-    with pytest.raises(SourceError, match=rf"x.{form}: column 'bad' \(.*\) holds a value that is not valid"):
+    with pytest.raises(
+        SourceError, match=rf"x.{form}: column 'bad' \(.*\) holds a value that is not valid"
+    ):
         read(form, path)
     assert read(form, path, columns="good").num_rows == len(values)
     if form == "parquet" and where == "column":

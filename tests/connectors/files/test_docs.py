@@ -17,7 +17,11 @@ MODELS = [getattr(options, name) for name in options.__all__]
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_every_option_is_on_the_page(model: type[Options]) -> None:
     base = ReadOptions if issubclass(model, ReadOptions) else WriteOptions
-    own = {field.alias or name for name, field in model.model_fields.items() if name not in base.model_fields}
+    own = {
+        field.alias or name
+        for name, field in model.model_fields.items()
+        if name not in base.model_fields
+    }
     names = own | set(model.aliases) - set(base.aliases)
     assert [name for name in sorted(names) if f"`{name}`" not in PAGE] == []
     not_taken = {*model.ignored, *model.refused}

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_channel.connectors import load_reader
-from spark_channel.connectors.feed import ChangeFeed, FeedLimit, FeedOptions
+from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
 from spark_channel.errors import OptionError, SchemaError, SourceError
 
 NO_LIMIT = FeedLimit()
@@ -25,7 +25,9 @@ def arrive(folder: Path, name: str, rows: list[int], *, at: int = 0, **columns: 
     return path
 
 
-def feed_of(folder: Path, partitions: int = 1, late: float | None = None, **options: str) -> ChangeFeed:
+def feed_of(
+    folder: Path, partitions: int = 1, late: float | None = None, **options: str
+) -> ChangeFeed:
     reader, _ = load_reader({"reader": "parquet", "path": str(folder), **options})
     return reader.feed(FeedOptions(partitions=partitions, late_seconds=late))
 
@@ -98,7 +100,9 @@ def test_base_and_changes_cover_every_file_once(tmp_path: Path) -> None:
     feed = feed_of(tmp_path, partitions=2)
     tokens = feed.now()
     arrive(tmp_path, "b.parquet", [2], at=2)
-    base = [n for s in feed.base(tokens, 2) for b in feed.read(s) for n in b.column("n").to_pylist()]
+    base = [
+        n for s in feed.base(tokens, 2) for b in feed.read(s) for n in b.column("n").to_pylist()
+    ]
     assert base == [1]
     after = [n for token in tokens for n in rows(feed, token, feed.latest(token, NO_LIMIT))]
     assert after == [2]
@@ -127,7 +131,9 @@ def test_a_file_with_other_columns_is_an_error(tmp_path: Path, columns: Any, mes
     feed = feed_of(tmp_path)
     (token,) = feed.now()
     made = {"n": pa.array([2], pa.int64()), **columns}
-    pq.write_table(pa.table({k: v for k, v in made.items() if v is not None}), tmp_path / "b.parquet")
+    pq.write_table(
+        pa.table({k: v for k, v in made.items() if v is not None}), tmp_path / "b.parquet"
+    )
     with pytest.raises(SchemaError, match=message):
         feed.latest(token, NO_LIMIT)
 
@@ -141,7 +147,9 @@ def test_a_file_without_a_column_is_an_error(tmp_path: Path) -> None:
         feed.latest(token, NO_LIMIT)
 
 
-@pytest.mark.parametrize("token", [{}, {"cursor": 1}, {"part": 3, "parts": 2, "until": 0, "recent": []}])
+@pytest.mark.parametrize(
+    "token", [{}, {"cursor": 1}, {"part": 3, "parts": 2, "until": 0, "recent": []}]
+)
 def test_a_damaged_token_is_named(tmp_path: Path, token: dict[str, Any]) -> None:
     arrive(tmp_path, "a.parquet", [1])
     with pytest.raises(SourceError, match="not a position among arriving files"):

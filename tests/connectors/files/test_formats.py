@@ -57,7 +57,10 @@ DEEP: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     ),
     "struct": (
         pa.struct(
-            [("x", pa.float64()), ("y", pa.list_(pa.struct([("z", pa.date32()), ("w", pa.string())])))]
+            [
+                ("x", pa.float64()),
+                ("y", pa.list_(pa.struct([("z", pa.date32()), ("w", pa.string())]))),
+            ]
         ),
         st.fixed_dictionaries(
             {
@@ -114,7 +117,9 @@ def test_every_type_comes_back_exactly(
 def test_what_is_not_a_number_comes_back(tmp_path: Path, form: str) -> None:
     table = pa.table({"f": [math.nan, math.inf, -math.inf, -0.0, 0.1, None], "n": range(6)})
     write(form, tmp_path / "out", table)
-    assert repr(read(form, tmp_path / "out").column("f").to_pylist()) == repr(table.column("f").to_pylist())
+    assert repr(read(form, tmp_path / "out").column("f").to_pylist()) == repr(
+        table.column("f").to_pylist()
+    )
 
 
 def test_parquet_and_arrow_carry_more(tmp_path: Path) -> None:
@@ -141,9 +146,15 @@ def test_parquet_and_arrow_carry_more(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("form", "kind"),
-    [("orc", pa.duration("us")), ("orc", pa.timestamp("us", "Europe/Berlin")), ("orc", pa.uint8()),
-     ("json", pa.duration("us")), ("json", pa.map_(pa.int32(), pa.string())), ("json", pa.time64("us"))],
-)  # fmt: skip
+    [
+        ("orc", pa.duration("us")),
+        ("orc", pa.timestamp("us", "Europe/Berlin")),
+        ("orc", pa.uint8()),
+        ("json", pa.duration("us")),
+        ("json", pa.map_(pa.int32(), pa.string())),
+        ("json", pa.time64("us")),
+    ],
+)
 def test_a_type_that_cannot_be_carried_is_refused_by_name(
     tmp_path: Path, form: str, kind: pa.DataType
 ) -> None:
@@ -162,7 +173,11 @@ def test_orc_refuses_times_that_it_could_not_give_back(tmp_path: Path) -> None:
 @pytest.fixture
 def wide() -> pa.Table:
     return pa.table(
-        {"i": range(1000), "s": [f"row {i}" for i in range(1000)], "f": [i / 7 for i in range(1000)]}
+        {
+            "i": range(1000),
+            "s": [f"row {i}" for i in range(1000)],
+            "f": [i / 7 for i in range(1000)],
+        }
     )
 
 
@@ -237,7 +252,9 @@ def test_row_groups_that_cannot_match_are_not_read(tmp_path: Path, wide: pa.Tabl
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_fetch_brings_no_more_than_the_limit_wants(tmp_path: Path, wide: pa.Table, form: str) -> None:
+def test_a_fetch_brings_no_more_than_the_limit_wants(
+    tmp_path: Path, wide: pa.Table, form: str
+) -> None:
     path = store_in_parts(form, tmp_path, wide)
     reader = reader_of(form, path)
     reader.fetch_size = FetchSize(rows=7)
@@ -282,9 +299,9 @@ def test_dictionary_columns_come_as_their_values(tmp_path: Path) -> None:
 def test_an_arrow_stream_is_read_too(tmp_path: Path, wide: pa.Table) -> None:
     with pa.ipc.new_stream(str(tmp_path / "s.arrow"), wide.schema) as out:
         out.write_table(wide, max_chunksize=100)
-    assert read("arrow", tmp_path / "s.arrow", splitBytes="1", columns="i").column("i").to_pylist() == list(
-        range(1000)
-    )
+    assert read("arrow", tmp_path / "s.arrow", splitBytes="1", columns="i").column(
+        "i"
+    ).to_pylist() == list(range(1000))
 
 
 @pytest.mark.parametrize(
@@ -294,9 +311,11 @@ def test_an_arrow_stream_is_read_too(tmp_path: Path, wide: pa.Table) -> None:
     + [("orc", "snappy", None), ("orc", "zlib", None), ("orc", "none", None)]
     + [(form, codec, None) for form in ("csv", "json") for codec in ("gzip", "bz2", "zstd", "lz4")]
     + [("csv", "gzip", "9"), ("json", "bz2", "1")],
-)  # fmt: skip
+)
 def test_codecs(tmp_path: Path, wide: pa.Table, form: str, codec: str, level: str | None) -> None:
-    options: dict[str, Any] = {"compression": codec} | ({"compressionLevel": level} if level else {})
+    options: dict[str, Any] = {"compression": codec} | (
+        {"compressionLevel": level} if level else {}
+    )
     write(form, tmp_path / "out", wide, **options)
     assert read(form, tmp_path / "out").equals(wide)
 
@@ -370,7 +389,10 @@ def test_json_values_of_other_kinds(tmp_path: Path) -> None:
     [
         ('{"n": "x"}', r"line 3: column 'n' \(int64\) cannot hold \"x\""),
         ('{"n": 1.5}', r"line 3: column 'n' \(int64\) cannot hold"),
-        ('{"n": 99999999999999999999}', r"line 3: column 'n' \(int64\) cannot hold 99999999999999999999"),
+        (
+            '{"n": 99999999999999999999}',
+            r"line 3: column 'n' \(int64\) cannot hold 99999999999999999999",
+        ),
         ('{"n": ', r"line 3: not JSON"),
         ("[1]", r"line 3: not an object"),
     ],
@@ -396,7 +418,9 @@ def test_a_json_field_beyond_the_sample_is_not_lost(tmp_path: Path) -> None:
 
 def test_a_json_field_of_several_kinds_is_text(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_text('{"a": 1, "b": [1]}\n{"a": "x", "b": [2.5, null]}\n{"a": {"k": true}, "c": null}\n')
+    path.write_text(
+        '{"a": 1, "b": [1]}\n{"a": "x", "b": [2.5, null]}\n{"a": {"k": true}, "c": null}\n'
+    )
     found = read("json", path)
     assert found.to_pylist() == [
         {"a": "1", "b": [1.0], "c": None},
@@ -409,7 +433,9 @@ def test_json_texts_stay_text_unless_asked(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"t": "2020-01-01T00:00:00"}\n')
     assert read("json", path).column("t").to_pylist() == ["2020-01-01T00:00:00"]
-    assert read("json", path, inferTimestamp="true").column("t").to_pylist() == [dt.datetime(2020, 1, 1)]
+    assert read("json", path, inferTimestamp="true").column("t").to_pylist() == [
+        dt.datetime(2020, 1, 1)
+    ]
 
 
 def test_json_nulls_can_be_written(tmp_path: Path) -> None:

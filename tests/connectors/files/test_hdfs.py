@@ -16,11 +16,16 @@ import pytest
 pytest.importorskip("hdfs_native")
 
 from spark_channel.connectors import hdfs
-from spark_channel.connectors.files.hdfs_store import HdfsStore
-from spark_channel.connectors.files.paths import LOG, Location, locate
-from spark_channel.connectors.files.store import UNFINISHED
+from spark_channel.connectors.files.filesystem import LOG, Location, locate
+from spark_channel.connectors.files.store import UNFINISHED, HdfsStore
 from spark_channel.connectors.hdfs import open as opened
-from spark_channel.errors import CommitError, MissingPackageError, OptionError, TargetError, UnsupportedError
+from spark_channel.errors import (
+    CommitError,
+    MissingPackageError,
+    OptionError,
+    TargetError,
+    UnsupportedError,
+)
 from tests.connectors.files.helpers import leftovers, numbers, read, write
 
 
@@ -96,11 +101,15 @@ def test_append_overwrite_and_read(client: FolderHdfs, tmp_path: Path) -> None:
     write("parquet", _uri(target), numbers(4), job="c", context={"overwrite": True})
     assert read("parquet", _uri(target))["n"].to_pylist() == [4]
     assert leftovers(target) == []
-    assert len(list(target.glob("part-*"))) == 1, "what was replaced is visible to Spark's own readers"
+    assert len(list(target.glob("part-*"))) == 1, (
+        "what was replaced is visible to Spark's own readers"
+    )
     assert len(list((target / LOG / "replaced").rglob("part-*"))) == 2
 
 
-def test_a_rename_whose_answer_is_lost_is_settled_by_the_log(client: FolderHdfs, tmp_path: Path) -> None:
+def test_a_rename_whose_answer_is_lost_is_settled_by_the_log(
+    client: FolderHdfs, tmp_path: Path
+) -> None:
     target = tmp_path / "out"
     write("parquet", _uri(target), numbers(1), job="a")
 
@@ -192,7 +201,7 @@ def test_files_of_killed_processes_of_this_host_are_removed(
             with pytest.raises(KeyboardInterrupt):
                 store.put_new(str(tmp_path / LOG / "1.json"), b"x")
     monkeypatch.setattr("socket.gethostname", lambda: "here")
-    monkeypatch.setattr("spark_channel.connectors.files.hdfs_store.is_running", lambda pid: pid == 8)
+    monkeypatch.setattr("spark_channel.connectors.files.store.is_running", lambda pid: pid == 8)
     store.remove_unfinished(str(tmp_path / LOG))
     left = sorted(each.name.rpartition("-")[0] for each in (tmp_path / LOG).iterdir())
     assert left == [f"{UNFINISHED}here-8", f"{UNFINISHED}there-7"]
@@ -213,7 +222,9 @@ def test_a_filesystem_whose_rename_replaces_is_refused(
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
-def test_a_write_without_the_library_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_write_without_the_library_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(opened, "is_installed", lambda: False)
     place = Location(pafs.LocalFileSystem(), str(tmp_path), "hdfs://nn:8020")
     with pytest.raises(MissingPackageError, match=r"pip install 'spark-channel\[hdfs\]'"):
@@ -263,7 +274,10 @@ def test_a_uri_without_a_host_is_in_the_default_filesystem(
         hdfs.HdfsClient(place.root)
     settings = "".join(
         f"<property><name>{name}</name><value>{value}</value></property>"
-        for name, value in (("fs.defaultFS", "hdfs://127.0.0.1:1"), ("dfs.client.failover.max.attempts", 1))
+        for name, value in (
+            ("fs.defaultFS", "hdfs://127.0.0.1:1"),
+            ("dfs.client.failover.max.attempts", 1),
+        )
     )
     for name in ("core-site.xml", "hdfs-site.xml"):
         (tmp_path / name).write_text(f"<configuration>{settings}</configuration>")
@@ -274,9 +288,13 @@ def test_a_uri_without_a_host_is_in_the_default_filesystem(
             locate(uri)
 
 
-def test_a_name_node_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_node_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     setting = "<name>dfs.client.failover.max.attempts</name><value>1</value>"
-    (tmp_path / "hdfs-site.xml").write_text(f"<configuration><property>{setting}</property></configuration>")
+    (tmp_path / "hdfs-site.xml").write_text(
+        f"<configuration><property>{setting}</property></configuration>"
+    )
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     with pytest.raises(TargetError, match="hdfs:///out cannot be written"):
         write("parquet", "hdfs://127.0.0.1:1/out", pa.table({"n": [1]}))

@@ -11,16 +11,23 @@ from tests.connectors.files.helpers import read
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("a.csv", "name,x\nJosé,1\n"), ("a.csv", "näme,x\nJose,1\n"), ("a.json", '{"name": "José"}\n')],
+    [
+        ("a.csv", "name,x\nJosé,1\n"),
+        ("a.csv", "näme,x\nJose,1\n"),
+        ("a.json", '{"name": "José"}\n'),
+    ],
 )
 def test_another_encoding_is_named(tmp_path: Path, name: str, text: str) -> None:
     """A name of a column was read as n\ufffdme, and a text of JSON as it was, without a word."""
     (tmp_path / name).write_bytes(text.encode("latin-1"))
     with pytest.raises(
-        SourceError, match=r"is not UTF-8: it holds byte 0xe.; name its encoding with option 'encoding'"
+        SourceError,
+        match=r"is not UTF-8: it holds byte 0xe.; name its encoding with option 'encoding'",
     ):
         read(name.partition(".")[2], tmp_path / name)
-    assert "Jos" in str(read(name.partition(".")[2], tmp_path / name, encoding="latin-1").to_pydict())
+    assert "Jos" in str(
+        read(name.partition(".")[2], tmp_path / name, encoding="latin-1").to_pydict()
+    )
 
 
 def test_utf_16_is_named(tmp_path: Path) -> None:
@@ -32,7 +39,9 @@ def test_utf_16_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("separator", "shown"), [(";", ";"), ("\t", r"\\t"), ("|", r"\|")])
 def test_another_separator_is_named(tmp_path: Path, separator: str, shown: str) -> None:
-    (tmp_path / "a.csv").write_text(separator.join(["id", "name"]) + "\n" + separator.join(["1", "x"]) + "\n")
+    (tmp_path / "a.csv").write_text(
+        separator.join(["id", "name"]) + "\n" + separator.join(["1", "x"]) + "\n"
+    )
     with pytest.raises(SourceError, match=rf"set option sep='{shown}', or sep=','"):
         read("csv", tmp_path / "a.csv")
     assert read("csv", tmp_path / "a.csv", sep=",").num_columns == 1

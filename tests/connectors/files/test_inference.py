@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_channel.connectors.files.formats.values import value_text
+from spark_channel.connectors.files.formats.text import value_text
 from spark_channel.errors import SourceError
 from tests.connectors.files.helpers import read, read_all, reader_of
 
@@ -64,12 +64,18 @@ def test_json(tmp_path: Path, numbers: list[str], kind: pa.DataType) -> None:
     (tmp_path / "t.json").write_text("".join(f'{{"a": {number}}}\n' for number in numbers))
     found = read("json", tmp_path / "t.json").column("a")
     assert found.type == kind
-    assert [Decimal(str(value)) for value in found.to_pylist()] == [Decimal(number) for number in numbers]
+    assert [Decimal(str(value)) for value in found.to_pylist()] == [
+        Decimal(number) for number in numbers
+    ]
 
 
 def test_numbers_in_a_json_text_are_as_they_are_written(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text('{"a": "x"}\n{"a": 1.50}\n{"a": {"b": [1e5, -0]}}\n')
-    assert read("json", tmp_path / "t.json").column("a").to_pylist() == ["x", "1.50", '{"b": [1e5, -0]}']
+    assert read("json", tmp_path / "t.json").column("a").to_pylist() == [
+        "x",
+        "1.50",
+        '{"b": [1e5, -0]}',
+    ]
 
 
 @pytest.mark.parametrize("text", ["007", "0x10", "-0"])
@@ -78,7 +84,9 @@ def test_a_row_after_the_sample_is_not_changed_either(tmp_path: Path, text: str)
         column_of(tmp_path, *["12345"] * 50, text, sampleBytes="50")
 
 
-@pytest.mark.parametrize("text", ["+5", "12345678901234567", "1e400", ".5", "5.", "inf", "nan", "-Inf"])
+@pytest.mark.parametrize(
+    "text", ["+5", "12345678901234567", "1e400", ".5", "5.", "inf", "nan", "-Inf"]
+)
 def test_nor_rounded(tmp_path: Path, text: str) -> None:
     with pytest.raises(SourceError, match="cannot hold"):
         column_of(tmp_path, *["1.5"] * 50, text, sampleBytes="50")
@@ -93,10 +101,17 @@ def test_nor_rounded(tmp_path: Path, text: str) -> None:
         ("2020-01-01T10:30:00Z", "2020-01-01"),
     ],
 )
-def test_nor_given_a_time_or_zone_that_it_does_not_have(tmp_path: Path, first: str, later: str) -> None:
+def test_nor_given_a_time_or_zone_that_it_does_not_have(
+    tmp_path: Path, first: str, later: str
+) -> None:
     with pytest.raises(SourceError, match=f"line 52: .* cannot hold '{later}'"):
         column_of(tmp_path, *[first] * 50, later, sampleBytes="50")
-    assert len(column_of(tmp_path, *[first] * 50, "2020-01-01T10:00:00" + first[19:], sampleBytes="50")) == 51
+    assert (
+        len(
+            column_of(tmp_path, *[first] * 50, "2020-01-01T10:00:00" + first[19:], sampleBytes="50")
+        )
+        == 51
+    )
 
 
 def test_a_zone_that_the_user_gave_is_that_of_times_without_one(tmp_path: Path) -> None:
@@ -107,7 +122,9 @@ def test_a_zone_that_the_user_gave_is_that_of_times_without_one(tmp_path: Path) 
 
 def test_a_json_number_after_the_sample_is_not_rounded(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text('{"a": 1.5}\n' * 50 + '{"a": 12345678901234567.5}\n')
-    with pytest.raises(SourceError, match=r"line 51: column 'a' \(double\) cannot hold 12345678901234567.5"):
+    with pytest.raises(
+        SourceError, match=r"line 51: column 'a' \(double\) cannot hold 12345678901234567.5"
+    ):
         read("json", tmp_path / "t.json", sampleBytes="50")
 
 
@@ -121,8 +138,12 @@ def test_a_json_number_after_the_sample_is_not_infinite(tmp_path: Path, number: 
 @pytest.mark.parametrize("name", [r"\u0061", r"x\"y", r"\\"])
 def test_a_json_name_with_an_escape_hides_no_long_number(tmp_path: Path, name: str) -> None:
     (tmp_path / "1.json").write_text(f'{{"{name}": 12345678901234567.5}}\n')
-    assert read("json", tmp_path / "1.json").column(0).to_pylist() == [Decimal("12345678901234567.5")]
-    (tmp_path / "2.json").write_text(f'{{"{name}": 1.5}}\n' * 50 + f'{{"{name}": 12345678901234567.5}}\n')
+    assert read("json", tmp_path / "1.json").column(0).to_pylist() == [
+        Decimal("12345678901234567.5")
+    ]
+    (tmp_path / "2.json").write_text(
+        f'{{"{name}": 1.5}}\n' * 50 + f'{{"{name}": 12345678901234567.5}}\n'
+    )
     with pytest.raises(SourceError, match=r"line 51: column .* cannot hold 12345678901234567\.5"):
         read("json", tmp_path / "2.json", sampleBytes="50")
 
@@ -141,7 +162,9 @@ def test_a_json_name_with_an_escape_hides_no_long_number(tmp_path: Path, name: s
 def test_a_field_inside_a_column_that_the_sample_did_not_have_is_not_lost(
     tmp_path: Path, first: str, later: str, columns: dict[str, Any]
 ) -> None:
-    (tmp_path / "t.json").write_text(f'{{"a": {first}, "z": 1}}\n' * 50 + f'{{"a": {later}, "z": 1}}\n')
+    (tmp_path / "t.json").write_text(
+        f'{{"a": {first}, "z": 1}}\n' * 50 + f'{{"a": {later}, "z": 1}}\n'
+    )
     with pytest.raises(SourceError, match="line 51: column 'a': field c was not in the sample"):
         read("json", tmp_path / "t.json", sampleBytes="50", **columns)
 
@@ -174,7 +197,10 @@ def test_files_agree_on_a_type_that_changes_neither(
     (tmp_path / "2.csv").write_text(f"a\n{other}\n")
     table = read("csv", tmp_path)
     assert table.column("a").type == kind
-    assert [Decimal(str(value)) for value in table.column("a").to_pylist()] == [Decimal(one), Decimal(other)]
+    assert [Decimal(str(value)) for value in table.column("a").to_pylist()] == [
+        Decimal(one),
+        Decimal(other),
+    ]
 
 
 def test_a_folder_of_a_long_number_is_no_double(tmp_path: Path) -> None:
@@ -194,14 +220,28 @@ def test_a_folder_of_a_long_number_is_no_double(tmp_path: Path) -> None:
         *(
             ([text], pa.string())
             for text in (
-                "007", "+5", "1e5", ".5", "5.", "\uff11\uff12", "2020-W01", "2020-W01-1", "20200101T10", "1" * 39,
-                "inf", "2020-01-01T10:00:00.123456789", "2020-01-01T10:00Z", "0x10", "1_0", "٢٠٢٠-01-01",
+                "007",
+                "+5",
+                "1e5",
+                ".5",
+                "5.",
+                "\uff11\uff12",
+                "2020-W01",
+                "2020-W01-1",
+                "20200101T10",
+                "1" * 39,
+                "inf",
+                "2020-01-01T10:00:00.123456789",
+                "2020-01-01T10:00Z",
+                "0x10",
+                "1_0",
+                "٢٠٢٠-01-01",
             )
         ),
         (["1", "01"], pa.string()),
         (["2020-01-01", "2020-01-01 10:00"], pa.string()),
     ],
-)  # fmt: skip
+)
 def test_folders(tmp_path: Path, texts: list[str], kind: pa.DataType) -> None:
     for text in texts:
         (tmp_path / f"k={text}").mkdir()
@@ -215,13 +255,19 @@ def test_folders(tmp_path: Path, texts: list[str], kind: pa.DataType) -> None:
 def test_a_folder_whose_type_the_user_gave(tmp_path: Path) -> None:
     (tmp_path / "month=01").mkdir()
     (tmp_path / "month=01" / "1.csv").write_text("a\n1\n")
-    reader = reader_of("csv", tmp_path).with_schema(pa.schema([("a", pa.int64()), ("month", pa.int32())]))
+    reader = reader_of("csv", tmp_path).with_schema(
+        pa.schema([("a", pa.int64()), ("month", pa.int32())])
+    )
     assert read_all(reader).column("month").to_pylist() == [1]
 
 
 NUMBERS = st.one_of(
-    st.from_regex(re.compile(r"[+-]?0?[0-9]{1,22}(\.[0-9]{1,22})?(e[0-9]{1,2})?", re.ASCII), fullmatch=True),
-    st.sampled_from(["true", "True", "false", "0x1F", "NaN", "inf", "2020-02-30", "2020-01-01 10:00"]),
+    st.from_regex(
+        re.compile(r"[+-]?0?[0-9]{1,22}(\.[0-9]{1,22})?(e[0-9]{1,2})?", re.ASCII), fullmatch=True
+    ),
+    st.sampled_from(
+        ["true", "True", "false", "0x1F", "NaN", "inf", "2020-02-30", "2020-01-01 10:00"]
+    ),
     st.floats(allow_nan=False, allow_infinity=False, width=32).map(repr),
     st.integers(-(2**70), 2**70).map(str),
 )
@@ -240,7 +286,8 @@ def test_whatever_is_inferred_the_text_can_be_rebuilt(
     found = column_of(tmp_path_factory.mktemp("csv"), *texts).combine_chunks()
     if pa.types.is_floating(found.type):
         rebuilt = [
-            format(Decimal(repr(value)), "f") if value == value else "NaN" for value in found.to_pylist()
+            format(Decimal(repr(value)), "f") if value == value else "NaN"
+            for value in found.to_pylist()
         ]
     elif pa.types.is_boolean(found.type):
         rebuilt = [json.dumps(value) for value in found.to_pylist()]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spark_channel.connectors import Receipt, TaskWriter
-from spark_channel.connectors.files import staging
+from spark_channel.connectors.files import claims
 from spark_channel.connectors.files.writer import FilesPlan
 from spark_channel.errors import ChannelError, SourceError, SupersededError
 from tests.connectors.files.helpers import leftovers, numbers, prepare, visible, write, writer_of
@@ -75,7 +75,9 @@ class Driver:
             stream.close()
 
     def prepare(self) -> None:
-        self.plan = prepare(writer_of("csv", self.target), numbers().schema, self.name, **self.context)
+        self.plan = prepare(
+            writer_of("csv", self.target), numbers().schema, self.name, **self.context
+        )
 
     def open(self) -> None:
         assert self.plan is not None
@@ -122,7 +124,7 @@ def check_nothing_is_left(target: Path, monkeypatch: pytest.MonkeyPatch) -> None
     """The next job removes what crashed drivers left, and the log lists exactly what is there."""
     before = rows(target)
     with monkeypatch.context() as patch:
-        patch.setattr(staging, "judge", lambda *_: "dead")
+        patch.setattr(claims, "is_alive", lambda *_: "dead")
         write("csv", target, numbers(9), job="next", retention="0")
     assert visible("csv", target) == sorted([*before, 9])
     assert leftovers(target) == []
@@ -132,7 +134,9 @@ def check_nothing_is_left(target: Path, monkeypatch: pytest.MonkeyPatch) -> None
 ORDERS = [order for crash in range(5) for order in merges(crash, 4)]
 """A takes 0 to 4 of its steps; B all four."""
 
-EACH = pytest.mark.parametrize("each", [pytest.param(1, marks=pytest.mark.soak), 7], ids=["all", "some"])
+EACH = pytest.mark.parametrize(
+    "each", [pytest.param(1, marks=pytest.mark.soak), 7], ids=["all", "some"]
+)
 """`make soak` runs every order, `make test` every seventh."""
 
 
@@ -147,11 +151,15 @@ def test_two_runs_of_one_transaction_pair(
         target = tmp_path / str(number)
         first, second = run(target, order, (context, context), same_row=True)
         kept = [] if overwrite else [0]
-        refused = [driver for driver in (first, second) if "partially committed" in str(driver.error)]
+        refused = [
+            driver for driver in (first, second) if "partially committed" in str(driver.error)
+        ]
         for driver in (first, second):
-            assert driver.error is None or isinstance(driver.error, SupersededError) or driver in refused, (
-                order
-            )
+            assert (
+                driver.error is None
+                or isinstance(driver.error, SupersededError)
+                or driver in refused
+            ), order
         seen = rows(target)
         if first.succeeded or second.succeeded:
             assert seen == [*kept, 1], order
@@ -180,7 +188,9 @@ def test_two_jobs_are_serialised(
         target = tmp_path / str(number)
         first, second = run(target, order, contexts, same_row=False)
         ended = [driver for driver in (first, second) if driver.succeeded]
-        assert all(isinstance(each.error, SupersededError) for each in (first, second) if each.error), order
+        assert all(
+            isinstance(each.error, SupersededError) for each in (first, second) if each.error
+        ), order
         serial = []
         for drivers in permutations(ended):
             state = [0]

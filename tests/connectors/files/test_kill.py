@@ -33,9 +33,11 @@ def test_a_killed_commit_shows_old_or_new(tmp_path: Path, seed: int) -> None:
     target = tmp_path / "out"
     write("csv", target, *[numbers(n) for n in range(3)], job="old")
     process = subprocess.Popen(
-        [sys.executable, "-c", WRITE, str(target), "new", "100"], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", WRITE, str(target), "new", "100"],
+        stdout=subprocess.PIPE,
+        text=True,
         cwd=Path(__file__).parents[3],
-    )  # fmt: skip
+    )
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == "staged\n"

@@ -13,12 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors.commit import describe_owner
-from spark_channel.connectors.contracts import WriteContext
-from spark_channel.connectors.files import log, paths, publish, writer
-from spark_channel.connectors.files.log import Log, newest_entry
-from spark_channel.connectors.files.manifest import Manifest
-from spark_channel.connectors.files.paths import locate
+from spark_channel.connectors.base.contract import WriteContext
+from spark_channel.connectors.base.owner import describe_owner
+from spark_channel.connectors.files import filesystem, log, publish, writer
+from spark_channel.connectors.files.filesystem import locate
+from spark_channel.connectors.files.log import Log, Manifest, newest_entry
 from spark_channel.connectors.files.store import LocalStore
 from spark_channel.errors import CommitError, SourceError, SupersededError, TargetError
 from tests.connectors.files.helpers import (
@@ -34,7 +33,7 @@ from tests.connectors.files.helpers import (
     visible,
     write,
     writer_of,
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -202,7 +201,9 @@ def test_a_gap_in_the_log_ends_it(target: Path) -> None:
     entries = target / "_spark_channel"
     last = max(entries.glob("*.json"))
     far = json.loads(last.read_text())
-    (entries / f"{99:020d}.json").write_text(json.dumps({**far, "state": {**far["state"], "files": []}}))
+    (entries / f"{99:020d}.json").write_text(
+        json.dumps({**far, "state": {**far["state"], "files": []}})
+    )
     found = newest_entry(locate(str(target)), str(target))
     assert found is not None
     assert found.number == int(last.stem)
@@ -219,13 +220,17 @@ def test_a_read_keeps_what_it_planned(target: Path, rows: int) -> None:
         n for split in splits for batch in reader.read(split) for n in batch.column("n").to_pylist()
     )
     assert planned == [-1, *range(rows)]
-    assert [path.name for path in target.glob("part-*")] == [file["path"] for file in state(target)["files"]]
+    assert [path.name for path in target.glob("part-*")] == [
+        file["path"] for file in state(target)["files"]
+    ]
     assert sorted(pq.read_table(target).column("n").to_pylist()) == [7], (
         "readers of others see what is published"
     )
 
 
-def test_a_listing_during_an_overwrite_is_of_one_state(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_during_an_overwrite_is_of_one_state(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The overwrite comes after the manifest was read, and before the files are listed."""
     from spark_channel.connectors.files import listing
 
@@ -242,7 +247,9 @@ def test_a_listing_during_an_overwrite_is_of_one_state(target: Path, monkeypatch
     assert visible("parquet", target) == [7]
 
 
-def test_replaced_files_go_when_their_time_is_over(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_files_go_when_their_time_is_over(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write("parquet", target, numbers(1), job="a")
     write("parquet", target, numbers(2), job="b", context={"overwrite": True}, retention="60")
     write("parquet", target, numbers(3), job="c", context={"overwrite": True})
@@ -257,7 +264,8 @@ def test_replaced_files_go_when_their_time_is_over(target: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    "path", ["../victim.csv", "/victim.csv", "a/../../victim.csv", "_spark_channel/x", "./x", "victim.csv"]
+    "path",
+    ["../victim.csv", "/victim.csv", "a/../../victim.csv", "_spark_channel/x", "./x", "victim.csv"],
 )
 def test_a_forged_entry_cannot_name_other_files_to_be_removed(
     tmp_path: Path, target: Path, path: str
@@ -313,7 +321,9 @@ def test_a_forged_number_cannot_lead_out_of_the_directory(tmp_path: Path, target
 
 
 @pytest.mark.parametrize("owner", ["../../../victim", "/victim", "a/b"])
-def test_a_forged_owner_cannot_lead_out_of_the_directory(tmp_path: Path, target: Path, owner: str) -> None:
+def test_a_forged_owner_cannot_lead_out_of_the_directory(
+    tmp_path: Path, target: Path, owner: str
+) -> None:
     """A run in doubt gets a note in its folder: not in any folder that the log names."""
     write("csv", target, numbers(1), job="a")
     victim = tmp_path / "victim-e1"
@@ -334,7 +344,9 @@ def test_a_forged_owner_cannot_lead_out_of_the_directory(tmp_path: Path, target:
 
 
 @pytest.mark.parametrize("path", ["../secret.csv", "/etc/passwd", "a/../../secret.csv"])
-def test_a_forged_entry_cannot_name_other_files_to_be_read(tmp_path: Path, target: Path, path: str) -> None:
+def test_a_forged_entry_cannot_name_other_files_to_be_read(
+    tmp_path: Path, target: Path, path: str
+) -> None:
     write("csv", target, numbers(1), job="a")
     (tmp_path / "secret.csv").write_text("n\n7\n")
     forge(target, lambda state: state["files"][0].update(path=path))
@@ -351,7 +363,9 @@ def test_an_entry_that_is_nested_without_end_is_damaged(target: Path, name: str)
         visible("csv", target)
 
 
-def test_a_link_below_the_directory_leads_no_removal_out_of_it(tmp_path: Path, target: Path) -> None:
+def test_a_link_below_the_directory_leads_no_removal_out_of_it(
+    tmp_path: Path, target: Path
+) -> None:
     write("csv", target, numbers(1), job="a")
     outside = tmp_path / "outside"
     (outside / "1" / "x-e1").mkdir(parents=True)
@@ -409,7 +423,9 @@ def former(
         (target / name).write_text("".join(f"{line}\n" for line in ["n", *values]))
         if name not in removed:
             nbytes = (target / name).stat().st_size
-            files.append({"path": name, "nbytes": nbytes, "rows": len(values), "schema": "k", "job": "old"})
+            files.append(
+                {"path": name, "nbytes": nbytes, "rows": len(values), "schema": "k", "job": "old"}
+            )
     arrow = base64.b64encode(schema.serialize().to_pybytes()).decode()
     manifest = {
         "manifest": "spark-channel/1",
@@ -438,7 +454,10 @@ def test_a_directory_of_the_former_version_is_read_and_upgraded(target: Path) ->
     assert visible("csv", target) == [1, 2]
     assert not (target / "_spark_channel").exists(), "a read changes nothing"
     (target / ".spark_channel").mkdir()
-    assert write("csv", target, numbers(3), job="again", context={"txn": ("app", 7)}).published_at == "then"
+    assert (
+        write("csv", target, numbers(3), job="again", context={"txn": ("app", 7)}).published_at
+        == "then"
+    )
     with pytest.raises(TargetError, match="partially committed"):
         prepare(writer_of("csv", target), numbers().schema, "b", txn=("app", 8), commit="task")
     write("csv", target, numbers(3), job="new")
@@ -495,7 +514,9 @@ def test_tasks_of_one_batch_share_a_claim_and_one_driver_publishes(target: Path)
     out = writer_of("csv", target)
     plans = [prepare(out, numbers().schema, "stream-q-0", stream=("q", 0)) for _ in range(2)]
     first = [stage(out, plans[0], [numbers(1)])[0]]
-    second = [stage(out, plans[1], [numbers(1)])[0]]  # the same attempt number, in another driver's count
+    second = [
+        stage(out, plans[1], [numbers(1)])[0]
+    ]  # the same attempt number, in another driver's count
     out.commit(plans[1], second)
     out.commit(plans[0], first)
     assert visible("csv", target) == [1]
@@ -580,7 +601,9 @@ def test_others_do_not_wait_while_replaced_files_are_removed(
     assert len(list(target.glob("part-*"))) == 2
 
 
-def test_a_disk_without_hard_links_is_refused(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_hard_links_is_refused(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import errno
 
     from spark_channel.errors import UnsupportedError
@@ -599,7 +622,7 @@ def test_folders_are_made_again_that_another_job_removes_meanwhile(
 ) -> None:
     """A job that ends removes the folder of all runs when it is empty: also between two steps of one that begins."""
     store = LocalStore(locate(str(target)))
-    runs = target / paths.LOG / "staging"
+    runs = target / filesystem.LOG / "staging"
     mkdir = os.mkdir
     removed: list[str] = []
 
@@ -618,7 +641,7 @@ def test_folders_are_made_again_that_another_job_removes_meanwhile(
 def test_the_log_is_asked_again_by_the_one_that_lost(target: Path) -> None:
     place = locate(str(target))
     store = LocalStore(place)
-    store.make(str(target / paths.LOG))
+    store.make(str(target / filesystem.LOG))
     made = Log(store, str(target), 10.0)
     asked: list[int] = []
 
@@ -648,5 +671,5 @@ def test_an_object_that_is_replaced_while_it_is_read_is_read_again(target: Path)
                 raise errors.pop()
             return here.fs.open_input_file(path)
 
-    place = paths.Location(Store(), str(target), "abfs://box@account.dfs.core.windows.net")
-    assert paths.read_file(place, str(target)) == b"new"
+    place = filesystem.Location(Store(), str(target), "abfs://box@account.dfs.core.windows.net")
+    assert filesystem.read_file(place, str(target)) == b"new"

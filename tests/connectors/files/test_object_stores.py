@@ -11,11 +11,19 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
-from spark_channel.connectors.files.conditional import put_new
-from spark_channel.connectors.files.paths import LOG, Location, locate, read_file
+from spark_channel.connectors.files.conditional_put import put_new
+from spark_channel.connectors.files.filesystem import LOG, Location, locate, read_file
 from spark_channel.connectors.files.store import ObjectStore, store_of
 from spark_channel.errors import SourceError, SupersededError, UnsupportedError
-from tests.connectors.files.helpers import numbers, prepare, read, reader_of, stage, write, writer_of
+from tests.connectors.files.helpers import (
+    numbers,
+    prepare,
+    read,
+    reader_of,
+    stage,
+    write,
+    writer_of,
+)
 from tests.connectors.files.test_log import LEDGER, former
 from tests.servers.stores import KINDS, STORES, ObjectServer, object_server, start_gcs
 
@@ -78,7 +86,10 @@ def test_of_conditional_puts_at_once_one_is_accepted(target: str) -> None:
         ready = threading.Barrier(8)
 
         def put(
-            mine: int, number: int = number, accepted: list[int] = accepted, ready: threading.Barrier = ready
+            mine: int,
+            number: int = number,
+            accepted: list[int] = accepted,
+            ready: threading.Barrier = ready,
         ) -> None:
             ready.wait()
             if store.put_new(f"{place.path}/{number}.json", str(mine).encode()):
@@ -101,7 +112,10 @@ def test_a_run_that_was_overtaken_adds_nothing(target: str) -> None:
     with pytest.raises(SupersededError, match="run 'b' took over"):
         out.commit(first, receipts)
     out.commit(second, stage(out, second, [numbers(1)]))
-    assert write("parquet", target, numbers(1), job="c", context={"txn": ("n", 1)}).published_at is not None
+    assert (
+        write("parquet", target, numbers(1), job="c", context={"txn": ("n", 1)}).published_at
+        is not None
+    )
     assert seen(target) == [1]
     assert len([path for path in objects(locate(target)) if path.startswith("part-")]) == 1
 
@@ -141,13 +155,22 @@ def test_others_do_not_wait_while_replaced_objects_are_removed(
 
     monkeypatch.setattr(ObjectStore, "remove_many", remove_many)
     arguments = {"job": "slow", "context": {"overwrite": True}, "retention": "0"}
-    slow = threading.Thread(target=write, args=("parquet", target, numbers(6)), kwargs=arguments, name="slow")
+    slow = threading.Thread(
+        target=write, args=("parquet", target, numbers(6)), kwargs=arguments, name="slow"
+    )
     slow.start()
     try:
         assert removing.wait(60)
         write("parquet", target, numbers(7), job="append", retention="0")
         assert seen(target) == [6, 7]
-        write("parquet", target, numbers(8), job="overwrite", context={"overwrite": True}, retention="0")
+        write(
+            "parquet",
+            target,
+            numbers(8),
+            job="overwrite",
+            context={"overwrite": True},
+            retention="0",
+        )
         write("parquet", target, numbers(9), job="append-again", retention="0")
         assert seen(target) == [8, 9]
     finally:
@@ -160,12 +183,16 @@ def test_a_store_that_ignores_the_condition_is_refused() -> None:
     with start_gcs(conditional=False) as server:
         out = writer_of("parquet", server.uri("plain/out"))
         for overwrite in (True, False):
-            with pytest.raises(UnsupportedError, match=r"ignores the condition .* df.write.parquet"):
+            with pytest.raises(
+                UnsupportedError, match=r"ignores the condition .* df.write.parquet"
+            ):
                 prepare(out, numbers().schema, overwrite=overwrite)
         assert not [path for path in objects(locate(server.uri("plain"))) if not path.endswith("/")]
 
 
-def test_a_directory_that_was_copied_with_its_log_into_such_a_store_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_was_copied_with_its_log_into_such_a_store_is_refused(
+    tmp_path: Path,
+) -> None:
     write("parquet", tmp_path / "out", numbers(1), job="a")
     with start_gcs(conditional=False) as server:
         target = server.uri("copied/out")
@@ -180,7 +207,9 @@ def test_a_directory_that_was_copied_with_its_log_into_such_a_store_is_refused(t
 
 
 @pytest.mark.parametrize("server", KINDS, indirect=True)
-def test_a_directory_that_was_copied_with_its_log_is_written_as_before(target: str, tmp_path: Path) -> None:
+def test_a_directory_that_was_copied_with_its_log_is_written_as_before(
+    target: str, tmp_path: Path
+) -> None:
     write("parquet", tmp_path / "out", numbers(1), job="a")
     place = locate(target)
     pafs.copy_files(str(tmp_path / "out"), place.path, destination_filesystem=place.fs)
@@ -192,7 +221,9 @@ def test_a_directory_that_was_copied_with_its_log_is_written_as_before(target: s
 
 
 @pytest.mark.parametrize("server", KINDS, indirect=True)
-def test_a_directory_of_the_former_version_is_read_and_upgraded(target: str, tmp_path: Path) -> None:
+def test_a_directory_of_the_former_version_is_read_and_upgraded(
+    target: str, tmp_path: Path
+) -> None:
     old, gone = "part-00000-old-0-000.csv", "part-00000-older-0-000.csv"
     former(tmp_path / "out", {old: [1, 2], gone: [9]}, ledger=LEDGER, removed=[gone])
     place = locate(target)
@@ -202,7 +233,10 @@ def test_a_directory_of_the_former_version_is_read_and_upgraded(target: str, tmp
         return sorted(read("csv", target).column("n").to_pylist())
 
     assert rows() == [1, 2]
-    assert write("csv", target, numbers(3), job="again", context={"txn": ("app", 7)}).published_at == "then"
+    assert (
+        write("csv", target, numbers(3), job="again", context={"txn": ("app", 7)}).published_at
+        == "then"
+    )
     write("csv", target, numbers(3), job="new")
     assert rows() == [1, 2, 3]
     assert gone not in objects(place)
@@ -242,7 +276,12 @@ def test_only_the_stores_answer_says_that_it_has_no_conditional_puts(
 @pytest.mark.parametrize("server", KINDS, indirect=True)
 def test_an_object_that_is_removed_while_it_is_open(target: str) -> None:
     """What each store says of it: the file is gone, to whoever reads rows; no file, to whoever reads a note."""
-    write("parquet", target, pa.table({"n": range(100_000), "s": ["x" * 40] * 100_000}), rowGroupRows="1000")
+    write(
+        "parquet",
+        target,
+        pa.table({"n": range(100_000), "s": ["x" * 40] * 100_000}),
+        rowGroupRows="1000",
+    )
     place = locate(target)
     (name,) = [path for path in objects(place) if path.startswith("part-")]
     source = reader_of("parquet", target)
@@ -256,7 +295,9 @@ def test_an_object_that_is_removed_while_it_is_open(target: str) -> None:
 
 
 @pytest.mark.parametrize("server", KINDS, indirect=True)
-def test_a_note_that_is_removed_while_it_is_read(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_that_is_removed_while_it_is_read(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = locate(target)
     store = store_of(place)
     store.put(f"{place.path}/note", b"one")

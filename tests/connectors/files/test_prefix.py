@@ -6,22 +6,37 @@ from typing import Any
 import pytest
 
 from spark_channel.errors import OptionError, TargetError
-from tests.connectors.files.helpers import numbers, prepare, read, reader_of, stage, write, writer_of
+from tests.connectors.files.helpers import (
+    numbers,
+    prepare,
+    read,
+    reader_of,
+    stage,
+    write,
+    writer_of,
+)
 
 
 def names(folder: Path, prefix: str = "") -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.is_file() and path.name.startswith(prefix))
+    return sorted(
+        path.name for path in folder.iterdir() if path.is_file() and path.name.startswith(prefix)
+    )
 
 
 def content(folder: Path, prefix: str) -> list[str]:
     """What `cat folder/prefix*` prints."""
     return [
-        line for name in names(folder, prefix) for line in (folder / name).read_text().splitlines() if line
+        line
+        for name in names(folder, prefix)
+        for line in (folder / name).read_text().splitlines()
+        if line
     ]
 
 
 def put(folder: Path, *rows: int, prefix: str = "out", **more: Any) -> None:
-    write("csv", folder, *(numbers(each) for each in rows), filePrefix=prefix, header="false", **more)
+    write(
+        "csv", folder, *(numbers(each) for each in rows), filePrefix=prefix, header="false", **more
+    )
 
 
 def test_files_are_named_and_replaced_by_their_prefix(tmp_path: Path) -> None:
@@ -29,7 +44,10 @@ def test_files_are_named_and_replaced_by_their_prefix(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out__datax_file").write_text("old\n")
     put(tmp_path, 1, 2, job="a")
-    assert [name.split("-")[0] for name in names(tmp_path, "out__0")] == ["out__00000", "out__00001"]
+    assert [name.split("-")[0] for name in names(tmp_path, "out__0")] == [
+        "out__00000",
+        "out__00001",
+    ]
     assert content(tmp_path, "out") == ["1", "2", "old"]
     put(tmp_path, 3, job="b", prefix="outlook")
     put(tmp_path, 4, job="c", prefix="in")
@@ -75,7 +93,12 @@ def test_a_read_keeps_what_it_planned(tmp_path: Path) -> None:
     splits = found.split(4)
     for prefix in ("out", "o"):  # the second removes files of the first, as DataX does
         put(tmp_path, 3, job=f"b{prefix}", prefix=prefix, context={"overwrite": True})
-    rows = [row for split in splits for batch in found.read(split) for row in batch.column(0).to_pylist()]
+    rows = [
+        row
+        for split in splits
+        for batch in found.read(split)
+        for row in batch.column(0).to_pylist()
+    ]
     assert sorted(rows) == [1, 2]
     assert content(tmp_path, "o") == ["3"]
 
@@ -102,7 +125,9 @@ def test_nothing_is_seen_before_the_commit_and_a_dead_run_leaves_nothing(tmp_pat
 
 def test_a_folder_with_a_log_of_its_own_takes_no_prefix(tmp_path: Path) -> None:
     write("csv", tmp_path, numbers(1))
-    with pytest.raises(TargetError, match=r"has a log of spark-channel.* write without 'filePrefix'"):
+    with pytest.raises(
+        TargetError, match=r"has a log of spark-channel.* write without 'filePrefix'"
+    ):
         put(tmp_path, 2, job="b")
 
 

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_channel.connectors import TaskWriter
-from spark_channel.connectors.commit import owner
-from spark_channel.connectors.files import publish, staging, store, writer
-from spark_channel.connectors.files.published import PublishedVersions
+from spark_channel.connectors.base import owner
+from spark_channel.connectors.files import claims, publish, store, writer
+from spark_channel.connectors.files.log import PublishedVersions
 from spark_channel.connectors.files.store import LocalStore, Store
 from spark_channel.connectors.files.writer import FilesPlan, FilesWriter
 from spark_channel.errors import CommitError, OptionError, SourceError, SupersededError, TargetError
@@ -36,7 +36,7 @@ from tests.connectors.files.helpers import (
     visible,
     write,
     writer_of,
-)  # fmt: skip
+)
 
 
 @pytest.fixture(params=["disk", "objects"])
@@ -107,7 +107,10 @@ def test_foreign_files_stay_in_an_append_and_go_in_an_overwrite(kind: str, targe
     (target / "k=1" / ".x.json.crc").write_text("")
     (target / "_SUCCESS").write_text("")
     write("json", target, numbers(2), job="a")
-    assert sorted(read("json", target, recursiveFileLookup="true").column("n").to_pylist()) == [1, 2]
+    assert sorted(read("json", target, recursiveFileLookup="true").column("n").to_pylist()) == [
+        1,
+        2,
+    ]
     write("json", target, numbers(3), job="b", context={"overwrite": True}, retention="0")
     assert visible("json", target) == [3]
     assert not list(target.glob("k=1/*.json"))
@@ -327,7 +330,9 @@ def test_a_run_that_always_comes_second_ends_with_an_error(
     with monkeypatch.context() as patch:
         for base in (LocalStore, FolderObjects):
             patch.setattr(base, "put_new", lambda *_: False)
-        with pytest.raises(CommitError, match=r"other jobs wrote the log .* raise option commitTimeout"):
+        with pytest.raises(
+            CommitError, match=r"other jobs wrote the log .* raise option commitTimeout"
+        ):
             out.commit(plan, receipts)
     out.commit(plan, receipts)
     assert visible("parquet", target) == [1]
@@ -356,7 +361,9 @@ def test_commit_by_task(kind: str, target: Path) -> None:
     assert leftovers(target) == []
 
 
-def test_commit_by_task_keeps_what_was_committed_when_the_job_fails(kind: str, target: Path) -> None:
+def test_commit_by_task_keeps_what_was_committed_when_the_job_fails(
+    kind: str, target: Path
+) -> None:
     out = writer_of("parquet", target)
     plan = prepare(out, numbers().schema, "b", commit="task", txn=("app", 1))
     stage(out, plan, [numbers(1)])
@@ -400,7 +407,12 @@ def test_files_roll(target: Path) -> None:
     write("csv", target, numbers(*range(10)), maxRecordsPerFile="4")
     assert sorted(len(p.read_text().splitlines()) - 1 for p in target.glob("part-*")) == [2, 4, 4]
     assert visible("csv", target) == list(range(10))
-    write("json", target.parent / "j", *[numbers(*range(k, k + 5)) for k in range(3)], maxBytesPerFile="10")
+    write(
+        "json",
+        target.parent / "j",
+        *[numbers(*range(k, k + 5)) for k in range(3)],
+        maxBytesPerFile="10",
+    )
     assert all(p.stat().st_size <= 60 for p in (target.parent / "j").glob("part-*"))
 
 
@@ -409,8 +421,18 @@ class Killed(BaseException):
 
 
 CHANGES = (
-    "create", "seal", "put", "put_new", "link", "rename", "sync", "remove", "remove_tree", "remove_empty", "make",
-)  # fmt: skip
+    "create",
+    "seal",
+    "put",
+    "put_new",
+    "link",
+    "rename",
+    "sync",
+    "remove",
+    "remove_tree",
+    "remove_empty",
+    "make",
+)
 
 
 class Fault:
@@ -436,7 +458,9 @@ class Fault:
 
             return call
 
-        return type("Faulty", (base,), {name: faulty(name) for name in CHANGES if hasattr(base, name)})
+        return type(
+            "Faulty", (base,), {name: faulty(name) for name in CHANGES if hasattr(base, name)}
+        )
 
 
 def disk_full() -> OSError:
@@ -495,7 +519,7 @@ def test_a_fault_at_any_point_shows_the_old_rows_or_the_new(
     # The next job clears up, whoever is to blame; the dead one's process is gone.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "store_of", base)
-        patch.setattr(staging, "judge", lambda *_: "dead")
+        patch.setattr(claims, "is_alive", lambda *_: "dead")
         patch.setattr(store, "is_running", lambda _: False)
         write("csv", target, numbers(10), job="next", retention="0")
     assert visible("csv", target) == sorted([*seen, 10])
@@ -528,7 +552,9 @@ def test_any_interleaving_of_jobs_and_attempts(
         open_jobs: dict[str, tuple[FilesPlan, dict[int, Any]]] = {}
         attempts = 0
         for step in range(data.draw(st.integers(1, 14))):
-            action = data.draw(st.sampled_from(["prepare", "attempt", "rollback", "commit", "abort"]))
+            action = data.draw(
+                st.sampled_from(["prepare", "attempt", "rollback", "commit", "abort"])
+            )
             if action == "prepare" or not open_jobs:
                 job = f"j{step}"
                 overwrite = data.draw(st.booleans())
@@ -569,9 +595,13 @@ def test_a_dead_runs_staging_goes_and_a_live_ones_stays(
     lost = stage(out, dead, [numbers(1)])
     receipts = stage(out, live, [numbers(2)])
     with monkeypatch.context() as patch:
-        patch.setattr(staging, "judge", lambda claim, _: "dead" if claim.owner == "dead" else "live")
+        patch.setattr(
+            claims, "is_alive", lambda claim, _: "dead" if claim.owner == "dead" else "live"
+        )
         write("parquet", target, numbers(3), job="next")
-    assert [folder.name for folder in (target / "_spark_channel" / "staging").iterdir()] == [folder_of(live)]
+    assert [folder.name for folder in (target / "_spark_channel" / "staging").iterdir()] == [
+        folder_of(live)
+    ]
     with pytest.raises(SupersededError, match="its driver has ended"):
         out.commit(dead, lost)
     out.commit(live, receipts)
@@ -662,7 +692,7 @@ def test_a_job_name_must_fit_into_a_path(target: Path) -> None:
 
 
 def test_names_tell_runs_apart() -> None:
-    from spark_channel.connectors.files.names import file_name, run_of
+    from spark_channel.connectors.files.claims import file_name, run_of
 
     assert run_of(file_name(0, "a-1-e7", 5, "0123abcd", 0, "csv.gz")) == "a-1-e7"
     assert run_of(file_name(0, "a-e12", 1, "0123abcd", 5, "csv")) == "a-e12"
@@ -696,7 +726,14 @@ def test_a_job_does_not_wait_for_the_files_that_another_one_replaced(
 
     with monkeypatch.context() as patch:
         patch.setattr(publish.TargetDirectory, "_remove", dies)
-        write("parquet", target, numbers(1), job="overwrite", context={"overwrite": True}, retention="0")
+        write(
+            "parquet",
+            target,
+            numbers(1),
+            job="overwrite",
+            context={"overwrite": True},
+            retention="0",
+        )
 
     def left() -> int:
         return len(list(target.glob("part-*"))) - int(read("parquet", target).num_rows)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_channel.connectors import load_reader
-from spark_channel.connectors.files.paths import locate
+from spark_channel.connectors.files.filesystem import locate
 from spark_channel.errors import OptionError, SourceError
 from tests.connectors.files.helpers import FORMATS, numbers, read, read_all, reader_of, write
 
@@ -77,7 +77,10 @@ def test_several_paths(tree: Path) -> None:
     paths = f'["{tree}/a.csv", "{tree}/deep/er", "{tree}/a.csv"]'
     found, _ = load_reader({"reader": "csv", "paths": paths})
     assert sorted(
-        row for split in found.split(9) for batch in found.read(split) for row in batch["n"].to_pylist()
+        row
+        for split in found.split(9)
+        for batch in found.read(split)
+        for row in batch["n"].to_pylist()
     ) == [1, 2]
 
 
@@ -118,7 +121,9 @@ def test_object_store_uris_open_no_connection() -> None:
 
 def test_partition_folders_become_typed_columns(tmp_path: Path) -> None:
     for year, city in (("2023", "New%20York"), ("2024", "__HIVE_DEFAULT_PARTITION__")):
-        csv_file(tmp_path / f"year={year}" / f"day={year}-01-02" / f"city={city}" / "x.csv", int(year))
+        csv_file(
+            tmp_path / f"year={year}" / f"day={year}-01-02" / f"city={city}" / "x.csv", int(year)
+        )
     found = read("csv", tmp_path)
     assert found.schema.names == ["n", "year", "day", "city"]
     assert [str(kind) for kind in found.schema.types] == ["int64", "int32", "date32[day]", "string"]
@@ -202,7 +207,9 @@ def test_an_unreadable_file_is_named(tmp_path: Path, not_root: None) -> None:
         path.chmod(0)
         if os.getuid() == 0:
             os.seteuid(65534)
-        with pytest.raises(SourceError, match=r"x.csv cannot be read: permission denied to user") as caught:
+        with pytest.raises(
+            SourceError, match=r"x.csv cannot be read: permission denied to user"
+        ) as caught:
             reader_of("csv", path).schema()
         assert isinstance(caught.value.__cause__, PermissionError)
     finally:
@@ -308,7 +315,7 @@ def test_a_disk_error_is_named_and_kept(tmp_path: Path, monkeypatch: pytest.Monk
     def broken(*_: object) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("spark_channel.connectors.files.lines.TextFile._as_utf8", broken)
+    monkeypatch.setattr("spark_channel.connectors.files.formats.text.TextFile._as_utf8", broken)
     with pytest.raises(SourceError, match=r"x.csv cannot be read: Input/output error") as caught:
         list(batches)
     assert isinstance(caught.value.__cause__, OSError)
@@ -320,7 +327,10 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     with pq.ParquetWriter(path, pa.schema([("n", pa.int64())]), use_dictionary=False) as out:
         for start in range(0, 2_000_000, 50_000):
             out.write_table(pa.table({"n": range(start, start + 50_000)}))
-    for form, source in (("parquet", path), ("csv", csv_file(tmp_path / "x.csv", *range(1_500_000)))):
+    for form, source in (
+        ("parquet", path),
+        ("csv", csv_file(tmp_path / "x.csv", *range(1_500_000))),
+    ):
         reader = reader_of(form, source)
         reader.schema()
         splits = reader.split(1)
@@ -341,6 +351,8 @@ def test_importing_the_readers_does_not_import_the_dataset_machinery() -> None:
         "sys.exit('pyarrow.dataset' in sys.modules or 'pyarrow.acero' in sys.modules)"
     )
     assert (
-        subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=False).returncode
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=False
+        ).returncode
         == 0
     )

@@ -11,7 +11,15 @@ import pytest
 
 from spark_channel.connectors.files.store import LocalStore
 from spark_channel.errors import OptionError, TargetError
-from tests.connectors.files.helpers import FORMATS, leftovers, numbers, prepare, visible, write, writer_of
+from tests.connectors.files.helpers import (
+    FORMATS,
+    leftovers,
+    numbers,
+    prepare,
+    visible,
+    write,
+    writer_of,
+)
 
 
 def test_a_target_that_is_a_file(tmp_path: Path) -> None:
@@ -24,14 +32,18 @@ def test_a_target_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_a_target_without_permission(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = Path("/tmp") / f"spark-channel-target-{os.getpid()}"  # its parents are open to everybody
+    folder = (
+        Path("/tmp") / f"spark-channel-target-{os.getpid()}"
+    )  # its parents are open to everybody
     folder.mkdir(mode=0o555)
     root = os.geteuid() == 0
     try:
         if root:
             os.seteuid(65534)
         for path in (folder, folder / "new"):
-            with pytest.raises(TargetError, match="cannot be written: permission denied to user") as caught:
+            with pytest.raises(
+                TargetError, match="cannot be written: permission denied to user"
+            ) as caught:
                 write("csv", path, numbers(1))
             assert isinstance(caught.value.__cause__, PermissionError)
         assert list(folder.iterdir()) == []
@@ -45,7 +57,9 @@ def test_a_target_without_permission(tmp_path_factory: pytest.TempPathFactory) -
 def tiny(tmp_path: Path) -> Iterator[Path]:
     """A disk of 1 MiB."""
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)],
+        check=False,
+        capture_output=True,
     )
     if mounted.returncode:
         pytest.skip("mounting a tmpfs needs root")
@@ -79,7 +93,9 @@ def test_a_full_disk(tiny: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_full_disk_that_is_made_up(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_that_is_made_up(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same where mounting is not allowed: the disk is full when a file is made durable."""
 
     def full(*_: object) -> None:

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_channel.connectors.files.conditions import ValueRange
-from spark_channel.connectors.files.literals import exact
+from spark_channel.connectors.files.conditions import ValueRange, exact
 from spark_channel.connectors.files.where import parse_where
 from spark_channel.errors import OptionError
 
@@ -77,11 +76,15 @@ def negation(a: Truth) -> Truth:
 
 
 numbers = st.one_of(
-    st.integers(-200, 200), st.decimals(-130, 130, places=3), st.sampled_from([10**30, Decimal("1e-20")])
+    st.integers(-200, 200),
+    st.decimals(-130, 130, places=3),
+    st.sampled_from([10**30, Decimal("1e-20")]),
 )
 texts = st.text(alphabet="ab%_\\'\n", max_size=4)
 dates = st.dates(dt.date(2019, 12, 25), dt.date(2020, 1, 5))
-times = st.datetimes(dt.datetime(2019, 12, 31, 20), dt.datetime(2020, 1, 1, 4), timezones=st.just(dt.UTC))
+times = st.datetimes(
+    dt.datetime(2019, 12, 31, 20), dt.datetime(2020, 1, 1, 4), timezones=st.just(dt.UTC)
+)
 
 
 def sql_text(text: str) -> str:
@@ -98,7 +101,9 @@ def literals(column: str) -> st.SearchStrategy[tuple[str, Any]]:
     if column == "s":
         return st.one_of(null, texts.map(lambda s: (sql_text(s), s)))
     if column == "d":
-        return st.one_of(null, dates.map(lambda d: (f"DATE '{d}'", d)), dates.map(lambda d: (f"'{d}'", d)))
+        return st.one_of(
+            null, dates.map(lambda d: (f"DATE '{d}'", d)), dates.map(lambda d: (f"'{d}'", d))
+        )
     if column == "b":
         return st.one_of(null, st.booleans().map(lambda b: (str(b), b)))
     return st.one_of(null, times.map(lambda t: (f"TIMESTAMP '{t.replace(tzinfo=None)}'", t)))
@@ -112,7 +117,9 @@ def like(pattern: str, text: str) -> bool:
 @st.composite
 def leaves(draw: st.DrawFn) -> Case:
     column = draw(st.sampled_from(SCHEMA.names))
-    kind = draw(st.sampled_from(["compare", "flipped", "in", "between", "null", "like", "distinct"]))
+    kind = draw(
+        st.sampled_from(["compare", "flipped", "in", "between", "null", "like", "distinct"])
+    )
     negated = draw(st.booleans())
     no = "NOT " if negated else ""
 
@@ -134,7 +141,9 @@ def leaves(draw: st.DrawFn) -> Case:
         def member(row: Row) -> Truth:
             found: Truth = False
             for _, item in items:
-                found = negation(conjunction(negation(found), negation(compare("=", row[column], item))))
+                found = negation(
+                    conjunction(negation(found), negation(compare("=", row[column], item)))
+                )
             return found
 
         return Case(f"{column} {no}IN ({', '.join(item for item, _ in items)})", signed(member))
@@ -214,7 +223,11 @@ def test_ranges_never_rule_out_a_row_that_passes(case: Case, data: list[Row]) ->
     ranges = {}
     for field in SCHEMA:
         values = [row[field.name] for row in data if row[field.name] is not None]
-        finite = [exact(v, field.type) for v in values if not (isinstance(v, float) and not math.isfinite(v))]
+        finite = [
+            exact(v, field.type)
+            for v in values
+            if not (isinstance(v, float) and not math.isfinite(v))
+        ]
         whole = len(finite) == len(values)
         ranges[field.name] = ValueRange(
             min(finite) if finite and whole else None,
@@ -287,12 +300,18 @@ def test_a_literal_between_two_steps_is_compared_exactly() -> None:
     batch = pa.record_batch({"n": pa.array([2**53, 2**53 + 1, None], pa.int64())})
     half = f"n > {2**53}.5"
     assert parse_where(half, batch.schema).mask(batch).to_pylist() == [False, True, None]
-    assert parse_where(f"n = {2**53}.5", batch.schema).mask(batch).to_pylist() == [False, False, None]
+    assert parse_where(f"n = {2**53}.5", batch.schema).mask(batch).to_pylist() == [
+        False,
+        False,
+        None,
+    ]
     assert parse_where("n < 1e30", batch.schema).mask(batch).to_pylist() == [True, True, None]
 
 
 def test_columns_of_one_type_are_compared() -> None:
-    batch = pa.record_batch({"a": pa.array([1, 2, None], pa.int64()), "b": pa.array([1, 3, 3], pa.int64())})
+    batch = pa.record_batch(
+        {"a": pa.array([1, 2, None], pa.int64()), "b": pa.array([1, 3, 3], pa.int64())}
+    )
     assert parse_where("a < b", batch.schema).mask(batch).to_pylist() == [False, True, None]
     assert parse_where("NOT a < b", batch.schema).mask(batch).to_pylist() == [True, False, None]
 

@@ -31,7 +31,9 @@ def run_each(server: FirebirdServer, text: str, database: str) -> list[tuple[Any
     if not re.search(r"^INSERT\b.*\bVALUES\b", text, re.DOTALL):
         return server.sql(text, database=database)
     tree = sqlglot.parse_one(text)
-    rows = [[_value(each) for each in row.expressions] for row in tree.expression.find_all(exp.Tuple)]
+    rows = [
+        [_value(each) for each in row.expressions] for row in tree.expression.find_all(exp.Tuple)
+    ]
     table = re.match(r"INSERT INTO (.*?) VALUES\b", text, re.DOTALL)
     assert table is not None
     marks = ", ".join("?" for _ in rows[0])

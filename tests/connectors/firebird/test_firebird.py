@@ -13,8 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_channel.connectors import Receipt, WriteContext, Writer, find_connector, load_reader, load_writer
-from spark_channel.connectors.sieve import sift
+from spark_channel.connectors import (
+    Receipt,
+    WriteContext,
+    Writer,
+    find_connector,
+    load_reader,
+    load_writer,
+)
+from spark_channel.connectors.base.contract import bisect_refused
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
 from spark_channel.testing import reader_conformance, writer_conformance
 from tests.connectors.firebird import INSTALLED, install
@@ -39,7 +46,9 @@ class Shop:
     def writer(self, table: str = "t", **options: Any) -> Writer:
         return load_writer({**self.server.login(self.name), "dbtable": table, **options})[0]
 
-    def write(self, rows: pa.Table, context: WriteContext | None = None, **options: Any) -> list[Receipt]:
+    def write(
+        self, rows: pa.Table, context: WriteContext | None = None, **options: Any
+    ) -> list[Receipt]:
         writer = self.writer(**options)
         context = context or WriteContext(uuid.uuid4().hex)
         plan = writer.prepare(context, rows.schema)
@@ -93,8 +102,17 @@ def test_it_is_small() -> None:
 
 def test_the_page_shows_its_code() -> None:
     page = (Path(__file__).parents[3] / "docs" / "connectors.md").read_text("utf-8")
-    blocks = re.findall(r'```python title="firebird_connector/(\w+)\.py"\n(.*?)\n```', page, re.DOTALL)
-    assert {name for name, _ in blocks} == {"options", "dialect", "session", "reader", "writer", "__init__"}
+    blocks = re.findall(
+        r'```python title="firebird_connector/(\w+)\.py"\n(.*?)\n```', page, re.DOTALL
+    )
+    assert {name for name, _ in blocks} == {
+        "options",
+        "dialect",
+        "session",
+        "reader",
+        "writer",
+        "__init__",
+    }
     for name, code in blocks:
         assert code in (INSTALLED / "firebird_connector" / f"{name}.py").read_text("utf-8"), code
 
@@ -111,27 +129,31 @@ def test_the_writer_keeps_its_contract(shop: Shop, mode: Any) -> None:
     assert shop.server.connections(shop.name) == 0
 
 
-ALL = pa.table({
-    "id": pa.array([1, 2], pa.int64()),
-    "flag": pa.array([True, None]),
-    "small": pa.array([-(2**15), None], pa.int16()),
-    "whole": pa.array([2**31 - 1, None], pa.int32()),
-    "single": pa.array([1.5, None], pa.float32()),
-    "real": pa.array([0.1, -1.7976931348623157e308]),
-    "price": pa.array([Decimal("1234567890123456.78"), None], pa.decimal128(18, 2)),
-    "day": pa.array([datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
-    "time": pa.array([datetime.time(23, 59, 59, 999900), None], pa.time64("us")),
-    "moment": pa.array([datetime.datetime(2024, 1, 1, 1, 2, 3, 400), None], pa.timestamp("us")),
-    "text": pa.array(["\u00e9\u4e16 'x'\0", "y" * 100_000]),
-    "bytes": pa.array([b"\0\xff", b""]),
-})  # fmt: skip
+ALL = pa.table(
+    {
+        "id": pa.array([1, 2], pa.int64()),
+        "flag": pa.array([True, None]),
+        "small": pa.array([-(2**15), None], pa.int16()),
+        "whole": pa.array([2**31 - 1, None], pa.int32()),
+        "single": pa.array([1.5, None], pa.float32()),
+        "real": pa.array([0.1, -1.7976931348623157e308]),
+        "price": pa.array([Decimal("1234567890123456.78"), None], pa.decimal128(18, 2)),
+        "day": pa.array([datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
+        "time": pa.array([datetime.time(23, 59, 59, 999900), None], pa.time64("us")),
+        "moment": pa.array([datetime.datetime(2024, 1, 1, 1, 2, 3, 400), None], pa.timestamp("us")),
+        "text": pa.array(["\u00e9\u4e16 'x'\0", "y" * 100_000]),
+        "bytes": pa.array([b"\0\xff", b""]),
+    }
+)
 
 
 @pytest.mark.parametrize("mode", ["job", "task"])
 def test_every_type_comes_back_as_it_went(shop: Shop, mode: Any) -> None:
     shop.write(ALL, WriteContext("types", commit=mode))
     assert shop.read().sort_by("id").equals(ALL)
-    reader_conformance(lambda: load_reader({**shop.server.login(shop.name), "dbtable": "t"})[0], expected=ALL)
+    reader_conformance(
+        lambda: load_reader({**shop.server.login(shop.name), "dbtable": "t"})[0], expected=ALL
+    )
 
 
 def test_what_does_not_fit_is_refused(shop: Shop) -> None:
@@ -170,12 +192,23 @@ def test_rows_are_told_apart_by_their_key(shop: Shop, mode: Any) -> None:
     write("upsert", k=["b", "c"], v=[20, 30])
     write("skipExisting", k=["c", "d"], v=[0, 40])
     assert sorted(zip(*shop.read().to_pydict().values(), strict=True)) == [
-        ("a", 1), ("b", 20), ("c", 30), ("d", 40)
-    ]  # fmt: skip
-    write("apply", k=["a", "b", "e", "e"], v=[0, 5, 6, 7], _op=["delete", "update", "insert", "update"])
+        ("a", 1),
+        ("b", 20),
+        ("c", 30),
+        ("d", 40),
+    ]
+    write(
+        "apply",
+        k=["a", "b", "e", "e"],
+        v=[0, 5, 6, 7],
+        _op=["delete", "update", "insert", "update"],
+    )
     assert sorted(zip(*shop.read().to_pydict().values(), strict=True)) == [
-        ("b", 5), ("c", 30), ("d", 40), ("e", 7)
-    ]  # fmt: skip
+        ("b", 5),
+        ("c", 30),
+        ("d", 40),
+        ("e", 7),
+    ]
     for rows, message in (
         ({"k": ["x", "x"], "v": [1, 2]}, "2 rows have the key"),
         ({"k": pa.array([None], pa.string()), "v": [1]}, "NULL"),
@@ -194,13 +227,15 @@ def test_only_the_key_of_a_new_table_has_texts_of_bounded_length(shop: Shop) -> 
 @pytest.mark.parametrize("how", ["insert", "upsert"])
 def test_refused_rows_are_told_one_by_one(shop: Shop, how: str) -> None:
     shop.sql("CREATE TABLE t (id BIGINT NOT NULL PRIMARY KEY, name VARCHAR(3) NOT NULL)")
-    rows = pa.table({"id": range(100), "name": [{7: "long", 93: None}.get(n, "x") for n in range(100)]})
+    rows = pa.table(
+        {"id": range(100), "name": [{7: "long", 93: None}.get(n, "x") for n in range(100)]}
+    )
     writer = shop.writer(writemode=how)
     plan = writer.prepare(WriteContext("dirty", commit="task"), rows.schema)
     attempt = writer.open(plan, 0, 1)
     attempt.tolerant = True
     refused = []
-    sift(
+    bisect_refused(
         rows.combine_chunks().to_batches()[0],
         attempt.write,
         lambda row, why: refused.append((row["id"][0].as_py(), why)),
@@ -243,7 +278,9 @@ def test_scripts_run_in_the_transaction(shop: Shop) -> None:
             postsql="DELETE FROM nope",
         )
     assert (shop.read().num_rows, shop.read("log").num_rows) == (0, 0)
-    shop.write(rows, WriteContext("two", overwrite=True), presql="INSERT INTO log SELECT COUNT(*) FROM t")
+    shop.write(
+        rows, WriteContext("two", overwrite=True), presql="INSERT INTO log SELECT COUNT(*) FROM t"
+    )
     assert (shop.read().num_rows, shop.read("log")["n"].to_pylist()) == (2, [0])
     with pytest.raises(OptionError, match="truncate"):
         shop.write(rows, WriteContext("three", overwrite=True), truncate="false")

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import FetchSize, load_reader
-from spark_channel.connectors.contracts import Reader
-from spark_channel.connectors.describe import describe
+from spark_channel.connectors.base.contract import Reader
+from spark_channel.connectors.base.registry import describe
 from spark_channel.connectors.http.client import _retry_after
+from spark_channel.datax import load_job
 from spark_channel.errors import JobFileError, OptionError, SourceError
-from spark_channel.jobs import load_job
 from spark_channel.testing import reader_conformance
-from tests.jobs.conftest import make_job
-from tests.jobs.test_end_to_end import carry_out
+from tests.datax.conftest import make_job
+from tests.datax.test_end_to_end import carry_out
 from tests.servers.rogue import rogue, self_signed
 from tests.servers.web import Answer, Asked, WebServer, as_json, web_server
 
@@ -53,7 +53,9 @@ def reader(server: WebServer, **options: Any) -> Reader:
 
 def read(found: Reader) -> pa.Table:
     schema = found.schema()
-    return pa.Table.from_batches([batch for split in found.split(4) for batch in found.read(split)], schema)
+    return pa.Table.from_batches(
+        [batch for split in found.split(4) for batch in found.read(split)], schema
+    )
 
 
 def rows(count: int) -> list[dict[str, Any]]:
@@ -71,34 +73,55 @@ def test_no_value_is_changed(server: WebServer) -> None:
     numbers = '"n": 9007199254740993, "price": 1.10, "long": 0.12345678901234567890'
     others = '"flag": true, "text": "007", "nothing": null, "in": {"a": 1.10, "b": [1E3, "ä"]}, "mixed": 1'
     huge = "123456789012345678901234567890123456789012"
-    server.answer = lambda _: as_json(f'[{{{numbers}, "huge": {huge}, {others}}}, {{"n": 1, "mixed": "a"}}]')
+    server.answer = lambda _: as_json(
+        f'[{{{numbers}, "huge": {huge}, {others}}}, {{"n": 1, "mixed": "a"}}]'
+    )
     found = read(reader(server))
     assert found.schema.field("n").type == pa.int64()
     assert found.schema.field("price").type == pa.float64()
     assert found.slice(0, 1).to_pylist() == [
         {
-            "n": 9007199254740993, "price": 1.1, "long": Decimal("0.12345678901234567890"),
-            "huge": huge, "flag": True, "text": "007", "nothing": None,
-            "in": '{"a":1.10,"b":[1E3,"ä"]}', "mixed": "1",
+            "n": 9007199254740993,
+            "price": 1.1,
+            "long": Decimal("0.12345678901234567890"),
+            "huge": huge,
+            "flag": True,
+            "text": "007",
+            "nothing": None,
+            "in": '{"a":1.10,"b":[1E3,"ä"]}',
+            "mixed": "1",
         }
-    ]  # fmt: skip
+    ]
     texts = read(reader(server, inferSchema="false"))
     assert {str(field.type) for field in texts.schema} == {"string"}
     assert texts["price"].to_pylist() == ["1.10", None]
     declared = "price DECIMAL(5, 2), long DOUBLE, `in.a` DOUBLE, `in.b[1]` STRING, mixed STRING, missing INT"
     assert read(reader(server, schema=declared)).to_pylist()[0] == {
-        "price": Decimal("1.10"), "long": 0.12345678901234568, "in.a": 1.1, "in.b[1]": "ä", "mixed": "1",
+        "price": Decimal("1.10"),
+        "long": 0.12345678901234568,
+        "in.a": 1.1,
+        "in.b[1]": "ä",
+        "mixed": "1",
         "missing": None,
-    }  # fmt: skip
+    }
     assert read(reader(server, columns="mixed,n")).column_names == ["mixed", "n"]
 
 
 @pytest.mark.parametrize(
     ("later", "message"),
     [
-        ('{"n": 0.12345678901234567890}', r"\(page 2\): column 'n': .*a number that a DOUBLE holds exactly"),
-        ('{"n": 9007199254740993}', r"\(page 2\): column 'n': .*a number that a DOUBLE holds exactly"),
-        ('{"n": 1.5, "x": 1}', r"\(page 2\): a row has 'x', which no row of the sample had.*'sampleRows'"),
+        (
+            '{"n": 0.12345678901234567890}',
+            r"\(page 2\): column 'n': .*a number that a DOUBLE holds exactly",
+        ),
+        (
+            '{"n": 9007199254740993}',
+            r"\(page 2\): column 'n': .*a number that a DOUBLE holds exactly",
+        ),
+        (
+            '{"n": 1.5, "x": 1}',
+            r"\(page 2\): a row has 'x', which no row of the sample had.*'sampleRows'",
+        ),
     ],
 )
 def test_rows_behind_the_sample_lose_nothing(server: WebServer, later: str, message: str) -> None:
@@ -138,7 +161,9 @@ def test_pages_end_with_an_empty_one(server: WebServer, count: int, most: int) -
     [(6, None), (8, "404"), (9, "404")],
     ids=["after a short page", "after a full one", "both"],
 )
-def test_a_page_that_is_not_there_is_the_end(server: WebServer, count: int, end: str | None) -> None:
+def test_a_page_that_is_not_there_is_the_end(
+    server: WebServer, count: int, end: str | None
+) -> None:
     server.has_pages(rows(count), beyond=as_json({"detail": "Invalid page."}, 404))
     more = {} if end is None else {"endStatus": end}
     assert read(reader(server, **PAGED, **more, schema="id BIGINT")).num_rows == count
@@ -160,7 +185,9 @@ def test_a_last_page_that_is_sent_again_is_the_end(server: WebServer) -> None:
     options = {**PAGED, "resultKey": "", "schema": "id BIGINT"}
     assert read(reader(server, **options))["id"].to_pylist() == list(range(6))
     pages[1] = rows(8)[4:]
-    with pytest.raises(SourceError, match=r"page 3 has the same rows.*parameter 'page'.*check 'pageParam'"):
+    with pytest.raises(
+        SourceError, match=r"page 3 has the same rows.*parameter 'page'.*check 'pageParam'"
+    ):
         read(reader(server, **options))
 
 
@@ -187,12 +214,30 @@ def test_a_server_that_ignores_pages_and_sends_few_rows_is_told(server: WebServe
 def test_what_is_asked(server: WebServer) -> None:
     server.has_pages(rows(1))
     more = {"params": '{"day": "2024-01-31", "n": 1.10, "all": true, "none": null, "ä&": "x y"}'}
-    read(reader(server, url=f"{server.url}?n=7&kept=a%26b", **PAGED, **more, firstPage="0", schema="id INT"))
+    read(
+        reader(
+            server,
+            url=f"{server.url}?n=7&kept=a%26b",
+            **PAGED,
+            **more,
+            firstPage="0",
+            schema="id INT",
+        )
+    )
     asked = server.seen[0]
     assert asked.query == {
-        "kept": "a&b", "day": "2024-01-31", "n": "1.10", "all": "true", "ä&": "x y", "page": "0", "size": "4",
-    }  # fmt: skip
-    assert (asked.headers["accept"], asked.headers["accept-encoding"]) == ("application/json", "identity")
+        "kept": "a&b",
+        "day": "2024-01-31",
+        "n": "1.10",
+        "all": "true",
+        "ä&": "x y",
+        "page": "0",
+        "size": "4",
+    }
+    assert (asked.headers["accept"], asked.headers["accept-encoding"]) == (
+        "application/json",
+        "identity",
+    )
     server.seen.clear()
     read(
         reader(
@@ -206,7 +251,10 @@ def test_what_is_asked(server: WebServer) -> None:
     )
     asked = server.seen[0]
     assert (asked.method, asked.body) == ("POST", b'{"day": [1.10], "page": 1, "size": 4}')
-    assert (asked.headers["content-type"], asked.headers["accept"]) == ("application/json", "text/json")
+    assert (asked.headers["content-type"], asked.headers["accept"]) == (
+        "application/json",
+        "text/json",
+    )
     server.answer = lambda _: as_json(rows(1))
     read(reader(server, method="POST", body="[1]", schema="id INT"))
     assert server.seen[-1].body == b"[1]"
@@ -289,10 +337,11 @@ def test_no_secret_is_shown(server: WebServer) -> None:
     """Services repeat what they were sent, in pages for those who look for a fault."""
     secrets = {"token-of-mine", "k3y-of-mine", "p4ram/of?mine", "url-of-mine"}
     given = {
-        "url": f"{server.url}?api_key=url-of-mine&day=2024", "token": "token-of-mine",
+        "url": f"{server.url}?api_key=url-of-mine&day=2024",
+        "token": "token-of-mine",
         "headers": '{"X-Api-Key": "k3y-of-mine", "Accept": "text/json", "X-Short": "token"}',
         "params": '{"secret": "p4ram/of?mine"}',
-    }  # fmt: skip
+    }
 
     def echoes(asked: Asked) -> str:
         return f"{asked.target} {asked.headers} {list(secrets)}"
@@ -343,20 +392,36 @@ def test_the_login(server: WebServer) -> None:
         ("<html>", {}, "the answer is not JSON: '<html>'; check 'url'"),
         ("[" * 200_000, {}, "the answer is not JSON"),
         ('[{"a": 1E99999999999999999999}]', {}, "the answer is not JSON"),
-        ('{"code": 500, "msg": "no"}', {"resultKey": "data"}, "has nothing at 'data'.*it has 'code', 'msg'.*'expect'"),
+        (
+            '{"code": 500, "msg": "no"}',
+            {"resultKey": "data"},
+            "has nothing at 'data'.*it has 'code', 'msg'.*'expect'",
+        ),
         ('{"data": null}', {"resultKey": "data"}, "is null at 'data'"),
         ('{"data": 3}', {"resultKey": "$.data"}, "is a single value at 'data'"),
         ('{"a": 1}', {"pageParam": "page"}, "one object as a whole.*'resultKey'"),
         ("[1]", {}, "row 0 of an answer is 1, which has no columns"),
-        ('{"code": 500}', {"schema": "id INT"}, "one object with none of the columns: it has 'code'.*'resultKey'"),
-        ('{"code": 401, "data": []}', {"resultKey": "data", "expect": '{"code": 0}'}, "has 401 at 'code', where 'ex"),
+        (
+            '{"code": 500}',
+            {"schema": "id INT"},
+            "one object with none of the columns: it has 'code'.*'resultKey'",
+        ),
+        (
+            '{"code": 401, "data": []}',
+            {"resultKey": "data", "expect": '{"code": 0}'},
+            "has 401 at 'code', where 'ex",
+        ),
         ('{"data": []}', {"resultKey": "data", "expect": '{"code": 0}'}, "has nothing at 'code'"),
         ("[]", {}, "has no rows, so its columns are not known"),
         ('[{"a": "\xe4"}]', {"encoding": "ascii"}, "not ascii text.*option 'encoding'"),
-        ('[{"a": 1}]', {"maxAnswerBytes": "4"}, "an answer has more than 4 bytes.*'maxAnswerBytes'"),
+        (
+            '[{"a": 1}]',
+            {"maxAnswerBytes": "4"},
+            "an answer has more than 4 bytes.*'maxAnswerBytes'",
+        ),
     ],
     ids=lambda value: str(value)[:20],
-)  # fmt: skip
+)
 def test_answers_of_another_form_are_refused(
     server: WebServer, answer: str, options: dict[str, str], message: str
 ) -> None:
@@ -412,7 +477,12 @@ def test_a_certificate_that_nobody_signed_gets_no_login(tmp_path: Path) -> None:
             secure.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n[{"id": 1}]')
 
     with rogue(speak) as port:
-        given = {"reader": "http", "url": f"https://127.0.0.1:{port}/", "token": "s3cret", "schema": "id INT"}
+        given = {
+            "reader": "http",
+            "url": f"https://127.0.0.1:{port}/",
+            "token": "s3cret",
+            "schema": "id INT",
+        }
         with pytest.raises(SourceError, match=r"certificate is not trusted.*'sslrootcert'"):
             read(load_reader(given)[0])
         assert got == []
@@ -428,11 +498,16 @@ def test_a_proxy_is_asked_for_the_service(server: WebServer, other: WebServer) -
     other.has_pages(rows(2))
     proxy = f"http://ann:p%2Fw@127.0.0.1:{other.port}"
     assert (
-        read(reader(server, url="http://service.example/x?a=1", proxy=proxy, resultKey="data.items")).num_rows
+        read(
+            reader(server, url="http://service.example/x?a=1", proxy=proxy, resultKey="data.items")
+        ).num_rows
         == 2
     )
     asked = other.seen[0]
-    assert (asked.target, asked.headers["host"]) == ("http://service.example/x?a=1", "service.example")
+    assert (asked.target, asked.headers["host"]) == (
+        "http://service.example/x?a=1",
+        "service.example",
+    )
     assert asked.headers["proxy-authorization"] == "Basic " + base64.b64encode(b"ann:p/w").decode()
     heard = []
 
@@ -476,7 +551,9 @@ def test_a_proxy_is_asked_for_the_service(server: WebServer, other: WebServer) -
         ({"where": "a = 1"}, "option 'where' is not supported"),
     ],
 )
-def test_options_are_refused_by_name(server: WebServer, options: dict[str, str], message: str) -> None:
+def test_options_are_refused_by_name(
+    server: WebServer, options: dict[str, str], message: str
+) -> None:
     with pytest.raises(OptionError, match=message) as met:
         reader(server, **options)
     assert "s3cret" not in str(met.value)
@@ -484,10 +561,16 @@ def test_options_are_refused_by_name(server: WebServer, options: dict[str, str],
 
 def job(server: WebServer, writes: Any = None, **changed: Any) -> Any:
     reads = {
-        "connection": [{"url": server.url}], "resultKey": "result", "reqParams": {"DEPT": 9700, "DAY": "2021-01-17"},
-        "method": "GET", "column": ["CURR_DATE", "DEPT.ID", "KK[1].COL2", "TOTAL", "NONE"], "username": "u",
-        "password": "p", "headers": {"X-Powered-by": "Addax"}, **changed,
-    }  # fmt: skip
+        "connection": [{"url": server.url}],
+        "resultKey": "result",
+        "reqParams": {"DEPT": 9700, "DAY": "2021-01-17"},
+        "method": "GET",
+        "column": ["CURR_DATE", "DEPT.ID", "KK[1].COL2", "TOTAL", "NONE"],
+        "username": "u",
+        "password": "p",
+        "headers": {"X-Powered-by": "Addax"},
+        **changed,
+    }
     writer = "txtfilewriter" if writes else "streamwriter"
     return make_job(
         "httpreader",
@@ -497,21 +580,30 @@ def job(server: WebServer, writes: Any = None, **changed: Any) -> Any:
     )
 
 
-ROW = (
-    '{"CURR_DATE": "2019-12-09", "DEPT": {"ID": "9700"}, "KK": [{"COL1": 1}, {"COL2": 2}], "TOTAL": 1306.330}'
-)
+ROW = '{"CURR_DATE": "2019-12-09", "DEPT": {"ID": "9700"}, "KK": [{"COL1": 1}, {"COL2": 2}], "TOTAL": 1306.330}'
 
 
 def test_a_datax_job_reads_rows(server: WebServer, tmp_path: Path) -> None:
     server.answer = lambda _: as_json(f'{{"result": [{ROW}]}}')
     loaded = load_job(
-        job(server, {"path": str(tmp_path), "fileName": "t", "fieldDelimiter": "|", "writeMode": "truncate"})
+        job(
+            server,
+            {
+                "path": str(tmp_path),
+                "fileName": "t",
+                "fieldDelimiter": "|",
+                "writeMode": "truncate",
+            },
+        )
     )
     assert carry_out(loaded.spec) == []
     (file,) = tmp_path.glob("t__*")
     assert file.read_text() == "2019-12-09|9700|2|1306.330|null\n"
     asked = server.seen[-1]
-    assert (asked.query, asked.headers["x-powered-by"]) == ({"DEPT": "9700", "DAY": "2021-01-17"}, "Addax")
+    assert (asked.query, asked.headers["x-powered-by"]) == (
+        {"DEPT": "9700", "DAY": "2021-01-17"},
+        "Addax",
+    )
     assert asked.headers["authorization"].startswith("Basic ")
 
 
@@ -547,7 +639,10 @@ def test_a_datax_job_posts(server: WebServer) -> None:
         ({"column": ["a[*].b"]}, r"column\[0\] got 'a\[\*\]\.b'"),
         ({"method": "put"}, "method got 'put'"),
         ({"reqParams": {"a": [1]}}, "reqParams.a got a list"),
-        ({"method": "post", "isPage": True, "reqParams": {"": "x"}}, "isPage: the page is one of them"),
+        (
+            {"method": "post", "isPage": True, "reqParams": {"": "x"}},
+            "isPage: the page is one of them",
+        ),
         ({"headers": '{"X-Api-Key": "s3cret"}'}, "headers got a text; it takes an object"),
         ({"maxPages": 3}, "maxPages is not supported"),
         ({"authConfig": {"url": "http://a"}}, "authConfig is not supported"),

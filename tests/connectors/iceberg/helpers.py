@@ -33,22 +33,49 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 from pyiceberg.typedef import Record
 
-from spark_channel.connectors import Reader, WriteContext, WritePlan, Writer, load_reader, load_writer
+from spark_channel.connectors import (
+    Reader,
+    WriteContext,
+    WritePlan,
+    Writer,
+    load_reader,
+    load_writer,
+)
 
 __all__ = [
-    "create", "drop", "ids", "leftovers", "mark_as_deleted", "numbers", "options_of", "read", "reader_of",
-    "rows_by_pyiceberg", "shop", "stage", "write", "writer_of",
-]  # fmt: skip
+    "create",
+    "drop",
+    "ids",
+    "leftovers",
+    "mark_as_deleted",
+    "numbers",
+    "options_of",
+    "read",
+    "reader_of",
+    "rows_by_pyiceberg",
+    "shop",
+    "stage",
+    "write",
+    "writer_of",
+]
 
 _attempts = itertools.count(1)
 
 
 def _properties(path: Path) -> dict[str, str]:
-    return {"type": "sql", "uri": f"sqlite:///{path}/catalog.db", "warehouse": f"file://{path}/warehouse"}
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{path}/catalog.db",
+        "warehouse": f"file://{path}/warehouse",
+    }
 
 
 def options_of(path: Path, table: str) -> dict[str, str]:
-    return {"dbtable": table, "catalog": "tests", "catalogProperties": json.dumps(_properties(path))}
+    return {
+        "dbtable": table,
+        "catalog": "tests",
+        "catalogProperties": json.dumps(_properties(path)),
+    }
 
 
 @contextmanager
@@ -133,7 +160,9 @@ def numbers(*values: int) -> pa.Table:
     return pa.table({"id": pa.array(values, pa.int64())})
 
 
-def stage(out: Writer, tables: Sequence[pa.Table], context: WriteContext) -> tuple[WritePlan, list[Any]]:
+def stage(
+    out: Writer, tables: Sequence[pa.Table], context: WriteContext
+) -> tuple[WritePlan, list[Any]]:
     plan = out.prepare(context, tables[0].schema)
     receipts = []
     for task, table in enumerate(tables):
@@ -147,16 +176,22 @@ def stage(out: Writer, tables: Sequence[pa.Table], context: WriteContext) -> tup
     return plan, receipts
 
 
-def write(path: Path, *tables: pa.Table, job: str = "", overwrite: bool = False, **options: Any) -> None:
+def write(
+    path: Path, *tables: pa.Table, job: str = "", overwrite: bool = False, **options: Any
+) -> None:
     out = writer_of(path, **options)
-    plan, receipts = stage(out, tables, WriteContext(job or f"job-{next(_attempts)}", overwrite=overwrite))
+    plan, receipts = stage(
+        out, tables, WriteContext(job or f"job-{next(_attempts)}", overwrite=overwrite)
+    )
     out.commit(plan, receipts)
 
 
 def read(path: Path, **options: Any) -> pa.Table:
     source = reader_of(path, **options)
     schema = source.schema()
-    return pa.Table.from_batches([b for split in source.split(2) for b in source.read(split)], schema)
+    return pa.Table.from_batches(
+        [b for split in source.split(2) for b in source.read(split)], schema
+    )
 
 
 def mark_as_deleted(table: Table, content: str) -> None:
@@ -175,22 +210,38 @@ def mark_as_deleted(table: Table, content: str) -> None:
     assert before is not None
     snapshot, sequence = table.metadata.new_snapshot_id(), (before.sequence_number or 0) + 1
     file = DataFile.from_args(
-        content=DataFileContent[content], file_path=path, file_format=FileFormat.PARQUET, partition=Record(),
-        record_count=1, file_size_in_bytes=len(table.io.new_input(path)), spec_id=0, sort_order_id=None,
-        equality_ids=[1] if content == "EQUALITY_DELETES" else None, key_metadata=None,
-    )  # fmt: skip
+        content=DataFileContent[content],
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=len(table.io.new_input(path)),
+        spec_id=0,
+        sort_order_id=None,
+        equality_ids=[1] if content == "EQUALITY_DELETES" else None,
+        key_metadata=None,
+    )
     status = ManifestEntryStatus.ADDED
     place = table.io.new_output(f"{table.location()}/metadata/deletes-m0.avro")
     with _DeleteManifest(table.spec(), table.schema(), place, snapshot, "deflate") as manifest:
-        manifest.add_entry(ManifestEntry.from_args(status=status, snapshot_id=snapshot, data_file=file))
+        manifest.add_entry(
+            ManifestEntry.from_args(status=status, snapshot_id=snapshot, data_file=file)
+        )
     listing = f"{table.location()}/metadata/snap-{snapshot}.avro"
     output = table.io.new_output(listing)
-    with write_manifest_list(2, output, snapshot, before.snapshot_id, sequence, "deflate") as manifests:
+    with write_manifest_list(
+        2, output, snapshot, before.snapshot_id, sequence, "deflate"
+    ) as manifests:
         manifests.add_manifests([*before.manifests(table.io), manifest.to_manifest_file()])
     made = Snapshot(
-        snapshot_id=snapshot, parent_snapshot_id=before.snapshot_id, sequence_number=sequence,
-        timestamp_ms=before.timestamp_ms + 1, manifest_list=listing, summary=Summary(Operation.DELETE), schema_id=0,
-    )  # fmt: skip
+        snapshot_id=snapshot,
+        parent_snapshot_id=before.snapshot_id,
+        sequence_number=sequence,
+        timestamp_ms=before.timestamp_ms + 1,
+        manifest_list=listing,
+        summary=Summary(Operation.DELETE),
+        schema_id=0,
+    )
     main: dict[str, Any] = {"ref-name": "main", "type": "branch", "snapshot-id": snapshot}
     updates = (AddSnapshotUpdate(snapshot=made), SetSnapshotRefUpdate.model_validate(main))
     table.catalog.commit_table(table, (), updates)

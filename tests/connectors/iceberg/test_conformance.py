@@ -14,7 +14,15 @@ pytest.importorskip("sqlalchemy")
 from pyiceberg.catalog import Catalog
 
 from spark_channel.testing import reader_conformance, writer_conformance
-from tests.connectors.iceberg.helpers import leftovers, reader_of, rows_by_pyiceberg, write, writer_of
+from tests.connectors.iceberg.helpers import (
+    leftovers,
+    reader_of,
+    rows_by_pyiceberg,
+    write,
+    writer_of,
+)
+
+pytestmark = pytest.mark.real_server("pyiceberg", "iceberg")
 
 
 def test_the_reader(tmp_path: Path, catalog: Catalog) -> None:

@@ -11,7 +11,7 @@ pytest.importorskip("sqlalchemy")
 
 from pyiceberg.catalog import Catalog
 
-from spark_channel.connectors.feed import ChangeFeed, FeedLimit, FeedOptions
+from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from tests.connectors.iceberg.helpers import create, numbers, reader_of, write
 
@@ -22,7 +22,9 @@ def _feed(path: Path, **options: Any) -> ChangeFeed:
 
 def _ids(feed: ChangeFeed, after: Any, upto: Any) -> list[int]:
     splits = feed.changes(after, upto)
-    return sorted(i for split in splits for batch in feed.read(split) for i in batch.column("id").to_pylist())
+    return sorted(
+        i for split in splits for batch in feed.read(split) for i in batch.column("id").to_pylist()
+    )
 
 
 def test_new_snapshots_come_once(tmp_path: Path, catalog: Catalog) -> None:
@@ -42,19 +44,31 @@ def test_new_snapshots_come_once(tmp_path: Path, catalog: Catalog) -> None:
     assert _ids(_feed(tmp_path), first, second) == [3, 4, 5]  # read again, by another process
     (now,) = feed.now()
     assert now == second
-    assert sorted(i for s in feed.base([now], 2) for b in feed.read(s) for i in b.column("id").to_pylist()) == [
-        1, 2, 3, 4, 5,
-    ]  # fmt: skip
+    assert sorted(
+        i for s in feed.base([now], 2) for b in feed.read(s) for i in b.column("id").to_pylist()
+    ) == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
 
 
-def test_splits_of_partitioned_tables_are_kept_in_a_tunnel(tmp_path: Path, catalog: Catalog) -> None:
+def test_splits_of_partitioned_tables_are_kept_in_a_tunnel(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    from spark_channel import serialization
     from spark_channel.planning import Split
-    from spark_channel.tunnel import plain
 
     write(tmp_path, pa.table({"p": ["a", "b", None], "id": [1, 2, 3]}), partitionBy="p")
     feed = _feed(tmp_path)
-    kept = [plain.dump(split.params) for split in feed.base(feed.now(), 2)]
-    batches = [batch for text in kept for batch in _feed(tmp_path).read(Split(plain.load(text)))]
+    kept = [serialization.dump_tagged(split.params) for split in feed.base(feed.now(), 2)]
+    batches = [
+        batch
+        for text in kept
+        for batch in _feed(tmp_path).read(Split(serialization.load_tagged(text)))
+    ]
     assert sorted(i for batch in batches for i in batch.column("id").to_pylist()) == [1, 2, 3]
 
 

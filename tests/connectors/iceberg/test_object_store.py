@@ -35,23 +35,29 @@ def _warehouse(server: ObjectServer, name: str) -> dict[str, str]:
     match server.kind:
         case "s3":
             return {
-                "warehouse": f"s3://{BUCKET}/{name}", "s3.endpoint": f"http://{address}", "s3.region": "us-east-1",
+                "warehouse": f"s3://{BUCKET}/{name}",
+                "s3.endpoint": f"http://{address}",
+                "s3.region": "us-east-1",
                 "s3.access-key-id": server.environment["AWS_ACCESS_KEY_ID"],
                 "s3.secret-access-key": server.environment["AWS_SECRET_ACCESS_KEY"],
-            }  # fmt: skip
+            }
         case "gcs":
             return {
-                "warehouse": f"gs://{BUCKET}/{name}", "gcs.service.host": f"http://{address}",
-                "gcs.oauth2.token": "t0ken", "gcs.oauth2.token-expires-at": str(1000 * 4_102_444_800),
-            }  # fmt: skip
+                "warehouse": f"gs://{BUCKET}/{name}",
+                "gcs.service.host": f"http://{address}",
+                "gcs.oauth2.token": "t0ken",
+                "gcs.oauth2.token-expires-at": str(1000 * 4_102_444_800),
+            }
         case _:
             return {
                 "warehouse": f"abfs://{BUCKET}@devstoreaccount1.dfs.core.windows.net/{name}",
                 "adls.account-name": "devstoreaccount1",
                 "adls.account-key": server.environment["AZURE_STORAGE_ACCOUNT_KEY"],
-                "adls.blob-storage-authority": address, "adls.blob-storage-scheme": "http",
-                "adls.dfs-storage-authority": address, "adls.dfs-storage-scheme": "http",
-            }  # fmt: skip
+                "adls.blob-storage-authority": address,
+                "adls.blob-storage-scheme": "http",
+                "adls.dfs-storage-authority": address,
+                "adls.dfs-storage-scheme": "http",
+            }
 
 
 @pytest.fixture
@@ -71,8 +77,16 @@ def test_a_table_is_written_replaced_and_read(tmp_path: Path, options: dict[str,
     write(tmp_path, pa.table({"p": ["a b", "c"], "id": [1, 2]}), partitionBy="p", **options)
     write(tmp_path, pa.table({"p": ["d"], "id": [3]}), **options)
     assert sorted(read(tmp_path, **options)["id"].to_pylist()) == [1, 2, 3]
-    write(tmp_path, pa.table({"p": ["c"], "id": [4]}), overwrite=True, replaceWhere="p = 'c'", **options)
-    write(tmp_path, pa.table({"p": ["x"], "id": [1]}), writeMode="upsert", keyColumns="id", **options)
+    write(
+        tmp_path,
+        pa.table({"p": ["c"], "id": [4]}),
+        overwrite=True,
+        replaceWhere="p = 'c'",
+        **options,
+    )
+    write(
+        tmp_path, pa.table({"p": ["x"], "id": [1]}), writeMode="upsert", keyColumns="id", **options
+    )
     assert sorted(read(tmp_path, **options)["id"].to_pylist()) == [1, 3, 4]
     writer = writer_of(tmp_path, **options)
     assert isinstance(writer, LakeWriter)

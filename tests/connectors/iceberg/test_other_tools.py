@@ -14,10 +14,21 @@ from pyiceberg.types import LongType, StringType
 
 from spark_channel.connectors import WriteContext
 from spark_channel.errors import CommitError, SupersededError, UnsupportedError
-from tests.connectors.iceberg.helpers import create, ids, leftovers, numbers, read, stage, write, writer_of
+from tests.connectors.iceberg.helpers import (
+    create,
+    ids,
+    leftovers,
+    numbers,
+    read,
+    stage,
+    write,
+    writer_of,
+)
 
 
-def test_rows_that_a_tool_removed_and_added_while_an_upsert_ran(tmp_path: Path, catalog: Catalog) -> None:
+def test_rows_that_a_tool_removed_and_added_while_an_upsert_ran(
+    tmp_path: Path, catalog: Catalog
+) -> None:
     write(tmp_path, numbers(1, 2, 3))
     out = writer_of(tmp_path, writeMode="upsert", keyColumns="id")
     staged = stage(out, [numbers(2, 9)], WriteContext("job"))
@@ -42,7 +53,9 @@ def test_partitions_that_became_buckets_meanwhile(tmp_path: Path, catalog: Catal
     assert read(tmp_path).sort_by("id").to_pydict() == rows.to_pydict()
 
 
-def test_a_column_that_was_dropped_and_added_again_meanwhile(tmp_path: Path, catalog: Catalog) -> None:
+def test_a_column_that_was_dropped_and_added_again_meanwhile(
+    tmp_path: Path, catalog: Catalog
+) -> None:
     write(tmp_path, pa.table({"id": [1], "v": ["a"]}))
     out = writer_of(tmp_path)
     staged = stage(out, [pa.table({"id": [2], "v": ["b"]})], WriteContext("job"))
@@ -55,7 +68,9 @@ def test_a_column_that_was_dropped_and_added_again_meanwhile(tmp_path: Path, cat
     assert read(tmp_path).to_pydict() == {"id": [1], "v": [None]}
 
 
-def test_a_table_that_was_dropped_and_created_again_meanwhile(tmp_path: Path, catalog: Catalog) -> None:
+def test_a_table_that_was_dropped_and_created_again_meanwhile(
+    tmp_path: Path, catalog: Catalog
+) -> None:
     write(tmp_path, numbers(1))
     out = writer_of(tmp_path)
     staged = stage(out, [numbers(2)], WriteContext("job"))
@@ -73,5 +88,7 @@ def test_bounds_of_a_partition_that_was_widened_since(tmp_path: Path, catalog: C
         update.update_column("id", LongType())
     write(tmp_path, pa.table({"id": [2**40], "v": [3]}))
     assert sorted(read(tmp_path, where="id >= 2")["v"].to_pylist()) == [2, 3]
-    write(tmp_path, pa.table({"id": [2, 2**40], "v": [20, 30]}), writeMode="upsert", keyColumns="id")
+    write(
+        tmp_path, pa.table({"id": [2, 2**40], "v": [20, 30]}), writeMode="upsert", keyColumns="id"
+    )
     assert sorted(read(tmp_path)["v"].to_pylist()) == [1, 20, 30]

@@ -16,7 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_channel.connectors import WriteContext
-from spark_channel.connectors.iceberg.guard import guard
+from spark_channel.connectors.iceberg.table import guard
 from spark_channel.errors import OptionError, SourceError, SupersededError, UnsupportedError
 from tests.connectors.iceberg.helpers import (
     leftovers,
@@ -46,9 +46,22 @@ def test_a_table_is_created_written_and_read(
     more = _options(server)
     write(tmp_path, pa.table({"day": ["a", "b"], "id": [1, 2]}), partitionBy="day", **more)
     write(tmp_path, pa.table({"day": ["b"], "id": [3]}), **more)
-    write(tmp_path, pa.table({"day": ["b"], "id": [4]}), overwrite=True, replaceWhere="day = 'b'", **more)
-    write(tmp_path, pa.table({"day": ["c"], "id": [1]}), writeMode="upsert", keyColumns="id", **more)
-    write(tmp_path, pa.table({"day": ["d"], "id": [5], "name": ["x"]}), onSchemaChange="evolve", **more)
+    write(
+        tmp_path,
+        pa.table({"day": ["b"], "id": [4]}),
+        overwrite=True,
+        replaceWhere="day = 'b'",
+        **more,
+    )
+    write(
+        tmp_path, pa.table({"day": ["c"], "id": [1]}), writeMode="upsert", keyColumns="id", **more
+    )
+    write(
+        tmp_path,
+        pa.table({"day": ["d"], "id": [5], "name": ["x"]}),
+        onSchemaChange="evolve",
+        **more,
+    )
     assert sorted(read(tmp_path, **more)["id"].to_pylist()) == [1, 4, 5]
     assert sorted(rows_by_pyiceberg(catalog, "shop.t")["id"].to_pylist()) == [1, 4, 5]
     assert leftovers(catalog, "shop.t") == []
@@ -71,7 +84,9 @@ def test_an_overtaken_driver_changes_nothing(
     assert sorted(rows_by_pyiceberg(catalog, "shop.t")["id"].to_pylist()) == [0, 1]
 
 
-def test_a_commit_that_meets_another_one(tmp_path: Path, catalog: Catalog, server: RestCatalogServer) -> None:
+def test_a_commit_that_meets_another_one(
+    tmp_path: Path, catalog: Catalog, server: RestCatalogServer
+) -> None:
     """The catalog answers 409: the rows are decided on again, on the state with the other job's rows."""
     more = _options(server)
     write(tmp_path, numbers(0), **more)
@@ -123,7 +138,9 @@ def test_a_commit_whose_answer_is_lost(
     server.lose = 1
     out.commit(plan, receipts)
     assert server.lose == 0
-    assert sorted(rows_by_pyiceberg(catalog, "shop.t")["id"].to_pylist()) == ([0, 1] if there else [1])
+    assert sorted(rows_by_pyiceberg(catalog, "shop.t")["id"].to_pylist()) == (
+        [0, 1] if there else [1]
+    )
     assert leftovers(catalog, "shop.t") == []
 
 
@@ -180,7 +197,9 @@ def test_a_table_names_no_code_that_runs_here(
     server.table_config = {"py-io-impl": HERE, "s3.retry-strategy-impl": HERE}
     assert read(tmp_path, **more)["id"].to_pylist() == [1]
     set_property(path, "write.py-location-provider.impl")
-    with pytest.raises(UnsupportedError, match=r"'write\.py-location-provider\.impl'.*not run here"):
+    with pytest.raises(
+        UnsupportedError, match=r"'write\.py-location-provider\.impl'.*not run here"
+    ):
         write(tmp_path, numbers(3), **more)
     with pytest.raises(UnsupportedError, match="not run here"):
         late.commit(*staged)
@@ -192,7 +211,8 @@ class OwnCatalog(SqlCatalog):
 
     def __init__(self, name: str, place: str, **properties: str) -> None:
         super().__init__(
-            name, **{**properties, "uri": f"sqlite:///{place}/own.db", "warehouse": f"file://{place}"}
+            name,
+            **{**properties, "uri": f"sqlite:///{place}/own.db", "warehouse": f"file://{place}"},
         )
 
 

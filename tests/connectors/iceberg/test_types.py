@@ -30,7 +30,11 @@ EXACT: list[tuple[pa.DataType, pa.DataType, list[Any]]] = [
     (pa.float16(), pa.float32(), [0.5, -2.0]),
     (pa.float32(), pa.float32(), [1.5, float("inf")]),
     (pa.float64(), pa.float64(), [0.1, -1e300]),
-    (pa.decimal128(38, 10), pa.decimal128(38, 10), [Decimal("-1234567890123456789012345678.0123456789")]),
+    (
+        pa.decimal128(38, 10),
+        pa.decimal128(38, 10),
+        [Decimal("-1234567890123456789012345678.0123456789")],
+    ),
     (pa.decimal128(5, 0), pa.decimal128(5, 0), [Decimal(99999)]),
     (pa.date32(), pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
     (pa.timestamp("us"), pa.timestamp("us"), [_TIME, dt.datetime(1, 1, 1)]),
@@ -47,14 +51,27 @@ EXACT: list[tuple[pa.DataType, pa.DataType, list[Any]]] = [
     (pa.time32("ms"), pa.time64("us"), [dt.time(1, 2, 3, 4000)]),
     (pa.list_(pa.int32()), pa.list_(pa.int32()), [[], [1, None]]),
     (pa.list_(pa.uint8(), 2), pa.list_(pa.int32()), [[1, 255]]),
-    (pa.struct([("x", pa.int32()), ("y", pa.string())]), pa.struct([("x", pa.int32()), ("y", pa.string())]),
-     [{"x": 1, "y": None}, {"x": None, "y": "a"}]),
-    (pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int64()), [[("a", 1), ("b", None)], []]),
-]  # fmt: skip
+    (
+        pa.struct([("x", pa.int32()), ("y", pa.string())]),
+        pa.struct([("x", pa.int32()), ("y", pa.string())]),
+        [{"x": 1, "y": None}, {"x": None, "y": "a"}],
+    ),
+    (
+        pa.map_(pa.string(), pa.int64()),
+        pa.map_(pa.string(), pa.int64()),
+        [[("a", 1), ("b", None)], []],
+    ),
+]
 REFUSED = [
-    pa.uint64(), pa.decimal256(40, 2), pa.duration("s"), pa.month_day_nano_interval(), pa.null(),
-    pa.date64(), pa.list_(pa.uint64()), pa.struct([("x", pa.duration("s"))]),
-]  # fmt: skip
+    pa.uint64(),
+    pa.decimal256(40, 2),
+    pa.duration("s"),
+    pa.month_day_nano_interval(),
+    pa.null(),
+    pa.date64(),
+    pa.list_(pa.uint64()),
+    pa.struct([("x", pa.duration("s"))]),
+]
 
 
 @pytest.mark.parametrize(("given", "kept", "values"), EXACT, ids=[str(case[0]) for case in EXACT])
@@ -73,8 +90,12 @@ def test_values_come_back(
 
 
 @pytest.mark.parametrize("kind", REFUSED, ids=str)
-def test_types_that_iceberg_lacks_are_refused(tmp_path: Path, catalog: Catalog, kind: pa.DataType) -> None:
-    with pytest.raises(SchemaError, match=r"column 'x' of type .* has no exact counterpart in Iceberg"):
+def test_types_that_iceberg_lacks_are_refused(
+    tmp_path: Path, catalog: Catalog, kind: pa.DataType
+) -> None:
+    with pytest.raises(
+        SchemaError, match=r"column 'x' of type .* has no exact counterpart in Iceberg"
+    ):
         write(tmp_path, pa.table({"n": [1], "x": pa.nulls(1, kind)}))
     assert not catalog.table_exists("shop.t")
 
@@ -97,7 +118,12 @@ def test_types_that_a_table_does_not_hold_are_refused(tmp_path: Path, catalog: C
 
 @pytest.mark.parametrize(
     ("kind", "value"),
-    [(pa.int32(), -3), (pa.int64(), 2**60), (pa.date32(), dt.date(2024, 2, 29)), (pa.bool_(), True)],
+    [
+        (pa.int32(), -3),
+        (pa.int64(), 2**60),
+        (pa.date32(), dt.date(2024, 2, 29)),
+        (pa.bool_(), True),
+    ],
 )
 def test_partition_columns_of_each_type(
     tmp_path: Path, catalog: Catalog, kind: pa.DataType, value: Any

@@ -50,7 +50,9 @@ def _ids(vending: VendingCatalog) -> list[int]:
     source = _reader(vending)
     splits = source.split(2)
     task = pickle.loads(pickle.dumps(source))
-    return sorted(i for split in splits for batch in task.read(split) for i in batch.column("id").to_pylist())
+    return sorted(
+        i for split in splits for batch in task.read(split) for i in batch.column("id").to_pylist()
+    )
 
 
 def test_a_table_is_created_written_and_read(vending: VendingCatalog) -> None:
@@ -88,7 +90,9 @@ def test_a_driver_that_commits_after_they_expired_gets_new_ones(vending: Vending
     assert _ids(vending) == [1, 2]
 
 
-def test_they_are_in_no_repr_and_no_log(vending: VendingCatalog, caplog: pytest.LogCaptureFixture) -> None:
+def test_they_are_in_no_repr_and_no_log(
+    vending: VendingCatalog, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.DEBUG, "spark_channel"):
         out: Any = load_writer({"writer": "iceberg", **vending.options("shop.t")})[0]
         plan, receipts = stage(out, [numbers(1)], WriteContext("job"))

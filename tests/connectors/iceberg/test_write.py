@@ -14,8 +14,14 @@ pytest.importorskip("sqlalchemy")
 from pyiceberg.catalog import Catalog
 
 from spark_channel.connectors import WriteContext
-from spark_channel.connectors.iceberg.log import check_files
-from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError, UnsupportedError
+from spark_channel.connectors.iceberg.writer import check_files
+from spark_channel.errors import (
+    OptionError,
+    SchemaError,
+    SourceError,
+    TargetError,
+    UnsupportedError,
+)
 from tests.connectors.iceberg.helpers import (
     create,
     leftovers,
@@ -71,7 +77,9 @@ def test_replace_where(tmp_path: Path, catalog: Catalog, partition: str | None) 
     expected = [(n, f"d{n % 4}") for n in range(100) if n % 4 != 2] + [(1000, "d2")]
     assert _rows(catalog, "id", "day") == sorted(expected, key=repr)
     scan = catalog.load_table("shop.t").scan(row_filter="day == 'd2'")
-    assert scan.to_arrow()["id"].to_pylist() == [1000]  # pruned by the partitions and bounds of the manifests
+    assert scan.to_arrow()["id"].to_pylist() == [
+        1000
+    ]  # pruned by the partitions and bounds of the manifests
     with pytest.raises(TargetError, match="does not match option 'replaceWhere'"):
         write(tmp_path, _shop((5, "e", "d1")), overwrite=True, replaceWhere="day = 'd2'")
 
@@ -79,7 +87,12 @@ def test_replace_where(tmp_path: Path, catalog: Catalog, partition: str | None) 
 @pytest.mark.parametrize("partition", [None, "day"])
 @pytest.mark.parametrize("key", ["id", "id,day"])
 def test_upsert(tmp_path: Path, catalog: Catalog, partition: str | None, key: str) -> None:
-    write(tmp_path, _shop((1, "a", "mon"), (2, "b", "tue")), _shop((3, "c", "mon")), partitionBy=partition)
+    write(
+        tmp_path,
+        _shop((1, "a", "mon"), (2, "b", "tue")),
+        _shop((3, "c", "mon")),
+        partitionBy=partition,
+    )
     more: dict[str, Any] = {"writeMode": "upsert", "keyColumns": key}
     write(tmp_path, _shop((2, "B", "tue"), (4, "d", "wed")), _shop((3, "C", "mon")), **more)
     expected = [(1, "a", "mon"), (2, "B", "tue"), (3, "C", "mon"), (4, "d", "wed")]
@@ -98,14 +111,21 @@ def test_files_that_where_rules_out_are_not_read(tmp_path: Path, catalog: Catalo
     tables = [pa.table({"id": [n * 10, n * 10 + 9], "day": [day(n), None]}) for n in range(5)]
     write(tmp_path, *tables)
     for where, files, rows in (
-        ("id = 25", 1, 0), ("id >= 30", 2, 4), ("id < 0", 0, 0), ("id <> 0", 5, 9),
-        ("day = DATE '1970-01-01'", 1, 1), ("day IS NULL", 5, 5), ("day > DATE '1969-12-31'", 3, 3),
-    ):  # fmt: skip
+        ("id = 25", 1, 0),
+        ("id >= 30", 2, 4),
+        ("id < 0", 0, 0),
+        ("id <> 0", 5, 9),
+        ("day = DATE '1970-01-01'", 1, 1),
+        ("day IS NULL", 5, 5),
+        ("day > DATE '1969-12-31'", 3, 3),
+    ):
         source = reader_of(tmp_path, where=where, splitBytes="1")
         source.schema()
         splits = source.split(8)
         assert sum(len(split.params["files"]) for split in splits) == files, where
-        assert sum(batch.num_rows for split in splits for batch in source.read(split)) == rows, where
+        assert sum(batch.num_rows for split in splits for batch in source.read(split)) == rows, (
+            where
+        )
 
 
 def test_new_columns(tmp_path: Path, catalog: Catalog) -> None:
@@ -115,23 +135,32 @@ def test_new_columns(tmp_path: Path, catalog: Catalog) -> None:
         write(tmp_path, wide)
     write(tmp_path, wide, onSchemaChange="evolve")
     write(tmp_path, numbers(3))
-    assert _rows(catalog, "id", "name", "tags") == [(1, None, None), (2, "b", ["x"]), (3, None, None)]
+    assert _rows(catalog, "id", "name", "tags") == [
+        (1, None, None),
+        (2, "b", ["x"]),
+        (3, None, None),
+    ]
     assert read(tmp_path).sort_by("id")["tags"].to_pylist() == [None, ["x"], None]
 
 
 def test_columns_widen_as_iceberg_promotes_types(tmp_path: Path, catalog: Catalog) -> None:
     narrow = pa.table(
         {
-            "id": pa.array([1], pa.int32()), "r": pa.array([0.5], pa.float32()),
-            "d": pa.array([Decimal("1.25")], pa.decimal128(4, 2)), "s": pa.array([7], pa.int32()),
+            "id": pa.array([1], pa.int32()),
+            "r": pa.array([0.5], pa.float32()),
+            "d": pa.array([Decimal("1.25")], pa.decimal128(4, 2)),
+            "s": pa.array([7], pa.int32()),
         }
-    )  # fmt: skip
+    )
     wide = pa.table(
         {
-            "id": pa.array([2**40], pa.int64()), "r": [0.1], "d": pa.array([Decimal("99999.5")], pa.decimal128(6, 1)),
-            "s": pa.array([8], pa.int32()), "new": ["x"],
+            "id": pa.array([2**40], pa.int64()),
+            "r": [0.1],
+            "d": pa.array([Decimal("99999.5")], pa.decimal128(6, 1)),
+            "s": pa.array([8], pa.int32()),
+            "new": ["x"],
         }
-    )  # fmt: skip
+    )
     write(tmp_path, narrow)
     with pytest.raises(SchemaError, match="onSchemaChange=evolve widens the column"):
         write(tmp_path, wide)
@@ -193,14 +222,16 @@ def test_claims_outlive_expired_snapshots(tmp_path: Path, catalog: Catalog) -> N
 def test_old_jobs_are_forgotten_and_pairs_are_not(
     tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_channel.connectors.iceberg import claims
+    from spark_channel.connectors.iceberg import writer
 
-    monkeypatch.setattr(claims, "_JOBS_KEPT", 2)
+    monkeypatch.setattr(writer, "_JOBS_KEPT", 2)
     out = writer_of(tmp_path)
     out.commit(*stage(out, [numbers(1)], WriteContext("job", txn=("nightly", 1))))
     for number in range(6):
         write(tmp_path, numbers(number))
-    kept = [text for name, text in catalog.load_table("shop.t").properties.items() if "claim" in name]
+    kept = [
+        text for name, text in catalog.load_table("shop.t").properties.items() if "claim" in name
+    ]
     assert len([text for text in kept if '"kind": "job"' in text]) <= 4
     assert len([text for text in kept if '"kind": "txn"' in text]) == 1
 
@@ -249,7 +280,9 @@ def test_a_table_elsewhere_names_no_files_of_this_host() -> None:
     """Whoever may write such a table would have them read by the user of the next job."""
     file = SimpleNamespace(file_path="file:///home/ann/a.parquet", file_format="PARQUET")
     task = SimpleNamespace(file=file, delete_files=[])
-    with pytest.raises(UnsupportedError, match=r"file:///home/ann/a\.parquet on a disk of the host"):
+    with pytest.raises(
+        UnsupportedError, match=r"file:///home/ann/a\.parquet on a disk of the host"
+    ):
         check_files([task], "shop.t", "s3://bucket/shop/t")
     file.file_path = "/home/ann/a.parquet"
     with pytest.raises(UnsupportedError, match="on a disk of the host"):

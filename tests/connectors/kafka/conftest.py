@@ -11,7 +11,7 @@ pytest.importorskip("confluent_kafka")
 from confluent_kafka import Producer
 
 from spark_channel.connectors import Receipt, WriteContext, load_reader, load_writer
-from spark_channel.connectors.contracts import Reader, Writer
+from spark_channel.connectors.base.contract import Reader, Writer
 from tests.servers.kafka import Broker, broker
 
 
@@ -23,7 +23,13 @@ def server() -> Iterator[Broker]:
 
 def reader(server: Broker | str, **options: Any) -> Reader:
     address = server if isinstance(server, str) else server.address
-    given = {"reader": "kafka", "bootstrapServers": address, "topic": "orders", "timeout": 20, **options}
+    given = {
+        "reader": "kafka",
+        "bootstrapServers": address,
+        "topic": "orders",
+        "timeout": 20,
+        **options,
+    }
     return load_reader(given)[0]
 
 
@@ -39,7 +45,13 @@ def rows(found: Reader, advice: int = 1) -> list[dict[str, Any]]:
 
 def writer(server: Broker | str, **options: Any) -> Writer:
     address = server if isinstance(server, str) else server.address
-    given = {"writer": "kafka", "bootstrapServers": address, "topic": "orders", "timeout": 20, **options}
+    given = {
+        "writer": "kafka",
+        "bootstrapServers": address,
+        "topic": "orders",
+        "timeout": 20,
+        **options,
+    }
     return load_writer(given)[0]
 
 

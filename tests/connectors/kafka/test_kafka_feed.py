@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spark_channel.connectors.contracts import Token
-from spark_channel.connectors.feed import ChangeFeed, FeedLimit, FeedOptions
+from spark_channel.connectors.base.contract import Token
+from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.tunnel import Tunnel
 from tests.connectors.kafka.conftest import put, reader, transact
@@ -80,7 +80,9 @@ def test_an_open_transaction_holds_the_stream_back(server: Broker) -> None:
         ),
     ],
 )
-def test_records_that_a_stream_would_miss_are_an_error(server: Broker, change: Any, message: str) -> None:
+def test_records_that_a_stream_would_miss_are_an_error(
+    server: Broker, change: Any, message: str
+) -> None:
     server.create("orders")
     put(server, b"0", b"1", b"2")
     found = feed(server)
@@ -91,9 +93,14 @@ def test_records_that_a_stream_would_miss_are_an_error(server: Broker, change: A
 
 
 @pytest.mark.parametrize(
-    "token", [{}, {"offset": 1}, {"topic": "x", "partition": 0, "offset": 1, "of": 1},
-              {"topic": "orders", "partition": 0, "offset": "1", "of": 1}]
-)  # fmt: skip
+    "token",
+    [
+        {},
+        {"offset": 1},
+        {"topic": "x", "partition": 0, "offset": 1, "of": 1},
+        {"topic": "orders", "partition": 0, "offset": "1", "of": 1},
+    ],
+)
 def test_a_damaged_token(server: Broker, token: Token) -> None:
     with pytest.raises(SourceError, match="it is damaged, or of another source"):
         feed(server).latest(token, ALL)
@@ -120,14 +127,19 @@ def test_a_tunnel_reads_what_is_there_and_then_what_is_new(server: Broker, tmp_p
     put(server, b"0", b"1")
     put(server, b"x", partition=1)
     options = {
-        "reader": "kafka", "bootstrapServers": server.address, "topic": "orders", "heartbeatInterval": "5",
-    }  # fmt: skip
+        "reader": "kafka",
+        "bootstrapServers": server.address,
+        "topic": "orders",
+        "heartbeatInterval": "5",
+    }
     tunnel = Tunnel("in", options, store=str(tmp_path / "tunnels.db"))
     tunnel.create(channels=2)
     found: Counter[bytes] = Counter()
 
     def process(delivery: Any) -> None:
-        found.update(value for batch in delivery.batches for value in batch.column("value").to_pylist())
+        found.update(
+            value for batch in delivery.batches for value in batch.column("value").to_pylist()
+        )
 
     tunnel.consume(process, threads=1, drained=True)
     assert found == Counter([b"0", b"1", b"x"])

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from spark_channel.datax import load_job
 from spark_channel.errors import ChannelError, JobFileError
-from spark_channel.jobs import load_job
 from tests.connectors.kafka.conftest import put, reader, rows
-from tests.jobs.conftest import make_job
-from tests.jobs.test_end_to_end import carry_out
+from tests.datax.conftest import make_job
+from tests.datax.test_end_to_end import carry_out
 from tests.servers.kafka import Broker
 
 AT = {"bootstrapServers": "h:9092", "topic": "orders"}
@@ -43,20 +43,34 @@ def test_a_job_reads_json_into_files(server: Broker, tmp_path: Path) -> None:
     put(server, b'{"id": 3, "other": 1}', partition=1, timestamp=hour + 1)
     put(server, b'{"id": 4}', partition=1, timestamp=hour + 3_600_000)
     given = {
-        "server": server.address, "topic": "orders", "groupId": "g",
-        "beginDateTime": "20240131080000", "endDateTime": "20240131090000",
-        "column": [{"name": "id", "type": "long"}, "who.name", "__key__", "__partition__", "__timestamp__"],
-    }  # fmt: skip
+        "server": server.address,
+        "topic": "orders",
+        "groupId": "g",
+        "beginDateTime": "20240131080000",
+        "endDateTime": "20240131090000",
+        "column": [
+            {"name": "id", "type": "long"},
+            "who.name",
+            "__key__",
+            "__partition__",
+            "__timestamp__",
+        ],
+    }
     text = {"path": str(tmp_path), "fileName": "f", "writeMode": "truncate"}
     carry_out(load_job(make_job("kafkareader", given, "txtfilewriter", text)).spec)
     lines = [line for made in tmp_path.glob("f__*") for line in made.read_text().splitlines()]
-    assert sorted(lines) == ["2,ann,k2,0,2024-01-31 08:00:00", "3,null,null,1,2024-01-31 08:00:00.001000"]
+    assert sorted(lines) == [
+        "2,ann,k2,0,2024-01-31 08:00:00",
+        "3,null,null,1,2024-01-31 08:00:00.001000",
+    ]
 
 
 def test_a_job_writes_text_and_json(server: Broker, tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
     source.write_text("1,ann,2024-01-31 10:00:05,0.5\n2,\\N,2024-01-31 10:00:05,2.0\n")
-    columns = [{"index": n, "type": kind} for n, kind in enumerate(("long", "string", "date", "double"))]
+    columns = [
+        {"index": n, "type": kind} for n, kind in enumerate(("long", "string", "date", "double"))
+    ]
     read = {"path": str(source), "column": columns}
     create = {"noTopicCreate": True, "topicNumPartition": 1, "topicReplicationFactor": 1}
     text = {
@@ -72,14 +86,22 @@ def test_a_job_writes_text_and_json(server: Broker, tmp_path: Path) -> None:
     carry_out(load_job(make_job("txtfilereader", read, "kafkawriter", made)).spec)
     found = rows(reader(server))
     assert [row["value"] for row in found[:2]] == [
-        b"1\tann\t2024-01-31 10:00:05\t0.5", b"2\t\t2024-01-31 10:00:05\t2.0",
-    ]  # fmt: skip
+        b"1\tann\t2024-01-31 10:00:05\t0.5",
+        b"2\t\t2024-01-31 10:00:05\t2.0",
+    ]
     assert [(row["key"], json.loads(row["value"])) for row in found[2:]] == [
         (b"1", {"id": 1, "name": "ann", "at": "2024-01-31 10:00:05", "x": 0.5}),
         (b"2", {"id": 2, "at": "2024-01-31 10:00:05", "x": 2.0}),
     ]
-    back = {"bootstrapServers": server.address, "topic": "orders", "split": "\\t", "columnCount": 4,
-            "parsingRules": "split", **BEGIN, "endOffset": "2"}  # fmt: skip
+    back = {
+        "bootstrapServers": server.address,
+        "topic": "orders",
+        "split": "\\t",
+        "columnCount": 4,
+        "parsingRules": "split",
+        **BEGIN,
+        "endOffset": "2",
+    }
     out = {"path": str(tmp_path), "fileName": "f", "writeMode": "truncate", "fieldDelimiter": "|"}
     carry_out(load_job(make_job("kafkareader", back, "txtfilewriter", out)).spec)
     lines = [line for each in tmp_path.glob("f__*") for line in each.read_text().splitlines()]
@@ -90,22 +112,42 @@ def test_a_job_writes_text_and_json(server: Broker, tmp_path: Path) -> None:
     ("given", "options"),
     [
         ({"column": ["a"]}, {"valueFormat": "json", "schema": "`a` STRING"}),
-        ({"column": ["a", "b"], "fieldDelimiter": "\\u0001"}, {"valueFormat": "text", "delimiter": "\x01"}),
-        ({"column": ["a", "b"], "fieldDelimiter": "\t", "writeType": "json"}, {"valueFormat": "json"}),
+        (
+            {"column": ["a", "b"], "fieldDelimiter": "\\u0001"},
+            {"valueFormat": "text", "delimiter": "\x01"},
+        ),
+        (
+            {"column": ["a", "b"], "fieldDelimiter": "\t", "writeType": "json"},
+            {"valueFormat": "json"},
+        ),
         ({"column": ["__value__"]}, {"valueFormat": "text", "schema": "`_value` STRING"}),
         ({"columnCount": 2, "parsingRules": "split", "split": "\\|"}, {"delimiter": "|"}),
         (
             {"parsingRules": "json", "kafkaReaderColumnKey": "a,b", "writerOrder": "1,2"},
             {"schema": "`a` STRING, `b` STRING"},
         ),
-        ({"column": ["a"], "partition": 3, "endOffset": "77"}, {"partitions": "3", "endOffsets": "77"}),
         (
-            {"column": ["a"], "kafkaConfig": {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256",
-                                              "sasl.jaas.config": JAAS}},
-            {"securityProtocol": "SASL_SSL", "saslMechanism": "SCRAM-SHA-256", "user": "ann", "password": 's3"cret'},
+            {"column": ["a"], "partition": 3, "endOffset": "77"},
+            {"partitions": "3", "endOffsets": "77"},
+        ),
+        (
+            {
+                "column": ["a"],
+                "kafkaConfig": {
+                    "security.protocol": "SASL_SSL",
+                    "sasl.mechanism": "SCRAM-SHA-256",
+                    "sasl.jaas.config": JAAS,
+                },
+            },
+            {
+                "securityProtocol": "SASL_SSL",
+                "saslMechanism": "SCRAM-SHA-256",
+                "user": "ann",
+                "password": 's3"cret',
+            },
         ),
     ],
-)  # fmt: skip
+)
 def test_what_keys_of_the_reader_mean(given: dict[str, Any], options: dict[str, str]) -> None:
     found = reads(**AT, **BEGIN, **given)
     assert {name: found.get(name) for name in options} == options
@@ -115,15 +157,26 @@ def test_what_keys_of_the_reader_mean(given: dict[str, Any], options: dict[str, 
     ("given", "options"),
     [
         ({}, {"valueFormat": "text", "delimiter": ","}),
-        ({"bootstrapServers": None, "server": "h:9092"}, {"delimiter": "\t", "bootstrapServers": "h:9092"}),
+        (
+            {"bootstrapServers": None, "server": "h:9092"},
+            {"delimiter": "\t", "bootstrapServers": "h:9092"},
+        ),
         ({"writeMode": "JSON", "column": [{"name": "a"}]}, {"valueFormat": "json"}),
-        ({"tableFields": ["a"], "producerSettings": {"bootstrap.servers": "x:1"}, "bootstrapServers": None},
-         {"valueFormat": "json", "bootstrapServers": "x:1"}),
-        ({"column": ["a", "b"], "valueIndex": 1, "keyIndex": 0},
-         {"valueFormat": "text", "valueColumns": '["b"]', "keyColumns": '["a"]'}),
+        (
+            {
+                "tableFields": ["a"],
+                "producerSettings": {"bootstrap.servers": "x:1"},
+                "bootstrapServers": None,
+            },
+            {"valueFormat": "json", "bootstrapServers": "x:1"},
+        ),
+        (
+            {"column": ["a", "b"], "valueIndex": 1, "keyIndex": 0},
+            {"valueFormat": "text", "valueColumns": '["b"]', "keyColumns": '["a"]'},
+        ),
         ({"partition": 2, "compressionType": "LZ4"}, {"partition": "2", "compression": "lz4"}),
     ],
-)  # fmt: skip
+)
 def test_what_keys_of_the_writer_mean(given: dict[str, Any], options: dict[str, str]) -> None:
     found = writes(**{**AT, **given})
     assert {name: found.get(name) for name in options} == options
@@ -133,16 +186,31 @@ def test_what_keys_of_the_writer_mean(given: dict[str, Any], options: dict[str, 
     ("given", "message"),
     [
         ({"groupId": "g"}, r"groupId got a consumer group, .*each run would read the whole topic"),
-        ({"kafkaConfig": {"auto.offset.reset": "latest"}}, "kafkaConfig got 'latest'; it takes earliest"),
+        (
+            {"kafkaConfig": {"auto.offset.reset": "latest"}},
+            "kafkaConfig got 'latest'; it takes earliest",
+        ),
         ({"type": "stream", **BEGIN}, "type got 'stream'; it takes batch"),
         ({"beginOffset": "seekToLast"}, "beginOffset got 'seekToLast'"),
-        ({"beginDateTime": "2024-01-31"}, "beginDateTime got '2024-01-31'; it takes yyyyMMddHHmmss"),
+        (
+            {"beginDateTime": "2024-01-31"},
+            "beginDateTime got '2024-01-31'; it takes yyyyMMddHHmmss",
+        ),
         ({**BEGIN, "column": ["*"]}, r"column got '\*'; it takes names of fields"),
         ({**BEGIN, "column": None}, "column is missing"),
         ({**BEGIN, "parsingRules": "regex"}, "parsingRules got 'regex'"),
-        ({**BEGIN, "parsingRules": "split", "split": "a|b"}, "split got 'a|b'; it takes a plain text"),
-        ({**BEGIN, "kafkaReaderColumnKey": "d[0].x", "parsingRules": "json"}, r"column got 'd\[0\]\.x'"),
-        ({**BEGIN, "writerOrder": "2,1", "column": ["a", "b"]}, "writerOrder got '2,1'; it takes 1 to 2"),
+        (
+            {**BEGIN, "parsingRules": "split", "split": "a|b"},
+            "split got 'a|b'; it takes a plain text",
+        ),
+        (
+            {**BEGIN, "kafkaReaderColumnKey": "d[0].x", "parsingRules": "json"},
+            r"column got 'd\[0\]\.x'",
+        ),
+        (
+            {**BEGIN, "writerOrder": "2,1", "column": ["a", "b"]},
+            "writerOrder got '2,1'; it takes 1 to 2",
+        ),
         ({**BEGIN, "valueType": "Long"}, "valueType got 'Long'; it takes string"),
         ({**BEGIN, "haveKerberos": True}, "haveKerberos got 'true'"),
         (
@@ -163,7 +231,10 @@ def test_what_a_reader_cannot_do_is_refused_by_name(given: dict[str, Any], messa
     [
         ({"writeType": "json"}, r"column is missing.*not as DataX's own records"),
         ({"writeType": "avro"}, "writeType got 'avro'; it takes text or json"),
-        ({"keyIndex": 0}, "column is missing; kafkawriter takes the names of the columns, with keyIndex"),
+        (
+            {"keyIndex": 0},
+            "column is missing; kafkawriter takes the names of the columns, with keyIndex",
+        ),
         ({"keyIndex": 2, "column": ["a"]}, "keyIndex got 2; it takes 0 to 0"),
         ({"headers": [{}]}, "headers is not supported"),
         ({"nullKeyFormat": "x"}, "nullKeyFormat got 'x'"),
@@ -183,7 +254,9 @@ def test_what_a_writer_cannot_do_is_refused_by_name(given: dict[str, Any], messa
     ],
 )
 def test_a_login_of_java_in_other_quotes(jaas: str, login: tuple[str, str]) -> None:
-    found = reads(**AT, **BEGIN, column=["a"], kafkaConfig={"sasl.jaas.config": jaas, "sasl.mechanism": None})
+    found = reads(
+        **AT, **BEGIN, column=["a"], kafkaConfig={"sasl.jaas.config": jaas, "sasl.mechanism": None}
+    )
     assert (found["user"], found["password"], found.get("saslMechanism")) == (*login, None)
 
 
@@ -208,7 +281,9 @@ def test_settings_in_another_form_are_not_shown(given: dict[str, Any], message: 
 
 def test_a_whole_topic_is_read_with_a_warning() -> None:
     job = load_job(make_job("kafkareader", {**AT, "column": ["a"], "offsetMode": "earliest"}))
-    assert any("the whole topic is read, up to its present end" in warning for warning in job.warnings)
+    assert any(
+        "the whole topic is read, up to its present end" in warning for warning in job.warnings
+    )
 
 
 def test_a_job_that_is_to_be_committed_once_is_refused() -> None:

@@ -11,9 +11,8 @@ from confluent_kafka import TopicPartition
 
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.kafka import client as kafka_client
-from spark_channel.connectors.kafka.client import Link
-from spark_channel.connectors.kafka.consume import _prefetch
-from spark_channel.connectors.kafka.offsets import Edges, Range, offsets_at, splits_of
+from spark_channel.connectors.kafka.client import BrokerStatus
+from spark_channel.connectors.kafka.reader import Edges, Range, _prefetch, offsets_at, splits_of
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.planning import Split
 from spark_channel.testing import reader_conformance
@@ -31,13 +30,26 @@ def test_the_columns_are_those_of_sparks_source(server: Broker) -> None:
     put(server, b"h", partition=1, headers=[("a", b"1"), ("a", None)])
     found = reader(server, includeHeaders="true")
     assert found.schema().names == [
-        "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
-    ]  # fmt: skip
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+        "headers",
+    ]
     first, deleted, empty, other = rows(found)
     assert first == {
-        "key": b"k", "value": b"v", "topic": "orders", "partition": 0, "offset": 0, "timestampType": 0,
-        "timestamp": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC), "headers": None,
-    }  # fmt: skip
+        "key": b"k",
+        "value": b"v",
+        "topic": "orders",
+        "partition": 0,
+        "offset": 0,
+        "timestampType": 0,
+        "timestamp": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC),
+        "headers": None,
+    }
     assert (deleted["value"], empty["value"]) == (None, b"")
     assert other["key"] is None
     assert other["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
@@ -124,12 +136,20 @@ def test_records_that_are_deleted_after_the_plan_are_an_error(server: Broker) ->
             {"endOffsets": 5},
             r"'endOffsets' got 5 .* has the offsets 2 to 4: there are no committed records after that",
         ),
-        ({"beginOffsets": '{"orders": {"1": 0}}'}, "names no offset for partition 0 of topic 'orders'"),
-        ({"beginOffsets": '{"orders": {"0": 2}, "x": {"0": 2}}'}, "names topic 'x', which 'topic' does not"),
+        (
+            {"beginOffsets": '{"orders": {"1": 0}}'},
+            "names no offset for partition 0 of topic 'orders'",
+        ),
+        (
+            {"beginOffsets": '{"orders": {"0": 2}, "x": {"0": 2}}'},
+            "names topic 'x', which 'topic' does not",
+        ),
         ({"partitions": "0,3"}, "'partitions' names 3; topic 'orders' has the partitions 0 to 0"),
     ],
 )
-def test_offsets_that_a_topic_does_not_have(server: Broker, options: dict[str, Any], message: str) -> None:
+def test_offsets_that_a_topic_does_not_have(
+    server: Broker, options: dict[str, Any], message: str
+) -> None:
     server.create("orders")
     put(server, b"0", b"1", b"2", b"3")
     server.expire("orders", 0, 2)
@@ -140,7 +160,9 @@ def test_offsets_that_a_topic_does_not_have(server: Broker, options: dict[str, A
 def test_ranges_by_offsets_and_times(server: Broker) -> None:
     server.create("orders", 2)
     for hour in range(3):
-        put(server, b"%d" % hour, partition=hour % 2, timestamp=1_700_000_000_000 + hour * 3_600_000)
+        put(
+            server, b"%d" % hour, partition=hour % 2, timestamp=1_700_000_000_000 + hour * 3_600_000
+        )
     begin = datetime.fromtimestamp(1_700_000_000, UTC)
     times = [(begin + timedelta(hours=hour)).isoformat() for hour in range(4)]
     assert values(server, beginTimestamp=times[1], endTimestamp=times[2]) == [b"1"]
@@ -157,15 +179,23 @@ def test_a_time_before_1970_is_the_first_record() -> None:
     asked: list[int] = []
 
     class Client:
-        def offsets_for_times(self, wanted: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        def offsets_for_times(
+            self, wanted: list[TopicPartition], timeout: float
+        ) -> list[TopicPartition]:
             asked.extend(each.offset for each in wanted)
             return wanted
 
     options: Any = reader("h:9092").options
-    for moment in ("1969-12-31T23:59:59.999Z", "1970-01-01T00:00:00+08:00", "1970-01-01T00:00:00.0001Z"):
+    for moment in (
+        "1969-12-31T23:59:59.999Z",
+        "1970-01-01T00:00:00+08:00",
+        "1970-01-01T00:00:00.0001Z",
+    ):
         at = datetime.fromisoformat(moment)
         client: Any = Client()
-        found = offsets_at(Link(options, SourceError), client, {("orders", 0): Edges(0, 9)}, at)
+        found = offsets_at(
+            BrokerStatus(options, SourceError), client, {("orders", 0): Edges(0, 9)}, at
+        )
         assert found == {("orders", 0): asked[-1]}
     assert asked == [0, 0, 1]
 
@@ -183,7 +213,7 @@ def test_statistics_of_a_reader_that_is_held_are_few(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(kafka_client, "Consumer", Client)
     options: Any = reader("h:9092", timeout=60).options
-    with kafka_client.consumer(options, Link(options, SourceError), lambda _: None):
+    with kafka_client.consumer(options, BrokerStatus(options, SourceError), lambda _: None):
         assert made["statistics.interval.ms"] == 15_000
 
 
@@ -193,7 +223,9 @@ def test_splits_are_about_equal_and_an_empty_topic_has_none(server: Broker) -> N
     put(server, *[b"x"] * 9)
     put(server, b"y", partition=2)
     splits = reader(server).split(5)
-    assert [split.rows for split in splits] == [2, 2, 2, 2, 1, 1] or sum(s.rows or 0 for s in splits) == 10
+    assert [split.rows for split in splits] == [2, 2, 2, 2, 1, 1] or sum(
+        s.rows or 0 for s in splits
+    ) == 10
     assert max(split.rows or 0 for split in splits) <= 2
     assert sorted(values(server, advice=5)) == [b"x"] * 9 + [b"y"]
 
@@ -205,7 +237,9 @@ def test_brokers_that_fall_silent_are_an_error(server: Broker) -> None:
     (split,) = found.split(1)
     server.mute = True
     begun = time.monotonic()
-    with pytest.raises(SourceError, match=r"nothing after -1 came for 1 s \('timeout'\).*advertised"):
+    with pytest.raises(
+        SourceError, match=r"nothing after -1 came for 1 s \('timeout'\).*advertised"
+    ):
         list(found.read(split))
     assert time.monotonic() - begun < 10
 
@@ -241,9 +275,15 @@ def test_the_fields_of_json_values(server: Broker) -> None:
         b'{"id": 2, "extra": true}',
         None,
     )
-    assert {field.name: str(field.type) for field in reader(server, valueFormat="json").schema()} == {
-        "id": "int64", "price": "double", "name": "string", "at": "string", "extra": "bool",
-    }  # fmt: skip
+    assert {
+        field.name: str(field.type) for field in reader(server, valueFormat="json").schema()
+    } == {
+        "id": "int64",
+        "price": "double",
+        "name": "string",
+        "at": "string",
+        "extra": "bool",
+    }
     schema = (
         "id BIGINT, price DECIMAL(19,2), name STRING, `at.city` STRING, at STRING, _offset BIGINT, "
         "_timestamp TIMESTAMP"
@@ -271,7 +311,11 @@ def test_the_fields_of_json_values(server: Broker) -> None:
             {"valueFormat": "json", "schema": "id INT"},
             "offset 0 of partition 0 .*the value is not JSON",
         ),
-        (b"[1]", {"valueFormat": "json", "schema": "id INT"}, "the value is JSON but not an object"),
+        (
+            b"[1]",
+            {"valueFormat": "json", "schema": "id INT"},
+            "the value is JSON but not an object",
+        ),
         (
             b'{"id": "x"}',
             {"valueFormat": "json", "schema": "id INT"},
@@ -282,7 +326,11 @@ def test_the_fields_of_json_values(server: Broker) -> None:
             {"valueFormat": "text", "schema": "a INT, b STRING"},
             "has 1 parts at ',', and 'schema' names 2",
         ),
-        (b"\xff,2", {"valueFormat": "text", "schema": "a STRING, b STRING"}, "the value is not UTF-8"),
+        (
+            b"\xff,2",
+            {"valueFormat": "text", "schema": "a STRING, b STRING"},
+            "the value is not UTF-8",
+        ),
     ],
 )
 def test_values_that_do_not_fit_are_named(
@@ -298,8 +346,12 @@ def test_times_in_other_units_are_told(server: Broker) -> None:
     server.create("orders")
     put(server, b"{}", timestamp=1_700_000_000_000_000)  # microseconds
     found = table(reader(server, columns="timestamp"))["timestamp"].cast(pa.int64())
-    assert found.to_pylist() == [1_700_000_000_000_000_000], "in the year 55840, which Python cannot show"
-    with pytest.raises(SourceError, match=r"offset 0 of .*1700000000000000 ms since 1970, is too large"):
+    assert found.to_pylist() == [1_700_000_000_000_000_000], (
+        "in the year 55840, which Python cannot show"
+    )
+    with pytest.raises(
+        SourceError, match=r"offset 0 of .*1700000000000000 ms since 1970, is too large"
+    ):
         rows(reader(server, valueFormat="json", schema="_timestamp TIMESTAMP"))
     server.create("orders")
     put(server, b"{}", timestamp=1_700_000_000_000_000_000)
@@ -311,7 +363,11 @@ def test_times_in_other_units_are_told(server: Broker) -> None:
 def test_texts_are_cut_into_columns(server: Broker) -> None:
     server.create("orders")
     put(server, b"1|ann|", b"2|-|x", key=b"k")
-    given = {"valueFormat": "text", "delimiter": "|", "schema": "id INT, _key STRING, name STRING, c STRING"}
+    given = {
+        "valueFormat": "text",
+        "delimiter": "|",
+        "schema": "id INT, _key STRING, name STRING, c STRING",
+    }
     assert rows(reader(server, **given, nullValue="-")) == [
         {"id": 1, "_key": "k", "name": "ann", "c": ""},
         {"id": 2, "_key": "k", "name": None, "c": "x"},
@@ -344,10 +400,16 @@ def test_under_a_limit_little_is_fetched_ahead(server: Broker) -> None:
         ({"schema": "a INT"}, "option 'schema' is for valueFormat json and text"),
         ({"valueFormat": "text"}, "option 'schema' is missing"),
         ({"where": "a = 1"}, "Kafka has no conditions"),
-        ({"failOnDataLoss": "false"}, "records that the topic does not have any more are always an error"),
+        (
+            {"failOnDataLoss": "false"},
+            "records that the topic does not have any more are always an error",
+        ),
         ({"subscribePattern": "a.*"}, "name the topics in 'topic'"),
         ({"password": "x"}, "'password' needs 'user'"),
-        ({"user": "u", "securityProtocol": "SSL"}, "with 'user' it takes SASL_SSL or SASL_PLAINTEXT"),
+        (
+            {"user": "u", "securityProtocol": "SSL"},
+            "with 'user' it takes SASL_SSL or SASL_PLAINTEXT",
+        ),
         ({"sslrootcert": "ca.pem", "securityProtocol": "PLAINTEXT"}, "'sslrootcert' is for TLS"),
         (
             {"clientProperties": '{"isolation.level": "read_uncommitted"}'},
@@ -362,7 +424,10 @@ def test_under_a_limit_little_is_fetched_ahead(server: Broker) -> None:
             {"clientProperties": '{"sasl.kerberos.kinit.cmd": "x"}'},
             "'sasl.kerberos.kinit.cmd' is the connector's",
         ),
-        ({"clientProperties": '{"compression.type": "zstd"}'}, "'compression.type' is the connector's own"),
+        (
+            {"clientProperties": '{"compression.type": "zstd"}'},
+            "'compression.type' is the connector's own",
+        ),
         (
             {"clientProperties": '{"fetch.message.max.bytes": 1}'},
             "'fetch.message.max.bytes' is the connector's",

@@ -13,22 +13,30 @@ from tests.servers.kafka import Broker
 
 @pytest.mark.spark
 @pytest.mark.newest
-def test_spark_writes_reads_and_follows_topics(server: Broker, spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_writes_reads_and_follows_topics(
+    server: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
     server.create("orders", 2)
     server.create("copy")
     at = {"bootstrapServers": server.address, "timeout": "20"}
     frame = spark.range(100).select("id", F.concat(F.lit("n"), "id").alias("name"))
-    writing = frame.write.format("channel").options(writer="kafka", topic="orders", valueFormat="json", **at)
+    writing = frame.write.format("channel").options(
+        writer="kafka", topic="orders", valueFormat="json", **at
+    )
     writing.options(keyColumns="id", transactional="true").mode("append").save()
     reading = {"reader": "kafka", "subscribe": "orders", "channels": "2", **at}
-    texts = spark.read.format("channel").options(**reading).schema("key STRING, value STRING").load()
+    texts = (
+        spark.read.format("channel").options(**reading).schema("key STRING, value STRING").load()
+    )
     found = {int(row.key): row.value for row in texts.collect()}
     assert found == {number: f'{{"id":{number},"name":"n{number}"}}' for number in range(100)}
     stream = spark.readStream.format("channel").options(reader="kafka", topic="orders", **at).load()
     query = (
         stream.select("key", "value")
         .writeStream.format("channel")
-        .options(writer="kafka", topic="copy", checkpointLocation=str(tmp_path / "checkpoint"), **at)
+        .options(
+            writer="kafka", topic="copy", checkpointLocation=str(tmp_path / "checkpoint"), **at
+        )
         .trigger(availableNow=True)
         .start()
     )

@@ -15,10 +15,16 @@ import pytest
 from confluent_kafka import Producer
 
 from spark_channel.connectors import FetchSize, WriteContext, load_writer
-from spark_channel.connectors.kafka import deliver
-from spark_channel.connectors.kafka.rows import HEADERS
-from spark_channel.connectors.registry import shown_options
-from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError, UnsupportedError
+from spark_channel.connectors.base.registry import shown_options
+from spark_channel.connectors.kafka import writer as deliver
+from spark_channel.connectors.kafka.serialization import HEADERS
+from spark_channel.errors import (
+    OptionError,
+    SchemaError,
+    SourceError,
+    TargetError,
+    UnsupportedError,
+)
 from tests.connectors.kafka.conftest import put, reader, rows, transact, write, writer
 from tests.servers.kafka import Broker, broker
 
@@ -32,7 +38,9 @@ def values(server: Broker | str, **options: Any) -> list[bytes]:
 def test_rows_with_kafkas_own_columns(server: Broker) -> None:
     server.create("orders", 3)
     server.create("others", 1)
-    headers = pa.array([[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, []], HEADERS)
+    headers = pa.array(
+        [[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, []], HEADERS
+    )
     table = pa.table(
         {
             "key": pa.array([b"k", None, b""]),
@@ -65,15 +73,18 @@ def test_rows_as_json_and_back(server: Broker) -> None:
     )
     write(server, table, valueFormat="json", keyColumns="id,name", valueColumns="id,price,name,at")
     by_key = {
-        row["key"].decode(): json.loads(row["value"], parse_float=Decimal) for row in rows(reader(server))
+        row["key"].decode(): json.loads(row["value"], parse_float=Decimal)
+        for row in rows(reader(server))
     }
     assert by_key == {
         '1:line\nend "quoted"': {
-            "id": 1, "price": Decimal("12345678901234567.89"), "name": 'line\nend "quoted"',
+            "id": 1,
+            "price": Decimal("12345678901234567.89"),
+            "name": 'line\nend "quoted"',
             "at": "2024-01-31T08:30:00.000000Z",
         },
         "2:ä": {"id": 2, "name": "ä"},
-    }  # fmt: skip
+    }
     schema = "id BIGINT, price DECIMAL(19,2), name STRING, at TIMESTAMP"
     back = rows(reader(server, valueFormat="json", schema=schema))
     assert sorted(back, key=lambda row: row["id"]) == table.drop_columns("tags").to_pylist()
@@ -83,15 +94,26 @@ def test_rows_as_text(server: Broker) -> None:
     server.create("orders")
     at = pa.array([datetime(2024, 1, 31, 8, 30, tzinfo=UTC)], pa.timestamp("us", "UTC"))
     table = pa.table({"id": [1], "n": pa.array([None], pa.string()), "x": [2.0], "at": at})
-    write(server, table, valueFormat="text", delimiter="-,-", nullValue="NULL", timeZone="Asia/Shanghai")
+    write(
+        server,
+        table,
+        valueFormat="text",
+        delimiter="-,-",
+        nullValue="NULL",
+        timeZone="Asia/Shanghai",
+    )
     assert values(server) == [b"1-,-NULL-,-2.0-,-2024-01-31 16:30:00.000000"]
 
 
 def test_equal_keys_are_in_the_partition_that_java_would_choose(server: Broker) -> None:
     """murmur2, as Java's producers and Spark's sink do."""
     server.create("orders", 4)
-    write(server, pa.table({"k": ["21", "foobar", "a-little-bit-long-string"], "v": [1, 2, 3]}),
-          valueFormat="json", keyColumns="k")  # fmt: skip
+    write(
+        server,
+        pa.table({"k": ["21", "foobar", "a-little-bit-long-string"], "v": [1, 2, 3]}),
+        valueFormat="json",
+        keyColumns="k",
+    )
     found = {row["key"]: row["partition"] for row in rows(reader(server))}
     # Of org.apache.kafka.common.utils.UtilsTest: murmur2 of "21" is -973932308, of "foobar" -790332482.
     assert found[b"21"] == (-973932308 & 0x7FFFFFFF) % 4
@@ -113,7 +135,9 @@ def test_a_record_without_a_confirmed_delivery_fails_the_task(server: Broker) ->
     server.create("orders")
     server.lose = 1_000_000
     begun = time.monotonic()
-    with pytest.raises(TargetError, match=r"2 records have no confirmed delivery \('deliveryTimeout' 1 s\)"):
+    with pytest.raises(
+        TargetError, match=r"2 records have no confirmed delivery \('deliveryTimeout' 1 s\)"
+    ):
         write(server, pa.table({"value": ["a", "b"]}), deliveryTimeout=1)
     assert time.monotonic() - begun < 15
 
@@ -139,7 +163,10 @@ def test_records_that_do_not_fit_into_memory_wait_for_deliveries(
 def test_a_record_larger_than_the_memory_is_refused(server: Broker) -> None:
     """It would wait for room forever."""
     server.create("orders")
-    given: dict[str, Any] = {"capacityBytes": "1MiB", "clientProperties": '{"message.max.bytes": 5000000}'}
+    given: dict[str, Any] = {
+        "capacityBytes": "1MiB",
+        "clientProperties": '{"message.max.bytes": 5000000}',
+    }
     refused: list[str] = []
     table = pa.table({"value": ["a", "x" * 2_000_000, "b"]})
     receipt = write(server, table, refused=lambda _, why: refused.append(why), **given)
@@ -153,7 +180,9 @@ def test_a_record_that_is_refused_is_one_row(server: Broker) -> None:
     server.create("orders")
     server.largest = 5_000
     table = pa.table({"value": ["a", "x" * 6_000, "b", "c"]})
-    with pytest.raises(TargetError, match=r"refused 1 of 4 rows, the first of them: MSG_SIZE_TOO_LARGE"):
+    with pytest.raises(
+        TargetError, match=r"refused 1 of 4 rows, the first of them: MSG_SIZE_TOO_LARGE"
+    ):
         write(server, table)
     assert sorted(values(server)) == [b"a", b"b", b"c"], "the others of its batch are written, once"
     server.create("orders")
@@ -199,7 +228,9 @@ def test_a_task_is_one_transaction(server: Broker) -> None:
     attempt = found.open(plan, 1, 2)
     attempt.write(table.to_batches()[0])
     assert values(server) == []
-    with pytest.raises(TargetError, match="none of its records are visible: another attempt took over"):
+    with pytest.raises(
+        TargetError, match="none of its records are visible: another attempt took over"
+    ):
         hanging.close()
     hanging.rollback()
     assert attempt.close().rows == 2
@@ -245,7 +276,10 @@ def test_refused_rows_of_an_attempt_whose_success_was_lost_are_counted(server: B
     for number in range(2):
         refused: list[str] = []
         attempt = found.open(plan, 0, number)
-        attempt.tolerant, attempt.refused = True, lambda _, why, refused=refused: refused.append(why)
+        attempt.tolerant, attempt.refused = (
+            True,
+            lambda _, why, refused=refused: refused.append(why),
+        )
         attempt.write(batch)
         receipt = attempt.close()
         assert receipt.rows == 1
@@ -257,8 +291,15 @@ def test_refused_rows_of_an_attempt_whose_success_was_lost_are_counted(server: B
 def test_a_transaction_with_a_refused_record_is_not_committed(server: Broker) -> None:
     server.create("orders")
     server.largest = 5_000
-    with pytest.raises(TargetError, match=r"None of the task's records will be visible.*MSG_SIZE_TOO_LARGE"):
-        write(server, pa.table({"value": ["a", "x" * 6_000]}), transactional="true", refused=lambda *_: None)
+    with pytest.raises(
+        TargetError, match=r"None of the task's records will be visible.*MSG_SIZE_TOO_LARGE"
+    ):
+        write(
+            server,
+            pa.table({"value": ["a", "x" * 6_000]}),
+            transactional="true",
+            refused=lambda *_: None,
+        )
     assert values(server) == []
 
 
@@ -267,7 +308,8 @@ def test_topics_are_made_when_asked_for_only(server: Broker) -> None:
     found = writer(server)
     assert found.exists() is False
     with pytest.raises(
-        TargetError, match="topic 'orders' does not exist; check 'topic', create it, or set 'createTopic'"
+        TargetError,
+        match="topic 'orders' does not exist; check 'topic', create it, or set 'createTopic'",
     ):
         found.prepare(WriteContext("job"), table.schema)
     create: dict[str, Any] = {"createTopic": "true", "topicPartitions": 2, "replicationFactor": 1}
@@ -298,21 +340,47 @@ def test_topics_are_made_when_asked_for_only(server: Broker) -> None:
             OptionError,
             "'txnAppId' and 'txnVersion' are not supported",
         ),
-        ({"acks": "1"}, {}, OptionError, "option 'acks' is not supported: a record counts as written"),
+        (
+            {"acks": "1"},
+            {},
+            OptionError,
+            "option 'acks' is not supported: a record counts as written",
+        ),
         ({"keyColumns": "value"}, {}, OptionError, "'keyColumns' is for valueFormat json and text"),
         ({"valueFormat": "json", "keyColumns": "x"}, {}, OptionError, "'keyColumns' names 'x'"),
         ({"valueFormat": "json", "topic": None}, {}, OptionError, "option 'topic' is missing"),
-        ({"transactional": "true", "topic": None}, {}, OptionError, "'transactional' needs 'topic'"),
-        ({"topicPartitions": 1}, {}, OptionError, "'topicPartitions' has no effect without createTopic=true"),
-        ({"partition": 9}, {}, OptionError, "'partition' got 9; topic 'orders' has the partitions 0 to 0"),
+        (
+            {"transactional": "true", "topic": None},
+            {},
+            OptionError,
+            "'transactional' needs 'topic'",
+        ),
+        (
+            {"topicPartitions": 1},
+            {},
+            OptionError,
+            "'topicPartitions' has no effect without createTopic=true",
+        ),
+        (
+            {"partition": 9},
+            {},
+            OptionError,
+            "'partition' got 9; topic 'orders' has the partitions 0 to 0",
+        ),
     ],
 )
 def test_what_cannot_be_kept_is_refused_by_name(
-    server: Broker, options: dict[str, Any], context: dict[str, Any], error: type[Exception], message: str
+    server: Broker,
+    options: dict[str, Any],
+    context: dict[str, Any],
+    error: type[Exception],
+    message: str,
 ) -> None:
     server.create("orders")
     with pytest.raises(error, match=message):
-        writer(server, **options).prepare(WriteContext("job", **context), pa.schema([("value", pa.string())]))
+        writer(server, **options).prepare(
+            WriteContext("job", **context), pa.schema([("value", pa.string())])
+        )
 
 
 @pytest.mark.parametrize(
@@ -332,7 +400,11 @@ def test_what_cannot_be_kept_is_refused_by_name(
             "'headers' has type string; it takes ARRAY<STRUCT",
         ),
         ({"b": pa.binary()}, {"valueFormat": "text"}, "column 'b' of type binary has no text"),
-        ({"d": pa.duration("s")}, {"valueFormat": "json"}, r"column 'd' of type duration\[s\] has no text"),
+        (
+            {"d": pa.duration("s")},
+            {"valueFormat": "json"},
+            r"column 'd' of type duration\[s\] has no text",
+        ),
     ],
 )
 def test_columns_without_a_place_in_a_record(
@@ -346,7 +418,11 @@ def test_columns_without_a_place_in_a_record(
 def test_a_login_is_used_and_never_shown(server: Broker) -> None:
     server.create("orders")
     server.login = ("tester", PASSWORD)
-    login: dict[str, Any] = {"user": "tester", "password": PASSWORD, "securityProtocol": "SASL_PLAINTEXT"}
+    login: dict[str, Any] = {
+        "user": "tester",
+        "password": PASSWORD,
+        "securityProtocol": "SASL_PLAINTEXT",
+    }
     write(server, pa.table({"value": ["a"]}), **login)
     assert values(server, **login) == [b"a"]
     begun = time.monotonic()
@@ -357,7 +433,9 @@ def test_a_login_is_used_and_never_shown(server: Broker) -> None:
         with pytest.raises(error, match="check 'user', 'password', 'saslMechanism'") as met:
             work({**login, "password": "wr0ng of tester"})
         assert "wr0ng" not in str(met.value)
-    assert time.monotonic() - begun < 15, "a login that is refused is not tried again until 'timeout'"
+    assert time.monotonic() - begun < 15, (
+        "a login that is refused is not tried again until 'timeout'"
+    )
     given = {"writer": "kafka", "bootstrapServers": server.address, "topic": "t", **login}
     given["clientProperties"] = '{"ssl.key.password": "hidden-too"}'
     found = load_writer(given)[0]
@@ -376,20 +454,44 @@ def cluster() -> tuple[Producer, str]:
 def test_tls_verifies_the_broker(tmp_path: Path) -> None:
     certificate, key = tmp_path / "ca.pem", tmp_path / "key.pem"
     subprocess.run(
-        ["openssl", "req", "-new", "-x509", "-days", "2", "-nodes", "-subj", "/CN=127.0.0.1", "-newkey", "rsa:2048",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-new",
+            "-x509",
+            "-days",
+            "2",
+            "-nodes",
+            "-subj",
+            "/CN=127.0.0.1",
+            "-newkey",
+            "rsa:2048",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            key,
+            "-out",
+            certificate,
+        ],
+        check=True,
+        capture_output=True,
+    )
     with broker(certificate, key) as server:
         server.create("orders")
         server.login = ("tester", PASSWORD)
-        login: dict[str, Any] = {"user": "tester", "password": PASSWORD, "sslrootcert": str(certificate)}
+        login: dict[str, Any] = {
+            "user": "tester",
+            "password": PASSWORD,
+            "sslrootcert": str(certificate),
+        }
         write(server, pa.table({"value": ["a"]}), **login)
         assert values(server, **login) == [b"a"]
         for options in ({"user": "tester", "password": PASSWORD}, {"securityProtocol": "SSL"}):
             with pytest.raises(SourceError, match="certificate verify failed"):
                 values(server, **options, timeout=1)
-        with pytest.raises(OptionError, match=r"'sslrootcert' got '/no-such\.pem', which is not a file"):
+        with pytest.raises(
+            OptionError, match=r"'sslrootcert' got '/no-such\.pem', which is not a file"
+        ):
             values(server, sslrootcert="/no-such.pem")
 
 
@@ -446,7 +548,12 @@ def test_a_cluster_of_two_brokers(mock: str) -> None:
     table = pa.table({"id": list(range(1_000)), "name": [f"n{number}" for number in range(1_000)]})
     for transactional in ("false", "true"):
         receipt = write(
-            mock, table, valueFormat="json", keyColumns="id", compression="zstd", transactional=transactional
+            mock,
+            table,
+            valueFormat="json",
+            keyColumns="id",
+            compression="zstd",
+            transactional=transactional,
         )
         assert receipt.rows == 1_000
     found = reader(mock)

@@ -15,7 +15,9 @@ def rows_in(options: dict[str, Any]) -> pa.Table:
     place = {name: value for name, value in options.items() if name != "format"}
     reader, _ = load_reader({"reader": options["format"], **place})
     schema = reader.schema()
-    return pa.Table.from_batches([rows for split in reader.split(2) for rows in reader.read(split)], schema)
+    return pa.Table.from_batches(
+        [rows for split in reader.split(2) for rows in reader.read(split)], schema
+    )
 
 
 class BusyTable(Busy):

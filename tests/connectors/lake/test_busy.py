@@ -16,9 +16,9 @@ pytest.importorskip("sqlalchemy")
 from pyiceberg.catalog import load_catalog
 
 from spark_channel.connectors import WriteContext, load_writer
-from spark_channel.connectors.delta import claims
-from spark_channel.connectors.delta.log import DeltaState
-from spark_channel.connectors.iceberg.log import IcebergState
+from spark_channel.connectors.delta import writer as claims
+from spark_channel.connectors.delta.writer import DeltaState
+from spark_channel.connectors.iceberg.writer import IcebergState
 from spark_channel.connectors.lake.table import TableState
 from spark_channel.connectors.lake.writer import LakeWriter
 from tests.connectors import history
@@ -40,15 +40,22 @@ def _options(form: str, folder: Path, server: ObjectServer | None = None) -> dic
     }
     if server:
         catalog |= {
-            "warehouse": "s3://box/busy", "s3.endpoint": f"http://127.0.0.1:{server.port}", "s3.region": "us-east-1",
+            "warehouse": "s3://box/busy",
+            "s3.endpoint": f"http://127.0.0.1:{server.port}",
+            "s3.region": "us-east-1",
             "s3.access-key-id": server.environment["AWS_ACCESS_KEY_ID"],
             "s3.secret-access-key": server.environment["AWS_SECRET_ACCESS_KEY"],
-        }  # fmt: skip
+        }
     (folder / "w").mkdir(exist_ok=True)
     made = load_catalog("tests", **catalog)
     made.create_namespace("shop")
     made.close()
-    return {"format": form, "dbtable": "shop.t", "catalog": "tests", "catalogProperties": json.dumps(catalog)}
+    return {
+        "format": form,
+        "dbtable": "shop.t",
+        "catalog": "tests",
+        "catalogProperties": json.dumps(catalog),
+    }
 
 
 def _writer(options: dict[str, Any]) -> LakeWriter:
@@ -92,9 +99,15 @@ def work(options: dict[str, Any], folder: Path, seconds: float, every: float, **
     plan = out.prepare(WriteContext("first"), rows_of("none.0").schema)
     out.commit(plan, staged(out, plan, [rows_of("none.0").slice(0, 0)]))
     history.work(
-        BusyTable, json.dumps(options), folder, seconds, every,
-        published=lambda: _published(options), rows=lambda: _rows(options), **more,
-    )  # fmt: skip
+        BusyTable,
+        json.dumps(options),
+        folder,
+        seconds,
+        every,
+        published=lambda: _published(options),
+        rows=lambda: _rows(options),
+        **more,
+    )
 
 
 @pytest.mark.timeout(300)
@@ -113,7 +126,9 @@ def test_processes_on_a_disk_for_a_minute(tmp_path: Path, form: str) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("form", FORMATS)
-def test_processes_on_s3_for_a_minute(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_on_s3_for_a_minute(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with object_server("s3") as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan
-from spark_channel.connectors.commit import Held, describe_owner
-from spark_channel.connectors.lake.runs import Run
+from spark_channel.connectors.base.claims import HeldClaim
+from spark_channel.connectors.base.owner import describe_owner
 from spark_channel.connectors.lake.table import TableState
+from spark_channel.connectors.lake.task_writer import Run
 from spark_channel.connectors.lake.writer import LakeWriter
 from spark_channel.errors import CommitError, SupersededError, TargetError
 from tests.connectors.protocol.targets import LAKES, Target, open_target
@@ -94,15 +95,21 @@ def test_who_took_over_is_named(target: Target) -> None:
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite", "replaceWhere", "upsert"])
-def test_an_overtaken_driver_changes_nothing_whatever_it_would_do(target: Target, mode: str) -> None:
+def test_an_overtaken_driver_changes_nothing_whatever_it_would_do(
+    target: Target, mode: str
+) -> None:
     _write(target, "before", 1, 2)
     options = {
-        "append": {}, "overwrite": {}, "replaceWhere": {"replaceWhere": "id > 0"},
+        "append": {},
+        "overwrite": {},
+        "replaceWhere": {"replaceWhere": "id > 0"},
         "upsert": {"writeMode": "upsert", "keyColumns": "id"},
-    }[mode]  # fmt: skip
+    }[mode]
     context = WriteContext("older", txn=("n", 1), overwrite=mode in ("overwrite", "replaceWhere"))
     writer, plan, receipts = _stage(target, context, 2, 3, **options)
-    later, later_plan, later_receipts = _stage(target, replace(context, job="later"), 2, 3, **options)
+    later, later_plan, later_receipts = _stage(
+        target, replace(context, job="later"), 2, 3, **options
+    )
     with pytest.raises(SupersededError):
         writer.commit(plan, receipts)
     assert target.seen() == Counter([1, 2])
@@ -113,7 +120,9 @@ def test_an_overtaken_driver_changes_nothing_whatever_it_would_do(target: Target
     assert target.staged() == []
 
 
-def test_a_look_before_is_not_what_protects(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_before_is_not_what_protects(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The run is overtaken after it has read the table, and before its commit: the commit itself is rejected."""
     context = WriteContext("older", txn=("n", 1))
     writer, plan, receipts = _stage(target, context, 1)
@@ -151,7 +160,9 @@ def test_a_commit_whose_answer_is_lost(target: Target, monkeypatch: pytest.Monke
     assert target.staged() == []
 
 
-def test_a_commit_that_failed_cannot_arrive_later(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_failed_cannot_arrive_later(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state_class = type(_state(target))
     original = state_class.commit
     late: list[Any] = []
@@ -178,10 +189,14 @@ def test_a_commit_that_failed_cannot_arrive_later(target: Target, monkeypatch: p
 def _die(target: Target, plan: WritePlan) -> None:
     """The run's process is gone: its note names one that is not there."""
     (note,) = [
-        Path(path) for path in target.staged() if getattr(plan, "run", "?") in path and path.endswith(".json")
+        Path(path)
+        for path in target.staged()
+        if getattr(plan, "run", "?") in path and path.endswith(".json")
     ]
     found = json.loads(note.read_text())
-    note.write_text(json.dumps({**found, "process": json.dumps({**describe_owner(), "started": "1"})}))
+    note.write_text(
+        json.dumps({**found, "process": json.dumps({**describe_owner(), "started": "1"})})
+    )
 
 
 def test_files_of_a_dead_run_are_removed_by_the_next_job(target: Target) -> None:
@@ -204,7 +219,7 @@ def test_a_run_that_ends_while_another_looks_at_it_leaves_no_note(
     writer, plan, receipts = _stage(target, WriteContext("ends"), 1)
     original = Run.is_dead
 
-    def ends(run: Run, held: Held) -> bool:
+    def ends(run: Run, held: HeldClaim) -> bool:
         if receipts and held.owner == "ends":
             staged, receipts[:] = list(receipts), []
             writer.commit(plan, staged)
@@ -284,7 +299,9 @@ def test_a_dead_run_whose_files_old_versions_name_keeps_them(
         patch.setattr(LakeWriter, "_clear", lambda *_, **__: None)
         writer.commit(plan, receipts)
         _write(target, "overwrite", 8, overwrite=True)
-    files = list(Path(target.options.get("path", target.options.get("warehouse", ""))).rglob("*.parquet"))
+    files = list(
+        Path(target.options.get("path", target.options.get("warehouse", ""))).rglob("*.parquet")
+    )
     _write(target, "next", 9)
     assert all(path.exists() for path in files)
 

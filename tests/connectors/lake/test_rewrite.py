@@ -27,7 +27,9 @@ def _write(target: Target, *tables: pa.Table, overwrite: bool = False, **options
     """One file of each table; gives the files that were looked into."""
     writer = target.writer(**options)
     assert isinstance(writer, LakeWriter)
-    plan = writer.prepare(WriteContext(f"job-{next(_numbers)}", overwrite=overwrite), tables[0].schema)
+    plan = writer.prepare(
+        WriteContext(f"job-{next(_numbers)}", overwrite=overwrite), tables[0].schema
+    )
     receipts = []
     for task, table in enumerate(tables):
         attempt = writer.open(plan, task, next(_numbers))
@@ -53,7 +55,9 @@ def _read(target: Target) -> pa.Table:
     options = {name: value for name, value in target.options.items() if name != "writer"}
     reader = load_reader({"reader": target.options["writer"], **options})[0]
     schema = reader.schema()
-    return pa.Table.from_batches([b for split in reader.split(1) for b in reader.read(split)], schema)
+    return pa.Table.from_batches(
+        [b for split in reader.split(1) for b in reader.read(split)], schema
+    )
 
 
 def _day(number: int | None) -> pa.Table:
@@ -91,7 +95,11 @@ def test_files_of_other_partitions_are_not_read(
         assert removed[where] not in days
         assert len(days) == 6
     else:
-        kept = {"day = 'd2'": 1, "day = 'none'": 2, None: 2 if "id" in options.get("keyColumns", "") else 1}
+        kept = {
+            "day = 'd2'": 1,
+            "day = 'none'": 2,
+            None: 2 if "id" in options.get("keyColumns", "") else 1,
+        }
         assert days.count("d2") == kept[where]
         assert len(days) == 6 + kept[where]
 

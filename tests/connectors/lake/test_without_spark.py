@@ -28,7 +28,9 @@ def test_a_transfer_in_and_out(target: Target, tmp_path: Path) -> None:
     source = Endpoint("generator", {"rows": str(_ROWS)})
     with LocalEngine() as engine:
         for _ in range(2):  # the scheduler runs it again
-            carry_out(engine, TransferSpec(source, Endpoint(table.name, {**options, **once}), channels=2))
+            carry_out(
+                engine, TransferSpec(source, Endpoint(table.name, {**options, **once}), channels=2)
+            )
             assert len(target.seen()) == target.seen().total() == _ROWS
         out = Endpoint("parquet", {"path": str(tmp_path / "out")})
         report = carry_out(engine, TransferSpec(table, out, channels=2))

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import FetchSize, WriteContext, load_reader, load_writer
-from spark_channel.connectors.contracts import Reader, Receipt
+from spark_channel.connectors.base.contract import Reader, Receipt
+from spark_channel.datax import load_job
 from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError, TargetError
-from spark_channel.jobs import load_job
 from spark_channel.testing import reader_conformance
 
 bson = pytest.importorskip("bson", reason="pymongo is not installed")
 
-from tests.jobs.conftest import make_job  # noqa: E402
-from tests.jobs.test_end_to_end import carry_out  # noqa: E402
+from tests.datax.conftest import make_job  # noqa: E402
+from tests.datax.test_end_to_end import carry_out  # noqa: E402
 from tests.servers.mongo import MongoServer, mongo_server  # noqa: E402
 
 MOMENT = datetime(2024, 1, 31, 8, 30, 0, 123000, UTC)
@@ -81,7 +81,11 @@ def write(
 def test_the_reader_keeps_its_promises(server: MongoServer) -> None:
     server.put("t", [{"_id": n, "name": f"name {n}", "part": {"n": n / 2}} for n in range(40)])
     expected = pa.table(
-        {"_id": range(40), "name": [f"name {n}" for n in range(40)], "part.n": [n / 2 for n in range(40)]}
+        {
+            "_id": range(40),
+            "name": [f"name {n}" for n in range(40)],
+            "part.n": [n / 2 for n in range(40)],
+        }
     )
     schema = "_id BIGINT, name STRING, `part.n` DOUBLE"
     reader_conformance(lambda: reader(server, schema=schema), expected=expected, advice=2)
@@ -151,11 +155,25 @@ def test_columns_and_types_are_found(server: MongoServer) -> None:
     server.put(
         "t",
         [
-            {"_id": bson.ObjectId("65b9f0000000000000000001"), "n": 1, "x": 1, "at": MOMENT, "ok": True, "mixed": 1},
-            {"_id": bson.ObjectId("65b9f0000000000000000002"), "n": bson.Int64(2**40), "x": 1.5, "raw": b"\0",
-             "price": bson.Decimal128("12.50"), "tags": ["a", {"b": MOMENT}], "mixed": "a"},
+            {
+                "_id": bson.ObjectId("65b9f0000000000000000001"),
+                "n": 1,
+                "x": 1,
+                "at": MOMENT,
+                "ok": True,
+                "mixed": 1,
+            },
+            {
+                "_id": bson.ObjectId("65b9f0000000000000000002"),
+                "n": bson.Int64(2**40),
+                "x": 1.5,
+                "raw": b"\0",
+                "price": bson.Decimal128("12.50"),
+                "tags": ["a", {"b": MOMENT}],
+                "mixed": "a",
+            },
         ],
-    )  # fmt: skip
+    )
     found = read(reader(server))
     assert found.schema.names == ["_id", "n", "x", "at", "ok", "mixed", "raw", "price", "tags"]
     kinds = {
@@ -174,7 +192,11 @@ def test_columns_and_types_are_found(server: MongoServer) -> None:
     assert (two["n"], two["price"], two["raw"]) == (2**40, "12.50", b"\0")
     assert two["tags"] == '["a",{"b":"2024-01-31T08:30:00.123000+00:00"}]'
     exact = read(
-        reader(server, schema="price DECIMAL(6, 2), at TIMESTAMP_NTZ, x STRING", timeZone="Asia/Shanghai")
+        reader(
+            server,
+            schema="price DECIMAL(6, 2), at TIMESTAMP_NTZ, x STRING",
+            timeZone="Asia/Shanghai",
+        )
     )
     assert exact.column("price").to_pylist() == [None, Decimal("12.50")]
     assert exact.column("at").to_pylist()[0] == datetime(2024, 1, 31, 16, 30, 0, 123000)
@@ -200,7 +222,10 @@ def test_the_filter_is_mongodbs(server: MongoServer) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"where": "n > 5"}, "option 'where' is not supported: MongoDB understands no SQL; use 'filter'"),
+        (
+            {"where": "n > 5"},
+            "option 'where' is not supported: MongoDB understands no SQL; use 'filter'",
+        ),
         ({"filter": "n > 5"}, "option 'filter' .*query document"),
         ({"url": "mongodb://127.0.0.1"}, "option 'database' is missing"),
         ({"url": "127.0.0.1:27017"}, "option 'url' .*it takes mongodb://"),
@@ -210,13 +235,19 @@ def test_the_filter_is_mongodbs(server: MongoServer) -> None:
         ({"password": "p"}, "option 'password' needs 'user'"),
     ],
 )
-def test_options_are_refused_by_name(server: MongoServer, options: dict[str, str], message: str) -> None:
+def test_options_are_refused_by_name(
+    server: MongoServer, options: dict[str, str], message: str
+) -> None:
     with pytest.raises(OptionError, match=message):
         load_reader({"reader": "mongodb", "url": server.url, "collection": "t", **options})
 
 
 def test_a_server_that_is_not_there_is_told_without_the_password() -> None:
-    options = {"url": "mongodb://ann:s3cret@127.0.0.1:1/shop", "collection": "t", "connectTimeout": "0.2"}
+    options = {
+        "url": "mongodb://ann:s3cret@127.0.0.1:1/shop",
+        "collection": "t",
+        "connectTimeout": "0.2",
+    }
     with pytest.raises(SourceError, match=r"no server answers within 0\.2 s") as met:
         load_reader(options)[0].schema()
     assert "s3cret" not in str(met.value)
@@ -226,20 +257,35 @@ def test_a_server_that_is_not_there_is_told_without_the_password() -> None:
 def test_documents_are_inserted_with_their_types(server: MongoServer) -> None:
     rows = pa.table(
         {
-            "_id": ["65b9f0000000000000000001"], "n": pa.array([5], pa.int64()), "small": pa.array([5], pa.int32()),
-            "price": pa.array([Decimal("1.50")], pa.decimal128(6, 2)), "at": pa.array([MOMENT]),
-            "day": [date(2024, 1, 31)], "address.city": ["Rome"], "tags": ["a,b"], "more": ['{"a": [1]}'],
-            "nothing": pa.array([None], pa.string()), "inner": [{"x": 1, "l": [1, 2]}],
+            "_id": ["65b9f0000000000000000001"],
+            "n": pa.array([5], pa.int64()),
+            "small": pa.array([5], pa.int32()),
+            "price": pa.array([Decimal("1.50")], pa.decimal128(6, 2)),
+            "at": pa.array([MOMENT]),
+            "day": [date(2024, 1, 31)],
+            "address.city": ["Rome"],
+            "tags": ["a,b"],
+            "more": ['{"a": [1]}'],
+            "nothing": pa.array([None], pa.string()),
+            "inner": [{"x": 1, "l": [1, 2]}],
         }
-    )  # fmt: skip
+    )
     types = '{"_id": "objectId", "tags": "array:,:string", "more": "json"}'
     write(server, rows, fieldTypes=types, timeZone="Europe/Berlin")
     (document,) = server.documents("t")
     assert document == {
-        "_id": bson.ObjectId("65b9f0000000000000000001"), "n": 5, "small": 5, "price": bson.Decimal128("1.50"),
-        "at": MOMENT, "day": datetime(2024, 1, 30, 23, tzinfo=UTC), "address": {"city": "Rome"}, "tags": ["a", "b"],
-        "more": {"a": [1]}, "nothing": None, "inner": {"x": 1, "l": [1, 2]},
-    }  # fmt: skip
+        "_id": bson.ObjectId("65b9f0000000000000000001"),
+        "n": 5,
+        "small": 5,
+        "price": bson.Decimal128("1.50"),
+        "at": MOMENT,
+        "day": datetime(2024, 1, 30, 23, tzinfo=UTC),
+        "address": {"city": "Rome"},
+        "tags": ["a", "b"],
+        "more": {"a": [1]},
+        "nothing": None,
+        "inner": {"x": 1, "l": [1, 2]},
+    }
     assert (type(document["n"]), type(document["small"])) == (bson.Int64, int)
 
 
@@ -248,7 +294,10 @@ def test_a_write_by_key_that_is_run_again_changes_nothing(server: MongoServer) -
     server.put("t", [{"_id": 2, "kept": True}])
     for _ in range(2):
         write(server, rows, writeMode="upsert")
-        assert server.documents("t") == [{"_id": 1, "name": "last"}, {"_id": 2, "kept": True, "name": "b"}]
+        assert server.documents("t") == [
+            {"_id": 1, "name": "last"},
+            {"_id": 2, "kept": True, "name": "b"},
+        ]
     write(server, rows, writeMode="replace")
     assert server.documents("t") == [{"_id": 1, "name": "last"}, {"_id": 2, "name": "b"}]
     by_name = pa.table({"name": ["b", None], "n": [5, 6]})
@@ -259,15 +308,21 @@ def test_a_write_by_key_that_is_run_again_changes_nothing(server: MongoServer) -
 
 def test_refused_rows_are_told_and_the_others_written(server: MongoServer) -> None:
     server.put("t", [{"_id": 1}])
-    server.refuses = lambda document: "Document failed validation" if document.get("n") == 13 else ""
+    server.refuses = lambda document: (
+        "Document failed validation" if document.get("n") == 13 else ""
+    )
     at = [MOMENT, MOMENT, MOMENT, MOMENT.replace(microsecond=5)]
     rows = pa.table({"_id": [1, 2, 3, 4], "n": [1, 13, 3, 4], "at": at})
     refused = write(server, rows, dirty=True)
     assert [(row["_id"], reason[:22]) for row, reason in refused] == [
-        (1, "E11000 duplicate key e"), (2, "Document failed valida"), (4, "column 'at': 2024-01-3"),
-    ]  # fmt: skip
+        (1, "E11000 duplicate key e"),
+        (2, "Document failed valida"),
+        (4, "column 'at': 2024-01-3"),
+    ]
     assert [document["_id"] for document in server.documents("t")] == [1, 3]
-    with pytest.raises(TargetError, match=r"refused 1 of 1 rows, the first of them: E11000.*maxDirtyRows"):
+    with pytest.raises(
+        TargetError, match=r"refused 1 of 1 rows, the first of them: E11000.*maxDirtyRows"
+    ):
         write(server, pa.table({"_id": [3]}))
 
 
@@ -286,7 +341,11 @@ def test_what_cannot_be_written_is_refused_before_a_row_moves(server: MongoServe
         write(server, pa.table({"n": [1]}), fieldTypes='{"x": "int"}')
     with pytest.raises(OptionError, match="'keyColumns' names '_id'"):
         write(server, pa.table({"n": [1]}), writeMode="upsert")
-    for options in ({"commit": "job"}, {"txnAppId": "a", "txnVersion": 1}, {"fieldTypes": '{"n": "number"}'}):
+    for options in (
+        {"commit": "job"},
+        {"txnAppId": "a", "txnVersion": 1},
+        {"fieldTypes": '{"n": "number"}'},
+    ):
         with pytest.raises(OptionError):
             write(server, pa.table({"n": [1]}), **options)
     assert server.documents("t") == []
@@ -315,26 +374,36 @@ def test_a_datax_job_moves_documents(server: MongoServer, monkeypatch: pytest.Mo
     server.put(
         "t",
         [
-            {"_id": oid(n), "n": n, "at": MOMENT, "tags": ["a", "b"], "in": {"x": n}} for n in range(3)
-        ] + [{"_id": oid(9), "n": "none"}],
-    )  # fmt: skip
+            {"_id": oid(n), "n": n, "at": MOMENT, "tags": ["a", "b"], "in": {"x": n}}
+            for n in range(3)
+        ]
+        + [{"_id": oid(9), "n": "none"}],
+    )
     columns = [
-        {"name": "_id", "type": "string"}, {"name": "n", "type": "long"}, {"name": "at", "type": "date"},
-        {"name": "tags", "type": "array", "splitter": "|"}, {"name": "in.x", "type": "document.int"},
-    ]  # fmt: skip
+        {"name": "_id", "type": "string"},
+        {"name": "n", "type": "long"},
+        {"name": "at", "type": "date"},
+        {"name": "tags", "type": "array", "splitter": "|"},
+        {"name": "in.x", "type": "document.int"},
+    ]
     written = [
-        {"name": "_id", "type": "ObjectId"}, {"name": "n", "type": "int"}, {"name": "at", "type": "date"},
-        {"name": "tags", "type": "array", "splitter": "|", "itemtype": "string"}, {"name": "x", "type": "string"},
-    ]  # fmt: skip
+        {"name": "_id", "type": "ObjectId"},
+        {"name": "n", "type": "int"},
+        {"name": "at", "type": "date"},
+        {"name": "tags", "type": "array", "splitter": "|", "itemtype": "string"},
+        {"name": "x", "type": "string"},
+    ]
     job = make_job(
-        "mongodbreader", {**job_address(server, "t"), "column": columns, "query": '{"n": {"$ne": 2}}'},
+        "mongodbreader",
+        {**job_address(server, "t"), "column": columns, "query": '{"n": {"$ne": 2}}'},
         "mongodbwriter",
         {
-            **job_address(server, "u"), "column": written,
+            **job_address(server, "u"),
+            "column": written,
             "preSql": {"type": "remove", "item": [{"name": "n", "value": 8}]},
             "writeMode": {"isReplace": "true", "replaceKey": "_id"},
         },
-    )  # fmt: skip
+    )
     server.put("u", [{"_id": 1, "n": 8}, {"_id": 2, "n": 9}])
     for _ in range(2):
         refused = carry_out(load_job(job).spec)
@@ -343,7 +412,7 @@ def test_a_datax_job_moves_documents(server: MongoServer, monkeypatch: pytest.Mo
         assert left == {"_id": 2, "n": 9}
         assert moved == [
             {"_id": oid(n), "n": n, "at": MOMENT, "tags": ["a", "b"], "x": str(n)} for n in range(2)
-        ]  # fmt: skip
+        ]
 
 
 @pytest.mark.parametrize(
@@ -359,7 +428,9 @@ def test_a_datax_job_moves_documents(server: MongoServer, monkeypatch: pytest.Mo
         ({"address": ["mongodb://h"]}, "address got 'mongodb://h'; it takes host:port"),
     ],
 )
-def test_faults_of_a_job_are_named(server: MongoServer, reads: dict[str, Any], message: str) -> None:
+def test_faults_of_a_job_are_named(
+    server: MongoServer, reads: dict[str, Any], message: str
+) -> None:
     given = {**job_address(server, "t"), "column": [{"name": "a", "type": "string"}], **reads}
     with pytest.raises(ChannelError, match=message):
         load_job(make_job("mongodbreader", given))

@@ -111,7 +111,9 @@ def test_a_sample_without_end_is_cut(server: MongoServer, monkeypatch: pytest.Mo
 
     def endless(command: Any) -> Any:
         some = [{"_id": n} for n in range(100)]
-        return {"cursor": {"id": bson.Int64(7), "ns": "shop.t", "firstBatch": some, "nextBatch": some}}
+        return {
+            "cursor": {"id": bson.Int64(7), "ns": "shop.t", "firstBatch": some, "nextBatch": some}
+        }
 
     monkeypatch.setattr(server, "do_aggregate", endless, raising=False)
     monkeypatch.setattr(server, "do_getmore", endless, raising=False)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from spark_channel.connectors import Receipt, TaskWriter, WriteContext, WritePlan, Writer
-from spark_channel.connectors import commit as protocol
-from spark_channel.connectors.commit import Claim, Held, Identity
-from spark_channel.connectors.contracts import Unfinished
+from spark_channel.connectors.base import claims as protocol
+from spark_channel.connectors.base.claims import Claim, HeldClaim, Identity
+from spark_channel.connectors.base.contract import PartialWrite
 from spark_channel.options import WriteOptions
 
 __all__ = ["Model", "ModelWriter"]
@@ -22,7 +22,9 @@ class Model:
     claims: dict[str, Claim] = field(default_factory=dict)
     tasks: dict[str, dict[int, Receipt]] = field(default_factory=dict)
     rows: Counter[int] = field(default_factory=Counter)
-    staging: dict[tuple[str, int], dict[tuple[int, int], Counter[int]]] = field(default_factory=dict)
+    staging: dict[tuple[str, int], dict[tuple[int, int], Counter[int]]] = field(
+        default_factory=dict
+    )
 
 
 class ModelWriter(Writer):
@@ -62,12 +64,12 @@ class ModelWriter(Writer):
         assert plan.held is not None
         return self.model.tasks.get(plan.held.identity.key, {}).get(task)
 
-    def unfinished(self, context: WriteContext) -> Unfinished | None:
+    def unfinished(self, context: WriteContext) -> PartialWrite | None:
         identity = Identity.of("t", context)
         found, done = self.model.claims.get(identity.key), self.model.tasks.get(identity.key)
         if found is None or found.has_published(None) or not done:
             return None
-        return Unfinished(found.owner, None, tuple(done.values()), found.epoch)
+        return PartialWrite(found.owner, None, tuple(done.values()), found.epoch)
 
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
         if plan.held is None:
@@ -75,7 +77,9 @@ class ModelWriter(Writer):
         model, held = self.model, plan.held
         key = held.identity.key
         found = model.claims.get(key)
-        done = protocol.publish(found, held, at="now", rows=sum(each.rows for each in receipts), nbytes=0)
+        done = protocol.publish(
+            found, held, at="now", rows=sum(each.rows for each in receipts), nbytes=0
+        )
         if done is None:
             return
         if plan.commit == "job":
@@ -128,5 +132,5 @@ class ModelTask(TaskWriter):
         self._rows = Counter()
 
 
-def _stage(held: Held) -> tuple[str, int]:
+def _stage(held: HeldClaim) -> tuple[str, int]:
     return held.identity.key, held.epoch

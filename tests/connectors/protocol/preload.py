@@ -12,11 +12,11 @@ for _name in (
     "psycopg",
     "pymysql",
     "spark_channel.connectors.files",
-    "spark_channel.connectors.sql.adbc",
-    "spark_channel.connectors.sql.duckdb",
-    "spark_channel.connectors.sql.mysql",
-    "spark_channel.connectors.sql.postgresql",
-    "spark_channel.connectors.sql.sqlite",
+    "spark_channel.connectors.adbc",
+    "spark_channel.connectors.duckdb",
+    "spark_channel.connectors.mysql",
+    "spark_channel.connectors.postgresql",
+    "spark_channel.connectors.sqlite",
     "tests.connectors.protocol.runs",
 ):
     importlib.import_module(_name)
@@ -24,10 +24,12 @@ for _name in (
 _LAKES = {
     "deltalake": ("deltalake", "spark_channel.connectors.delta.writer"),
     "pyiceberg": (
-        "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow", "sqlalchemy.dialects.sqlite",
+        "pyiceberg.catalog.sql",
+        "pyiceberg.io.pyarrow",
+        "sqlalchemy.dialects.sqlite",
         "spark_channel.connectors.iceberg.writer",
     ),
-}  # fmt: skip
+}
 for _library, _names in _LAKES.items():
     if find_spec(_library) is not None:
         for _name in _names:

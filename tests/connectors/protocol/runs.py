@@ -19,8 +19,15 @@ from typing import Any
 import pyarrow as pa
 
 from spark_channel import clock
-from spark_channel.connectors import Receipt, TaskWriter, WriteContext, WritePlan, Writer, load_writer
-from spark_channel.connectors.commit import owner
+from spark_channel.connectors import (
+    Receipt,
+    TaskWriter,
+    WriteContext,
+    WritePlan,
+    Writer,
+    load_writer,
+)
+from spark_channel.connectors.base import owner
 from spark_channel.errors import ChannelError, SupersededError
 from spark_channel.options import CommitMode
 
@@ -154,7 +161,9 @@ class _Driver:
 
     def run(self) -> int:
         order, writer = self._order, load_writer(self._order.options)[0]
-        context = WriteContext(order.run, order.commit, order.overwrite, txn=("storm", order.number))
+        context = WriteContext(
+            order.run, order.commit, order.overwrite, txn=("storm", order.number)
+        )
         plan: WritePlan | None = None
         try:
             if order.commit == "task" and (found := writer.unfinished(context)) is not None:

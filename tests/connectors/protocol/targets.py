@@ -155,7 +155,10 @@ def _duckdb(path: Path) -> Target:
 
 def _postgresql(server: PostgresServer, kind: str) -> Target:
     def sql(statement: str) -> list[tuple[str, ...]]:
-        if "FROM t" in statement and server.psql("SELECT to_regclass('protocol.t') IS NOT NULL") != "t":
+        if (
+            "FROM t" in statement
+            and server.psql("SELECT to_regclass('protocol.t') IS NOT NULL") != "t"
+        ):
             raise MissingTableError
         found = server.psql(f"SET search_path = protocol; {statement}")
         return [tuple(line.split("|")) for line in found.splitlines()]
@@ -187,7 +190,10 @@ def _postgresql(server: PostgresServer, kind: str) -> Target:
 
 def _mysql(server: MariadbServer) -> Target:
     def sql(statement: str) -> list[tuple[str, ...]]:
-        if "FROM t" in statement and not server.sql("SHOW TABLES LIKE 't'", database="protocol").strip():
+        if (
+            "FROM t" in statement
+            and not server.sql("SHOW TABLES LIKE 't'", database="protocol").strip()
+        ):
             raise MissingTableError
         found = server.sql(statement, database="protocol")
         return [tuple(line.split("\t")) for line in found.splitlines()]
@@ -198,7 +204,9 @@ def _mysql(server: MariadbServer) -> Target:
             server.sql(_CREATE, database="protocol")
 
     def staged() -> list[str]:
-        return server.sql("SHOW TABLES LIKE 'spark\\_channel\\_stage%'", database="protocol").split()
+        return server.sql(
+            "SHOW TABLES LIKE 'spark\\_channel\\_stage%'", database="protocol"
+        ).split()
 
     login = {
         "url": f"mysql://127.0.0.1:{server.port}/protocol",
@@ -253,11 +261,17 @@ def _delta(path: Path) -> Target:
         shutil.rmtree(path, ignore_errors=True)
         if there:
             DeltaTable.create(
-                str(path), Schema.from_arrow(pa.schema([pa.field("id", pa.int64(), nullable=False)]))
+                str(path),
+                Schema.from_arrow(pa.schema([pa.field("id", pa.int64(), nullable=False)])),
             )
 
     return Target(
-        "delta", {"writer": "delta", "path": str(path)}, _no_sql, lambda: leftovers(path), reset, ids=ids
+        "delta",
+        {"writer": "delta", "path": str(path)},
+        _no_sql,
+        lambda: leftovers(path),
+        reset,
+        ids=ids,
     )
 
 
@@ -278,8 +292,15 @@ def _iceberg(path: Path) -> Iterator[Target]:
                 create(catalog, "shop.t", pa.schema([pa.field("id", pa.int64(), nullable=False)]))
 
         options = {"writer": "iceberg", **options_of(path, "shop.t")}
-        yield Target("iceberg", options, _no_sql, lambda: leftovers(catalog, "shop.t"), reset, ids=seen,
-                     staged_by_killed=lambda: leftovers(catalog, "shop.t", killed=True))  # fmt: skip
+        yield Target(
+            "iceberg",
+            options,
+            _no_sql,
+            lambda: leftovers(catalog, "shop.t"),
+            reset,
+            ids=seen,
+            staged_by_killed=lambda: leftovers(catalog, "shop.t", killed=True),
+        )
 
 
 def _beside(path: Path) -> list[str]:

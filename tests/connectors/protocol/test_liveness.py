@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import TaskWriter, WriteContext, WritePlan
-from spark_channel.connectors.commit import Claim, Identity, describe_owner, judge
+from spark_channel.connectors.base.claims import Claim, Identity, is_alive
+from spark_channel.connectors.base.owner import describe_owner
 from spark_channel.errors import TargetError
 from tests.connectors.protocol.targets import KINDS, Target, open_target
 
@@ -135,7 +136,8 @@ def test_a_batch_that_a_query_after_a_killed_one_writes_keeps_its_staging(target
 def test_the_loser_of_a_pair_leaves_no_staging(target: Target) -> None:
     writer = target.writer()
     plans = [
-        writer.prepare(WriteContext(name, commit="job", txn=("n", 1)), ROWS.schema) for name in ("a", "b")
+        writer.prepare(WriteContext(name, commit="job", txn=("n", 1)), ROWS.schema)
+        for name in ("a", "b")
     ]
     attempt = target.writer().open(plans[1], 0, 1)
     attempt.write(ROWS)
@@ -159,5 +161,7 @@ def test_the_loser_of_a_pair_leaves_no_staging(target: Target) -> None:
     ],
 )
 def test_verdicts(process: str, beat_at: str, doubted_at: str, verdict: str) -> None:
-    claim = Claim(Identity("t", "job", "j"), "j", process=process, beat_at=beat_at, doubted_at=doubted_at)
-    assert judge(claim, "2026-01-01T12:00:00Z") == verdict
+    claim = Claim(
+        Identity("t", "job", "j"), "j", process=process, beat_at=beat_at, doubted_at=doubted_at
+    )
+    assert is_alive(claim, "2026-01-01T12:00:00Z") == verdict

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from spark_channel.options import CommitMode
 from tests.connectors.protocol.runs import Order, Run, start
 from tests.connectors.protocol.targets import KINDS, LAKES, Target, open_target
 
@@ -58,14 +59,21 @@ class Storm:
 
     def order(self, *, overwrite: bool = False) -> Order:
         self.number += 1
-        commit = "job" if self.target.kind in WITHOUT_TASK else self.chance.choice(["job", "task"])
-        return Order(self.target.options, self.number, commit, overwrite, seed=self.chance.randrange(1 << 30))  # type: ignore[arg-type]
+        modes: list[CommitMode] = ["job"] if self.target.kind in WITHOUT_TASK else ["job", "task"]
+        commit = self.chance.choice(modes)
+        return Order(
+            self.target.options, self.number, commit, overwrite, seed=self.chance.randrange(1 << 30)
+        )
 
     def begin(self, order: Order, **changes: Any) -> Run:
         order = replace(
-            order, run=f"storm-{self.number}-{len(self.told)}-{self.chance.randrange(1 << 30)}", **changes
+            order,
+            run=f"storm-{self.number}-{len(self.told)}-{self.chance.randrange(1 << 30)}",
+            **changes,
         )
-        self.told.append(f"run {order.number} {order.commit}{' overwrite' if order.overwrite else ''}")
+        self.told.append(
+            f"run {order.number} {order.commit}{' overwrite' if order.overwrite else ''}"
+        )
         run = start(order)
         self.runs.append(run)
         return run
@@ -179,7 +187,9 @@ class Storm:
         for one, run in zip(orders, runs, strict=True):
             self.once(one, run)
         seen = self.target.seen()
-        assert seen in [Counter(each.ids) for each in orders], f"a mixture of two overwrites: {self.story()}"
+        assert seen in [Counter(each.ids) for each in orders], (
+            f"a mixture of two overwrites: {self.story()}"
+        )
         self.expected = seen
 
     def sessions_ended(self, order: Order) -> None:
@@ -223,9 +233,7 @@ class Storm:
         seen = self.target.seen()
         lost, more = self.expected - seen, seen - self.expected
         told = "\n".join(self.told)
-        return (
-            f"{len(lost)} rows lost, {more.total()} doubled or not asked for, staged {self.staged()}:\n{told}"
-        )
+        return f"{len(lost)} rows lost, {more.total()} doubled or not asked for, staged {self.staged()}:\n{told}"
 
 
 def rage(target: Target, faults: int, seed: int) -> Counter[str]:

@@ -46,8 +46,12 @@ def test_a_stream_has_one_row_that_never_goes_back(target: Target) -> None:
     assert again[0].published_at is not None
     target.writer().commit(*again)
     assert target.seen() == Counter([0, 1, 2])
-    assert target.sql(f"SELECT kind, batch FROM {target.claims} WHERE kind <> 'table'") == [("stream", "2")]
-    target.sql(f"UPDATE {target.claims} SET published_at = '2020-01-01T00:00:00Z' WHERE kind = 'stream'")
+    assert target.sql(f"SELECT kind, batch FROM {target.claims} WHERE kind <> 'table'") == [
+        ("stream", "2")
+    ]
+    target.sql(
+        f"UPDATE {target.claims} SET published_at = '2020-01-01T00:00:00Z' WHERE kind = 'stream'"
+    )
     _stage(target, _batch(2), 2)  # a query that is started again years later
     assert target.seen() == Counter([0, 1, 2])
     assert target.staged() == []

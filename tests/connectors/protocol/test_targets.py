@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import WriteContext
-from spark_channel.connectors.commit import describe_owner
+from spark_channel.connectors.base.owner import describe_owner
 from spark_channel.options import CommitMode
 from tests.connectors.protocol.model import Model, ModelWriter
 from tests.connectors.protocol.schedules import Schedule, all_schedules, play
@@ -56,7 +56,9 @@ def _kill(target: Target) -> None:
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
-def test_orders_of_two_drivers_end_as_on_the_model(case: tuple[Target, CommitMode], there: bool) -> None:
+def test_orders_of_two_drivers_end_as_on_the_model(
+    case: tuple[Target, CommitMode], there: bool
+) -> None:
     target, mode = case
     schedules = list(all_schedules())
     step = len(schedules) // SOME

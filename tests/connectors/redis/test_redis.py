@@ -10,8 +10,16 @@ import pytest
 
 pytest.importorskip("redis")
 
-from spark_channel.connectors import FetchSize, Receipt, WriteContext, WritePlan, load_reader, load_writer
-from spark_channel.connectors.contracts import Reader, Writer
+from spark_channel.connectors import (
+    FetchSize,
+    Receipt,
+    WriteContext,
+    WritePlan,
+    load_reader,
+    load_writer,
+)
+from spark_channel.connectors.base.contract import Reader, Writer
+from spark_channel.datax import load_job
 from spark_channel.errors import (
     ChannelError,
     CommitError,
@@ -20,12 +28,13 @@ from spark_channel.errors import (
     SupersededError,
     TargetError,
 )
-from spark_channel.jobs import load_job
 from spark_channel.testing import reader_conformance
-from tests.jobs.conftest import make_job
-from tests.jobs.moved import move
-from tests.jobs.test_end_to_end import carry_out
+from tests.datax.conftest import make_job
+from tests.datax.moved import move
+from tests.datax.test_end_to_end import carry_out
 from tests.servers.redis import PASSWORD, RedisServer, redis_server
+
+pytestmark = pytest.mark.real_server("Redis", "redis")
 
 MOMENT = datetime(2024, 1, 31, 8, 30, tzinfo=UTC)
 
@@ -48,7 +57,9 @@ def reader(server: RedisServer, **options: Any) -> Reader:
 
 def read(found: Reader) -> pa.Table:
     schema = found.schema()
-    return pa.Table.from_batches([batch for split in found.split(4) for batch in found.read(split)], schema)
+    return pa.Table.from_batches(
+        [batch for split in found.split(4) for batch in found.read(split)], schema
+    )
 
 
 def writer(server: RedisServer, **options: Any) -> Writer:
@@ -57,7 +68,9 @@ def writer(server: RedisServer, **options: Any) -> Writer:
     )[0]
 
 
-def stage(found: Writer, plan: WritePlan, rows: pa.Table, task: int = 0, refused: Any = None) -> Receipt:
+def stage(
+    found: Writer, plan: WritePlan, rows: pa.Table, task: int = 0, refused: Any = None
+) -> Receipt:
     opened = found.open(plan, task, task)
     if refused is not None:
         opened.tolerant, opened.refused = True, refused
@@ -72,7 +85,9 @@ def stage(found: Writer, plan: WritePlan, rows: pa.Table, task: int = 0, refused
 
 def write(server: RedisServer, rows: pa.Table, *, refused: Any = None, **options: Any) -> None:
     context = {
-        name: options.pop(name) for name in ("overwrite", "commit", "txn", "stream") if name in options
+        name: options.pop(name)
+        for name in ("overwrite", "commit", "txn", "stream")
+        if name in options
     }
     job = options.pop("job", "job")
     found = writer(server, **options)
@@ -85,10 +100,16 @@ def test_the_reader_keeps_its_promises(server: RedisServer) -> None:
         server.client.hset(f"user:{n}", mapping={"n": n, "name": f"ä{n}"})
     server.client.set("other", "x")
     expected = pa.table(
-        {"_key": [f"user:{n}" for n in range(40)], "n": range(40), "name": [f"ä{n}" for n in range(40)]}
+        {
+            "_key": [f"user:{n}" for n in range(40)],
+            "n": range(40),
+            "name": [f"ä{n}" for n in range(40)],
+        }
     )
     schema = "_key STRING, n BIGINT, name STRING"
-    reader_conformance(lambda: reader(server, schema=schema, keys="user:*"), expected=expected, advice=2)
+    reader_conformance(
+        lambda: reader(server, schema=schema, keys="user:*"), expected=expected, advice=2
+    )
 
 
 def test_values_of_every_type(server: RedisServer) -> None:
@@ -102,9 +123,12 @@ def test_values_of_every_type(server: RedisServer) -> None:
     found.fetch_size = FetchSize(rows=2)
     rows = {row["_key"]: row for row in read(found).to_pylist()}
     assert {key: (row["_type"], row["_value"]) for key, row in rows.items()} == {
-        "a": ("string", "text"), "b": ("hash", '{"x":"1"}'), "c": ("list", '["1","2"]'), "d": ("set", '["m","n"]'),
+        "a": ("string", "text"),
+        "b": ("hash", '{"x":"1"}'),
+        "c": ("list", '["1","2"]'),
+        "d": ("set", '["m","n"]'),
         "e": ("zset", '{"m":1.5}'),
-    }  # fmt: skip
+    }
     assert rows["b"]["x"] == 1
     assert 3_000_000 < rows["a"]["_ttl_ms"] <= 3_600_000
     assert rows["c"]["_ttl_ms"] is None
@@ -119,11 +143,22 @@ def test_values_of_every_type(server: RedisServer) -> None:
 
 def test_hashes_and_texts(server: RedisServer) -> None:
     rows = pa.table(
-        {"k": [1, 2], "a": ["x", None], "d": [Decimal("1.50"), None], "t": [MOMENT, None], "f": [True, False]}
+        {
+            "k": [1, 2],
+            "a": ["x", None],
+            "d": [Decimal("1.50"), None],
+            "t": [MOMENT, None],
+            "f": [True, False],
+        }
     )
     server.client.hset("u:2", mapping={"a": "old", "kept": "yes"})
     write(server, rows, keyPrefix="u:", timeZone="Asia/Shanghai")
-    assert server.client.hgetall("u:1") == {"a": "x", "d": "1.50", "t": "2024-01-31 16:30:00", "f": "true"}
+    assert server.client.hgetall("u:1") == {
+        "a": "x",
+        "d": "1.50",
+        "t": "2024-01-31 16:30:00",
+        "f": "true",
+    }
     assert server.client.hgetall("u:2") == {"kept": "yes", "f": "false"}
     write(server, rows.select(["k", "a"]), keyPrefix="u:", writeMode="replace", expireSeconds=100)
     assert server.client.hgetall("u:1") == {"a": "x"}
@@ -142,7 +177,9 @@ def test_lists_sets_and_sorted_sets(server: RedisServer) -> None:
     for _ in range(2):
         write(server, rows.select(["k", "v"]), valueType="list", valueDelimiter=",")
     assert server.client.lrange("a", 0, -1) == ["1", "2", "3"] * 2
-    write(server, rows.select(["k", "v"]), valueType="list", valueDelimiter=",", writeMode="replace")
+    write(
+        server, rows.select(["k", "v"]), valueType="list", valueDelimiter=",", writeMode="replace"
+    )
     assert server.client.lrange("a", 0, -1) == ["3"]
     for _ in range(2):
         write(server, rows.select(["k", "v"]), valueType="set", keyPrefix="s:")
@@ -155,10 +192,17 @@ def test_whether_a_retried_task_can_add_its_rows_twice_is_told(server: RedisServ
     """In the lines that a job shows when it begins."""
     rows = pa.table({"k": ["a"], "v": ["1"]})
     listed = {"valueType": "list"}
-    for options, doubles in (({}, False), (listed, True), ({**listed, "writeMode": "replace"}, False)):
+    for options, doubles in (
+        ({}, False),
+        (listed, True),
+        ({**listed, "writeMode": "replace"}, False),
+    ):
         plan = writer(server, **options).prepare(WriteContext("job"), rows.schema)
         assert plan.at_least_once is doubles
-    assert writer(server, **listed).prepare(WriteContext("a", "job"), rows.schema).at_least_once is False
+    assert (
+        writer(server, **listed).prepare(WriteContext("a", "job"), rows.schema).at_least_once
+        is False
+    )
 
 
 def test_refused_rows_are_told_and_the_others_written(server: RedisServer) -> None:
@@ -176,8 +220,17 @@ def test_refused_rows_are_told_and_the_others_written(server: RedisServer) -> No
 
 def test_an_overwrite_removes_the_keys_of_the_prefix(server: RedisServer) -> None:
     server.client.mset({"u*:1": "old", "u*:9": "old", "ux:1": "kept"})
-    write(server, pa.table({"k": ["1"], "v": ["new"]}), keyPrefix="u*:", valueType="string", overwrite=True)
-    assert {key: server.client.get(key) for key in server.client.keys("*")} == {"u*:1": "new", "ux:1": "kept"}
+    write(
+        server,
+        pa.table({"k": ["1"], "v": ["new"]}),
+        keyPrefix="u*:",
+        valueType="string",
+        overwrite=True,
+    )
+    assert {key: server.client.get(key) for key in server.client.keys("*")} == {
+        "u*:1": "new",
+        "ux:1": "kept",
+    }
     with pytest.raises(OptionError, match="'keyPrefix', which is empty"):
         write(server, pa.table({"k": ["1"], "v": ["new"]}), overwrite=True)
     write(server, pa.table({"k": ["1"], "v": ["new"]}), commit="job", txn=("nightly", 2))
@@ -198,7 +251,10 @@ def test_a_job_is_published_at_once_and_once(server: RedisServer) -> None:
     assert not server.client.exists("a", "b")
     for _ in range(2):
         found.commit(plan, receipts)
-        assert (server.client.lrange("a", 0, -1), server.client.lrange("b", 0, -1)) == (["1", "1"], ["2"])
+        assert (server.client.lrange("a", 0, -1), server.client.lrange("b", 0, -1)) == (
+            ["1", "1"],
+            ["2"],
+        )
     assert server.client.keys("spark-channel:stage*") == []
     again = found.prepare(WriteContext("two", commit="job", txn=("nightly", 7)), rows.schema)
     assert again.published_at is not None
@@ -233,10 +289,14 @@ def test_each_batch_of_a_stream_is_published_once(server: RedisServer) -> None:
     assert server.client.llen("a") == 2
 
 
-def test_what_the_server_cannot_publish_is_told_before_a_row_is_written(server: RedisServer) -> None:
+def test_what_the_server_cannot_publish_is_told_before_a_row_is_written(
+    server: RedisServer,
+) -> None:
     rows = pa.table({"k": ["a", "b"], "v": ["1", "2"]})
     server.client.set("b", "a string")
-    with pytest.raises(CommitError, match=r"key 'b' holds a value of another type.* Nothing was published"):
+    with pytest.raises(
+        CommitError, match=r"key 'b' holds a value of another type.* Nothing was published"
+    ):
         write(server, rows, commit="job")
     assert not server.client.exists("a")
     with pytest.raises(CommitError, match=r"the job has 2 rows, and option 'jobRows' takes 1"):
@@ -256,7 +316,9 @@ def test_rows_of_many_values_fit_the_script(server: RedisServer) -> None:
     assert server.client.hlen("a") == 5_000
 
 
-def test_a_lost_answer_of_the_publishing_script(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_answer_of_the_publishing_script(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The script has run: asked again, the claim says so."""
     import redis
 
@@ -277,19 +339,25 @@ def test_a_lost_answer_of_the_publishing_script(server: RedisServer, monkeypatch
     assert server.client.keys("spark-channel:stage*") == []
 
 
-def test_nothing_is_published_that_the_server_would_refuse_in_the_middle(server: RedisServer) -> None:
+def test_nothing_is_published_that_the_server_would_refuse_in_the_middle(
+    server: RedisServer,
+) -> None:
     """A script that fails takes back nothing of what it wrote."""
     rows = pa.table({"k": ["a", "b"], "v": ["1", "2"]})
     server.client.hset("a", mapping={"v": "0"})
     server.client.set("b", "a string")
-    with pytest.raises(CommitError, match=r"key 'b' holds a value of another type.* Nothing was published"):
+    with pytest.raises(
+        CommitError, match=r"key 'b' holds a value of another type.* Nothing was published"
+    ):
         write(server, rows, commit="job", writeMode="delete", hashFields="v")
     assert server.client.hgetall("a") == {"v": "0"}
     everything = {"enabled": True, "passwords": ["+pw"], "categories": ["+@all"]}
     server.client.acl_setuser("clerk", keys=["spark-channel:*", "a*"], reset=True, **everything)
     try:
         login = {"user": "clerk", "password": "pw", "valueType": "string", "job": "second"}
-        with pytest.raises(CommitError, match=r"the user may not run 'DEL b'.*ACL\. Nothing was published"):
+        with pytest.raises(
+            CommitError, match=r"the user may not run 'DEL b'.*ACL\. Nothing was published"
+        ):
             write(server, rows, commit="job", writeMode="replace", **login)
     finally:
         server.client.acl_deluser("clerk")
@@ -335,7 +403,9 @@ def test_a_server_that_runs_a_script_is_waited_for(
     def busy(self: Any, *values: Any, **named: Any) -> Any:
         told.append(1)
         if len(told) == 1:
-            raise redis.ResponseError("Command # 1 (RPUSH a) of pipeline caused error: BUSY Redis is busy")
+            raise redis.ResponseError(
+                "Command # 1 (RPUSH a) of pipeline caused error: BUSY Redis is busy"
+            )
         return original(self, *values, **named)
 
     monkeypatch.setattr(redis.client.Pipeline, "execute", busy)
@@ -366,14 +436,18 @@ def test_only_an_answer_about_a_value_refuses_its_row() -> None:
     for text in (busy, f"Command # 1 (SET a 1) of pipeline caused error: {busy}"):
         assert is_passing(redis.ResponseError(text))
         assert not is_of_row(redis.ResponseError(busy))
-    assert not is_passing(redis.ResponseError("Command # 1 (SET a BUSY) of pipeline caused error: x"))
+    assert not is_passing(
+        redis.ResponseError("Command # 1 (SET a BUSY) of pipeline caused error: x")
+    )
 
 
 def test_a_cluster() -> None:
     with redis_server(cluster=True) as server:
         rows = pa.table({"k": [f"{n}" for n in range(20)], "v": [f"v{n}" for n in range(20)]})
         write(server, rows, cluster=True)
-        write(server, rows, cluster=True, commit="job", stream=("query", 0))  # as Spark asks for a batch
+        write(
+            server, rows, cluster=True, commit="job", stream=("query", 0)
+        )  # as Spark asks for a batch
         found = read(reader(server, cluster=True, schema="_key STRING, v STRING"))
         assert sorted(found.column("v").to_pylist()) == sorted(rows.column("v").to_pylist())
         with pytest.raises(OptionError, match=r"'commit' got 'job'; with 'cluster' it takes task"):
@@ -392,7 +466,9 @@ def test_a_cluster() -> None:
         ({"sslrootcert": "ca.pem"}, "'sslrootcert' is for TLS, and 'url' asks for none"),
     ],
 )
-def test_options_are_refused_by_name(server: RedisServer, options: dict[str, Any], message: str) -> None:
+def test_options_are_refused_by_name(
+    server: RedisServer, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(OptionError, match=message):
         write(server, pa.table({"k": ["1"], "v": ["1"]}), **options)
 
@@ -413,20 +489,36 @@ def test_the_login_is_not_shown(server: RedisServer) -> None:
 def test_a_datax_job_writes_keys(server: RedisServer, tmp_path: Any) -> None:
     source = tmp_path / "in.txt"
     source.write_text("1,ann,2024-01-31 10:00:05\n2,bob,2024-01-31 10:00:05\n")
-    columns = [{"index": 0, "type": "long"}, {"index": 1, "type": "string"}, {"index": 2, "type": "date"}]
+    columns = [
+        {"index": 0, "type": "long"},
+        {"index": 1, "type": "string"},
+        {"index": 2, "type": "date"},
+    ]
     reads = {"path": str(source), "column": columns}
     config: dict[str, Any] = {
-        "colKey": {"name": "id", "index": 0}, "keyPrefix": "user:", "expire": 300,
+        "colKey": {"name": "id", "index": 0},
+        "keyPrefix": "user:",
+        "expire": 300,
         "colValue": [{"name": "name", "index": 1}, {"name": "at", "index": 2}],
-    }  # fmt: skip
+    }
     writes = {
-        "redisMode": "singleton", "address": f"127.0.0.1:{server.port}", "auth": PASSWORD, "writeType": "hash",
+        "redisMode": "singleton",
+        "address": f"127.0.0.1:{server.port}",
+        "auth": PASSWORD,
+        "writeType": "hash",
         "config": config,
-    }  # fmt: skip
+    }
     for _ in range(2):
-        assert carry_out(load_job(make_job("txtfilereader", reads, "rediswriter", writes)).spec) == []
+        assert (
+            carry_out(load_job(make_job("txtfilereader", reads, "rediswriter", writes)).spec) == []
+        )
     assert server.client.hgetall("user:2") == {"name": "bob", "at": "2024-01-31 10:00:05"}
-    pushed = {**config, "colValue": config["colValue"][0], "pushType": "rpush", "keyPrefix": "names:"}
+    pushed = {
+        **config,
+        "colValue": config["colValue"][0],
+        "pushType": "rpush",
+        "keyPrefix": "names:",
+    }
     listed = {**writes, "writeType": "list", "config": pushed}
     job = make_job("txtfilereader", reads, "rediswriter", listed)
     job["job"]["setting"] = {"commit": "job", "transaction": "nightly:1"}
@@ -465,13 +557,18 @@ def test_a_datax_job_writes_keys(server: RedisServer, tmp_path: Any) -> None:
             },
             "lpush",
         ),
-        ({"connection": [{"uri": "tcp://h:1"}]}, "connection is not supported: Addax's plugins copy dumps"),
+        (
+            {"connection": [{"uri": "tcp://h:1"}]},
+            "connection is not supported: Addax's plugins copy dumps",
+        ),
     ],
 )
 def test_what_a_job_cannot_ask(changed: dict[str, Any], message: str) -> None:
     writes = {
-        "address": "h:6379", "writeType": "string", "config": {"colKey": {"index": 0}, "colValue": {"index": 1}},
+        "address": "h:6379",
+        "writeType": "string",
+        "config": {"colKey": {"index": 0}, "colValue": {"index": 1}},
         **changed,
-    }  # fmt: skip
+    }
     with pytest.raises(ChannelError, match=message):
         load_job(make_job(writer="rediswriter", writes=writes))

@@ -73,7 +73,10 @@ def listed(*lines: str) -> list[Entry]:
 
 def test_a_listing_comes_from_the_server_itself_and_names_may_have_their_folder() -> None:
     found = listed(
-        "type=file;size=3;modify=20240131083000; /in/a b.csv", "type=dir; c", "type=cdir; .", "type=pdir; .."
+        "type=file;size=3;modify=20240131083000; /in/a b.csv",
+        "type=dir; c",
+        "type=cdir; .",
+        "type=pdir; ..",
     )
     assert [(each.path, each.is_folder, each.size) for each in found] == [
         ("/in/a b.csv", False, 3),
@@ -84,13 +87,20 @@ def test_a_listing_comes_from_the_server_itself_and_names_may_have_their_folder(
 @pytest.mark.parametrize(
     "line",
     [
-        "type=file;size=1; ../../etc/passwd", "type=file;size=1; /etc/passwd", "type=dir; ..", "type=dir; .",
+        "type=file;size=1; ../../etc/passwd",
+        "type=file;size=1; /etc/passwd",
+        "type=dir; ..",
+        "type=dir; .",
         "type=dir; ",
-        "type=file;size=-5; a", "type=file;size=99999999999999999999; a", "type=file;size=x; a",
-        "type=file;size=1;modify=never; a", f"type=file;size={'9' * 5_000}; a", "type=file;size=1; " + "x" * 9_000,
+        "type=file;size=-5; a",
+        "type=file;size=99999999999999999999; a",
+        "type=file;size=x; a",
+        "type=file;size=1;modify=never; a",
+        f"type=file;size={'9' * 5_000}; a",
+        "type=file;size=1; " + "x" * 9_000,
     ],
     ids=lambda line: line[:30],
-)  # fmt: skip
+)
 def test_names_and_sizes_that_lead_elsewhere_are_refused(line: str) -> None:
     with pytest.raises(OSError, match=r"the server|answer|got more than"):
         listed(line)
@@ -106,7 +116,10 @@ def test_an_answer_without_end_is_cut() -> None:
     def answer(command: str) -> bytes:
         return b"230-more\r\n" * 20_000 if command == "PASS" else b""
 
-    with rogue(ftp_says(answer)) as port, pytest.raises(ConnectionError, match="more than 10000 lines"):
+    with (
+        rogue(ftp_says(answer)) as port,
+        pytest.raises(ConnectionError, match="more than 10000 lines"),
+    ):
         connect(address("ftp", port))
 
 

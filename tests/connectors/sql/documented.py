@@ -14,7 +14,9 @@ def table_rows(page: str, header: str) -> list[str]:
     """The first cells of the table in docs/`page`.md whose first column is called `header`, without backticks."""
     lines = iter((_DOCS / f"{page}.md").read_text().splitlines())
     begin = f"| {header} |"
-    assert any(line.startswith(begin) for line in lines), f"docs/{page}.md has no table that begins {begin!r}"
+    assert any(line.startswith(begin) for line in lines), (
+        f"docs/{page}.md has no table that begins {begin!r}"
+    )
     next(lines)
     rows = []
     for line in lines:

@@ -51,7 +51,9 @@ class Evolving:
 
     source: Source
     chance: random.Random
-    columns: dict[str, str] = field(default_factory=lambda: {"item": "VARCHAR(20)", "n": "INT", "old": "INT"})
+    columns: dict[str, str] = field(
+        default_factory=lambda: {"item": "VARCHAR(20)", "n": "INT", "old": "INT"}
+    )
     number: int = 0
     key: int = 0
     added: int = 0
@@ -121,9 +123,13 @@ class Copy:
     def __init__(self, source: Source, home: Path, rows: int = 40) -> None:
         self.source = source
         self._options = {
-            **source.login, **source.log, "dbtable": "source", "onSchemaChange": "evolve", "onError": "stop",
+            **source.login,
+            **source.log,
+            "dbtable": "source",
+            "onSchemaChange": "evolve",
+            "onError": "stop",
             "maxRowsPerTrigger": str(rows),
-        }  # fmt: skip
+        }
         self._store = str(home / "tunnels.db")
         tunnel = Tunnel("copy", self._options, store=self._store)
         if not tunnel.exists():
@@ -157,7 +163,9 @@ class Copy:
         self, delivery: Delivery, steps: Iterator[Callable[[], object]], crashes: Sequence[int]
     ) -> None:
         self.deliveries += 1
-        batches = [batch.drop_columns(["_commit_ts"]) for batch in delivery.batches if batch.num_rows]
+        batches = [
+            batch.drop_columns(["_commit_ts"]) for batch in delivery.batches if batch.num_rows
+        ]
         step = next(steps, None)
         if step is not None:
             step()
@@ -168,7 +176,9 @@ class Copy:
             self._write(delivery, "events", rows, writemode="insert")
             if self.deliveries in crashes:
                 raise CrashError
-            self._write(delivery, "target", rows.drop_columns(["_lsn"]), writemode="apply", keycolumns="id")
+            self._write(
+                delivery, "target", rows.drop_columns(["_lsn"]), writemode="apply", keycolumns="id"
+            )
             if self.deliveries + 1 in crashes:
                 raise CrashError
 
@@ -186,7 +196,9 @@ class Copy:
     def check(self, made: Evolving) -> None:
         """Source and target are equal by key and value, in the source's columns; no event is lost, none is twice."""
         names = ["id", *made.columns]
-        source, target = (self._rows(table).select(names).sort_by("id") for table in ("source", "target"))
+        source, target = (
+            self._rows(table).select(names).sort_by("id") for table in ("source", "target")
+        )
         assert source.num_rows > 100
         assert target.to_pylist() == source.to_pylist()
         assert target.schema.field("n").type == pa.int64()
@@ -195,7 +207,9 @@ class Copy:
             for row in self._rows("events").to_pylist()
             if row["_op"] in ("insert", "update")
         )
-        doubled = {number: count for number, count in events.items() if count > 1 and number > made.begun}
+        doubled = {
+            number: count for number, count in events.items() if count > 1 and number > made.begun
+        }
         assert doubled == {}
         kept = {number & (BIG - 1) for number in source["n"].to_pylist()}
         assert {number for number in kept if number > made.begun} <= set(events)
@@ -228,7 +242,9 @@ def source_key(made: Evolving) -> None:
 
 def at_random(made: Evolving) -> None:
     """Another change of the columns."""
-    drops = [name for name in made.columns if name.startswith(("new_", "old")) and len(made.columns) > 4]
+    drops = [
+        name for name in made.columns if name.startswith(("new_", "old")) and len(made.columns) > 4
+    ]
     narrow = [name for name, kind in made.columns.items() if kind == "INT"]
     if drops and made.chance.random() < 0.3:
         made.drop(made.chance.choice(drops))

@@ -37,7 +37,9 @@ def hold_to_once(make: Callable[[], Writer], stored: Callable[[], list[int]]) ->
     messages = stage("query", 0, first_attempt=0)
     assert publish(messages) == upto(1)
     assert publish(messages) == upto(1), "a commit that is run again publishes nothing"
-    assert publish(stage("query", 0, first_attempt=0)) == upto(1), "nor does a batch of a new driver"
+    assert publish(stage("query", 0, first_attempt=0)) == upto(1), (
+        "nor does a batch of a new driver"
+    )
     assert publish(stage("query", 0, first_attempt=7)) == upto(1)
 
     stage("query", 1, first_attempt=2)  # a driver that is killed here

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Reader
-from spark_channel.connectors.feed import FeedLimit, FeedOptions
+from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.errors import SourceError
 
 __all__ = ["COLUMNS", "TABLES", "hold_to_names"]
@@ -65,7 +65,9 @@ def hold_to_names(
         rows = _rows(kept)
         if mode == "apply":
             rows = rows.append_column("_op", pa.array(["update"] * 3))
-        write(rows, dbtable=first, commit=commits[kept % len(commits)], writeMode=mode, keyColumns=key)
+        write(
+            rows, dbtable=first, commit=commits[kept % len(commits)], writeMode=mode, keyColumns=key
+        )
         assert read(first) == _rows(kept - 1 if mode == "skipExisting" else kept), mode
     last = read(first)
     assert read(first, columns=json.dumps([KEPT, EVIL])) == last.select([KEPT, EVIL])
@@ -75,10 +77,17 @@ def hold_to_names(
         assert read(first, partitionColumn=name) == last, name
     assert read(first, partitionColumn=EVIL, lowerBound="1", upperBound="3") == last
     for name in KEY[1::2] if streams else ():
-        with closing(make_reader(first).feed(FeedOptions(cursor_column=name, late_seconds=0))) as feed:
+        with closing(
+            make_reader(first).feed(FeedOptions(cursor_column=name, late_seconds=0))
+        ) as feed:
             start = feed.earliest()[0]
             parts = feed.changes(start, feed.latest(start, FeedLimit(rows=2)))
-            found = [row[name] for part in parts for batch in feed.read(part) for row in batch.to_pylist()]
+            found = [
+                row[name]
+                for part in parts
+                for batch in feed.read(part)
+                for row in batch.to_pylist()
+            ]
             assert sorted(found) == [1, 2], (name, found)
     for number, table in enumerate(others):
         write(_rows(number), dbtable=table, commit=commits[-1], txn=(table, 1))

@@ -25,15 +25,41 @@ KINDS = ("postgresql", "mysql", "sqlite", "duckdb", "firebird", "adbc-sqlite", "
 _SECONDS = 5.0
 _TYPES: Mapping[str, Mapping[str, str]] = {
     "postgresql": {
-        "int": "bigint", "text": 'text COLLATE "C"', "real": "double precision", "day": "date", "time": "timestamp",
+        "int": "bigint",
+        "text": 'text COLLATE "C"',
+        "real": "double precision",
+        "day": "date",
+        "time": "timestamp",
     },
-    "mysql": {"int": "BIGINT", "text": "VARCHAR(60)", "real": "DOUBLE", "day": "DATE", "time": "DATETIME(6)"},
-    "sqlite": {"int": "BIGINT", "text": "TEXT", "real": "DOUBLE", "day": "DATE", "time": "TIMESTAMP"},
-    "duckdb": {"int": "BIGINT", "text": "VARCHAR", "real": "DOUBLE", "day": "DATE", "time": "TIMESTAMP"},
+    "mysql": {
+        "int": "BIGINT",
+        "text": "VARCHAR(60)",
+        "real": "DOUBLE",
+        "day": "DATE",
+        "time": "DATETIME(6)",
+    },
+    "sqlite": {
+        "int": "BIGINT",
+        "text": "TEXT",
+        "real": "DOUBLE",
+        "day": "DATE",
+        "time": "TIMESTAMP",
+    },
+    "duckdb": {
+        "int": "BIGINT",
+        "text": "VARCHAR",
+        "real": "DOUBLE",
+        "day": "DATE",
+        "time": "TIMESTAMP",
+    },
     "firebird": {
-        "int": "BIGINT", "text": "VARCHAR(60)", "real": "DOUBLE PRECISION", "day": "DATE", "time": "TIMESTAMP",
+        "int": "BIGINT",
+        "text": "VARCHAR(60)",
+        "real": "DOUBLE PRECISION",
+        "day": "DATE",
+        "time": "TIMESTAMP",
     },
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -102,7 +128,9 @@ class Place:
         """Rows of each split."""
         reader = self.reader(dbtable, **options)
         reader.schema()
-        return [sum(batch.num_rows for batch in reader.read(split)) for split in reader.split(advice)]
+        return [
+            sum(batch.num_rows for batch in reader.read(split)) for split in reader.split(advice)
+        ]
 
     def in_schema(self, table: str) -> str:
         """The table as an option names it: ADBC's driver for PostgreSQL looks names up in `public`."""
@@ -141,7 +169,9 @@ def open_place(request: pytest.FixtureRequest, kind: str, directory: Path) -> It
             postgres.connections,
             schema,
         )
-        postgres.psql(f"SET client_min_messages = error; SET lock_timeout = '5s'; DROP SCHEMA {name} CASCADE")
+        postgres.psql(
+            f"SET client_min_messages = error; SET lock_timeout = '5s'; DROP SCHEMA {name} CASCADE"
+        )
     elif kind == "firebird":
         install()
         firebird: FirebirdServer = request.getfixturevalue("firebird_server")
@@ -152,7 +182,9 @@ def open_place(request: pytest.FixtureRequest, kind: str, directory: Path) -> It
             lambda text: run_each(firebird, text, name),
             lambda: firebird.connections(name),
             insert=lambda table, rows: firebird.insert(
-                f"INSERT INTO {table} VALUES ({', '.join('?' for _ in rows[0])})", rows, database=name
+                f"INSERT INTO {table} VALUES ({', '.join('?' for _ in rows[0])})",
+                rows,
+                database=name,
             ),
             ticks=4,
             spelled=stored,
@@ -182,7 +214,9 @@ def open_place(request: pytest.FixtureRequest, kind: str, directory: Path) -> It
                 connection.execute(text)
 
         def insert_duckdb(table: str, rows: Sequence[Sequence[Any]]) -> None:
-            given = pa.table({str(number): list(each) for number, each in enumerate(zip(*rows, strict=True))})
+            given = pa.table(
+                {str(number): list(each) for number, each in enumerate(zip(*rows, strict=True))}
+            )
             with closing(duckdb.connect(str(path))) as connection:
                 connection.register("given", given)
                 connection.execute(f"INSERT INTO {table} SELECT * FROM given")

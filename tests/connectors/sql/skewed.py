@@ -32,7 +32,12 @@ def numbers() -> list[int]:
 def rows() -> Iterator[tuple[int, str, str, int]]:
     """(id, name, a, b): tables ints(id), texts(name, id) and pairs(a, b, id); view v is texts."""
     for number in numbers():
-        yield number, f"key-{number:07d}", "common" if number <= _DENSE else f"rare {number}", number
+        yield (
+            number,
+            f"key-{number:07d}",
+            "common" if number <= _DENSE else f"rare {number}",
+            number,
+        )
 
 
 def uneven(make: Callable[..., Reader]) -> dict[str, list[int]]:
@@ -46,7 +51,9 @@ def uneven(make: Callable[..., Reader]) -> dict[str, list[int]]:
             for split in reader.split(_PARTS)
         ]
         sizes = [len(part) for part in parts]
-        expected = [number for number in numbers() if "where" not in options or not 5000 <= number <= 9900]
+        expected = [
+            number for number in numbers() if "where" not in options or not 5000 <= number <= 9900
+        ]
         whole = sorted(value for part in parts for value in part) == expected
         if not whole or len(sizes) != _PARTS or max(sizes) > _MOST * min(sizes):
             found[name] = sizes

@@ -11,10 +11,10 @@ import pytest
 from spark_channel.channel import Limiter
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import Health, find_connector
-from spark_channel.connectors.health import Naps
-from spark_channel.connectors.sql.postgresql.health import Lag, PerMinute
+from spark_channel.connectors.base.health import WakeLatency
+from spark_channel.connectors.postgresql.health import Lag, PerMinute
 from spark_channel.errors import ChannelError, OptionError, SourceError
-from spark_channel.limits import LimitStatus, Sample, Status
+from spark_channel.limits import HealthSample, LimitStatus, StatusRequest
 from spark_channel.options import CommonOptions
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import Probe, ServiceClient, ServiceServer, signal_value
@@ -49,7 +49,9 @@ def _health(login: dict[str, str], role: str = "reader") -> Health:
 
 
 @pytest.mark.parametrize("role", ["reader", "writer"])
-def test_postgresql_says_how_it_is(replicated: tuple[PostgresServer, PostgresServer], role: str) -> None:
+def test_postgresql_says_how_it_is(
+    replicated: tuple[PostgresServer, PostgresServer], role: str
+) -> None:
     primary, standby = replicated
     with _health(primary.login, role) as health:
         sample = health.sample()
@@ -99,7 +101,9 @@ def test_sessions_slots_and_checkpoints_are_counted(
         primary.psql("SELECT pg_drop_replication_slot('left_alone'); DROP TABLE busy, wal")
 
 
-def test_a_role_that_may_see_little_is_told_of(replicated: tuple[PostgresServer, PostgresServer]) -> None:
+def test_a_role_that_may_see_little_is_told_of(
+    replicated: tuple[PostgresServer, PostgresServer],
+) -> None:
     primary, _ = replicated
     primary.psql("CREATE ROLE plain LOGIN PASSWORD 'x'")
     other = threading.Thread(target=primary.psql, args=("SELECT pg_sleep(2)",))
@@ -121,14 +125,14 @@ def test_a_role_that_may_see_little_is_told_of(replicated: tuple[PostgresServer,
 
 def test_a_nap_is_late_by_what_is_beyond_the_shortest_one() -> None:
     """PostgreSQL rounds 1 ms up to 2 ms: a wait of 0.3 ms would be a sixth more, and is four times the usual."""
-    naps = Naps(0.001)
+    naps = WakeLatency(0.001)
     assert naps.late([0.0021, 0.0022, 0.0024]) == pytest.approx([0.0, 0.0001, 0.0003])
     assert naps.late([0.0020, 0.0024]) == pytest.approx([0.0, 0.0004])
     assert naps.late([]) == []
 
 
 def test_a_clock_that_is_set_back_makes_no_later_nap_late() -> None:
-    naps = Naps(0.001)
+    naps = WakeLatency(0.001)
     naps.late([0.0021])
     assert naps.late([-3600.0, 0.0021]) == pytest.approx([0.0, 0.0011])
     assert max(naps.late([0.0021])) < 0.002
@@ -155,14 +159,18 @@ def test_a_server_that_is_not_there_is_an_error_and_asked_again(
     health.close()
 
 
-def test_a_probe_takes_a_signal_by_its_name(replicated: tuple[PostgresServer, PostgresServer]) -> None:
+def test_a_probe_takes_a_signal_by_its_name(
+    replicated: tuple[PostgresServer, PostgresServer],
+) -> None:
     """No query is needed; a name that is none says which there are."""
     login = replicated[0].login
     for name in ("replication_lag", "wakeup"):
         with closing(signal_value(login, name)) as measure:
             assert 0 <= measure() < 1
     with (
-        pytest.raises(SourceError, match=r"no signal 'replica_lag'; the database reports .*replication_lag"),
+        pytest.raises(
+            SourceError, match=r"no signal 'replica_lag'; the database reports .*replication_lag"
+        ),
         closing(signal_value(login, "replica_lag")) as measure,
     ):
         measure()
@@ -183,7 +191,10 @@ def test_a_probe_takes_a_signal_by_its_name(replicated: tuple[PostgresServer, Po
     ("text", "bounds"),
     [
         ("replication_lag<10s", {"replication_lag": 10.0}),
-        (" replication_lag < 1.5min , slot_wal<2GiB", {"replication_lag": 90.0, "slot_wal": float(2 << 30)}),
+        (
+            " replication_lag < 1.5min , slot_wal<2GiB",
+            {"replication_lag": 90.0, "slot_wal": float(2 << 30)},
+        ),
         ("wakeup<2ms,active_sessions<40", {"wakeup": 0.002, "active_sessions": 40.0}),
     ],
 )
@@ -214,7 +225,12 @@ def test_lag_is_counted_in_time_from_positions() -> None:
 
 def test_a_counter_is_counted_for_a_minute_and_survives_a_restart() -> None:
     counted = PerMinute()
-    assert [counted.count(at, value) for at, value in ((0, 7), (10, 9), (65, 10), (75, 10))] == [0, 2, 1, 0]
+    assert [counted.count(at, value) for at, value in ((0, 7), (10, 9), (65, 10), (75, 10))] == [
+        0,
+        2,
+        1,
+        0,
+    ]
     assert counted.count(80, 1) == 0
 
 
@@ -258,7 +274,7 @@ class Job:
         return sum(rows for at, rows in self.passed[-100_000:] if at >= since) / seconds
 
     def status(self) -> LimitStatus:
-        found = self.server.limits.handle(Status(f"job:{self.name}"))
+        found = self.server.limits.handle(StatusRequest(f"job:{self.name}"))
         assert isinstance(found, LimitStatus)
         return found
 
@@ -308,7 +324,9 @@ def test_a_replica_that_falls_behind_slows_the_job_and_gives_its_speed_back(
             assert job.speed(2.0) <= 0.1 * LIMIT
             assert job.status().pressure.startswith(f"pressed: {side}'s replication_lag")
             standby.psql("SELECT pg_wal_replay_resume()")
-            assert _until(lambda: job.speed() >= 0.95 * LIMIT, 15) <= 5.5  # half a second to measure it
+            assert (
+                _until(lambda: job.speed() >= 0.95 * LIMIT, 15) <= 5.5
+            )  # half a second to measure it
         finally:
             standby.psql("SELECT pg_wal_replay_resume()")
             ended.set()
@@ -318,7 +336,9 @@ def test_a_replica_that_falls_behind_slows_the_job_and_gives_its_speed_back(
     assert 17 <= report.held[f"{side}'s replication_lag"] <= 22
     assert any(f"{side}'s replication_lag" in each.note for each in report.changes)
     assert primary.connections() == standby.connections() == 0
-    assert not [each for each in threading.enumerate() if each.name.startswith("spark-channel-health")]
+    assert not [
+        each for each in threading.enumerate() if each.name.startswith("spark-channel-health")
+    ]
 
 
 class _Values(Health):
@@ -327,9 +347,9 @@ class _Values(Health):
     def __init__(self, health: Health) -> None:
         self._health = health
 
-    def sample(self) -> Sample:
+    def sample(self) -> HealthSample:
         sample = self._health.sample()
-        return Sample(sample.values, {}, sample.missing)
+        return HealthSample(sample.values, {}, sample.missing)
 
     def close(self) -> None:
         self._health.close()
@@ -341,9 +361,9 @@ class _Stuck(Health):
     def __init__(self) -> None:
         self.released = threading.Event()
 
-    def sample(self) -> Sample:
+    def sample(self) -> HealthSample:
         self.released.wait(60)
-        return Sample()
+        return HealthSample()
 
     def close(self) -> None:
         pass
@@ -359,7 +379,10 @@ def test_a_sampler_that_hangs_holds_nothing_up() -> None:
         job.end()
         assert SYSTEM_CLOCK.now() - begun < 4
     stuck.released.set()
-    _until(lambda: not [t for t in threading.enumerate() if t.name.startswith("spark-channel-health")], 5)
+    _until(
+        lambda: not [t for t in threading.enumerate() if t.name.startswith("spark-channel-health")],
+        5,
+    )
 
 
 def test_a_system_that_cannot_be_asked_keeps_the_speed_as_it_is_and_is_told_of() -> None:

@@ -16,10 +16,12 @@ from spark_channel.connectors.sql import Column, Dialect, ReadColumn, ReadSource
 from spark_channel.connectors.sql.catalog import KeyColumn
 from spark_channel.connectors.sql.keyset import Keyset, keyset_of
 from spark_channel.planning import Split
-from tests.connectors.sql.mysql.conftest import Shop
-from tests.connectors.sql.mysql.conftest import shop as shop  # noqa: PLC0414 - a fixture
-from tests.connectors.sql.postgresql.conftest import Pg
-from tests.connectors.sql.postgresql.conftest import pg as pg  # noqa: PLC0414 - a fixture
+from tests.connectors.mysql.conftest import (
+    Shop,
+)
+from tests.connectors.postgresql.conftest import (
+    Pg,
+)
 
 _FIXTURES = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -58,8 +60,10 @@ class _RowValues(_Standard):
 
 def _source(dialect: _Standard, *, unique: Sequence[tuple[str, ...]] = (("a", "b"),)) -> ReadSource:
     columns = (
-        Column("a", "int", not_null=True), Column("b", "text", not_null=True), Column("c", "int"),
-    )  # fmt: skip
+        Column("a", "int", not_null=True),
+        Column("b", "text", not_null=True),
+        Column("c", "int"),
+    )
     table = Table("", "t", columns, unique=tuple(unique), primary=unique[0] if unique else ())
     read = tuple(
         ReadColumn(each.name, each.declared, dialect.arrow_type(each), f'"t"."{each.name}"')
@@ -164,10 +168,16 @@ def test_steps_visit_each_row_once_in_order(
     lower, upper = ([each] if each is not None else None for each in bounds)
     keyset = _keyset(made, {"kind": "range", "key": ["a"], "lower": lower, "upper": upper})
     with closing(sqlite3.connect(":memory:")) as database:
-        database.execute("CREATE TABLE t (a INTEGER NOT NULL, b TEXT NOT NULL, c INTEGER, UNIQUE (a, b))")
+        database.execute(
+            "CREATE TABLE t (a INTEGER NOT NULL, b TEXT NOT NULL, c INTEGER, UNIQUE (a, b))"
+        )
         database.executemany("INSERT INTO t VALUES (?, ?, 0)", rows)
         found = list(_visited(database, keyset, most))
-    inside = [row for row in rows if (not lower or row[0] >= lower[0]) and (not upper or row[0] < upper[0])]
+    inside = [
+        row
+        for row in rows
+        if (not lower or row[0] >= lower[0]) and (not upper or row[0] < upper[0])
+    ]
     by_text = sorted(inside, key=lambda row: row[1].encode(), reverse=down[1])
     assert found == sorted(by_text, key=lambda row: row[0], reverse=down[0])
 
@@ -187,7 +197,9 @@ def _same(reader: Any, whole: pa.Table, rows: int, advice: int) -> None:
     reader.fetch_size = FetchSize(rows=rows)
     splits = reader.split(advice)
     assert reader.remarks(splits) == []
-    found = pa.Table.from_batches([batch for split in splits for batch in reader.read(split)], schema)
+    found = pa.Table.from_batches(
+        [batch for split in splits for batch in reader.read(split)], schema
+    )
     order = [(name, "ascending") for name in schema.names]
     assert found.sort_by(order).equals(whole.sort_by(order))
 
@@ -221,7 +233,9 @@ def test_every_key_of_postgresql_is_read_once(pg: Pg, kind: str) -> None:
     @settings(_FIXTURES, max_examples=4)
     @given(_VALUES_OF, st.integers(1, 9), st.integers(1, 4), st.booleans())
     def check(rows: list[tuple[str, int]], most: int, advice: int, down: bool) -> None:
-        values = ", ".join(f"({_quoted(value)}, {n}, {place})" for place, (value, n) in enumerate(rows))
+        values = ", ".join(
+            f"({_quoted(value)}, {n}, {place})" for place, (value, n) in enumerate(rows)
+        )
         order = "k DESC, n" if down else "k, n"
         pg.psql(
             "SET client_min_messages = error; DROP TABLE IF EXISTS t; "
@@ -265,11 +279,17 @@ def test_every_key_of_mysql_is_read_once(shop: Shop, kind: str) -> None:
         st.booleans(),
     )
     def check(rows: list[tuple[Any, int]], most: int, advice: int, down: bool) -> None:
-        values = ", ".join(f"({_quoted(value)}, {n}, {place})" for place, (value, n) in enumerate(rows))
+        values = ", ".join(
+            f"({_quoted(value)}, {n}, {place})" for place, (value, n) in enumerate(rows)
+        )
         order = "k DESC, n" if down else "k, n"
         shop.sql(
             f"DROP TABLE IF EXISTS t; CREATE TABLE t (k {kind} NOT NULL, n INT NOT NULL, v INT, UNIQUE ({order}));"
-            + (f"SET sql_mode = 'NO_BACKSLASH_ESCAPES'; INSERT IGNORE INTO t VALUES {values}" if rows else "")
+            + (
+                f"SET sql_mode = 'NO_BACKSLASH_ESCAPES'; INSERT IGNORE INTO t VALUES {values}"
+                if rows
+                else ""
+            )
         )
         for columns in _COLUMNS:
             _same(shop.reader(**columns), shop.read(**columns), most, advice)

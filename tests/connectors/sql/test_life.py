@@ -3,7 +3,7 @@
 import gc
 import threading
 
-from spark_channel.connectors.sql.life import SignOfLife
+from spark_channel.connectors.sql.write_protocol import HeartbeatThread
 from spark_channel.errors import TargetError
 from spark_channel.testing import VirtualClock
 
@@ -21,7 +21,7 @@ def test_life_is_shown_at_every_beat_until_the_end() -> None:
         if len(shown) == 2:
             raise TargetError("the database is away")
 
-    sign = SignOfLife(show, seconds=3600, clock=clock)
+    sign = HeartbeatThread(show, seconds=3600, clock=clock)
     thread = _thread()
     clock.wait_until_blocked(thread)
     for _ in range(3):
@@ -35,7 +35,7 @@ def test_life_is_shown_at_every_beat_until_the_end() -> None:
 
 
 def test_an_attempt_that_is_forgotten_shows_no_life() -> None:
-    sign = SignOfLife(lambda: None, seconds=3600)
+    sign = HeartbeatThread(lambda: None, seconds=3600)
     thread = _thread()
     del sign
     gc.collect()

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from spark_channel.connectors.sql.short import Line
+from spark_channel.connectors.sql.keyset import SessionHolder
 from spark_channel.errors import SourceError
 
 
@@ -32,7 +32,7 @@ class Session:
 class Server:
     def __init__(self) -> None:
         self.sessions: list[Session] = []
-        self.line = Line(cast(Any, self._connect))
+        self.line = SessionHolder(cast(Any, self._connect))
 
     def _connect(self) -> Session:
         self.sessions.append(Session())

@@ -7,22 +7,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_channel.connectors.sql.catalog import Column, Table
-from spark_channel.connectors.sql.duckdb.dialect import DuckdbTable
-from spark_channel.connectors.sql.duckdb.target import DuckdbWriteDialect
-from spark_channel.connectors.sql.mysql.dialect import MysqlColumn, MysqlTable
-from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
-from spark_channel.connectors.sql.mysql.target import MysqlWriteDialect
+from spark_channel.connectors.duckdb.dialect import DuckdbTable, DuckdbWriteDialect
+from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlTable, MysqlWriteDialect
+from spark_channel.connectors.mysql.options import MysqlWriteOptions
+from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
+from spark_channel.connectors.postgresql.dialect import DIALECT as POSTGRESQL
+from spark_channel.connectors.postgresql.options import PostgresWriteOptions
+from spark_channel.connectors.sql.catalog import Column, Table, TargetTable
+from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
-from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
-from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
-from spark_channel.connectors.sql.postgresql.target import DIALECT as POSTGRESQL
 from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.sqlite.dialect import SqliteColumn, SqliteTable
-from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
-from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.connectors.sql.target_columns import new_target, old_target
-from spark_channel.connectors.sql.write_dialect import WriteDialect
+from spark_channel.connectors.sqlite.dialect import SqliteColumn, SqliteTable, SqliteWriteDialect
 from spark_channel.errors import OptionError, SchemaError, TargetError
 
 
@@ -90,7 +86,11 @@ DATABASES = {
         ),
     ),
     "mysql": Database(
-        MysqlWriteDialect(), MysqlTable, MysqlColumn, MysqlWriteOptions, "jdbc:mysql://127.0.0.1/main"
+        MysqlWriteDialect(),
+        MysqlTable,
+        MysqlColumn,
+        MysqlWriteOptions,
+        "jdbc:mysql://127.0.0.1/main",
     ),
     "postgresql": Database(
         POSTGRESQL,
@@ -110,7 +110,10 @@ def database(request: pytest.FixtureRequest) -> Database:
 
 def test_columns_are_matched_by_name_and_keep_the_spelling_of_the_table(database: Database) -> None:
     found = database.old(ROWS)
-    assert [(column.name, column.target) for column in found.columns] == [("ID", "Id"), ("name", "name")]
+    assert [(column.name, column.target) for column in found.columns] == [
+        ("ID", "Id"),
+        ("name", "name"),
+    ]
     assert [name for name, _ in found.declared] == ["Id", "name", "twice"]
     assert (found.create, found.key, found.operation) == (None, (), None)
 
@@ -118,13 +121,25 @@ def test_columns_are_matched_by_name_and_keep_the_spelling_of_the_table(database
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        ([("ID", pa.int64()), ("nme", pa.string())], "column 'nme' is not in table .*, which has Id, name, twice"),
-        ([("name", pa.string())], r"needs column 'Id' \(NOT NULL without a default\), .*; they have name"),
+        (
+            [("ID", pa.int64()), ("nme", pa.string())],
+            "column 'nme' is not in table .*, which has Id, name, twice",
+        ),
+        (
+            [("name", pa.string())],
+            r"needs column 'Id' \(NOT NULL without a default\), .*; they have name",
+        ),
         ([("Id", pa.int64()), ("twice", pa.int64())], r"'twice' is computed by \w+ \(generated\)"),
-        ([("Id", pa.string())], "column 'Id' is string, and the table's column 'Id' is \\w+.*cannot hold it exactly"),
-        ([("Id", pa.int64()), ("ID", pa.int64())], "are one name|two columns of the rows are column 'Id'"),
+        (
+            [("Id", pa.string())],
+            "column 'Id' is string, and the table's column 'Id' is \\w+.*cannot hold it exactly",
+        ),
+        (
+            [("Id", pa.int64()), ("ID", pa.int64())],
+            "are one name|two columns of the rows are column 'Id'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_rows_that_do_not_meet_the_table_are_refused(
     database: Database, rows: list[tuple[str, pa.DataType]], why: str
 ) -> None:
@@ -160,14 +175,18 @@ def test_a_change_feed_brings_its_operation_beside_the_columns(database: Databas
 def test_a_new_table_has_the_key_and_the_types_that_were_chosen(database: Database) -> None:
     if database.dialect is POSTGRESQL:
         pytest.skip("PostgreSQL asks its catalog for the types of the table that it has made")
-    rows = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("n", pa.int16())])
+    rows = pa.schema(
+        [pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("n", pa.int16())]
+    )
     made = database.new(rows, createTableColumnTypes="N BIGINT, NAME STRING")
     assert made.create is not None
     assert made.create.startswith(f"CREATE TABLE {made.sql} (")
     assert made.create.count("NOT NULL") == 1
     declared = dict(made.declared)
     assert declared["n"] == declared["id"] != declared["name"]
-    keyed = database.new(rows, writeMode="upsert", keyColumns="ID", createTableColumnTypes="n BIGINT")
+    keyed = database.new(
+        rows, writeMode="upsert", keyColumns="ID", createTableColumnTypes="n BIGINT"
+    )
     assert keyed.key == ("id",)
     assert f"PRIMARY KEY ({database.dialect.quoted('id')})" in str(keyed.create)
     with pytest.raises(OptionError, match="'createTableColumnTypes' names column 'nope'"):

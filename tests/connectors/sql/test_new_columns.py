@@ -87,7 +87,9 @@ def test_a_right_that_is_missing_is_told_with_the_statement(
 
     monkeypatch.setattr(type(writer), "alter", denied)
     monkeypatch.setattr(type(writer), "is_denied", lambda _self, error: "owner" in str(error))
-    with pytest.raises(TargetError, match=r"not the owner.*grant the right, or have .* ADD COLUMN .n. "):
+    with pytest.raises(
+        TargetError, match=r"not the owner.*grant the right, or have .* ADD COLUMN .n. "
+    ):
         writer.prepare(WriteContext("a", commit="job"), ROWS.schema)
 
 
@@ -163,10 +165,13 @@ NARROW = {
 }
 WIDE = pa.table(
     {
-        "id": pa.array([2**40], pa.int64()), "n": pa.array([2**31 - 1], pa.int32()), "r": [0.1],
-        "d": pa.array([Decimal("1234567.125")], pa.decimal128(10, 3)), "more": ["x"],
+        "id": pa.array([2**40], pa.int64()),
+        "n": pa.array([2**31 - 1], pa.int32()),
+        "r": [0.1],
+        "d": pa.array([Decimal("1234567.125")], pa.decimal128(10, 3)),
+        "more": ["x"],
     }
-)  # fmt: skip
+)
 KEPT = {"id": 1, "n": -7, "r": 0.5, "d": Decimal("-9999.99"), "more": None}
 
 
@@ -228,14 +233,26 @@ def test_a_column_that_another_run_has_widened_meanwhile_is_not_made_narrower(
 
     monkeypatch.setattr(type(writer), "altering", late)
     write(writer, "a", WIDE.select(["id", "n"]).slice(0, 0))
-    write(writer, "b", pa.table({"id": pa.array([3], pa.int32()), "n": pa.array([2**31 - 1], pa.int32())}))
-    assert [str(row["n"]) for row in narrow.read("w").sort_by("id").to_pylist()] == ["1.25", "2147483647.00"]
+    write(
+        writer,
+        "b",
+        pa.table({"id": pa.array([3], pa.int32()), "n": pa.array([2**31 - 1], pa.int32())}),
+    )
+    assert [str(row["n"]) for row in narrow.read("w").sort_by("id").to_pylist()] == [
+        "1.25",
+        "2147483647.00",
+    ]
 
 
 def test_rows_that_fit_change_no_type(narrow: Place) -> None:
     rows = pa.table({"id": pa.array([2], pa.int16()), "n": pa.array([3], pa.int8())})
     write(writer_of(narrow, dbtable="w", onschemachange="evolve"), "a", rows)
-    kinds = {"postgresql": pa.int16(), "mysql": pa.int16(), "duckdb": pa.int16(), "sqlite": pa.int16()}
+    kinds = {
+        "postgresql": pa.int16(),
+        "mysql": pa.int16(),
+        "duckdb": pa.int16(),
+        "sqlite": pa.int16(),
+    }
     assert narrow.read("w").schema.field("n").type == kinds[narrow.kind]
 
 
@@ -243,7 +260,9 @@ def test_a_type_that_would_lose_values_is_told_with_the_statement(narrow: Place)
     rows = pa.schema([("id", pa.int64()), ("n", pa.string())])
     writer = writer_of(narrow, dbtable="w", onschemachange="evolve")
     for prepare in (writer.rehearse, writer.prepare):
-        with pytest.raises(SchemaError, match=r"'n' is string.*each value stays the same.*ALTER TABLE .*n"):
+        with pytest.raises(
+            SchemaError, match=r"'n' is string.*each value stays the same.*ALTER TABLE .*n"
+        ):
             prepare(WriteContext("a", commit="job"), rows)
 
 
@@ -256,7 +275,10 @@ def test_a_column_that_the_rows_lost_is_null_by_the_statement_that_is_told(place
     for statement in str(told.value).partition("To have NULL there, run ")[2].split("; "):
         place.run(statement)
     write(writer, "b", rows)
-    assert place.read("v").sort_by("id").to_pylist() == [{"id": 1, "gone": 5}, {"id": 2, "gone": None}]
+    assert place.read("v").sort_by("id").to_pylist() == [
+        {"id": 1, "gone": 5},
+        {"id": 2, "gone": None},
+    ]
 
 
 def test_a_text_column_gets_the_length_that_was_chosen(place: Place) -> None:
@@ -270,7 +292,11 @@ def test_a_text_column_gets_the_length_that_was_chosen(place: Place) -> None:
     place.run("INSERT INTO x (id) VALUES (2)")
     assert sorted(row["s"] for row in place.read("x").to_pylist()) == ["abc", "longer", "longer"]
     with pytest.raises(TargetError):
-        write(writer_of(place, **chosen), "c", pa.table({"id": pa.array([1], pa.int32()), "s": ["too long"]}))
+        write(
+            writer_of(place, **chosen),
+            "c",
+            pa.table({"id": pa.array([1], pa.int32()), "s": ["too long"]}),
+        )
 
 
 def test_what_is_in_the_way_of_a_wider_type_is_told(narrow: Place) -> None:
@@ -278,7 +304,9 @@ def test_what_is_in_the_way_of_a_wider_type_is_told(narrow: Place) -> None:
         pytest.skip("a view does not hold its columns' types")
     narrow.run("CREATE VIEW seen AS SELECT n FROM w")
     writer = writer_of(narrow, dbtable="w", onschemachange="evolve")
-    with pytest.raises(TargetError, match=r"view.*'n' of table .* is smallint.*take away.*TYPE integer"):
+    with pytest.raises(
+        TargetError, match=r"view.*'n' of table .* is smallint.*take away.*TYPE integer"
+    ):
         writer.prepare(WriteContext("a", commit="job"), WIDE.select(["id", "n"]).schema)
 
 
@@ -291,6 +319,8 @@ def test_what_is_in_the_way_of_a_wider_type_is_told(narrow: Place) -> None:
     ids=["adbc", "clickhouse"],
 )
 def test_connectors_that_add_no_columns_say_so(options: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match=r"'onSchemaChange' is not supported: add the columns yourself"):
+    with pytest.raises(
+        OptionError, match=r"'onSchemaChange' is not supported: add the columns yourself"
+    ):
         load_writer({**options, "dbtable": "t", "onSchemaChange": "evolve"})
     load_writer({**options, "dbtable": "t", "onSchemaChange": "fail"})

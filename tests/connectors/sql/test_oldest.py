@@ -16,7 +16,7 @@ from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, T
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import DirtyLimit, JobSpec, Phase
 from spark_channel.service import ServiceClient, ServiceServer
-from spark_channel.transfers.job_limits import JobLimits
+from spark_channel.transfers.limits import JobLimits
 from spark_channel.transform import prepare
 from tests.servers.postgres import PostgresServer
 
@@ -74,7 +74,10 @@ RATES: dict[int, CommitMode] = {100: "task", 1_000: "job", 20_000: "task"}
 
 
 def _copied(
-    servers: tuple[PostgresServer, PostgresServer], rate: int, seconds: float, together: threading.Barrier
+    servers: tuple[PostgresServer, PostgresServer],
+    rate: int,
+    seconds: float,
+    together: threading.Barrier,
 ) -> None:
     """A copy that lasts so many seconds at `rate`, with a pause in its middle. Copies begin and pause `together`."""
     source, target = servers
@@ -86,7 +89,12 @@ def _copied(
         f"FROM generate_series(1, {rows}) AS n; ALTER TABLE {table} ADD PRIMARY KEY (id); VACUUM ANALYZE {table}"
     )
     target.psql(f"DROP TABLE IF EXISTS {table}; CREATE TABLE {table} (id int, note text)")
-    reads = {**source.login, "dbtable": table, "rowsPerSecond": rate, "statementSeconds": STATEMENT_SECONDS}
+    reads = {
+        **source.login,
+        "dbtable": table,
+        "rowsPerSecond": rate,
+        "statementSeconds": STATEMENT_SECONDS,
+    }
     writes = {**target.login, "dbtable": table, "rowsPerSecond": rate, "commit": commit}
     reader, _ = find_connector(reads, "reader").reader_with(reads)
     writer, _ = find_connector(writes, "writer").writer_with(writes)
@@ -111,7 +119,9 @@ def _copied(
             time.sleep(10.0)
             until = time.monotonic() + PAUSE_SECONDS - 10.0
             while time.monotonic() < until:
-                open_ = [server.psql(OLDEST.replace("coalesce", "0 * coalesce")) for server in servers]
+                open_ = [
+                    server.psql(OLDEST.replace("coalesce", "0 * coalesce")) for server in servers
+                ]
                 assert [each.rpartition("|")[2] for each in open_] == ["0", "0"]
                 assert [server.psql(LOCKS) for server in servers] == ["0", "0"]
                 held.append(True)
@@ -135,9 +145,13 @@ def _copied(
         paused.start()
         with ServiceClient(service.address, name, spec) as client:
             outcome = GroupTransfer(
-                work, TaskGroup(0, tuple(tasks), 2), 0, budget=DirtyBudget(DirtyLimit(0, None)),
-                limiter=client.limiter("task 0"), counters=lambda task: client.counters(task.id, 0),
-            ).run()  # fmt: skip
+                work,
+                TaskGroup(0, tuple(tasks), 2),
+                0,
+                budget=DirtyBudget(DirtyLimit(0, None)),
+                limiter=client.limiter("task 0"),
+                counters=lambda task: client.counters(task.id, 0),
+            ).run()
         paused.join()
         writer.commit(plan, [task.receipt for task in outcome.tasks if task.receipt is not None])
         service.jobs.enter(name, Phase.DONE)

@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 
-from spark_channel.connectors.sql.mysql.options import MysqlReadOptions, MysqlWriteOptions
+from spark_channel.connectors.mysql.options import MysqlReadOptions, MysqlWriteOptions
+from spark_channel.connectors.postgresql.options import PostgresReadOptions, PostgresWriteOptions
 from spark_channel.connectors.sql.options import Credentials
-from spark_channel.connectors.sql.postgresql.options import PostgresReadOptions, PostgresWriteOptions
-from spark_channel.connectors.sql.sqlite.options import (
-    SqliteReadOptions,
-    SqliteWriteOptions,
-)
+from spark_channel.connectors.sqlite.session import SqliteReadOptions, SqliteWriteOptions
 from spark_channel.errors import OptionError
 
 database_path = SqliteReadOptions.file_url.path
@@ -89,9 +86,14 @@ def test_the_docs_say_what_becomes_of_each() -> None:
         DOCS.read_text("utf-8"),
         re.MULTILINE,
     )
-    said = {name: (read, write) for names, read, write in table for name in re.findall(r"`(\w+)`", names)}
+    said = {
+        name: (read, write)
+        for names, read, write in table
+        for name in re.findall(r"`(\w+)`", names)
+    }
     assert said == {
-        name: (fate(SqliteReadOptions, name), fate(SqliteWriteOptions, name)) for name in JDBC_OPTIONS
+        name: (fate(SqliteReadOptions, name), fate(SqliteWriteOptions, name))
+        for name in JDBC_OPTIONS
     }
 
 
@@ -107,7 +109,10 @@ def test_ignored_options_say_why() -> None:
     }
     warnings = SqliteReadOptions.parse(options)[1]
     assert len(warnings) == 6
-    assert "option 'queryTimeout' is ignored: a statement on a SQLite file has no timeout" in warnings[3]
+    assert (
+        "option 'queryTimeout' is ignored: a statement on a SQLite file has no timeout"
+        in warnings[3]
+    )
     assert "hunter2" not in str(warnings)
 
 
@@ -121,7 +126,10 @@ def test_ignored_options_say_why() -> None:
         ({"upperBound": "1", "partitionColumn": "a"}, "'lowerBound' and 'upperBound' go together"),
         ({"lowerBound": "1", "upperBound": "5"}, "need 'partitionColumn'"),
         ({"fetchsize": "-1"}, "'fetchsize' got '-1'"),
-        ({"prepareQuery": "WITH x"}, "'prepareQuery' is not supported: write the WITH clause inside 'query'"),
+        (
+            {"prepareQuery": "WITH x"},
+            "'prepareQuery' is not supported: write the WITH clause inside 'query'",
+        ),
         ({"principal": "x"}, "Kerberos logins are not supported"),
         ({"lockTimeout": "0"}, "'lockTimeout' got '0'; it takes a number above 0"),
         ({"sessionInitStatement": "[1]"}, "'sessionInitStatement' got"),
@@ -130,7 +138,10 @@ def test_ignored_options_say_why() -> None:
         ({"path": None}, "nothing names the database file"),
         ({"path": ":memory:"}, "belongs to one process"),
         ({"path": ""}, "belongs to one process"),
-        ({"url": "sqlite:/b.db"}, r"'url' \(sqlite:/b.db\) and 'path' \(/a.db\) name different files"),
+        (
+            {"url": "sqlite:/b.db"},
+            r"'url' \(sqlite:/b.db\) and 'path' \(/a.db\) name different files",
+        ),
         ({"url": "jdbc:postgresql:x"}, "'url' has scheme 'postgresql'"),
     ],
 )
@@ -166,8 +177,15 @@ def test_write_options_that_contradict(options: dict[str, Any], message: str) ->
 
 
 def test_names_as_jdbc_spells_them() -> None:
-    options = read(fetchSize="0", numPartitions="8", partitioncolumn="a", lowerbound="1", upperbound="9")
-    assert (options.fetch_size, options.channels, options.partition_column, options.lower_bound) == (
+    options = read(
+        fetchSize="0", numPartitions="8", partitioncolumn="a", lowerbound="1", upperbound="9"
+    )
+    assert (
+        options.fetch_size,
+        options.channels,
+        options.partition_column,
+        options.lower_bound,
+    ) == (
         None,
         8,
         "a",
@@ -219,7 +237,12 @@ def test_urls_that_name_no_file(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["sqlite://me:hunter2@host/a.db", "postgresql://me:hunter2@h/d", "sqlite:a.db?password=hunter2"]
+    "url",
+    [
+        "sqlite://me:hunter2@host/a.db",
+        "postgresql://me:hunter2@h/d",
+        "sqlite:a.db?password=hunter2",
+    ],
 )
 def test_a_login_in_an_url_is_not_shown(url: str) -> None:
     with pytest.raises(OptionError) as caught:
@@ -246,9 +269,16 @@ SERVERS: dict[str, tuple[type[Server], ...]] = {
 )
 def test_servers_take_the_same_names(url: str, model: type[Server]) -> None:
     given = {
-        "url": url, "dbtable": "t", "sslmode": "verify-full", "sslrootcert": "/ca", "sslcert": "/c", "sslkey": "/k",
-        "connectTimeout": "3", "queryTimeout": "4", "retryTimeout": "5",
-    }  # fmt: skip
+        "url": url,
+        "dbtable": "t",
+        "sslmode": "verify-full",
+        "sslrootcert": "/ca",
+        "sslcert": "/c",
+        "sslkey": "/k",
+        "connectTimeout": "3",
+        "queryTimeout": "4",
+        "retryTimeout": "5",
+    }
     options, warnings = model.parse(given)
     assert warnings == []
     found = (options.sslmode, options.sslrootcert, options.sslcert, options.sslkey)
@@ -265,11 +295,17 @@ def test_servers_take_the_same_names(url: str, model: type[Server]) -> None:
         (MysqlWriteOptions, "mysql://h/d", "sslCA", "sslrootcert"),
     ],
 )
-def test_a_former_name_goes_on_with_a_warning(model: type[Server], url: str, old: str, new: str) -> None:
+def test_a_former_name_goes_on_with_a_warning(
+    model: type[Server], url: str, old: str, new: str
+) -> None:
     value = "7" if new == "retryTimeout" else "/7"
     options, warnings = model.parse({"url": url, "dbtable": "t", old: value})
-    assert warnings == [f"option {old!r} was renamed to {new!r}; the old name works for one more version"]
-    assert str({"retryTimeout": options.retry_timeout, "sslrootcert": options.sslrootcert}[new]) in (
+    assert warnings == [
+        f"option {old!r} was renamed to {new!r}; the old name works for one more version"
+    ]
+    assert str(
+        {"retryTimeout": options.retry_timeout, "sslrootcert": options.sslrootcert}[new]
+    ) in (
         "7.0",
         "/7",
     )
@@ -280,12 +316,20 @@ def test_a_former_name_goes_on_with_a_warning(model: type[Server], url: str, old
 @pytest.mark.parametrize(
     ("given", "mode"),
     [
-        ("disabled", "disable"), ("PREFERRED", "prefer"), ("REQUIRED", "require"), ("verify-ca", "verify-ca"),
-        ("VERIFY_IDENTITY", "verify-full"), ("verify-identity", "verify-full"), ("verify-full", "verify-full"),
+        ("disabled", "disable"),
+        ("PREFERRED", "prefer"),
+        ("REQUIRED", "require"),
+        ("verify-ca", "verify-ca"),
+        ("VERIFY_IDENTITY", "verify-full"),
+        ("verify-identity", "verify-full"),
+        ("verify-full", "verify-full"),
     ],
-)  # fmt: skip
+)
 def test_mysql_takes_its_own_words_for_sslmode(given: str, mode: str) -> None:
-    for raw in ({"url": "mysql://h/d", "sslMode": given}, {"url": f"jdbc:mysql://h/d?sslMode={given}"}):
+    for raw in (
+        {"url": "mysql://h/d", "sslMode": given},
+        {"url": f"jdbc:mysql://h/d?sslMode={given}"},
+    ):
         options = MysqlReadOptions.parse({**raw, "dbtable": "t"})[0]
         assert options.sslmode == mode
     with pytest.raises(

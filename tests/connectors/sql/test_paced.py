@@ -1,6 +1,6 @@
 """The pieces in which staged rows are added."""
 
-from spark_channel.connectors.sql.paced import in_pieces
+from spark_channel.connectors.sql.session import in_pieces
 from spark_channel.testing import VirtualClock
 
 

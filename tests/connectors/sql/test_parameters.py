@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 from spark_channel.connectors.sql.parameters import one_row
 
 VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False),
-    st.text(st.characters(exclude_categories=["Cs"])), st.binary(), st.dates(),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.text(st.characters(exclude_categories=["Cs"])),
+    st.binary(),
+    st.dates(),
+)
 
 
 @given(st.lists(VALUES, min_size=1, max_size=5))

@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 
 from spark_channel.connectors import FetchSize, Reader, WriteContext, Writer
-from spark_channel.limits import Meter
+from spark_channel.limits import RateLimiter
 from spark_channel.options import CommitMode
 from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, TransferWork
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import DirtyLimit
 from spark_channel.transform import prepare
-from tests.connectors.sql.mysql.conftest import Shop
-from tests.connectors.sql.mysql.conftest import shop as shop  # noqa: PLC0414 - a fixture
-from tests.connectors.sql.postgresql.conftest import Pg
-from tests.connectors.sql.postgresql.conftest import pg as pg  # noqa: PLC0414 - a fixture
+from tests.connectors.mysql.conftest import (
+    Shop,
+)
+from tests.connectors.postgresql.conftest import (
+    Pg,
+)
 
 ROWS = 4_000
 SPEED = 2_000
@@ -66,7 +68,9 @@ def test_on_mariadb(shop: Shop, pause: float, commit: CommitMode) -> None:
             )
         )
 
-    samples = _transfer(shop.reader("s"), shop.writer("t", rowsPerSecond=SPEED), held, pause, commit)
+    samples = _transfer(
+        shop.reader("s"), shop.writer("t", rowsPerSecond=SPEED), held, pause, commit
+    )
     assert set(samples) == {"([], [])"}
     assert shop.rows("SELECT COUNT(*), COUNT(DISTINCT id) FROM t") == [(str(ROWS), str(ROWS))]
 
@@ -81,10 +85,16 @@ def _transfer(
     context = WriteContext("paused", commit=commit)
     plan = writer.prepare(context, schema)
     work = TransferWork(
-        (TransferSource(reader, prepare((), schema)),), ((writer, plan),), "paused", 1 << 20, 64 << 20
+        (TransferSource(reader, prepare((), schema)),),
+        ((writer, plan),),
+        "paused",
+        1 << 20,
+        64 << 20,
     )
-    tasks = tuple(Task(number, TransferSource.wrap(0, split)) for number, split in enumerate(splits))
-    limit = Meter(rows_per_second=SPEED)
+    tasks = tuple(
+        Task(number, TransferSource.wrap(0, split)) for number, split in enumerate(splits)
+    )
+    limit = RateLimiter(rows_per_second=SPEED)
     found: list[Any] = []
     moving = threading.Thread(
         target=lambda: found.append(

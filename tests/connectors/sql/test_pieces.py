@@ -2,16 +2,18 @@
 
 import pytest
 
-from spark_channel.connectors.sql.pieces import Pieces
+from spark_channel.connectors.sql.session import PacedFetch
 from spark_channel.testing import VirtualClock
 
 
 class _Reader:
     """Statement after statement under a limit; a row costs the server so many seconds."""
 
-    def __init__(self, speed: float, row_seconds: float, *, most: int = 10_000, empty: float = 0.0) -> None:
+    def __init__(
+        self, speed: float, row_seconds: float, *, most: int = 10_000, empty: float = 0.0
+    ) -> None:
         self.clock = VirtualClock()
-        self.pieces = Pieces(0.001, seconds=5.0, empty_seconds=empty, clock=self.clock)
+        self.pieces = PacedFetch(0.001, seconds=5.0, empty_seconds=empty, clock=self.clock)
         self.speed, self.row_seconds, self.most, self.empty = speed, row_seconds, most, empty
         self.asked_at: list[float] = []
         self.sizes: list[int] = []
@@ -78,7 +80,9 @@ def test_a_busy_server_does_not_make_pieces_small() -> None:
 def test_pieces_are_spread_evenly_over_most_of_the_time() -> None:
     reader = _Reader(20_000, 0.000001)
     reader.run(40)
-    gaps = [after - before for before, after in zip(reader.asked_at, reader.asked_at[1:], strict=False)]
+    gaps = [
+        after - before for before, after in zip(reader.asked_at, reader.asked_at[1:], strict=False)
+    ]
     assert sum(reader.sizes) == 10_000  # half a second's rows
     assert max(gaps) - min(gaps) < 0.002
     assert 0.3 < reader.asked_at[-1] - reader.asked_at[0] < 0.45

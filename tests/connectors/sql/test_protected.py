@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from spark_channel.connectors import WriteContext, find_connector
-from spark_channel.limits import LimitStatus, Status
+from spark_channel.limits import LimitStatus, StatusRequest
 from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, TransferWork
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import DirtyLimit, JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceClient, ServiceServer
-from spark_channel.transfers.job_limits import JobLimits
+from spark_channel.transfers.limits import JobLimits
 from spark_channel.transform import prepare
 from tests.servers.postgres import PostgresServer
 
@@ -73,12 +73,20 @@ class Copy:
             watching.start()
             try:
                 with ServiceClient(service.address, job, spec) as client:
-                    client.watch_health({"source": self.reader.health, "target": self.writer.health})
+                    client.watch_health(
+                        {"source": self.reader.health, "target": self.writer.health}
+                    )
                     outcome = GroupTransfer(
-                        work, TaskGroup(0, tuple(tasks), 2), 0, budget=DirtyBudget(DirtyLimit(0, None)),
-                        limiter=client.limiter("task 0"), counters=lambda task: client.counters(task.id, 0),
-                    ).run()  # fmt: skip
-                self.writer.commit(plan, [task.receipt for task in outcome.tasks if task.receipt is not None])
+                        work,
+                        TaskGroup(0, tuple(tasks), 2),
+                        0,
+                        budget=DirtyBudget(DirtyLimit(0, None)),
+                        limiter=client.limiter("task 0"),
+                        counters=lambda task: client.counters(task.id, 0),
+                    ).run()
+                self.writer.commit(
+                    plan, [task.receipt for task in outcome.tasks if task.receipt is not None]
+                )
             finally:
                 ended.set()
                 watching.join()
@@ -87,7 +95,7 @@ class Copy:
 
     def _watch(self, service: ServiceServer, job: str, ended: threading.Event) -> None:
         while not ended.wait(0.3):
-            found = service.limits.handle(Status(f"job:{job}"))
+            found = service.limits.handle(StatusRequest(f"job:{job}"))
             assert isinstance(found, LimitStatus)
             self.statuses.append(found)
             self.oldest += [
@@ -99,7 +107,9 @@ class Copy:
             ]
 
 
-def test_a_copy_finds_its_speed_in_short_statements_and_brings_each_row_once(filled: PostgresServer) -> None:
+def test_a_copy_finds_its_speed_in_short_statements_and_brings_each_row_once(
+    filled: PostgresServer,
+) -> None:
     before = set(threading.enumerate())
     copy = Copy(filled, protect="auto", pressure="work<1")
     report = copy.run()
@@ -125,14 +135,18 @@ def test_the_jobs_own_work_holds_it_and_is_named(filled: PostgresServer) -> None
     assert "work" in str(report)
 
 
-def test_sessions_of_the_application_that_wait_slow_it_down_and_are_named(filled: PostgresServer) -> None:
+def test_sessions_of_the_application_that_wait_slow_it_down_and_are_named(
+    filled: PostgresServer,
+) -> None:
     """A bound of the user's alone: no more than one session of others may wait."""
     copy = Copy(filled, rowsPerSecond="40k", pressure="waiting_sessions<1")
     filled.psql("CREATE TABLE IF NOT EXISTS hot (n int); INSERT INTO hot VALUES (1)")
     begun = threading.Thread(
         target=filled.psql, args=("BEGIN; UPDATE hot SET n = 1; SELECT pg_sleep(5); COMMIT",)
     )
-    waiting = [threading.Thread(target=filled.psql, args=("UPDATE hot SET n = 2",)) for _ in range(3)]
+    waiting = [
+        threading.Thread(target=filled.psql, args=("UPDATE hot SET n = 2",)) for _ in range(3)
+    ]
     begun.start()
     time.sleep(0.5)
     for each in waiting:

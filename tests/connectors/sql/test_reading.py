@@ -11,12 +11,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_channel.clock import seconds_connecting
 from spark_channel.connectors import FetchSize
-from spark_channel.connectors.feed import FeedLimit, FeedOptions
-from spark_channel.connectors.sql.named import missing_table
-from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError, UnsupportedError
+from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
+from spark_channel.connectors.sql.statements import missing_table
+from spark_channel.errors import (
+    ChannelError,
+    OptionError,
+    SchemaError,
+    SourceError,
+    UnsupportedError,
+)
 from spark_channel.testing import reader_conformance
-from spark_channel.timing import seconds_connecting
 from tests.connectors.sql import skewed
 from tests.connectors.sql.places import KINDS, Place, open_place
 
@@ -49,12 +55,16 @@ def _person(number: int) -> tuple[Any, ...]:
 def test_a_reader_keeps_its_contract(place: Place) -> None:
     """Schema, splits that cover once, pickling, threads, a read closed early, any fetch size; no session is left."""
     people(place)
-    expected = pa.table({
-        "id": pa.array(range(ROWS), pa.int64()),
-        "name": [_person(number)[1] for number in range(ROWS)],
-    })  # fmt: skip
+    expected = pa.table(
+        {
+            "id": pa.array(range(ROWS), pa.int64()),
+            "name": [_person(number)[1] for number in range(ROWS)],
+        }
+    )
     reader_conformance(lambda: place.reader(columns="id,name"), expected=expected)
-    reader_conformance(lambda: place.reader(columns="id,name", partitionColumn="name"), expected=expected)
+    reader_conformance(
+        lambda: place.reader(columns="id,name", partitionColumn="name"), expected=expected
+    )
     assert place.wait_until_alone() == 0
 
 
@@ -103,7 +113,9 @@ def test_a_condition_runs_in_the_database(place: Place, where: str, rows: int) -
         ("other.id = 1", "column 'other.id', which is not there"),
     ],
 )
-def test_what_is_more_or_less_than_a_condition_is_refused(place: Place, where: str, message: str) -> None:
+def test_what_is_more_or_less_than_a_condition_is_refused(
+    place: Place, where: str, message: str
+) -> None:
     people(place, 3)
     with pytest.raises(OptionError, match=message) as caught:
         place.read(where=where)
@@ -116,12 +128,15 @@ def test_a_query_and_a_subquery_are_read(place: Place) -> None:
     query = f"SELECT id * 2 AS d, name FROM {place.in_schema('t')} WHERE id < 10"
     assert sorted(place.read(None, query=query)["d"].to_pylist()) == list(range(0, 20, 2))
     assert place.sizes(None, query=query) == [10]
-    assert place.read(f"({query}) q", where="q.d > 4", columns="d", partitionColumn="d").num_rows == 7
+    assert (
+        place.read(f"({query}) q", where="q.d > 4", columns="d", partitionColumn="d").num_rows == 7
+    )
     assert sum(place.sizes(None, query=query, partitionColumn="d", advice=3)) == 10
 
 
 @pytest.mark.parametrize(
-    "query", ["DROP TABLE t", "SELECT 1; SELECT 2", "DELETE FROM t", "SELECT ?", "", "SELEC 1", "BEGIN"]
+    "query",
+    ["DROP TABLE t", "SELECT 1; SELECT 2", "DELETE FROM t", "SELECT ?", "", "SELEC 1", "BEGIN"],
 )
 def test_a_query_is_one_select(place: Place, query: str) -> None:
     people(place, 3)
@@ -131,7 +146,9 @@ def test_a_query_is_one_select(place: Place, query: str) -> None:
     assert place.read().num_rows == 3
 
 
-@pytest.mark.parametrize("dbtable", ["(SELECT 1) a, (SELECT 2) b", "(SELECT 1) a WHERE 1 = 1", "(t)"])
+@pytest.mark.parametrize(
+    "dbtable", ["(SELECT 1) a, (SELECT 2) b", "(SELECT 1) a WHERE 1 = 1", "(t)"]
+)
 def test_a_subquery_is_nothing_but_that(place: Place, dbtable: str) -> None:
     people(place, 3)
     with pytest.raises(OptionError, match="subquery"):
@@ -161,7 +178,9 @@ def test_what_is_not_there_is_told_by_name(place: Place) -> None:
 @ours()
 def test_a_table_that_is_not_there_is_told_with_those_that_are(place: Place) -> None:
     people(place, 3)
-    with pytest.raises(SourceError, match=r"there is no table 'x\"; drop table t; --' in .*; its tables: t"):
+    with pytest.raises(
+        SourceError, match=r"there is no table 'x\"; drop table t; --' in .*; its tables: t"
+    ):
         place.read('x"; drop table t; --')
     with pytest.raises(OptionError, match="'customSchema' names column 'nope', which is not there"):
         place.read(customSchema="nope STRING")
@@ -202,7 +221,10 @@ def test_skewed_keys_of_any_source_make_even_splits(place: Place) -> None:
     columns = {"id": "int", "name": "text", "a": "text", "b": "int"}
     place.create("texts", columns, rows, "name")
     place.create(
-        "pairs", {"a": "text", "b": "int", "id": "int"}, [(a, b, id_) for id_, _, a, b in rows], "a, b"
+        "pairs",
+        {"a": "text", "b": "int", "id": "int"},
+        [(a, b, id_) for id_, _, a, b in rows],
+        "a, b",
     )
     place.run("CREATE VIEW v AS SELECT * FROM texts")
     assert skewed.uneven(place.reader) == {}
@@ -211,7 +233,9 @@ def test_skewed_keys_of_any_source_make_even_splits(place: Place) -> None:
 @pytest.mark.parametrize("column", ["id", "name", "price", "day"])
 def test_a_partition_column_of_any_type_makes_even_splits(place: Place, column: str) -> None:
     columns = {"id": "int NOT NULL", "name": "text", "price": "real", "day": "day"}
-    rows = [(n, f"k{n:04d}", n / 7, f"2024-{1 + n % 12:02d}-{1 + n % 28:02d}") for n in range(1, 1001)]
+    rows = [
+        (n, f"k{n:04d}", n / 7, f"2024-{1 + n % 12:02d}-{1 + n % 28:02d}") for n in range(1, 1001)
+    ]
     place.create("t", columns, rows, "id")
     sizes = place.sizes(partitionColumn=column.upper(), advice=5)
     assert sum(sizes) == 1000
@@ -220,7 +244,9 @@ def test_a_partition_column_of_any_type_makes_even_splits(place: Place, column: 
 
 
 def test_rows_without_a_key_are_a_split_of_their_own(place: Place) -> None:
-    place.create("t", {"id": "int", "k": "int"}, [(n, None if n % 4 == 0 else n) for n in range(100)])
+    place.create(
+        "t", {"id": "int", "k": "int"}, [(n, None if n % 4 == 0 else n) for n in range(100)]
+    )
     reader = place.reader(partitionColumn="k")
     reader.schema()
     splits = reader.split(3)
@@ -254,7 +280,9 @@ def test_bounds_are_a_stride_and_filter_nothing(place: Place) -> None:
 
 @ours()
 def test_estimates_are_about_what_is_read(place: Place) -> None:
-    place.create("t", {"id": "int NOT NULL", "v": "text"}, [(n**2, "x" * 50) for n in range(500)], "id")
+    place.create(
+        "t", {"id": "int NOT NULL", "v": "text"}, [(n**2, "x" * 50) for n in range(500)], "id"
+    )
     reader = place.reader()
     schema = reader.schema()
     for split in reader.split(4):
@@ -271,7 +299,10 @@ def test_rows_inserted_later_are_in_the_outer_splits(place: Place) -> None:
     splits = reader.split(3)
     place.run("INSERT INTO t VALUES (-5, 'x', 0, '2024-01-01'), (5000, 'x', 0, '2024-01-01')")
     found = sorted(
-        value for split in splits for batch in reader.read(split) for value in batch["id"].to_pylist()
+        value
+        for split in splits
+        for batch in reader.read(split)
+        for value in batch["id"].to_pylist()
     )
     assert found == [-5, *range(100), 5000]
 
@@ -301,7 +332,9 @@ def test_a_batch_holds_no_more_than_the_limit(place: Place) -> None:
 
 
 def test_a_read_that_is_closed_early_leaves_no_session(place: Place) -> None:
-    place.create("t", {"id": "int NOT NULL", "v": "text"}, [(n, "x" * 50) for n in range(60_000)], "id")
+    place.create(
+        "t", {"id": "int NOT NULL", "v": "text"}, [(n, "x" * 50) for n in range(60_000)], "id"
+    )
     reader = place.reader(fetchsize="1000")
     reader.schema()
     split = reader.split(1)[0]
@@ -323,7 +356,9 @@ def test_statements_of_a_session_run_first(place: Place) -> None:
 def ids(place: Place, feed: Any, after: Any, upto: Any) -> list[int]:
     """As executors read: from copies of the feed and its splits."""
     feed, splits = pickle.loads(pickle.dumps((feed, feed.changes(after, upto))))
-    return sorted(row["id"] for split in splits for batch in feed.read(split) for row in batch.to_pylist())
+    return sorted(
+        row["id"] for split in splits for batch in feed.read(split) for row in batch.to_pylist()
+    )
 
 
 @ours()
@@ -333,7 +368,9 @@ def test_a_cursor_feed_hands_out_each_row_once(place: Place, column: str) -> Non
     rows = [(n, f"item {n:04d}", f"2024-01-01 00:00:00.{n:0{place.ticks}d}") for n in range(1, 66)]
     place.create("t", columns, rows[:60], "id")
     order = "text" if column == "name" else None
-    feed = place.reader().feed(FeedOptions(cursor_column=column, cursor_order=order, late_seconds=0))
+    feed = place.reader().feed(
+        FeedOptions(cursor_column=column, cursor_order=order, late_seconds=0)
+    )
     (start,), (now,) = feed.earliest(), feed.now()
     token = start
     seen: list[list[int]] = []
@@ -341,7 +378,12 @@ def test_a_cursor_feed_hands_out_each_row_once(place: Place, column: str) -> Non
         seen.append(ids(place, feed, token, cut))
         token = cut
     assert seen == [list(range(1, 26)), list(range(26, 51)), list(range(51, 61))]
-    base = [row["id"] for split in feed.base([now], 3) for b in feed.read(split) for row in b.to_pylist()]
+    base = [
+        row["id"]
+        for split in feed.base([now], 3)
+        for b in feed.read(split)
+        for row in b.to_pylist()
+    ]
     assert Counter(base) == Counter(range(1, 61))
     assert (feed.lag(now).rows, feed.lag(start).rows) == (0, 60)
     values = ", ".join(f"({n}, '{name}', '{at}')" for n, name, at in rows[60:])

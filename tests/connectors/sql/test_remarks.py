@@ -14,7 +14,9 @@ from spark_channel.connectors import FetchSize, find_connector
 def _sqlite(path: Path) -> dict[str, Any]:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE t (id TEXT PRIMARY KEY) WITHOUT ROWID")
-        connection.executemany("INSERT INTO t VALUES (?)", [(str(number),) for number in range(1_000)])
+        connection.executemany(
+            "INSERT INTO t VALUES (?)", [(str(number),) for number in range(1_000)]
+        )
     connection.close()
     return {"url": f"sqlite:{path}", "dbtable": "t"}
 

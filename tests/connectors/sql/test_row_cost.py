@@ -5,23 +5,23 @@ import threading
 import pytest
 
 from spark_channel.connectors import FetchSize, Reader, WriteContext, Writer
-from spark_channel.connectors.health import RowCost, seconds_per_row
-from spark_channel.limits import Meter
+from spark_channel.connectors.base.health import RowCost, seconds_per_row
+from spark_channel.limits import RateLimiter
 from spark_channel.options import CommitMode
 from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, TransferWork
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import DirtyLimit
 from spark_channel.transform import prepare
-from tests.connectors.sql.mysql.conftest import Shop
-from tests.connectors.sql.mysql.conftest import shop as shop  # noqa: PLC0414 - a fixture
-from tests.connectors.sql.postgresql.conftest import Pg
-from tests.connectors.sql.postgresql.conftest import pg as pg  # noqa: PLC0414 - a fixture
+from tests.connectors.mysql.conftest import (
+    Shop,
+)
+from tests.connectors.postgresql.conftest import (
+    Pg,
+)
 
 ROWS, SPEED = 20_000, 20_000
 COMMITS = pytest.mark.parametrize("commit", ["job", "task"])
-TABLES = (
-    "CREATE TABLE s (id int PRIMARY KEY, v varchar(9)); CREATE TABLE t (id int PRIMARY KEY, v varchar(9));"
-)
+TABLES = "CREATE TABLE s (id int PRIMARY KEY, v varchar(9)); CREATE TABLE t (id int PRIMARY KEY, v varchar(9));"
 
 
 def test_the_median_counts_once_there_are_some() -> None:
@@ -71,7 +71,10 @@ def test_on_postgresql(pg: Pg, commit: CommitMode) -> None:
 
 @COMMITS
 def test_on_mariadb(shop: Shop, commit: CommitMode) -> None:
-    for statement in (*TABLES.split(";")[:2], f"INSERT INTO s SELECT seq, 'x' FROM seq_1_to_{ROWS}"):
+    for statement in (
+        *TABLES.split(";")[:2],
+        f"INSERT INTO s SELECT seq, 'x' FROM seq_1_to_{ROWS}",
+    ):
         shop.sql(statement)
     _assert_known(shop.reader("s"), shop.writer("t", rowsPerSecond=SPEED), commit)
 
@@ -91,7 +94,7 @@ def _assert_known(reader: Reader, writer: Writer, commit: CommitMode) -> None:
         TaskGroup(0, tasks, 2),
         1,
         budget=DirtyBudget(DirtyLimit()),
-        limiter=Meter(rows_per_second=SPEED),
+        limiter=RateLimiter(rows_per_second=SPEED),
     ).run()
     writer.commit(plan, [task.receipt for task in outcome.tasks if task.receipt is not None])
     for each in (reader, writer):

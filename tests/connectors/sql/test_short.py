@@ -13,17 +13,19 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import FetchSize, Reader
-from spark_channel.connectors.feed import FeedOptions
+from spark_channel.connectors.base.feed import FeedOptions
 from spark_channel.connectors.sql.keyset import keyset_of
 from spark_channel.errors import SourceError
-from spark_channel.limits import Meter
+from spark_channel.limits import RateLimiter
 from spark_channel.pipeline import GroupRead
 from spark_channel.planning import Task, TaskGroup
-from tests.connectors.sql.mysql.conftest import Shop
-from tests.connectors.sql.mysql.conftest import shop as shop  # noqa: PLC0414 - a fixture
+from tests.connectors.mysql.conftest import (
+    Shop,
+)
+from tests.connectors.postgresql.conftest import (
+    Pg,
+)
 from tests.connectors.sql.places import KINDS, Place, open_place
-from tests.connectors.sql.postgresql.conftest import Pg
-from tests.connectors.sql.postgresql.conftest import pg as pg  # noqa: PLC0414 - a fixture
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
@@ -71,9 +73,13 @@ def _shop_table(shop: Shop, rows: int = ROWS) -> None:
 
 
 @pytest.mark.parametrize("place", [kind for kind in KINDS if kind != "duckdb"], indirect=True)
-@pytest.mark.parametrize("options", [{}, {"where": "v > 20"}, {"columns": "v"}, {"partitionColumn": "a"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"where": "v > 20"}, {"columns": "v"}, {"partitionColumn": "a"}]
+)
 @pytest.mark.parametrize("rows", [7, 1_000])
-def test_short_statements_bring_what_one_does(place: Place, options: dict[str, Any], rows: int) -> None:
+def test_short_statements_bring_what_one_does(
+    place: Place, options: dict[str, Any], rows: int
+) -> None:
     values = [(number // 10, f"it's {number % 10}\\ ", number / 4) for number in range(300)]
     place.create("t", {"a": "int NOT NULL", "b": "text NOT NULL", "v": "real"}, values, "a, b")
     whole = place.read(**options)
@@ -180,9 +186,13 @@ def test_no_transaction_of_ours_is_old(pg: Pg, speed: int, seconds: float) -> No
     reader = _limited(pg.reader(), max(1, speed // 4))
     tasks = tuple(Task(number, split) for number, split in enumerate(reader.split(4)))
     group = GroupRead(
-        reader, TaskGroup(0, tasks, 2), reader.schema(), limiter=Meter(rows_per_second=speed),
-        capacity_rows=1 << 20, capacity_bytes=64 << 20,
-    )  # fmt: skip
+        reader,
+        TaskGroup(0, tasks, 2),
+        reader.schema(),
+        limiter=RateLimiter(rows_per_second=speed),
+        capacity_rows=1 << 20,
+        capacity_bytes=64 << 20,
+    )
     sampler = threading.Thread(target=sample)
     sampler.start()
     begun = time.monotonic()
@@ -197,11 +207,15 @@ def test_no_transaction_of_ours_is_old(pg: Pg, speed: int, seconds: float) -> No
     print(
         f"{speed} rows/s for {seconds:.0f} s: oldest transaction {max(oldest):.2f} s, {len(oldest)} samples"
     )
-    assert max(oldest) <= 5.0 + 1.0, "statementSeconds is 5 under a limit, and a busy machine adds a second"
+    assert max(oldest) <= 5.0 + 1.0, (
+        "statementSeconds is 5 under a limit, and a busy machine adds a second"
+    )
 
 
 @pytest.mark.parametrize("ends", [50])
-def test_random_ends_of_connections_lose_and_double_nothing_on_postgresql(pg: Pg, ends: int) -> None:
+def test_random_ends_of_connections_lose_and_double_nothing_on_postgresql(
+    pg: Pg, ends: int
+) -> None:
     """By pg_terminate_backend and pg_cancel_backend, at any moment."""
     rows = 200_000
     _pg_table(pg, rows)
@@ -217,7 +231,9 @@ def test_random_ends_of_connections_lose_and_double_nothing_on_postgresql(pg: Pg
 
 
 @pytest.mark.parametrize("ends", [50])
-def test_random_ends_of_connections_lose_and_double_nothing_on_mariadb(shop: Shop, ends: int) -> None:
+def test_random_ends_of_connections_lose_and_double_nothing_on_mariadb(
+    shop: Shop, ends: int
+) -> None:
     """By KILL and KILL QUERY, at any moment."""
     rows = 200_000
     _shop_table(shop, rows)
@@ -348,8 +364,12 @@ def replicated() -> Iterator[tuple[PostgresServer, PostgresServer]]:
         primary.close()
 
 
-@pytest.mark.parametrize("jobs", [1, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
-def test_a_busy_standby_is_read_whole(replicated: tuple[PostgresServer, PostgresServer], jobs: int) -> None:
+@pytest.mark.parametrize(
+    "jobs", [1, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
+)
+def test_a_busy_standby_is_read_whole(
+    replicated: tuple[PostgresServer, PostgresServer], jobs: int
+) -> None:
     """One statement is ended by the replay; short ones bring each row once, in each of so many jobs."""
     primary, standby = replicated
     on_primary, on_standby = Pg(primary, "public"), Pg(standby, "public")
@@ -369,7 +389,9 @@ def test_a_busy_standby_is_read_whole(replicated: tuple[PostgresServer, Postgres
     changing.start()
     try:
         with pytest.raises(SourceError, match="the standby ended the statement"):
-            _ids(_limited(on_standby.reader(statementSeconds=0), 200), lambda number: time.sleep(0.1))
+            _ids(
+                _limited(on_standby.reader(statementSeconds=0), 200), lambda number: time.sleep(0.1)
+            )
         for _ in range(jobs):  # no row twice, none missing
             found = _ids(_limited(on_standby.reader(), 200), lambda number: time.sleep(0.1))
             assert found == list(range(1, 10_001))
@@ -403,7 +425,9 @@ def test_the_settings_of_a_dba_are_kept_and_named(pg: Pg) -> None:
         slow.schema()
         slow.fetch_size = FetchSize(rows=1_000)
         splits = pg.reader().split(1)
-        found = [n for split in splits for batch in slow.read(split) for n in batch["id"].to_pylist()]
+        found = [
+            n for split in splits for batch in slow.read(split) for n in batch["id"].to_pylist()
+        ]
         assert found == list(range(1, 2_001))
         never = pg.reader(**login, where="pg_sleep(1) IS NOT NULL", retryTimeout=1)
         never._source = slow._source
@@ -413,7 +437,10 @@ def test_the_settings_of_a_dba_are_kept_and_named(pg: Pg) -> None:
             SourceError, match="the setting statement_timeout, or option 'queryTimeout', ended"
         ):
             list(never.read(splits[0]))
-        with _locked(pg), pytest.raises(SourceError, match="the setting lock_timeout ended the statement"):
+        with (
+            _locked(pg),
+            pytest.raises(SourceError, match="the setting lock_timeout ended the statement"),
+        ):
             list(_limited(pg.reader(**login, retryTimeout=0)).read(splits[0]))
     finally:
         pg.psql(f"DROP OWNED BY {role}; DROP ROLE {role}")
@@ -423,11 +450,16 @@ def test_the_settings_of_a_dba_are_kept_and_named(pg: Pg) -> None:
 def _locked(pg: Pg) -> Iterator[None]:
     """The table, by an application, for longer than a read waits."""
     holder = threading.Thread(
-        target=lambda: pg.psql("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(3); COMMIT")
+        target=lambda: pg.psql(
+            "BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(3); COMMIT"
+        )
     )
     holder.start()
     try:
-        while pg.psql("SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted") == "0":
+        while (
+            pg.psql("SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted")
+            == "0"
+        ):
             time.sleep(0.02)
         yield
     finally:
@@ -437,12 +469,16 @@ def _locked(pg: Pg) -> Iterator[None]:
 def test_a_time_limit_of_mariadb_makes_statements_smaller(shop: Shop) -> None:
     _shop_table(shop, 1_000)
     slow = shop.reader(
-        where="SLEEP(0.002) = 0", sessionInitStatement="SET max_statement_time = 0.5", retryTimeout=20
+        where="SLEEP(0.002) = 0",
+        sessionInitStatement="SET max_statement_time = 0.5",
+        retryTimeout=20,
     )
     slow.schema()
     slow.fetch_size = FetchSize(rows=1_000)
     split = shop.reader().split(1)[0]
-    assert [n for batch in slow.read(split) for n in batch["id"].to_pylist()] == list(range(1, 1_001))
+    assert [n for batch in slow.read(split) for n in batch["id"].to_pylist()] == list(
+        range(1, 1_001)
+    )
     never = shop.reader(
         where="SLEEP(2) = 0", sessionInitStatement="SET max_statement_time = 0.3", retryTimeout=1
     )
@@ -510,22 +546,29 @@ def test_a_snapshot_keeps_one_statement(pg: Pg) -> None:
                 pg.psql("UPDATE t SET v = 'late' WHERE id = 3000; DELETE FROM t WHERE id = 2900")
         assert sorted(found) == list(range(1, ROWS + 1))
         pg.kill_sessions("spark-channel snapshot%")
-        with pytest.raises(SourceError, match="the transaction that held option 'snapshot' has ended"):
+        with pytest.raises(
+            SourceError, match="the transaction that held option 'snapshot' has ended"
+        ):
             list(reader.read(splits[0]))
 
 
-@pytest.mark.parametrize("place", ["postgresql", "mysql", "sqlite", "duckdb", "firebird"], indirect=True)
+@pytest.mark.parametrize(
+    "place", ["postgresql", "mysql", "sqlite", "duckdb", "firebird"], indirect=True
+)
 @pytest.mark.parametrize("column", ["id", "at", "day"])
 def test_a_feed_is_read_in_short_statements_too(place: Place, column: str) -> None:
     """Its base by the key, and new rows by an index of the cursor, of which many rows have one value."""
     columns = {"id": "int NOT NULL", "at": "time NOT NULL", "day": "day NOT NULL"}
     rows = [
-        (n, f"2024-01-01 00:00:00.{n:0{place.ticks}d}", f"2024-01-{1 + n // 10:02d}") for n in range(1, 101)
+        (n, f"2024-01-01 00:00:00.{n:0{place.ticks}d}", f"2024-01-{1 + n // 10:02d}")
+        for n in range(1, 101)
     ]
     place.create("t", columns, rows, "id")
     names = {"at": "by_at", "day": "by_day"}
     for name, index in names.items():
-        place.run(f"CREATE INDEX {index} ON {place.quoted('t')} ({place.quoted(name)}, {place.quoted('id')})")
+        place.run(
+            f"CREATE INDEX {index} ON {place.quoted('t')} ({place.quoted(name)}, {place.quoted('id')})"
+        )
     reader: Any = place.reader()
     feed = reader.feed(FeedOptions(cursor_column=column, late_seconds=0))
     (start,), (now,) = feed.earliest(), feed.now()

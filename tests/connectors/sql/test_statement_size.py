@@ -1,7 +1,7 @@
 """How many rows a short statement asks for, by what the ones before it took."""
 
+from spark_channel.connectors.sql.keyset import StatementSize
 from spark_channel.connectors.sql.session import BatchSize
-from spark_channel.connectors.sql.statement_size import StatementSize
 
 MOST = BatchSize(10_000, 1_000_000)
 

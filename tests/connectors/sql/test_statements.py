@@ -2,6 +2,8 @@
 
 import sqlite3
 from contextlib import closing
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import sqlglot
@@ -9,16 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlglot import exp
 
+from spark_channel.connectors.base.types import arrow_columns, sql_columns
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import Column
-from spark_channel.connectors.sql.ddl import arrow_columns, sql_columns
-from spark_channel.connectors.sql.named import name_readings, parsed_name
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.source import ReadSource
-from spark_channel.connectors.sql.sqlite.dialect import SqliteDialect
-from spark_channel.connectors.sql.sqlite.publish import insert_one
-from spark_channel.connectors.sql.sqlite.script import statements_of
-from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
+from spark_channel.connectors.sql.statements import name_readings, parsed_name
+from spark_channel.connectors.sqlite.dialect import SqliteDialect, SqliteWriteDialect
+from spark_channel.connectors.sqlite.session import statements_of
+from spark_channel.connectors.sqlite.writer import insert_one
 from spark_channel.errors import OptionError
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
@@ -33,8 +34,11 @@ def test_any_name_is_only_a_name(table: str, column: str) -> None:
     place = dialect.place("main", table)
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("CREATE TABLE witness (w)")
-        connection.execute(dialect.created(place, [Column(column, "TEXT", not_null=True)], [column]))
-        connection.execute(insert_one(place, [column]), ("value",))
+        connection.execute(
+            dialect.created(place, [Column(column, "TEXT", not_null=True)], [column])
+        )
+        named = cast(Any, SimpleNamespace(staged_names=[column]))
+        connection.execute(insert_one(cast(Any, None), named, place), ("value",))
         read = ReadSource(dialect, place, table, None, ())
         chosen = read.sql([read.column(column)])
         assert connection.execute(chosen).fetchall() == [("value",)]
@@ -66,7 +70,10 @@ def test_columns_inside_subqueries_are_left_alone() -> None:
             {"a": "string", "b": "timestamp[us, tz=UTC]", "c": "timestamp[us]"},
         ),
         ("a DECIMAL", {"a": "decimal128(10, 0)"}),
-        ("a BYTE, b SHORT, c LONG, d FLOAT", {"a": "int8", "b": "int16", "c": "int64", "d": "float"}),
+        (
+            "a BYTE, b SHORT, c LONG, d FLOAT",
+            {"a": "int8", "b": "int16", "c": "int64", "d": "float"},
+        ),
     ],
 )
 def test_column_lists_in_sparks_words(text: str, found: dict[str, str]) -> None:
@@ -75,9 +82,20 @@ def test_column_lists_in_sparks_words(text: str, found: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "id", "id BIGINT)", "id BIGINT); DROP TABLE x; --", "id BIGINT, id INT", "id NOSUCHTYPE", "a MAP<INT, INT>",
-     "id BIGINT NOT NULL", "a DECIMAL(39, 2)", "a DECIMAL(5, 6)", "PRIMARY KEY (a)"],
-)  # fmt: skip
+    [
+        "",
+        "id",
+        "id BIGINT)",
+        "id BIGINT); DROP TABLE x; --",
+        "id BIGINT, id INT",
+        "id NOSUCHTYPE",
+        "a MAP<INT, INT>",
+        "id BIGINT NOT NULL",
+        "a DECIMAL(39, 2)",
+        "a DECIMAL(5, 6)",
+        "PRIMARY KEY (a)",
+    ],
+)
 def test_what_is_no_column_list(text: str) -> None:
     with pytest.raises(OptionError) as caught:
         arrow_columns(text, "customSchema")
@@ -97,11 +115,13 @@ def test_types_of_sql_keep_their_lengths() -> None:
         ("DELETE FROM a", ["DELETE FROM a"]),
         ("A; B;; -- end", ["A;", "B;"]),
         ("INSERT INTO a VALUES (';'); /* ; */ B", ["INSERT INTO a VALUES (';');", "/* ; */ B"]),
-        ("CREATE TRIGGER t AFTER INSERT ON a BEGIN DELETE FROM b; DELETE FROM c; END; D",
-         ["CREATE TRIGGER t AFTER INSERT ON a BEGIN DELETE FROM b; DELETE FROM c; END;", "D"]),
+        (
+            "CREATE TRIGGER t AFTER INSERT ON a BEGIN DELETE FROM b; DELETE FROM c; END; D",
+            ["CREATE TRIGGER t AFTER INSERT ON a BEGIN DELETE FROM b; DELETE FROM c; END;", "D"],
+        ),
         (" ; ", []),
     ],
-)  # fmt: skip
+)
 def test_scripts_are_taken_apart(text: str, found: list[str]) -> None:
     assert statements_of([text], "preSql") == found
 

@@ -12,8 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_channel.connectors.feed import FeedLimit, FeedOptions
-from spark_channel.connectors.sql import BatchSize, Column, Dialect, Session, SqlReader, SqlReadOptions, Table
+from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
+from spark_channel.connectors.sql import (
+    BatchSize,
+    Column,
+    Dialect,
+    Session,
+    SqlReader,
+    SqlReadOptions,
+    Table,
+)
 from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.testing import reader_conformance
 
@@ -57,11 +65,15 @@ class PlainDialect(Dialect):
             f'SELECT name, type, "notnull", pk FROM pragma_table_info({self.literal(text, None)})'
         )
         found = tuple(Column(name, declared, bool(needed)) for name, declared, needed, _ in columns)
-        key = tuple(name for place, name in sorted((place, name) for name, _, _, place in columns if place))
+        key = tuple(
+            name for place, name in sorted((place, name) for name, _, _, place in columns if place)
+        )
         return Table("", text, found, primary=key) if found else None
 
     def table_names(self, session: Session) -> list[str]:
-        return [name for (name,) in session.rows("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return [
+            name for (name,) in session.rows("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
 
     def describe(self, session: Session, query: str) -> tuple[Column, ...]:
         assert isinstance(session, PlainSession)
@@ -128,7 +140,10 @@ def test_a_query_is_one_source(path: Path) -> None:
     made = reader(path, query="SELECT DISTINCT a FROM t", partitionColumn="a")
     made.schema()
     found = [
-        value for split in made.split(3) for batch in made.read(split) for value in batch["a"].to_pylist()
+        value
+        for split in made.split(3)
+        for batch in made.read(split)
+        for value in batch["a"].to_pylist()
     ]
     assert sorted(found) == list(range(10))
 
@@ -137,8 +152,12 @@ def test_a_table_is_followed_by_a_cursor(path: Path) -> None:
     feed = reader(path).feed(FeedOptions(cursor_column="b", cursor_order="text", late_seconds=0))
     token, seen = feed.earliest()[0], 0
     while (cut := feed.latest(token, FeedLimit(rows=200))) != token:
-        seen += sum(batch.num_rows for split in feed.changes(token, cut) for batch in feed.read(split))
+        seen += sum(
+            batch.num_rows for split in feed.changes(token, cut) for batch in feed.read(split)
+        )
         token = cut
     assert (seen, token) == (500, {"cursor": "it's 0499"})
-    with pytest.raises(OptionError, match="a Plain table is read as a stream by a column that only grows"):
+    with pytest.raises(
+        OptionError, match="a Plain table is read as a stream by a column that only grows"
+    ):
         reader(path).feed(FeedOptions())

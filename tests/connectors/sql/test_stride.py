@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.connectors.sql.stride import Bound, boundaries, parse_bound
+from spark_channel.connectors.sql.splits import Bound, boundaries, parse_bound
 from spark_channel.errors import OptionError
 
 
@@ -28,13 +28,15 @@ from spark_channel.errors import OptionError
         (date(2024, 1, 1), date(2024, 1, 31), 3, [date(2024, 1, 11), date(2024, 1, 21)]),
         (datetime(2024, 1, 1), datetime(2024, 1, 2), 2, [datetime(2024, 1, 1, 12)]),
     ],
-)  # fmt: skip
+)
 def test_boundaries(lower: Bound, upper: Bound, count: int, expected: list[Bound]) -> None:
     assert boundaries(lower, upper, count) == expected
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63), st.integers(1, 200))
-def test_boundaries_ascend_by_equal_steps_within_the_bounds(lower: int, width: int, count: int) -> None:
+def test_boundaries_ascend_by_equal_steps_within_the_bounds(
+    lower: int, width: int, count: int
+) -> None:
     found = [int(str(bound)) for bound in boundaries(lower, lower + width, count)]
     assert len(found) == max(0, min(count, width) - 1)
     assert len({after - before for before, after in pairwise(found)}) <= 1
@@ -75,7 +77,8 @@ def test_bounds_are_read_as_their_column(text: str, kind: pa.DataType, value: Bo
 )
 def test_bounds_that_do_not_fit_their_column(text: str, kind: pa.DataType, takes: str) -> None:
     with pytest.raises(
-        OptionError, match=f"'upperBound' got '{text}'".replace("+", r"\+").replace(".", r"\.") + f".*{takes}"
+        OptionError,
+        match=f"'upperBound' got '{text}'".replace("+", r"\+").replace(".", r"\.") + f".*{takes}",
     ):
         parse_bound(text, kind, "upperBound")
 

@@ -11,15 +11,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_channel import transfer
+from spark_channel.arrow_schema import TEXT_LENGTH, UNLIMITED, text_lengths
 from spark_channel.connectors import WriteContext
+from spark_channel.datax import load_job
 from spark_channel.errors import SchemaError, TargetError
-from spark_channel.jobs import load_job
-from spark_channel.text_length import TEXT_LENGTH, UNLIMITED, text_lengths
 from spark_channel.transfers.options import job_options
 from spark_channel.transfers.plan import open_transfer
-from spark_channel.transform.columns import Rename
+from spark_channel.transform.select import Rename
 from spark_channel.tunnel.source import StreamSource
-from tests.connectors.sql.mysql.conftest import Shop, logged, logging_server
+from tests.connectors.mysql.conftest import Shop, logged, logging_server
 from tests.connectors.sql.places import Place, open_place
 from tests.connectors.sql.test_new_columns import writer_of
 
@@ -38,7 +38,9 @@ def lengths(place: Place, table: str) -> dict[str, str]:
     return text_lengths(place.reader(table).schema())
 
 
-def prepare(place: Place, job: str, noted: Mapping[str, str], rows: pa.Table = ROWS, **options: Any) -> None:
+def prepare(
+    place: Place, job: str, noted: Mapping[str, str], rows: pa.Table = ROWS, **options: Any
+) -> None:
     writer = writer_of(place, **{"dbtable": "x", "onschemachange": "evolve", **options})
     plan = writer.prepare(WriteContext(job, commit="job", text_lengths=noted), rows.schema)
     task = writer.open(plan, 0, 0)
@@ -65,8 +67,11 @@ def test_a_reader_tells_the_lengths_that_its_columns_declare(place: Place) -> No
     if place.kind == "postgresql":
         place.run("CREATE DOMAIN name_of AS varchar(30)")
         texts |= {
-            "e": ("varchar", UNLIMITED), "f": ("name_of", "30"), "g": ("varchar(5)[]", None), "h": ("numeric", None),
-        }  # fmt: skip
+            "e": ("varchar", UNLIMITED),
+            "f": ("name_of", "30"),
+            "g": ("varchar(5)[]", None),
+            "h": ("numeric", None),
+        }
     else:
         texts |= {"e": ("TINYTEXT", None), "f": ("ENUM('a')", None), "g": ("VARBINARY(5)", None)}
     columns = ", ".join(f"{name} {declared}" for name, (declared, _) in texts.items())
@@ -180,7 +185,9 @@ def test_a_column_of_a_key_stays_within_what_keys_take(place: Place) -> None:
 
 @pytest.mark.spark
 def test_a_transfer_takes_lengths_along(place: Place, spark: SparkSession) -> None:
-    place.run("CREATE TABLE s (id INT PRIMARY KEY, a VARCHAR(200)); CREATE TABLE s2 (id INT, a VARCHAR(250))")
+    place.run(
+        "CREATE TABLE s (id INT PRIMARY KEY, a VARCHAR(200)); CREATE TABLE s2 (id INT, a VARCHAR(250))"
+    )
     place.run("CREATE TABLE x (id INT, a VARCHAR(9)); CREATE TABLE y (n INT, text VARCHAR(9))")
     place.run(f"INSERT INTO s VALUES (1, '{'y' * 150}')")
     reader = {**place.options, "dbtable": "s"}
@@ -199,7 +206,9 @@ def test_a_transfer_takes_lengths_along(place: Place, spark: SparkSession) -> No
 
 
 def test_a_datax_job_takes_the_lengths_of_all_its_tables_along(place: Place) -> None:
-    place.run("CREATE TABLE s (id INT PRIMARY KEY, a VARCHAR(200)); CREATE TABLE s2 (id INT, a VARCHAR(250))")
+    place.run(
+        "CREATE TABLE s (id INT PRIMARY KEY, a VARCHAR(200)); CREATE TABLE s2 (id INT, a VARCHAR(250))"
+    )
     place.run("CREATE TABLE x (n INT, text VARCHAR(9))")
     url = place.options["url"]
     login = {"username": place.options["user"], "password": place.options["password"]}
@@ -209,20 +218,24 @@ def test_a_datax_job_takes_the_lengths_of_all_its_tables_along(place: Place) -> 
     job = {
         "job": {
             "setting": {"speed": {"channel": 1}},
-            "content": [{
-                "reader": {
-                    "name": f"{place.kind}reader",
-                    "parameter": {**login, "column": ["id", "a"], "connection": [source]},
-                },
-                "writer": {
-                    "name": f"{place.kind}writer",
-                    "parameter": {
-                        **login, "column": ["n", "text"], "connection": [{"jdbcUrl": url, "table": ["x"]}],
+            "content": [
+                {
+                    "reader": {
+                        "name": f"{place.kind}reader",
+                        "parameter": {**login, "column": ["id", "a"], "connection": [source]},
                     },
-                },
-            }],
+                    "writer": {
+                        "name": f"{place.kind}writer",
+                        "parameter": {
+                            **login,
+                            "column": ["n", "text"],
+                            "connection": [{"jdbcUrl": url, "table": ["x"]}],
+                        },
+                    },
+                }
+            ],
         }
-    }  # fmt: skip
+    }
     (spec, *_) = load_job(job).specs
     with ExitStack() as held:
         opened = open_transfer(job_options(spec, {}), 1, held)
@@ -242,12 +255,14 @@ def test_a_frame_takes_lengths_along(place: Place, spark: SparkSession, tmp_path
     assert joined.select(joined.a.alias("z")).schema["z"].metadata == {TEXT_LENGTH: "200"}
     assert frame.selectExpr("upper(a) AS a").schema["a"].metadata == {}
     frame = frame.where("id > 0").select("b", "a", "id", frame.a.substr(1, 5).alias("c"))
-    frame.write.format("channel").options(**place.options, dbtable="x", onSchemaChange="evolve").mode(
-        "append"
-    ).save()
+    frame.write.format("channel").options(
+        **place.options, dbtable="x", onSchemaChange="evolve"
+    ).mode("append").save()
     assert lengths(place, "x") == {"a": "200", "b": UNLIMITED, "c": "9"}
     assert place.read("x").to_pylist() == [{"id": 1, "a": "y" * 150, "b": "z" * 300, "c": "yyyyy"}]
-    frame.write.format("channel").options(path=str(tmp_path / "out"), writer="parquet").mode("append").save()
+    frame.write.format("channel").options(path=str(tmp_path / "out"), writer="parquet").mode(
+        "append"
+    ).save()
     (file,) = (tmp_path / "out").glob("*.parquet")
     assert TEXT_LENGTH.encode() not in file.read_bytes()
     assert pq.read_table(file).num_rows == 1
@@ -259,15 +274,24 @@ def test_a_stream_takes_lengths_along(place: Place, spark: SparkSession, tmp_pat
     place.run("CREATE TABLE x (id INT PRIMARY KEY, a VARCHAR(9))")
     place.run(f"INSERT INTO s VALUES (1, '{'y' * 150}')")
     source = {
-        **place.options, "dbtable": "s", "cursorColumn": "id", "lateSeconds": "0",
-        "tunnelType": "stream", "startingOffsets": "earliest",
-    }  # fmt: skip
+        **place.options,
+        "dbtable": "s",
+        "cursorColumn": "id",
+        "lateSeconds": "0",
+        "tunnelType": "stream",
+        "startingOffsets": "earliest",
+    }
     target = {**place.options, "dbtable": "x", "onSchemaChange": "evolve"}
     query = (
-        spark.readStream.format("channel").options(**source).load().select("a", "id")
-        .writeStream.format("channel").options(**target, checkpointLocation=str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True).start()
-    )  # fmt: skip
+        spark.readStream.format("channel")
+        .options(**source)
+        .load()
+        .select("a", "id")
+        .writeStream.format("channel")
+        .options(**target, checkpointLocation=str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
     assert query.awaitTermination(120)
     assert lengths(place, "x") == {"a": "200"}
     assert place.read("x")["a"].to_pylist() == ["y" * 150]

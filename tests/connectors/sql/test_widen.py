@@ -8,27 +8,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_channel.connectors.base.types import fits, is_longer, widened
+from spark_channel.connectors.duckdb.dialect import DuckdbWriteDialect
+from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlWriteDialect
+from spark_channel.connectors.postgresql.catalog import PgColumn
+from spark_channel.connectors.postgresql.dialect import DIALECT as POSTGRES
 from spark_channel.connectors.sql.catalog import Column
-from spark_channel.connectors.sql.duckdb.target import DuckdbWriteDialect
-from spark_channel.connectors.sql.fits import fits
-from spark_channel.connectors.sql.mysql.dialect import MysqlColumn
-from spark_channel.connectors.sql.mysql.target import MysqlWriteDialect
-from spark_channel.connectors.sql.postgresql.catalog import PgColumn
-from spark_channel.connectors.sql.postgresql.target import DIALECT as POSTGRES
-from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
-from spark_channel.connectors.sql.widen import is_longer, widened
-from spark_channel.connectors.sql.write_dialect import WriteDialect
+from spark_channel.connectors.sql.dialect import WriteDialect
+from spark_channel.connectors.sqlite.dialect import SqliteWriteDialect
 from spark_channel.errors import SchemaError
 
 INTEGERS = [
-    pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(),
-]  # fmt: skip
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.uint8(),
+    pa.uint16(),
+    pa.uint32(),
+    pa.uint64(),
+]
 NUMBERS = st.one_of(
     st.sampled_from([*INTEGERS, pa.float32(), pa.float64()]),
     st.integers(1, 38).flatmap(lambda p: st.integers(0, p).map(lambda s: pa.decimal128(p, s))),
 )
 OTHERS = st.sampled_from(
-    [pa.string(), pa.binary(), pa.bool_(), pa.date32(), pa.timestamp("us"), pa.time64("us"), pa.null()]
+    [
+        pa.string(),
+        pa.binary(),
+        pa.bool_(),
+        pa.date32(),
+        pa.timestamp("us"),
+        pa.time64("us"),
+        pa.null(),
+    ]
 )
 
 
@@ -72,7 +85,12 @@ def test_no_smaller_type_of_the_same_kind_would_do(
     one: pa.DataType, other: pa.DataType, third: pa.DataType
 ) -> None:
     found = widened(one, other)
-    if found is not None and fits(one, third) and fits(other, third) and _kind(third) == _kind(found):
+    if (
+        found is not None
+        and fits(one, third)
+        and fits(other, third)
+        and _kind(third) == _kind(found)
+    ):
         assert fits(found, third)
 
 
@@ -91,10 +109,12 @@ def test_what_is_no_number_has_no_wider_type(one: pa.DataType, other: pa.DataTyp
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (pa.int64(), pa.float64()), (pa.float64(), pa.decimal128(4, 2)), (pa.decimal128(38, 0), pa.decimal128(2, 1)),
+        (pa.int64(), pa.float64()),
+        (pa.float64(), pa.decimal128(4, 2)),
+        (pa.decimal128(38, 0), pa.decimal128(2, 1)),
         (pa.int64(), pa.decimal128(38, 30)),
     ],
-)  # fmt: skip
+)
 def test_pairs_of_which_a_value_would_be_lost(one: pa.DataType, other: pa.DataType) -> None:
     assert widened(one, other) is None
 
@@ -102,11 +122,16 @@ def test_pairs_of_which_a_value_would_be_lost(one: pa.DataType, other: pa.DataTy
 @pytest.mark.parametrize(
     ("was", "now", "longer"),
     [
-        ("character varying(9)", "VARCHAR(10)", True), ("varchar(9)", "varchar(9)", False),
-        ("varchar(9)", "varchar(8)", False), ("varchar(9)", "text", True), ("text", "varchar(9)", False),
-        ("char(9)", "varchar(10)", False), ("varchar(9)", "char(20)", False), ("varchar(9)", "longtext", True),
+        ("character varying(9)", "VARCHAR(10)", True),
+        ("varchar(9)", "varchar(9)", False),
+        ("varchar(9)", "varchar(8)", False),
+        ("varchar(9)", "text", True),
+        ("text", "varchar(9)", False),
+        ("char(9)", "varchar(10)", False),
+        ("varchar(9)", "char(20)", False),
+        ("varchar(9)", "longtext", True),
     ],
-)  # fmt: skip
+)
 def test_longer_texts(was: str, now: str, longer: bool) -> None:
     assert is_longer(was, now) is longer
 
@@ -117,28 +142,64 @@ def postgres_column(declared: str) -> Column:
 
 DIALECTS: dict[str, tuple[WriteDialect, Any, list[str]]] = {
     "postgresql": (
-        POSTGRES, postgres_column,
-        ["smallint", "integer", "bigint", "real", "double precision", "numeric(6,2)", "numeric(38,0)", "numeric"],
+        POSTGRES,
+        postgres_column,
+        [
+            "smallint",
+            "integer",
+            "bigint",
+            "real",
+            "double precision",
+            "numeric(6,2)",
+            "numeric(38,0)",
+            "numeric",
+        ],
     ),
     "mysql": (
-        MysqlWriteDialect(), lambda declared: MysqlColumn("n", declared),
+        MysqlWriteDialect(),
+        lambda declared: MysqlColumn("n", declared),
         [
-            "tinyint(1)", "tinyint(4)", "smallint(6) unsigned", "mediumint(9)", "int(11)", "int(10) unsigned",
-            "bigint(20)", "bigint(20) unsigned", "float", "double", "decimal(6,2)", "decimal(65,30)", "float(7,3)",
-            "year(4)", "int(10) unsigned zerofill", "decimal(6,2) unsigned",
+            "tinyint(1)",
+            "tinyint(4)",
+            "smallint(6) unsigned",
+            "mediumint(9)",
+            "int(11)",
+            "int(10) unsigned",
+            "bigint(20)",
+            "bigint(20) unsigned",
+            "float",
+            "double",
+            "decimal(6,2)",
+            "decimal(65,30)",
+            "float(7,3)",
+            "year(4)",
+            "int(10) unsigned zerofill",
+            "decimal(6,2) unsigned",
         ],
     ),
     "duckdb": (
-        DuckdbWriteDialect(), lambda declared: Column("n", declared),
+        DuckdbWriteDialect(),
+        lambda declared: Column("n", declared),
         [
-            "TINYINT", "USMALLINT", "INTEGER", "UINTEGER", "BIGINT", "UBIGINT", "HUGEINT", "FLOAT", "DOUBLE",
-            "DECIMAL(6,2)", "DECIMAL(38,10)",
+            "TINYINT",
+            "USMALLINT",
+            "INTEGER",
+            "UINTEGER",
+            "BIGINT",
+            "UBIGINT",
+            "HUGEINT",
+            "FLOAT",
+            "DOUBLE",
+            "DECIMAL(6,2)",
+            "DECIMAL(38,10)",
         ],
     ),
     "sqlite": (
-        SqliteWriteDialect(), lambda declared: Column("n", declared), ["INT4", "INTEGER", "REAL", "DECIMAL(6,2)"],
+        SqliteWriteDialect(),
+        lambda declared: Column("n", declared),
+        ["INT4", "INTEGER", "REAL", "DECIMAL(6,2)"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DIALECTS)
@@ -163,17 +224,25 @@ def test_a_column_widens_to_what_takes_the_rows_and_keeps_its_own(
 @pytest.mark.parametrize(
     ("name", "declared", "kind", "wanted"),
     [
-        ("postgresql", "integer", pa.int64(), "bigint"), ("postgresql", "real", pa.float64(), "double precision"),
+        ("postgresql", "integer", pa.int64(), "bigint"),
+        ("postgresql", "real", pa.float64(), "double precision"),
         ("postgresql", "numeric(6,2)", pa.decimal128(12, 4), "numeric(12,4)"),
         ("postgresql", "integer", pa.decimal128(4, 2), "numeric(12,2)"),
-        ("mysql", "int(11)", pa.int64(), "bigint"), ("mysql", "int(10) unsigned", pa.int32(), "bigint"),
-        ("mysql", "float", pa.float64(), "double"), ("mysql", "tinyint(1)", pa.int32(), "int"),
-        ("mysql", "year(4)", pa.int32(), None), ("duckdb", "INTEGER", pa.int64(), "BIGINT"),
-        ("duckdb", "DECIMAL(6,2)", pa.decimal128(9, 2), "DECIMAL(9,2)"), ("postgresql", "text", pa.int64(), None),
-        ("postgresql", "money_domain", pa.int64(), None), ("sqlite", "INT4", pa.int64(), None),
+        ("mysql", "int(11)", pa.int64(), "bigint"),
+        ("mysql", "int(10) unsigned", pa.int32(), "bigint"),
+        ("mysql", "float", pa.float64(), "double"),
+        ("mysql", "tinyint(1)", pa.int32(), "int"),
+        ("mysql", "year(4)", pa.int32(), None),
+        ("duckdb", "INTEGER", pa.int64(), "BIGINT"),
+        ("duckdb", "DECIMAL(6,2)", pa.decimal128(9, 2), "DECIMAL(9,2)"),
+        ("postgresql", "text", pa.int64(), None),
+        ("postgresql", "money_domain", pa.int64(), None),
+        ("sqlite", "INT4", pa.int64(), None),
     ],
-)  # fmt: skip
-def test_what_columns_widen_to(name: str, declared: str, kind: pa.DataType, wanted: str | None) -> None:
+)
+def test_what_columns_widen_to(
+    name: str, declared: str, kind: pa.DataType, wanted: str | None
+) -> None:
     dialect, column_of, _ = DIALECTS[name]
     column = (
         PgColumn("n", declared, base="int4", builtin=True)

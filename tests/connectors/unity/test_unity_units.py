@@ -37,7 +37,11 @@ def test_credentials_without_an_end_are_kept() -> None:
 @pytest.mark.parametrize(
     ("answer", "scheme", "settings"),
     [
-        ({"azure_user_delegation_sas": {"sas_token": "s"}}, "abfss", {"azure_storage_sas_key": "s"}),
+        (
+            {"azure_user_delegation_sas": {"sas_token": "s"}},
+            "abfss",
+            {"azure_storage_sas_key": "s"},
+        ),
         ({"azure_aad": {"aad_token": "t"}}, "abfss", {"azure_storage_token": "t"}),
         (
             {"aws_temp_credentials": {"access_key_id": "a", "secret_access_key": "b"}},
@@ -60,7 +64,10 @@ def test_credentials_of_an_answer(
 @pytest.mark.parametrize(
     ("given", "url"),
     [
-        ("https://adb-1.azuredatabricks.net/", "https://adb-1.azuredatabricks.net/api/2.1/unity-catalog"),
+        (
+            "https://adb-1.azuredatabricks.net/",
+            "https://adb-1.azuredatabricks.net/api/2.1/unity-catalog",
+        ),
         ("adb-1.azuredatabricks.net", "https://adb-1.azuredatabricks.net/api/2.1/unity-catalog"),
         ("https://h:8443/api/2.1/unity-catalog", "https://h:8443/api/2.1/unity-catalog"),
         ("https://h/proxied", "https://h/proxied/api/2.1/unity-catalog"),
@@ -70,7 +77,9 @@ def test_addresses(given: str, url: str) -> None:
     assert Workspace.of({"Databricks_Host": given, "databricks_token": "t"}).url == url
 
 
-@pytest.mark.parametrize("given", ["ftp://h", "https://", "https://ann:s3cret@h", "https://h?o=s3cret"])
+@pytest.mark.parametrize(
+    "given", ["ftp://h", "https://", "https://ann:s3cret@h", "https://h?o=s3cret"]
+)
 def test_addresses_that_are_refused(given: str) -> None:
     with pytest.raises(OptionError, match="it takes https://host") as caught:
         Workspace.of({"databricks_host": given, "databricks_token": "t"})
@@ -85,5 +94,10 @@ def test_an_option_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_stores_settings_are_the_others() -> None:
-    given = {"unity_access_token": "t", "DATABRICKS_HOST": "h", "allow_http_url": "true", "AWS_REGION": "r"}
+    given = {
+        "unity_access_token": "t",
+        "DATABRICKS_HOST": "h",
+        "allow_http_url": "true",
+        "AWS_REGION": "r",
+    }
     assert without_workspace(given) == {"aws_region": "r"}

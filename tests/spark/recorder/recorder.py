@@ -14,7 +14,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from spark_channel.connectors import Reader, Receipt, TaskWriter, WriteContext, WritePlan, Writer
-from spark_channel.connectors.registry import Connector
+from spark_channel.connectors.base.registry import Connector
 from spark_channel.options import Amount, ByteAmount, ReadOptions, WriteOptions
 from spark_channel.planning import Split
 from tests.spark.timeline import record
@@ -35,7 +35,9 @@ class RecordingReadOptions(ReadOptions):
     url: str | None = Field(None, description="`recorder:`")
     log: str = Field(description="the record")
     rows: Amount = Field(1_000, description="how many rows")
-    row_bytes: ByteAmount = Field(2_000, description="bytes per row: small rows wait in Spark's buffers")
+    row_bytes: ByteAmount = Field(
+        2_000, description="bytes per row: small rows wait in Spark's buffers"
+    )
     marks: str = Field("", description="resource marks, dealt to the splits in turn")
 
 
@@ -77,7 +79,10 @@ class RecordingReader(Reader):
         for begin in range(start, end, step):
             count = min(step, end - begin)
             record(log, count)
-            columns = [pa.array(range(begin, begin + count), pa.int64()), pa.array([padding] * count)]
+            columns = [
+                pa.array(range(begin, begin + count), pa.int64()),
+                pa.array([padding] * count),
+            ]
             yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
@@ -96,7 +101,9 @@ class RecordingWriter(Writer):
 
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
         """Writes down what was published, beside the record."""
-        Path(f"{self.options.log}.published").write_text(str(sum(receipt.rows for receipt in receipts)))
+        Path(f"{self.options.log}.published").write_text(
+            str(sum(receipt.rows for receipt in receipts))
+        )
 
     def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
         """Nothing was staged."""

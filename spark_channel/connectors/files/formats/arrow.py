@@ -6,11 +6,11 @@ from typing import Any
 import pyarrow as pa
 
 from spark_channel.connectors.files.formats.base import (
-    Cut,
     Encoder,
     Format,
     Piece,
-    Wanted,
+    ReadRequest,
+    SplitRequest,
     WriterEncoder,
     even_pieces,
     pick,
@@ -43,14 +43,14 @@ class ArrowFormat(Format):
         with _open(opened) as reader:
             return check_types(reader.schema, path)
 
-    def pieces(self, opened: pa.NativeFile, path: str, cut: Cut) -> list[Piece]:
+    def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
         if not _is_file(opened):
             return [Piece({}, None, cut.size)]
         with _open(opened) as reader:
             return even_pieces("batches", reader.num_record_batches, cut.size, cut.target)
 
     def batches(
-        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted
+        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
     ) -> Iterator[pa.RecordBatch]:
         with _open(opened) as reader:
             have = check_types(reader.schema, path).names

@@ -10,17 +10,17 @@ import pyarrow as pa
 
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.files.conditions import Condition
-from spark_channel.connectors.files.manifest import Dialect
+from spark_channel.connectors.files.log import Dialect
 from spark_channel.errors import SchemaError
 
 __all__ = [
     "BATCH_BYTES",
     "BATCH_ROWS",
-    "Cut",
     "Encoder",
     "Format",
     "Piece",
-    "Wanted",
+    "ReadRequest",
+    "SplitRequest",
     "WriterEncoder",
     "batch_rows",
     "even_pieces",
@@ -35,7 +35,7 @@ BATCH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Cut:
+class SplitRequest:
     """How a file of `size` bytes is split: into pieces of about `target` bytes, with these options."""
 
     size: int
@@ -54,7 +54,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReadRequest:
     """The request of a read for one file.
 
     `schema`: the columns to bring, typed as they should be (columnar formats bring their own types).
@@ -122,12 +122,12 @@ class Format(ABC):
         """The columns of one file. `multi_line`: it is known to hold line ends in values."""
 
     @abstractmethod
-    def pieces(self, opened: pa.NativeFile, path: str, cut: Cut) -> list[Piece]:
+    def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
         """The file in pieces of about `cut.target` bytes; without those that `cut.condition` rules out."""
 
     @abstractmethod
     def batches(
-        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted
+        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
     ) -> Iterator[pa.RecordBatch]:
         """The batches of one piece, before `condition`: the wanted columns that the file has."""
 
@@ -193,7 +193,9 @@ def spans(count: int, size: int, target: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def even_pieces(unit: str, count: int, size: int, target: int, rows: int | None = None) -> list[Piece]:
+def even_pieces(
+    unit: str, count: int, size: int, target: int, rows: int | None = None
+) -> list[Piece]:
     """A file of `count` units (stripes, batches) and `size` bytes, in runs of about `target` bytes."""
     return [
         Piece(

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from spark_channel.connectors.files.formats.base import Wanted, inner_types
+from spark_channel.connectors.files.formats.base import ReadRequest, inner_types
 from spark_channel.errors import SchemaError, SourceError
 
 __all__ = ["check_types", "checked"]
@@ -30,7 +30,7 @@ def check_types(schema: pa.Schema, path: str) -> pa.Schema:
     return schema
 
 
-def checked(batch: pa.RecordBatch, wanted: Wanted, *, decoded: bool) -> pa.RecordBatch:
+def checked(batch: pa.RecordBatch, wanted: ReadRequest, *, decoded: bool) -> pa.RecordBatch:
     """Return `batch`, whose text is UTF-8. A column that is wanted as binary may hold any bytes.
 
     `decoded`: the library computed the offsets. Those of an Arrow file come from the file: wrong ones end the process.
@@ -43,7 +43,11 @@ def checked(batch: pa.RecordBatch, wanted: Wanted, *, decoded: bool) -> pa.Recor
             _check(values, decoded=decoded, any_bytes=_wants_bytes(name, wanted))
         except pa.ArrowInvalid as error:
             reason = str(error).splitlines()[0]
-            fix = "; to read its bytes, give a schema in which it is binary" if "UTF8" in reason else ""
+            fix = (
+                "; to read its bytes, give a schema in which it is binary"
+                if "UTF8" in reason
+                else ""
+            )
             raise SourceError(
                 f"{wanted.shown}: column {name!r} ({values.type}) holds a value that is not valid: {reason}{fix}"
             ) from error
@@ -55,7 +59,9 @@ def _check(values: pa.Array, *, decoded: bool, any_bytes: bool) -> None:
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         if not decoded:
-            values.view(pa.binary() if pa.types.is_string(kind) else pa.large_binary()).validate(full=True)
+            values.view(pa.binary() if pa.types.is_string(kind) else pa.large_binary()).validate(
+                full=True
+            )
         if any_bytes or _is_ascii(values):
             return
     elif decoded and not (pa.types.is_nested(kind) or pa.types.is_dictionary(kind)):
@@ -63,7 +69,7 @@ def _check(values: pa.Array, *, decoded: bool, any_bytes: bool) -> None:
     values.validate(full=True)
 
 
-def _wants_bytes(name: str, wanted: Wanted) -> bool:
+def _wants_bytes(name: str, wanted: ReadRequest) -> bool:
     return any(
         field.name.lower() == name.lower()
         and (pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type))
@@ -77,4 +83,7 @@ def _is_ascii(values: pa.Array) -> bool:
         return True
     edges = memoryview(offsets).cast("i" if pa.types.is_string(values.type) else "q")
     start, end = edges[values.offset], edges[values.offset + len(values)]
-    return all(data.slice(at, min(_PART, end - at)).to_pybytes().isascii() for at in range(start, end, _PART))
+    return all(
+        data.slice(at, min(_PART, end - at)).to_pybytes().isascii()
+        for at in range(start, end, _PART)
+    )

@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 from pyarrow import orc
 
 from spark_channel.connectors.files.formats.base import (
-    Cut,
     Encoder,
     Format,
     Piece,
-    Wanted,
+    ReadRequest,
+    SplitRequest,
     WriterEncoder,
     even_pieces,
     pick,
@@ -32,12 +32,12 @@ class OrcFormat(Format):
     def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
         return _in_micros(orc.ORCFile(opened).schema)
 
-    def pieces(self, opened: pa.NativeFile, path: str, cut: Cut) -> list[Piece]:
+    def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
         file = orc.ORCFile(opened)
         return even_pieces("stripes", file.nstripes, cut.size, cut.target, file.nrows)
 
     def batches(
-        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted
+        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
     ) -> Iterator[pa.RecordBatch]:
         file = orc.ORCFile(opened)
         columns = pick(wanted.schema.names, file.schema.names)
@@ -69,7 +69,7 @@ class OrcFormat(Format):
         return _OrcEncoder(sink, schema, options)
 
 
-class _Careful(io.RawIOBase):
+class _NonRaisingSink(io.RawIOBase):
     """A sink that never raises: an error in one ends the process inside the ORC library.
 
     The first error is kept for `check`, and later batches are dropped.
@@ -98,9 +98,11 @@ class _Careful(io.RawIOBase):
 class _OrcEncoder(WriterEncoder):
     def __init__(self, sink: Any, schema: pa.Schema, options: OrcWriteOptions) -> None:
         self._schema = schema
-        self._zoned = [number for number, field in enumerate(schema) if pa.types.is_timestamp(field.type)]
+        self._zoned = [
+            number for number, field in enumerate(schema) if pa.types.is_timestamp(field.type)
+        ]
         codec = options.compression or "zstd"
-        self._sink = _Careful(sink)
+        self._sink = _NonRaisingSink(sink)
         self._writer = orc.ORCWriter(
             self._sink,
             compression="uncompressed" if codec == "none" else codec,
@@ -127,7 +129,9 @@ _LIMIT_SECONDS = 2**63 // 10**9
 
 def _check_range(name: str, values: pa.Array) -> None:
     """Arrow's ORC reader holds times in 64-bit nanoseconds: 1677 to 2262."""
-    edges = pc.min_max(pc.cast(values, pa.timestamp("s", values.type.tz), safe=False).cast(pa.int64()))
+    edges = pc.min_max(
+        pc.cast(values, pa.timestamp("s", values.type.tz), safe=False).cast(pa.int64())
+    )
     for edge in (edges["min"].as_py(), edges["max"].as_py()):
         if edge is not None and abs(edge) >= _LIMIT_SECONDS - 1:
             raise TargetError(

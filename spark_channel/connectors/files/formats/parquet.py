@@ -1,4 +1,4 @@
-"""Parquet: split and pruned by row group, read one column chunk at a time."""
+"""Parquet: row groups pruned, gathered."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -8,23 +8,87 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_channel.connectors.files.conditions import Condition, ValueRange
+from spark_channel.connectors.files.conditions import Condition, ValueRange, exact
 from spark_channel.connectors.files.formats.base import (
-    Cut,
     Encoder,
     Format,
     Piece,
-    Wanted,
+    ReadRequest,
+    SplitRequest,
     batch_rows,
     pick,
 )
 from spark_channel.connectors.files.formats.checked import check_types, checked
-from spark_channel.connectors.files.formats.row_groups import RowGroupEncoder
-from spark_channel.connectors.files.literals import exact
 from spark_channel.connectors.files.options import ParquetWriteOptions
 from spark_channel.errors import SourceError
 
-__all__ = ["ParquetFormat"]
+__all__ = [
+    "ParquetFormat",
+    "RowGroupEncoder",
+]
+
+
+# Writes a Parquet file: batches are gathered into row groups.
+
+
+class RowGroupEncoder(Encoder):
+    """A row group has at most `group_rows` rows, and ends once it has `group_bytes` of Arrow.
+
+    `in_file` is the schema in the file, if it is another one than that of the rows. `more` is for
+    `pyarrow.parquet.ParquetWriter`.
+    """
+
+    def __init__(
+        self,
+        sink: Any,
+        schema: pa.Schema,
+        group_rows: int,
+        group_bytes: int,
+        *,
+        in_file: pa.Schema | None = None,
+        **more: Any,
+    ) -> None:
+        self._schema, self._in_file = schema, in_file or schema
+        self._group_rows, self._group_bytes = group_rows, group_bytes
+        self._held: list[pa.RecordBatch] = []
+        self._rows = 0
+        self.held_bytes = 0
+        """Arrow bytes of the row group that is being gathered."""
+        self._writer = pq.ParquetWriter(sink, self._in_file, version="2.6", **more)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        start = 0
+        while start < batch.num_rows:
+            taken = batch.slice(start, self._group_rows - self._rows)
+            start += taken.num_rows
+            self._held.append(taken)
+            self._rows += taken.num_rows
+            self.held_bytes += taken.nbytes
+            if self._rows >= self._group_rows or self.held_bytes >= self._group_bytes:
+                self._write_group()
+
+    def _write_group(self) -> None:
+        if self._rows:
+            table = pa.Table.from_batches(self._held, self._schema)
+            if self._in_file is not self._schema:
+                table = table.cast(self._in_file)
+            self._writer.write_table(table, row_group_size=self._rows)
+        self._held, self._rows, self.held_bytes = [], 0, 0
+
+    def finish(self) -> None:
+        self._write_group()
+        self._writer.close()
+
+    def abandon(self) -> None:
+        self._held = []
+        try:
+            self._writer.close()
+        except (OSError, ValueError, pa.ArrowException):
+            self._writer.is_open = False  # or it would try again when it is collected
+
+
+# Parquet: split and pruned by row group, read one column chunk at a time.
+
 
 _READ_BUFFER = 1 << 20
 
@@ -71,7 +135,7 @@ class ParquetFormat(Format):
         with closing(self._open(opened)) as file:
             return check_types(file.schema_arrow, path)
 
-    def pieces(self, opened: pa.NativeFile, path: str, cut: Cut) -> list[Piece]:
+    def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
         file, condition = self._open_for(opened, cut.condition)
         with closing(file):
             found = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
@@ -95,7 +159,7 @@ class ParquetFormat(Format):
             return pieces
 
     def batches(
-        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted
+        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
     ) -> Iterator[pa.RecordBatch]:
         file, condition = self._open_for(opened, wanted.condition)
         with closing(file):
@@ -114,12 +178,19 @@ class ParquetFormat(Format):
     def encoder(self, sink: Any, schema: pa.Schema, options: ParquetWriteOptions) -> Encoder:
         codec = options.compression or options.default_codec
         # A file's size is known when a row group ends.
-        most_bytes = min(options.row_group_bytes, options.max_bytes_per_file or options.row_group_bytes)
+        most_bytes = min(
+            options.row_group_bytes, options.max_bytes_per_file or options.row_group_bytes
+        )
         in_file = pa.schema([field.with_type(_below_nullable(field.type)) for field in schema])
         return RowGroupEncoder(
-            sink, schema, options.row_group_rows, most_bytes, in_file=None if in_file.equals(schema) else in_file,
-            compression=codec, compression_level=options.compression_level,
-        )  # fmt: skip
+            sink,
+            schema,
+            options.row_group_rows,
+            most_bytes,
+            in_file=None if in_file.equals(schema) else in_file,
+            compression=codec,
+            compression_level=options.compression_level,
+        )
 
 
 def _below_nullable(kind: pa.DataType) -> pa.DataType:
@@ -128,7 +199,9 @@ def _below_nullable(kind: pa.DataType) -> pa.DataType:
         fields = [kind.field(i) for i in range(kind.num_fields)]
         return pa.struct(
             [
-                pa.field(field.name, _below_nullable(field.type), nullable=True, metadata=field.metadata)
+                pa.field(
+                    field.name, _below_nullable(field.type), nullable=True, metadata=field.metadata
+                )
                 for field in fields
             ]
         )
@@ -139,7 +212,9 @@ def _below_nullable(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _group(file: pq.ParquetFile, number: int, columns: list[str], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def _group(
+    file: pq.ParquetFile, number: int, columns: list[str], wanted: ReadRequest
+) -> Iterator[pa.RecordBatch]:
     """The batches of a row group: as many rows as the footer says."""
     group = file.metadata.row_group(number)
     rows = 0
@@ -168,7 +243,12 @@ def _group(file: pq.ParquetFile, number: int, columns: list[str], wanted: Wanted
 
 def _is_encrypted(file: pq.ParquetFile, number: int, column: str) -> bool:
     try:
-        next(file.iter_batches(batch_size=1, row_groups=[number], columns=[column], use_threads=False), None)
+        next(
+            file.iter_batches(
+                batch_size=1, row_groups=[number], columns=[column], use_threads=False
+            ),
+            None,
+        )
     except OSError as error:
         return "decrypt" in str(error).lower()
     return False

@@ -1,13 +1,229 @@
-"""Shared by the text formats: lines, their compression, and splits at line starts."""
+"""Text formats: lines, compression, values as text."""
 
+import bz2
+import codecs
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_channel.connectors.files.formats.base import Cut, Format, Piece
-from spark_channel.connectors.files.lines import HEAD, TextFile, is_splittable, text_pieces
+from spark_channel.connectors.base.types import SMALL_INT, merge_numbers
+from spark_channel.connectors.files.formats.base import Format, Piece, SplitRequest
+from spark_channel.connectors.files.options import TextReadOptions, strptime_pattern
+from spark_channel.errors import SourceError
 
-__all__ = ["TextFormat"]
+__all__ = [
+    "HEAD",
+    "Block",
+    "TextFile",
+    "TextFormat",
+    "codec_of",
+    "compressed",
+    "from_text",
+    "is_splittable",
+    "join_lines",
+    "merge_inferred",
+    "needs_text",
+    "plain_inferred",
+    "strftime_pattern",
+    "text_pieces",
+    "value_text",
+]
+
+
+# Text files in blocks of whole records, from any byte range, with the place of each block.
+#
+# A record belongs to the range that its first byte lies in; so ranges that cover a file cover each
+# record
+# once. Memory is one block, or one record when that is larger.
+
+
+_LARGEST_RECORD = 256 << 20
+HEAD = 64 << 10
+_BOM = b"\xef\xbb\xbf"
+
+Boundary = Callable[[bytes, bool], int]
+"""(data from a record's start, whether it is the end of the file) -> bytes of whole records in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole records, in UTF-8. `line`: how many lines of the range came before."""
+
+    data: bytes
+    line: int
+
+
+def codec_of(path: str, chosen: str | None) -> str | None:
+    """The compression of a text file: as chosen, else by its suffix; None = plain."""
+    if chosen is not None:
+        return None if chosen == "none" else chosen
+    suffix = path.rsplit("/", 1)[-1].rsplit(".", 1)[-1].lower()
+    return {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4", "br": "brotli"}.get(suffix)
+
+
+def _is_utf8(encoding: str) -> bool:
+    return encoding in ("utf-8", "utf-8-sig", "ascii")
+
+
+def _is_ascii_superset(encoding: str) -> bool:
+    """One byte is one character, and line ends are ASCII's: a line can be cut before it is decoded."""
+    try:
+        return bytes(range(128)).decode(encoding) == bytes(range(128)).decode("ascii") and all(
+            len(bytes((byte,)).decode(encoding, "replace")) == 1
+            and bytes((byte, 65)).decode(encoding, "replace")[-1] == "A"
+            for byte in range(128, 256)
+        )
+    except UnicodeError:
+        return False
+
+
+def is_splittable(path: str, compression: str | None, encoding: str) -> bool:
+    return codec_of(path, compression) is None and (
+        _is_utf8(encoding) or _is_ascii_superset(encoding)
+    )
+
+
+class TextFile:
+    """One open text file. `opened` is at its start, and closed by its owner."""
+
+    def __init__(
+        self, opened: pa.NativeFile, path: str, shown: str, compression: str | None, encoding: str
+    ) -> None:
+        self._opened = opened
+        self._codec = codec_of(path, compression)
+        self._encoding = encoding
+        self._raw = _is_utf8(encoding) or _is_ascii_superset(encoding)
+        self._shown = shown
+        self._streams: list[pa.CompressedInputStream] = []
+        self.newline = b"\n"
+
+    def _stream(self) -> Callable[[int], bytes]:
+        self._opened.seek(0)
+        read: Callable[[int], bytes]
+        if self._codec is None:
+            read = self._opened.read
+        else:
+            stream = pa.CompressedInputStream(self._opened, self._codec)
+            # Kept, since a stream that is collected closes `opened`, which is its owner's.
+            self._streams.append(stream)
+            read = stream.read
+        if self._raw:
+            return read
+        decoder = codecs.getincrementaldecoder(self._encoding)()
+
+        def decoded(size: int) -> bytes:
+            while True:
+                chunk = bytes(read(size))
+                text = decoder.decode(chunk, final=not chunk)
+                if text or not chunk:
+                    return text.removeprefix("\ufeff").encode("utf-8")
+
+        return decoded
+
+    def head(self) -> bytes:
+        """The first 64 KiB, and sets `newline`: some files end their lines with a lone \\r."""
+        data = bytes(self._stream()(HEAD))
+        self.newline = b"\r" if b"\n" not in data and b"\r" in data[:-1] else b"\n"
+        return data
+
+    def last_newline(self, data: bytes, at_end: bool) -> int:
+        """The boundary of files in which every line is a record."""
+        return len(data) if at_end else data.rfind(self.newline) + 1
+
+    def blocks(
+        self,
+        start: int,
+        end: int | None,
+        size: Callable[[], int],
+        boundary: Boundary | None = None,
+    ) -> Iterator[Block]:
+        """Blocks of about `size()` bytes with the records that begin in [start, end).
+
+        `start` > 0 needs a plain file whose every line is a record.
+
+        Raises:
+            SourceError: a record of more than 256 MiB. UnicodeError: not in the encoding.
+        """
+        boundary = boundary or self.last_newline
+        read = self._stream()
+        position, pending, line = start, b"", 0
+        if start > 0:
+            self._opened.seek(start - 1)
+            position, pending = self._next_line(read, start - 1)
+        first = start == 0
+        at_end = False
+        while end is None or position < end:
+            wanted = max(1, size())
+            cut = 0
+            while not cut:
+                if not at_end:
+                    # More of a record that is larger than a block: twice as much each time.
+                    missing = max(wanted, len(_BOM) if first else 0) - len(pending)
+                    chunk = bytes(read(missing if missing > 0 else len(pending)))
+                    at_end = not chunk
+                    pending += chunk
+                if first and self._raw and (len(pending) >= len(_BOM) or at_end):
+                    skipped = (
+                        len(_BOM) if pending.startswith(_BOM) and _is_utf8(self._encoding) else 0
+                    )
+                    pending, position, first = pending[skipped:], position + skipped, False
+                cut = boundary(pending, at_end)
+                if at_end and not pending:
+                    return
+                if not cut and len(pending) > _LARGEST_RECORD:
+                    raise SourceError(
+                        f"{self._shown} holds a line of more than {_LARGEST_RECORD >> 20} MiB after byte "
+                        f"{position}; is it a text file, and are the quotes closed?"
+                    )
+            if end is not None and position + cut > end:
+                # A record behind a byte order mark belongs to the range of byte 0, which may end inside the mark.
+                edge = pending.find(self.newline, max(0, end - position - 1)) + 1
+                cut = min(cut, edge) if edge else cut
+            data, pending = pending[:cut], pending[cut:]
+            lines = data.count(self.newline)
+            yield Block(self._as_utf8(data), line)
+            line += lines
+            position += cut
+
+    def _next_line(self, read: Callable[[int], bytes], position: int) -> tuple[int, bytes]:
+        while chunk := bytes(read(HEAD)):
+            found = chunk.find(self.newline)
+            if found >= 0:
+                return position + found + 1, chunk[found + 1 :]
+            position += len(chunk)
+        return position, b""
+
+    def _as_utf8(self, data: bytes) -> bytes:
+        if not self._raw or _is_utf8(self._encoding):
+            return data
+        return data.decode(self._encoding).encode("utf-8")
+
+    def lines_before(self, start: int) -> int:
+        """The number of lines before byte `start` of a range: read again, for the message of an error."""
+        if start == 0:
+            return 0
+        self._opened.seek(0)
+        left, lines = start - 1, 0
+        while left > 0 and (chunk := bytes(self._opened.read(min(left, 1 << 20)))):
+            lines += chunk.count(self.newline)
+            left -= len(chunk)
+        # The line that byte start - 1 lies in is the last one of the range before.
+        return lines + 1
+
+
+def text_pieces(size: int, target: int) -> list[tuple[int, int]]:
+    """[start, end) ranges of about `target` bytes that cover `size` bytes."""
+    count = max(1, -(-size // max(1, target)))
+    edges = [size * number // count for number in range(count + 1)]
+    return [(a, b) for a, b in pairwise(edges) if a < b]
+
+
+# Shared by the text formats: lines, their compression, and splits at line starts.
+
 
 _SUFFIX = {"none": "", "gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "lz4": ".lz4"}
 
@@ -18,7 +234,7 @@ class TextFormat(Format):
     text = True
     ending: ClassVar[str]
 
-    def pieces(self, opened: pa.NativeFile, path: str, cut: Cut) -> list[Piece]:
+    def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
         file = TextFile(opened, path, path, cut.options.compression, cut.options.encoding)
         head = file.head()
         if not head or (len(head) < HEAD and self._has_no_rows(head, cut.options)):
@@ -45,3 +261,215 @@ class TextFormat(Format):
     def _spans_lines(self, options: Any) -> bool:
         """Whether a row may go on after a line end, so that the file cannot be cut."""
         return False
+
+
+# Arrow values as the text that CSV and JSON carry.
+
+
+_MEMBER = 4 << 20
+
+
+def strftime_pattern(pattern: str | None) -> str | None:
+    return None if pattern is None else strptime_pattern(pattern)
+
+
+def _large(text: str) -> pa.Scalar:
+    return pa.scalar(text, pa.large_string())
+
+
+def value_text(values: pa.Array, pattern: str | None = None) -> pa.Array:
+    """Numbers, booleans, dates and times as large strings; NULL stays NULL.
+
+    Doubles have the fewest digits that give the same double back. Times are ISO 8601 with as many
+    digits of a second as they need: none, or the unit's; with `Z` where they have a zone.
+    """
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        if kind.tz is not None:
+            values = values.cast(pa.timestamp(kind.unit, "UTC"))
+        if pattern is not None:
+            return pc.strftime(
+                values.cast(pa.timestamp("s", values.type.tz), safe=False), format=pattern
+            ).cast(pa.large_string())
+        plain = values.cast(pa.timestamp(kind.unit)).cast(pa.large_string())
+        texts = pc.replace_substring(plain, " ", "T")
+        if kind.tz is None:
+            return texts
+        return pc.binary_join_element_wise(
+            texts, pa.scalar("Z", pa.large_string()), pa.scalar("", pa.large_string())
+        )
+    if pa.types.is_date(kind) and pattern is not None:
+        return pc.strftime(values, format=pattern).cast(pa.large_string())
+    texts = values.cast(pa.large_string())
+    if pa.types.is_floating(kind):
+        # 1 would be read as a whole number, and -0 lose its sign.
+        whole = pc.match_substring_regex(texts, "^-?[0-9]+$")
+        texts = pc.if_else(
+            whole, pc.binary_join_element_wise(texts, _large(".0"), _large("")), texts
+        )
+        texts = _special_floats(values, texts)
+    if pa.types.is_decimal(kind):
+        # Arrow writes small decimals with an exponent, which not every reader takes.
+        with_exponent = pc.match_substring(texts, "E")
+        if pc.any(with_exponent).as_py():
+            plain = [None if value is None else format(value, "f") for value in values.to_pylist()]
+            texts = pa.array(plain, pa.large_string())
+    return texts
+
+
+def _special_floats(values: pa.Array, texts: pa.Array) -> pa.Array:
+    """As Spark spells them."""
+    finite = pc.is_finite(values)
+    if pc.all(finite).as_py() in (True, None):
+        return texts
+    names = pc.if_else(
+        pc.is_nan(values),
+        "NaN",
+        pc.if_else(pc.greater(values, pa.scalar(0, values.type)), "Infinity", "-Infinity"),
+    )
+    return pc.if_else(finite, texts, names.cast(texts.type))
+
+
+def join_lines(lines: pa.Array) -> bytes:
+    """Each text with a line end after it, as one run of UTF-8 bytes."""
+    ends = pc.binary_join_element_wise(
+        lines, pa.scalar("\n", lines.type), pa.scalar("", lines.type)
+    )
+    # The values of a string array lie in one buffer, without gaps.
+    ends = ends.cast(pa.large_binary())
+    offsets, data = ends.buffers()[1], ends.buffers()[2]
+    if data is None or len(ends) == 0:
+        return b""
+    bounds = memoryview(offsets).cast("q")
+    return bytes(memoryview(data)[bounds[ends.offset] : bounds[ends.offset + len(ends)]])
+
+
+class _Members:
+    """Compresses runs of `_MEMBER` bytes, each a whole gzip, bz2, zstd or lz4 member; readers join them."""
+
+    def __init__(self, sink: Any, compress: Callable[[bytes], bytes]) -> None:
+        self._sink = sink
+        self._compress = compress
+        self._held = bytearray()
+
+    def write(self, data: bytes) -> None:
+        self._held += data
+        if len(self._held) >= _MEMBER:
+            self.end()
+
+    def end(self) -> None:
+        if self._held:
+            self._sink.write(self._compress(bytes(self._held)))
+            self._held.clear()
+
+
+def compressed(sink: Any, codec: str, level: int | None) -> tuple[Any, Callable[[], None]]:
+    """A stream that compresses into `sink`, and what ends it without closing `sink`."""
+    if codec == "none":
+        return sink, lambda: None
+    if codec == "bz2":
+        members = _Members(sink, lambda data: bz2.compress(data, level or 9))
+    else:
+        found = pa.Codec(codec, compression_level=level)
+        members = _Members(sink, lambda data: bytes(found.compress(data, asbytes=True)))
+    return members, members.end
+
+
+# Values of text files: from text to Arrow's types, exactly.
+
+
+_ZONED = r"\d[T ]\d.*(Z|[+-]\d\d(:?\d\d)?)$"
+
+
+def needs_text(kind: pa.DataType, options: TextReadOptions) -> bool:
+    """Whether a column of this type is read as text and made by `from_text`."""
+    if pa.types.is_date(kind):
+        return options.date_format is not None or not pa.types.is_date32(kind)
+    if pa.types.is_timestamp(kind):
+        return options.timestamp_format is not None or kind.tz is not None
+    return False
+
+
+def from_text(texts: pa.Array, kind: pa.DataType, options: TextReadOptions) -> pa.Array:
+    """Dates and times of `kind` from their text.
+
+    Raises:
+        pa.ArrowInvalid: a text that is none.
+    """
+    if pa.types.is_date(kind):
+        if options.date_format is None:
+            return texts.cast(pa.date32()).cast(kind)
+        days = pc.strptime(texts, format=strptime_pattern(options.date_format), unit="s")
+        return days.cast(pa.date32()).cast(kind)
+    naive = pa.timestamp("us")
+    if options.timestamp_format is not None:
+        times = pc.strptime(texts, format=strptime_pattern(options.timestamp_format), unit="us")
+        return _in_zone(times.cast(naive), kind, options)
+    if kind.tz is None:
+        return texts.cast(kind)
+    zoned = pc.match_substring_regex(texts, _ZONED)
+    nothing = pa.scalar(None, texts.type)
+    with_zone = pc.if_else(zoned, texts, nothing).cast(pa.timestamp(kind.unit, kind.tz))
+    if with_zone.null_count == texts.null_count:
+        return with_zone
+    without = pc.if_else(zoned, nothing, texts).cast(pa.timestamp(kind.unit))
+    return pc.coalesce(with_zone, _in_zone(without, kind, options))
+
+
+def _in_zone(times: pa.Array, kind: pa.DataType, options: TextReadOptions) -> pa.Array:
+    if kind.tz is None:
+        return times.cast(kind)
+    if options.time_zone != "UTC":
+        # The hour that a clock shows twice, or never, as Java reads it: the earlier offset.
+        times = pc.assume_timezone(
+            times, options.time_zone, ambiguous="earliest", nonexistent="latest"
+        )
+    else:
+        times = times.cast(pa.timestamp(times.type.unit, "UTC"))
+    return times.cast(kind)
+
+
+def plain_inferred(kind: pa.DataType) -> pa.DataType:
+    """An inferred type as a reader gives it: times in microseconds, what is only null as text."""
+    types = pa.types
+    if kind == SMALL_INT:
+        return pa.int64()
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([field.with_type(plain_inferred(field.type)) for field in fields])
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(plain_inferred(kind.value_type)))
+    if (
+        types.is_null(kind)
+        or types.is_time(kind)
+        or types.is_duration(kind)
+        or types.is_binary(kind)
+    ):
+        return pa.string()
+    return kind
+
+
+def merge_inferred(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type that holds what two samples found."""
+    types = pa.types
+    if one == other or types.is_null(other):
+        return one
+    if types.is_null(one):
+        return other
+    if (number := merge_numbers(one, other)) is not None:
+        return number
+    if types.is_struct(one) and types.is_struct(other):
+        names = {one.field(i).name: one.field(i).type for i in range(one.num_fields)}
+        for number in range(other.num_fields):
+            field = other.field(number)
+            names[field.name] = merge_inferred(names.get(field.name, pa.null()), field.type)
+        return pa.struct(list(names.items()))
+    if types.is_list(one) and types.is_list(other):
+        return pa.list_(merge_inferred(one.value_type, other.value_type))
+    times = [kind for kind in (one, other) if types.is_timestamp(kind)]
+    if times and all(types.is_timestamp(kind) or types.is_date(kind) for kind in (one, other)):
+        zones = {kind.tz for kind in times}
+        return pa.timestamp("us", times[0].tz) if len(zones) == 1 else pa.string()
+    return pa.string()

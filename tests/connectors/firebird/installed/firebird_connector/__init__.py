@@ -13,4 +13,7 @@ CONNECTOR = Connector(
     port=3050,
     secrets=("url", "password"),
     feed=("cursorColumn",),
+    maturity="stable",
+    tested="Firebird 3.0",
+    delivery={"job": "once", "task": "once"},
 )

@@ -16,17 +16,42 @@ from spark_channel.connectors.sql import Column, Session, Table, WriteDialect
 __all__ = ["LONGEST", "FirebirdDialect"]
 
 _ARROW = {
-    "BOOLEAN": pa.bool_(), "SMALLINT": pa.int16(), "INTEGER": pa.int32(), "BIGINT": pa.int64(),
-    "FLOAT": pa.float32(), "DOUBLE PRECISION": pa.float64(), "DATE": pa.date32(), "TIME": pa.time64("us"),
-    "TIMESTAMP": pa.timestamp("us"), "VARCHAR": pa.string(), "CHAR": pa.string(),
-    "BLOB SUB_TYPE TEXT": pa.string(), "BLOB": pa.binary(),
-}  # fmt: skip
+    "BOOLEAN": pa.bool_(),
+    "SMALLINT": pa.int16(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE PRECISION": pa.float64(),
+    "DATE": pa.date32(),
+    "TIME": pa.time64("us"),
+    "TIMESTAMP": pa.timestamp("us"),
+    "VARCHAR": pa.string(),
+    "CHAR": pa.string(),
+    "BLOB SUB_TYPE TEXT": pa.string(),
+    "BLOB": pa.binary(),
+}
 _CODES = {
-    7: "SMALLINT", 8: "INTEGER", 10: "FLOAT", 12: "DATE", 13: "TIME", 14: "CHAR", 16: "BIGINT", 23: "BOOLEAN",
-    27: "DOUBLE PRECISION", 35: "TIMESTAMP", 37: "VARCHAR", 261: "BLOB",
-}  # fmt: skip
+    7: "SMALLINT",
+    8: "INTEGER",
+    10: "FLOAT",
+    12: "DATE",
+    13: "TIME",
+    14: "CHAR",
+    16: "BIGINT",
+    23: "BOOLEAN",
+    27: "DOUBLE PRECISION",
+    35: "TIMESTAMP",
+    37: "VARCHAR",
+    261: "BLOB",
+}
 _WIDEST = {2: 4, 4: 9, 8: 18}
-_DESCRIBED = {"date": "DATE", "time": "TIME", "datetime": "TIMESTAMP", "bool": "BOOLEAN", "bytes": "BLOB"}
+_DESCRIBED = {
+    "date": "DATE",
+    "time": "TIME",
+    "datetime": "TIMESTAMP",
+    "bool": "BOOLEAN",
+    "bytes": "BLOB",
+}
 _OCTETS = 1
 LONGEST = 31
 """Bytes that a name can have."""
@@ -51,12 +76,23 @@ class FirebirdDialect(WriteDialect):
 
     product = "Firebird"
     new_types = {  # noqa: RUF012 - never changed
-        pa.bool_(): "BOOLEAN", pa.int8(): "SMALLINT", pa.int16(): "SMALLINT", pa.int32(): "INTEGER",
-        pa.int64(): "BIGINT", pa.uint8(): "SMALLINT", pa.uint16(): "INTEGER", pa.uint32(): "BIGINT",
-        pa.float16(): "FLOAT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE PRECISION", pa.date32(): "DATE",
-        pa.time64("us"): "TIME", pa.timestamp("us"): "TIMESTAMP", pa.string(): "BLOB SUB_TYPE TEXT",
+        pa.bool_(): "BOOLEAN",
+        pa.int8(): "SMALLINT",
+        pa.int16(): "SMALLINT",
+        pa.int32(): "INTEGER",
+        pa.int64(): "BIGINT",
+        pa.uint8(): "SMALLINT",
+        pa.uint16(): "INTEGER",
+        pa.uint32(): "BIGINT",
+        pa.float16(): "FLOAT",
+        pa.float32(): "FLOAT",
+        pa.float64(): "DOUBLE PRECISION",
+        pa.date32(): "DATE",
+        pa.time64("us"): "TIME",
+        pa.timestamp("us"): "TIMESTAMP",
+        pa.string(): "BLOB SUB_TYPE TEXT",
         pa.binary(): "BLOB",
-    }  # fmt: skip
+    }
     new_key_types = {pa.string(): "VARCHAR(250)"}  # noqa: RUF012 - a BLOB cannot be a key
 
     def new_decimal(self, digits: int, scale: int) -> str | None:
@@ -87,7 +123,8 @@ class FirebirdDialect(WriteDialect):
             if len(name.encode()) > LONGEST:
                 continue
             found = session.rows(
-                "SELECT RDB$VIEW_BLR IS NOT NULL FROM RDB$RELATIONS WHERE RDB$RELATION_NAME = ?", (name,)
+                "SELECT RDB$VIEW_BLR IS NOT NULL FROM RDB$RELATIONS WHERE RDB$RELATION_NAME = ?",
+                (name,),
             )
             if found:
                 return self._described(session, name, is_view=found[0][0])
@@ -120,7 +157,9 @@ class FirebirdDialect(WriteDialect):
             digits, scale = map(int, re.findall(r"\d+", column.declared))
             return pa.decimal128(digits, scale)
         return (
-            pa.binary() if column.declared.endswith("OCTETS") else _ARROW[column.declared.partition("(")[0]]
+            pa.binary()
+            if column.declared.endswith("OCTETS")
+            else _ARROW[column.declared.partition("(")[0]]
         )
 
     def is_passing(self, error: BaseException) -> bool:
@@ -138,8 +177,13 @@ class FirebirdDialect(WriteDialect):
             primary = index if is_primary else primary
         unique: Sequence[tuple[str, ...]] = [tuple(key) for key in keys.values()]
         return Table(
-            "", self.spelled(name), tuple(columns), is_view, tuple(unique), tuple(keys.get(primary, ())),
-        )  # fmt: skip
+            "",
+            self.spelled(name),
+            tuple(columns),
+            is_view,
+            tuple(unique),
+            tuple(keys.get(primary, ())),
+        )
 
 
 def _declared(

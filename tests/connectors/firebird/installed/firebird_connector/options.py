@@ -17,7 +17,9 @@ _Seconds = Annotated[float, Field(ge=0, le=86_400), Trait.SAME_ROWS]
 class Address(Credentials):
     """`firebird://host:port/path/of/file.fdb` or `firebird://host:port/alias`, and how long to wait."""
 
-    lock_timeout: _Seconds = Field(30.0, description="seconds to wait for a lock of another transaction")
+    lock_timeout: _Seconds = Field(
+        30.0, description="seconds to wait for a lock of another transaction"
+    )
     retry_timeout: _Seconds = Field(
         60.0, description="seconds for which a server that went away is tried again"
     )
@@ -28,7 +30,9 @@ class Address(Credentials):
         if not url.hostname or not url.path.strip("/"):
             takes = "firebird://host:port/database"
             raise OptionError(
-                f"option 'url' names no host and database; it takes {takes}", option="url", takes=takes
+                f"option 'url' names no host and database; it takes {takes}",
+                option="url",
+                takes=takes,
             )
 
     @property

@@ -19,7 +19,9 @@ BUSY = frozenset({335544336, 335544345, 335544451, 335544453, 335544510})
 """A deadlock, a lock, a table in use."""
 TAKEN = frozenset({335544349, 335544351, 335544665})
 """A key or a table is there already."""
-DATA = frozenset({335544321, 335544334, 335544347, 335544349, 335544466, 335544558, 335544665, 335544916})
+DATA = frozenset(
+    {335544321, 335544334, 335544347, 335544349, 335544466, 335544558, 335544665, 335544916}
+)
 """What is said of rows: too long, no number, NULL, duplicate, foreign key, check."""
 
 _MOST_ROWS = 50
@@ -37,11 +39,15 @@ class FirebirdSession(WriteSession):
 
     failures = (DatabaseError,)
 
-    def __init__(self, options: Address, failure: type[ChannelError], *, reads: bool = False) -> None:
+    def __init__(
+        self, options: Address, failure: type[ChannelError], *, reads: bool = False
+    ) -> None:
         self.place, self._failure = options.place, failure
         password = None if options.password is None else options.password.get_secret_value()
         with self.explained():
-            self._connection = connect(options.place, user=options.user, password=password, charset="UTF8")
+            self._connection = connect(
+                options.place, user=options.user, password=password, charset="UTF8"
+            )
         isolation = Isolation.SNAPSHOT if reads else Isolation.READ_COMMITTED_RECORD_VERSION
         access = TraAccessMode.READ if reads else TraAccessMode.WRITE
         wait = max(1, round(options.lock_timeout))
@@ -59,14 +65,19 @@ class FirebirdSession(WriteSession):
         into = f"INSERT INTO {table} ({', '.join(names)}) VALUES"
         each = range(_MOST_ROWS)
         declared = [
-            f"P{n}_{i} TYPE OF COLUMN {table}.{name} = ?" for n in each for i, name in enumerate(names)
+            f"P{n}_{i} TYPE OF COLUMN {table}.{name} = ?"
+            for n in each
+            for i, name in enumerate(names)
         ]
         body = [f"{into} ({', '.join(f':P{n}_{i}' for i in range(len(names)))});" for n in each]
         whole = len(rows) // _MOST_ROWS * _MOST_ROWS
         blocks = [
-            [v for row in rows[at : at + _MOST_ROWS] for v in row] for at in range(0, whole, _MOST_ROWS)
+            [v for row in rows[at : at + _MOST_ROWS] for v in row]
+            for at in range(0, whole, _MOST_ROWS)
         ]
-        self._execute_many(f"EXECUTE BLOCK ({', '.join(declared)}) AS BEGIN {' '.join(body)} END", blocks)
+        self._execute_many(
+            f"EXECUTE BLOCK ({', '.join(declared)}) AS BEGIN {' '.join(body)} END", blocks
+        )
         self._execute_many(f"{into} ({', '.join('?' * len(names))})", rows[whole:])
 
     def _execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -91,7 +102,9 @@ class FirebirdSession(WriteSession):
             cursor.execute(sql)
             names = [str(number) for number in range(len(cursor.description))]
             while rows := cursor.fetchmany(size.rows):
-                yield pa.RecordBatch.from_arrays([pa.array(each) for each in zip(*rows, strict=True)], names)
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array(each) for each in zip(*rows, strict=True)], names
+                )
 
     def begin(self) -> None:
         with self.explained():

@@ -42,15 +42,25 @@ class FirebirdWriter(TableWriter):
             return bool(session.rows(query, (self.dialect.spelled(name),)))
 
         def distrust(name: str) -> str | None:
-            return "it has a trigger" if listed("RDB$TRIGGERS", "AND RDB$SYSTEM_FLAG = 0", name) else None
+            return (
+                "it has a trigger"
+                if listed("RDB$TRIGGERS", "AND RDB$SYSTEM_FLAG = 0", name)
+                else None
+            )
 
         return ClaimDialect(
-            table=lambda name: name, exists=lambda name: listed("RDB$RELATIONS", "", name), distrust=distrust,
-            share="WITH LOCK", update="WITH LOCK", longest_name=LONGEST, reserved={"row_count": '"ROW_COUNT"'},
-        )  # fmt: skip
+            table=lambda name: name,
+            exists=lambda name: listed("RDB$RELATIONS", "", name),
+            distrust=distrust,
+            share="WITH LOCK",
+            update="WITH LOCK",
+            longest_name=LONGEST,
+            reserved={"row_count": '"ROW_COUNT"'},
+        )
 
     def stages(self, session: Any, place: Place, beginning: str) -> list[str]:
         query = "SELECT TRIM(RDB$RELATION_NAME) FROM RDB$RELATIONS WHERE RDB$RELATION_NAME STARTING WITH ?"
         return [
-            self.dialect.spelled(name) for (name,) in session.rows(query, (self.dialect.spelled(beginning),))
+            self.dialect.spelled(name)
+            for (name,) in session.rows(query, (self.dialect.spelled(beginning),))
         ]

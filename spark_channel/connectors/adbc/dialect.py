@@ -1,0 +1,184 @@
+"""SQL by sqlglot; merge; claims."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
+from typing import Any, cast
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from spark_channel.connectors.adbc.session import AdbcSession
+from spark_channel.connectors.sql import postgresql_claims as postgresql
+from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table, TargetTable
+from spark_channel.connectors.sql.claims import ClaimDialect
+from spark_channel.connectors.sql.dialect import WriteDialect
+from spark_channel.connectors.sql.publish import PLACE
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.statements import identifier, only_name, parsed_name
+from spark_channel.errors import TargetError
+
+__all__ = [
+    "AdbcColumn",
+    "AdbcDialect",
+    "arranged",
+    "claim_dialect",
+    "hold_unique",
+    "make_unique",
+    "placed",
+]
+
+
+# The SQL of any database that sqlglot can write; types are those of the driver.
+
+
+@dataclass(frozen=True, slots=True)
+class AdbcColumn(Column):
+    """`kind` is the driver's type."""
+
+    kind: pa.DataType = field(default_factory=pa.null)
+
+
+class AdbcDialect(WriteDialect):
+    """`sql` is sqlglot's name of the SQL."""
+
+    product = "ADBC"
+    no_keys = "ADBC drivers do not say which keys are unique"
+
+    def __init__(self, sql: str) -> None:
+        self.sql = sql
+        self.has_savepoints = sql in ("postgres", "mysql", "sqlite")
+
+    def quoted(self, name: str) -> str:
+        return identifier(name).sql(self.sql or None)
+
+    def literal(self, value: Any, column: Column | None) -> str:
+        given = str(value) if isinstance(value, date | Decimal) else value
+        return exp.convert(given).sql(self.sql or None)
+
+    def same_name(self, name: str, names: Sequence[str]) -> str | None:
+        return only_name(name, names)
+
+    def limited(self, query: str, rows: int, after: int = 0) -> str:
+        tree = cast(exp.Select, sqlglot.parse_one(query, read=self.sql or None)).limit(rows)
+        return (tree.offset(after) if after else tree).sql(self.sql or None)
+
+    def find_table(self, session: Session, text: str) -> Table | None:
+        """The driver says when it is not there."""
+        if text.lstrip().startswith("("):
+            return None
+        schema, name = self.named(text)
+        query = f"SELECT * FROM {self.place(schema, name)}"  # noqa: S608 - quoted
+        return Table(schema or "", name, self.describe(session, query))
+
+    def named(self, text: str) -> tuple[str | None, str]:
+        """(schema, name) that `dbtable` means; a text that this SQL cannot read as a name is the name itself."""
+        tree = parsed_name(text, self.sql)
+        return (None, text) if tree is None else (tree.db or None, tree.name)
+
+    def table_names(self, session: Session) -> list[str]:
+        return []
+
+    def describe(self, session: Session, query: str) -> tuple[Column, ...]:
+        """By running it: some drivers take a column's type from its first rows."""
+        schema = cast(AdbcSession, session).schema_of(query)
+        return tuple(AdbcColumn(each.name, str(each.type), kind=each.type) for each in schema)
+
+    def arrow_type(self, column: Column) -> pa.DataType:
+        return cast(AdbcColumn, column).kind
+
+    def key_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
+        kind = self.arrow_type(column)
+        ordered = (
+            pa.types.is_integer,
+            pa.types.is_floating,
+            pa.types.is_decimal,
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_date,
+            pa.types.is_timestamp,
+        )
+        return kind if any(is_kind(kind) for is_kind in ordered) else None
+
+    def size(self, text: str) -> str | None:
+        return None
+
+    def misfit_advice(self, column: ReadColumn) -> str:
+        return "Drivers take a column's type from its first rows: make it one type in 'query'"
+
+
+# How a database behind an ADBC driver keeps the claims of writes.
+
+
+def claim_dialect(session: AdbcSession, schema: str, dialect: str) -> ClaimDialect:
+    """The tables that the database's own connector has, where there is one."""
+    if dialect == "postgres":
+        return postgresql.claim_dialect(session.rows, schema, lambda number: f"${number}")
+    space = schema or None
+
+    def trigger(name: str) -> str | None:
+        if dialect != "sqlite":
+            return None
+        query = "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?"
+        return "it has a trigger" if session.rows(query, (name,)) else None
+
+    return ClaimDialect(
+        table=lambda name: AdbcDialect(dialect).place(space, name),
+        exists=lambda name: name in session.tables(space, name),
+        mark=lambda number: f"${number}" if dialect == "redshift" else "?",
+        distrust=trigger,
+    )
+
+
+# Staged rows in the shape that a merge takes, and the unique key that it needs.
+
+
+def arranged(rows: pa.Table, target: TargetTable) -> pa.Table:
+    """The columns of `rows` as they are staged: by the table's names."""
+    given = [column.name for column in target.columns] + (
+        [target.operation] if target.operation else []
+    )
+    return pa.table([rows.column(name) for name in given], names=list(target.staged_names))
+
+
+def placed(rows: pa.Table, before: int) -> pa.Table:
+    """`rows` with `PLACE`, when `before` rows came before them."""
+    return rows.append_column(PLACE, pa.array(range(before, before + rows.num_rows), pa.int64()))
+
+
+def make_unique(session: AdbcSession, target: TargetTable, dialect: AdbcDialect) -> None:
+    """Give a table that was just made its key, which ON CONFLICT asks for."""
+    digest = hashlib.sha256(target.name.encode()).hexdigest()[:12]
+    index, on = dialect.quoted(f"spark_channel_key_{digest}"), target.sql
+    if dialect.sql == "sqlite":  # an index is named with its schema, and its table without
+        index, on = (
+            dialect.place(target.schema, f"spark_channel_key_{digest}"),
+            dialect.quoted(target.name),
+        )
+    session.rows(
+        f"CREATE UNIQUE INDEX {index} ON {on} ({', '.join(map(dialect.quoted, target.key))})"
+    )
+
+
+def hold_unique(session: AdbcSession, target: TargetTable, dialect: AdbcDialect) -> None:
+    """Hold the table to keep the key unique: a statement that needs it, for no rows. Ends the transaction.
+
+    Raises:
+        TargetError: it does not, or it is a view.
+    """
+    listed = ", ".join(map(dialect.quoted, target.key))
+    try:
+        session.rows(
+            f"INSERT INTO {target.sql} ({listed}) SELECT {listed} FROM {target.sql} WHERE 1 = 0 "  # noqa: S608 - quoted names
+            f"ON CONFLICT ({listed}) DO NOTHING"
+        )
+    except TargetError as error:
+        raise TargetError(
+            f"table {target.name!r} does not hold ({', '.join(target.key)}) unique, "
+            f"so rows with the same key cannot be told; create a unique index on these columns. {error}"
+        ) from error
+    finally:
+        session.rollback()

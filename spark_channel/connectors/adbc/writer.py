@@ -1,0 +1,480 @@
+"""AdbcReader and AdbcWriter."""
+
+import logging
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from spark_channel.connectors.adbc.dialect import (
+    AdbcDialect,
+    arranged,
+    claim_dialect,
+    hold_unique,
+    make_unique,
+    placed,
+)
+from spark_channel.connectors.adbc.session import (
+    AdbcReadOptions,
+    AdbcSession,
+    AdbcWriteOptions,
+    BusyError,
+    is_busy,
+    is_conflict,
+    is_lost,
+)
+from spark_channel.connectors.adbc.stored import AdbcMerge, affected, insert_into, may_skip
+from spark_channel.connectors.base.contract import Reader, Receipt, TaskWriter, WriteContext
+from spark_channel.connectors.base.feed import OPERATION, row_fields
+from spark_channel.connectors.sql.catalog import Column, TargetTable, WriteColumn
+from spark_channel.connectors.sql.claims import ClaimDialect
+from spark_channel.connectors.sql.publish import PLACE
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.row_counts import hold_stored
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.statements import only_name
+from spark_channel.connectors.sql.target_columns import merge_key
+from spark_channel.connectors.sql.task_writer import SqlTask
+from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter, WriteTarget
+from spark_channel.errors import (
+    BatchRefusedError,
+    OptionError,
+    SchemaError,
+    SourceError,
+    TargetError,
+)
+from spark_channel.options import CommitMode, ReadOptions, WriteOptions
+from spark_channel.retry import Retry
+
+__all__ = [
+    "AdbcReader",
+    "AdbcTask",
+    "AdbcWriter",
+]
+
+
+# One attempt of one task that writes through an ADBC driver.
+
+
+_BUSY_SECONDS = 60.0
+
+
+class AdbcTask(SqlTask):
+    """`commit=job` commits batches into a staging table; `commit=task` buffers, and ingests everything with the
+    task's row beside the claim in one transaction at the end, so that no lock is held meanwhile. With `tolerant` that
+    transaction is open from the first row on, and the target judges each batch under a savepoint.
+    """
+
+    seconds: ClassVar[float] = 3600.0  # a driver's call is worth more rows than come in a second
+
+    def __init__(self, writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> None:
+        super().__init__(writer, plan, task, attempt)
+        self._host: Any = writer  # an `AdbcWriter`
+        self._stage: str | None = None
+        self._kept: list[pa.Table] = []
+        self._judging = False
+        self._session = AdbcSession(self._options, TargetError)
+        try:
+            self._peek()
+            if plan.commit == "job":
+                self._show_life()
+        except BaseException:
+            self.rollback()
+            raise
+
+    def store(self, rows: pa.Table, before: int) -> None:
+        target = self._plan.target
+        rows = arranged(rows, target)
+        if self._plan.commit == "task":
+            self._kept.append(rows)
+            return
+        if target.key:
+            rows = placed(rows, before)
+        new = self._stage is None
+        if self._stage is None:
+            self._peek()
+            self._stage = f"{self._plan.stage}{self._task}_{self._attempt}_{secrets.token_hex(2)}"
+        self._session.ingest(target.schema, self._stage, rows, "create" if new else "append")
+        self._session.commit()
+
+    def judge(self, batch: pa.RecordBatch) -> None:
+        target, self._judging = self._plan.target, True
+        self._session.rows("SAVEPOINT spark_channel_batch")
+        try:
+            rows = arranged(pa.Table.from_batches([batch]), target)
+            self._host.append(self._session, self._plan, rows)
+        except TargetError as error:
+            try:
+                self._session.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
+            except TargetError:
+                raise TargetError(
+                    f"{error}. ADBC driver {self._session.name} cannot take back a refused batch, so option "
+                    "'maxDirtyRows' cannot be kept with it: use the database's own connector"
+                ) from None
+            raise BatchRefusedError(str(error)) from None
+
+    def finish(self) -> dict[str, Any]:
+        if self._plan.commit == "job":
+            return {"table": self._stage}
+        retry = Retry(
+            0.0 if self._judging else _BUSY_SECONDS,
+            first=0.05,
+            longest=2.0,
+            what=f"committing task {self._task}",
+        )
+        retry.call(self._commit, lambda error: isinstance(error, TargetError) and is_busy(error))
+        return {}
+
+    def rollback(self) -> None:
+        session, stage = self._session, self._stage
+        if session is not None:
+            try:
+                session.rollback()
+                if stage is not None:
+                    self._writer.drop_stage(session, self._plan.place, stage)
+            except TargetError:
+                pass  # the database cannot be reached: the end of the job removes the table
+        super().rollback()
+
+    def _peek(self) -> None:
+        """Hold the claim to be this run's: one that was overtaken need not go on."""
+        claims = self._claims(self._session)
+        found = claims.peek(self._plan.claim)
+        if self._plan.commit == "job":
+            claims.show_life(self._plan.claim, found)
+        self._session.commit()
+
+    def _commit(self) -> None:
+        session, held = self._session, self._plan.claim
+        claims = self._claims(session)
+        try:
+            if not self._judging:
+                if self._is_done():
+                    return
+                session.rollback()  # a transaction of SQLite that has read may not be able to write
+                self._insert()
+            claims.fence(held)
+            # Again, under the lock: not every database holds a primary key unique.
+            self._done = claims.task(held, self._task)
+            if self._done is not None:
+                session.rollback()
+                return
+            tally = self._tally
+            claims.add_task(held, Receipt(tally.task, tally.attempt, tally.rows, tally.nbytes))
+        except TargetError as error:
+            if is_conflict(error) and not is_lost(error) and self._is_done():
+                return
+            raise
+        try:
+            session.commit()
+        except TargetError as error:
+            if not is_lost(error):
+                raise
+            self._settle(error)
+
+    def _is_done(self) -> bool:
+        """Whether another attempt has committed these rows meanwhile."""
+        self._session.rollback()
+        self._done = self._claims(self._session).task(self._plan.claim, self._task)
+        return self._done is not None
+
+    def _insert(self) -> None:
+        if not self._kept:
+            return
+        rows, target = pa.concat_tables(self._kept), self._plan.target
+        if target.key:
+            self._host.merge(
+                self._session, self._plan, self._host.stage_all(self._session, self._plan, rows)
+            )
+        else:
+            self._host.append(self._session, self._plan, rows)
+
+
+# Reads a table or a query through an ADBC driver.
+
+
+class AdbcReader(SqlReader):
+    """One split, or ranges of `partitionColumn` of about equal rows. Types are those that the driver gives."""
+
+    Options: ClassVar[type[ReadOptions]] = AdbcReadOptions
+    options: AdbcReadOptions
+
+    def __init__(self, options: AdbcReadOptions) -> None:
+        super().__init__(options, AdbcDialect(options.sql_dialect()))
+
+    feed = Reader.feed  # none: drivers do not say how their databases order and compare values
+
+    def connect(self, purpose: str) -> AbstractContextManager[Session]:
+        return AdbcSession(self.options, SourceError)
+
+
+# Writes a table through an ADBC driver: atomically (`commit=job`), or task by task (`commit=task`).
+
+
+_log = logging.getLogger(__name__)
+_STAGE = re.compile(r"spark_channel_stage_[0-9a-f]{16}_\d+_")
+_FIND = """
+SELECT n.nspname::text, c.relname::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = pg_catalog.to_regclass($1) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+"""
+
+
+class AdbcWriter(SqlWriter):
+    """Rows are ingested by the driver. A database must have transactions, also for CREATE TABLE of staging."""
+
+    Options: ClassVar[type[WriteOptions]] = AdbcWriteOptions
+    options: AdbcWriteOptions
+    dialect: AdbcDialect
+
+    def __init__(self, options: AdbcWriteOptions) -> None:
+        super().__init__(options)
+        self.sql_name = options.sql_dialect()
+        self.dialect = AdbcDialect(self.sql_name)
+
+    @property
+    def shown(self) -> str:
+        return f"the database of ADBC driver {self.options.driver}"
+
+    def check(self, context: WriteContext) -> None:
+        self.check_scripts()
+
+    def session(
+        self, failure: type[TargetError], purpose: str = "write", *, patient: bool = True
+    ) -> AdbcSession:
+        return AdbcSession(self.options, failure)
+
+    def is_lost(self, error: BaseException) -> bool:
+        return isinstance(error, TargetError) and (is_busy(error) or is_lost(error))
+
+    @contextmanager
+    def transaction(self, session: AdbcSession) -> Iterator[None]:
+        session.rollback()  # reads before this one have begun a transaction
+        try:
+            yield
+            session.commit()
+        except BaseException:
+            try:
+                session.rollback()
+            except TargetError:
+                pass  # it ended with its connection
+            raise
+
+    def undo(self, session: AdbcSession) -> None:
+        session.rollback()
+
+    def is_conflict(self, error: TargetError) -> bool:
+        return is_conflict(error)
+
+    @property
+    def script_dialect(self) -> str:
+        return self.sql_name
+
+    def claim_dialect(self, session: AdbcSession, place: WriteTarget) -> ClaimDialect:
+        return claim_dialect(session, place.schema, self.sql_name)
+
+    def look(self, session: AdbcSession) -> WriteTarget:
+        schema, name = self.dialect.named(self.options.dbtable)
+        if self.sql_name != "postgres":
+            return self._look(session, schema, name)
+        text = self.dialect.place(schema, name)
+        found = session.rows(_FIND, (text,))
+        if found:
+            schema, name = (str(each) for each in found[0])
+            table = session.table_schema(schema, name)
+            if table is None:
+                raise TargetError(
+                    f"table {schema}.{name} is there, and {self.shown} does not tell its columns"
+                )
+            return WriteTarget(schema, name, f"{schema}.{name}", table)
+        if schema is None and (schema := session.value("SELECT current_schema()::text")) is None:
+            raise OptionError(
+                f"option 'dbtable' got {self.options.dbtable!r}, and there is no schema on the search path: name one",
+                option="dbtable",
+                got=self.options.dbtable,
+            )
+        return WriteTarget(schema, name, f"{schema}.{name}")
+
+    def _look(self, session: AdbcSession, schema: str | None, name: str) -> WriteTarget:
+        """By the name that the catalog has: one table has one claim, however it is spelled."""
+        if self.sql_name == "sqlite" and (schema or "").lower() == "main":
+            schema = None  # the driver's name for it
+        there = session.table_schema(schema, name)
+        if there is not None:
+            name = session.spelled(schema, name, folds=True) or name
+            session.rollback()
+        space = schema or session.current_schema()
+        # SQLite's and DuckDB's own connectors, which share the claims, leave "main" out.
+        label = (
+            name if not space or (self._folds and space.lower() == "main") else f"{space}.{name}"
+        )
+        return WriteTarget(schema or "", name, label, there, folds=self._folds)
+
+    @property
+    def _folds(self) -> bool:
+        return self.sql_name in ("sqlite", "duckdb")
+
+    def plan(
+        self, session: AdbcSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        there: pa.Schema | None = place.table
+        feed = self.options.write_mode == "apply"
+        fields = row_fields(plan.schema) if feed else list(plan.schema)
+        names = self._names(there, fields)
+        columns = tuple(
+            WriteColumn(field.name, Column(name, str(field.type)), field.type)
+            for field, name in zip(fields, names, strict=True)
+        )
+        target = TargetTable(
+            place.schema,
+            place.name,
+            place.label,
+            self.dialect.place(place.schema, place.name),
+            columns,
+            key=merge_key(
+                self.options, names, only_name, self.options.dbtable, None if there is None else ()
+            ),
+            operation=OPERATION if feed else None,
+        )
+        if target.key and there is not None:
+            hold_unique(session, target, self.dialect)
+        return replace(plan, target=target)
+
+    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
+        tolerant = context.stream is None and self.options.tolerates_dirty_rows
+        return "task" if tolerant else super().default_commit(place, context)
+
+    def _names(self, there: pa.Schema | None, fields: Sequence[pa.Field]) -> list[str]:
+        """The table's names of the rows' columns."""
+        if there is None:
+            return [field.name for field in fields]
+        found = []
+        for field in fields:
+            known = only_name(field.name, there.names)
+            if known is None:
+                raise SchemaError(
+                    f"column {field.name!r} is not in table {self.options.dbtable!r}, "
+                    f"which has {', '.join(there.names)}"
+                )
+            found.append(known)
+        return found
+
+    def make_staging(
+        self, session: AdbcSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        return plan  # each attempt makes its own table
+
+    def make_ready(
+        self,
+        session: AdbcSession,
+        plan: SqlPlan,
+        place: WriteTarget,
+        context: WriteContext,
+        *,
+        first: bool,
+    ) -> SqlPlan:
+        if first:
+            self._ready(session, plan)
+        return plan
+
+    def _ready(self, session: AdbcSession, plan: SqlPlan) -> None:
+        """The table is there, and empty for an overwrite; `preSql` has run."""
+        self.script(session, self.options.pre_sql, "preSql")
+        target = plan.target
+        if session.spelled(target.schema or None, target.name, folds=self._folds) is None:
+            fields = [pa.field(each.target, each.kind) for each in target.columns]
+            try:
+                session.ingest(
+                    target.schema, target.name, pa.schema(fields).empty_table(), "create"
+                )
+            except TargetError as error:
+                if is_conflict(
+                    error
+                ):  # another job has made it: this one tries again, and writes to it
+                    raise BusyError(str(error)) from error
+                raise
+            if target.key:
+                make_unique(session, target, self.dialect)
+        elif plan.overwrite:
+            session.rows(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
+
+    def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
+        return AdbcTask(self, plan, task, attempt)
+
+    def publish_staged(
+        self, session: AdbcSession, plan: SqlPlan, receipts: Sequence[Receipt]
+    ) -> None:
+        self._ready(session, plan)
+        target = plan.target
+        listed = ", ".join(map(self.dialect.quoted, target.staged_names))
+        tables = self.staged_tables(
+            session, receipts, lambda name: self.dialect.place(target.schema, name)
+        )
+        if not target.key:
+            for table, staged in tables:
+                self._insert(session, target, table, staged)
+            return
+        merged = self.stage_all(session, plan, arranged(plan.schema.empty_table(), target))
+        before = 0
+        for table, staged in tables:
+            session.rows(
+                f"INSERT INTO {merged} ({listed}, {PLACE}) SELECT {listed}, {PLACE} + {before:d} FROM {table}"  # noqa: S608
+            )
+            before += staged
+        self.merge(session, plan, merged)
+
+    def stage_all(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> str:
+        """A staging table, as SQL, for the rows of all tasks, or of one; `rows` are in it."""
+        name = f"{plan.stage}merged_{secrets.token_hex(2)}"
+        session.ingest(plan.target.schema, name, placed(rows, 0), "create")
+        return self.dialect.place(plan.target.schema, name)
+
+    def append(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> None:
+        """Add rows to the table, in a transaction.
+
+        Raises:
+            BatchRefusedError: it has not stored all of them.
+        """
+        target = plan.target
+        if may_skip(session, target, self.sql_name):
+            stage = self.stage_all(session, plan, rows)
+            self._insert(session, target, stage, rows.num_rows)
+            session.rows(f"DROP TABLE {stage}")
+            return
+        stored = session.ingest(target.schema, target.name, rows, "append")
+        if stored >= 0:
+            hold_stored(target.label, rows.num_rows, stored)
+
+    def _insert(self, session: AdbcSession, target: TargetTable, stage: str, rows: int) -> None:
+        """Add the `rows` of a staging table to the table."""
+        listed = ", ".join(map(self.dialect.quoted, target.names))
+        insert = insert_into(session, target, self.sql_name)
+        statement = f"{insert} INTO {target.sql} ({listed}) SELECT {listed} FROM {stage}"  # noqa: S608
+        stored = affected(session, statement, self.sql_name)
+        if stored is not None:
+            hold_stored(target.label, rows, stored)
+
+    def merge(self, session: AdbcSession, plan: SqlPlan, stage: str) -> None:
+        """Merge the rows of a staging table into the target, and drop it."""
+        AdbcMerge(session, self.dialect, plan.target, stage, self.options.write_mode).bring()
+        session.rows(f"DROP TABLE {stage}")
+
+    def stages(self, session: AdbcSession, place: WriteTarget, beginning: str) -> list[str]:
+        return [
+            name for name in session.tables(place.schema or None, beginning) if _STAGE.match(name)
+        ]
+
+    def drop_stage(self, session: AdbcSession, place: WriteTarget, name: str) -> None:
+        try:
+            with self.transaction(session):
+                if self.sql_name == "postgres":
+                    session.rows("SET LOCAL lock_timeout = '2s'")
+                session.rows(f"DROP TABLE IF EXISTS {self.dialect.place(place.schema, name)}")
+        except TargetError as error:
+            if not is_busy(error):
+                raise
+            _log.warning("staging table %s is in use, and stays for the next job to remove", name)

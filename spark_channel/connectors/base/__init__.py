@@ -1,0 +1,1 @@
+"""What every connector uses: the contract, the registry, claims, health, and types."""

@@ -1,0 +1,357 @@
+"""The states of a claim, and its change in each step of a write. No I/O: targets store the decisions.
+
+Each function is given the claim as the target has it, read under a lock (or as the base of a conditional write), and
+returns the claim to write in the same transaction.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal, Protocol
+
+from spark_channel.connectors.base.owner import describe_owner, owner_is_gone
+from spark_channel.errors import SupersededError, TargetError
+
+__all__ = [
+    "BEAT_SECONDS",
+    "ORPHAN_SECONDS",
+    "Claim",
+    "ClaimDecision",
+    "HeldClaim",
+    "Identity",
+    "Verdict",
+    "beat_is_due",
+    "check",
+    "check_generation",
+    "is_alive",
+    "own_process",
+    "publish",
+    "release",
+    "take",
+]
+
+
+# The identity of a write, which is the same for every run of it.
+
+
+Kind = Literal["txn", "stream", "job", "table"]
+
+
+class Write(Protocol):
+    """The identity of a write: `connectors.WriteContext`."""
+
+    @property
+    def job(self) -> str: ...
+    @property
+    def txn(self) -> tuple[str, int] | None: ...
+    @property
+    def stream(self) -> tuple[str, int] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A write to `target`: a transaction pair, a streaming query, or else the job that carries it out.
+
+    `version` is the pair's; a stream has one identity for all its batches. "table" is the target itself: the epoch of
+    its claim counts how often it was overwritten.
+    """
+
+    target: str
+    kind: Kind
+    name: str
+    version: int | None = None
+
+    @classmethod
+    def of(cls, target: str, context: Write) -> "Identity":
+        if context.stream is not None:
+            return cls(target, "stream", context.stream[0])
+        if context.txn is not None:
+            return cls(target, "txn", *context.txn)
+        return cls(target, "job", context.job)
+
+    @property
+    def key(self) -> str:
+        """64 letters: one column that every database can index, whatever the names hold."""
+        text = json.dumps([self.target, self.kind, self.name, self.version], ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def shown(self) -> str:
+        """For messages."""
+        if self.kind == "txn":
+            return f"txnVersion {self.version} of {self.name!r}"
+        return f"stream {self.name!r}" if self.kind == "stream" else f"job {self.name!r}"
+
+
+State = Literal["open", "prepared", "published"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The claim of one identity, as the target stores it.
+
+    `owner` is the run that writes under it, "" when the last one gave it back; `epoch` grows with each run that takes
+    it over. `prepared`: a `commit=task` run has run its preSql, and emptied or created its table. `position` is the
+    last published batch of a stream, which is never `published` as a whole. `published_at` is the time of the last
+    publication, `rows` and `nbytes` its size. `process`, `beat_at` and `doubted_at`: see `liveness`. `generation`: see
+    `HeldClaim`.
+    """
+
+    identity: Identity
+    owner: str
+    epoch: int = 1
+    state: State = "open"
+    position: int | None = None
+    published_at: str | None = None
+    rows: int = 0
+    nbytes: int = 0
+    process: str = ""
+    beat_at: str = ""
+    doubted_at: str = ""
+    generation: int | None = None
+
+    def has_published(self, position: int | None) -> bool:
+        """Whether the identity, or the stream's batch `position`, was published."""
+        if self.identity.kind == "stream":
+            return position is not None and self.position is not None and self.position >= position
+        return self.state == "published"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldClaim:
+    """A claim as one run holds it: plain data, in the plan, which travels to the tasks.
+
+    `generation` is how often the table had been overwritten when the run made it ready (`commit=task`): its tasks are
+    fenced by that, too.
+    """
+
+    identity: Identity
+    owner: str
+    epoch: int
+    position: int | None = None
+    generation: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDecision:
+    """The decision of `take`.
+
+    `claim` is to be written, None when it does not change. `held` is None when the write was published before.
+    `overtaken` is the claim of another run as it was until it was taken over.
+    """
+
+    claim: Claim | None
+    held: HeldClaim | None
+    published_at: str | None = None
+    overtaken: Claim | None = None
+
+
+def take(
+    found: Claim | None,
+    identity: Identity,
+    owner: str,
+    *,
+    position: int | None = None,
+    committed: tuple[int, int] = (0, 0),
+    resume: int | None = None,
+    process: str = "",
+    now: str = "",
+) -> ClaimDecision:
+    """Claim `identity` for the run `owner`. The later run wins; a run that asks again keeps what it has.
+
+    `committed` are the tasks and rows that runs before this one committed under the claim (`commit=task`). Only a run
+    that continues them may take it: `resume` is the epoch whose plan that run follows.
+
+    Raises:
+        TargetError: another run has committed tasks, and this one does not continue them.
+    """
+    if found is None:
+        if resume is not None:
+            raise TargetError(
+                f"{identity.shown} was to be continued, and its claim on {identity.target} is not there any more: "
+                "run the job again"
+            )
+        return _taken(Claim(identity, owner, process=process, beat_at=now), position)
+    if found.has_published(position):
+        return ClaimDecision(None, None, found.published_at)
+    if found.owner == owner:
+        # A stream's batch has one name whoever writes it, also beside a query that was killed: no one process's death
+        # ends a claim that several have asked for.
+        shared = replace(found, process="") if found.process not in ("", process) else None
+        return ClaimDecision(shared, HeldClaim(identity, owner, found.epoch, position))
+    if resume is not None and resume != found.epoch:
+        raise TargetError(
+            f"{identity.shown} was continued by another run, {found.owner!r}, while this one was planned: "
+            "wait for that run, or run this one again"
+        )
+    tasks, rows = committed
+    if tasks and resume is None:
+        raise TargetError(
+            f"{identity.shown} is partially committed: run {found.owner!r} committed {tasks} tasks "
+            f"with {rows} rows to {identity.target} (commit=task) and did not end. "
+            "A new run cannot tell which rows these were: "
+            "delete them, and the claim's rows in spark_channel_claims and spark_channel_tasks. "
+            "A transfer with commit=task continues by itself, where its plan was kept"
+        )
+    state: State = found.state if tasks else "open"
+    claim = replace(
+        found,
+        owner=owner,
+        epoch=found.epoch + 1,
+        state=state,
+        process=process,
+        beat_at=now,
+        doubted_at="",
+    )
+    return _taken(claim, position, found if found.owner else None)
+
+
+def _taken(claim: Claim, position: int | None, overtaken: Claim | None = None) -> ClaimDecision:
+    return ClaimDecision(
+        claim, HeldClaim(claim.identity, claim.owner, claim.epoch, position), overtaken=overtaken
+    )
+
+
+def check(found: Claim | None, held: HeldClaim) -> None:
+    """The fence: hold `held` to be the claim that the target has.
+
+    Raises:
+        SupersededError: another run took over or has published, or the claim was given back.
+    """
+    nothing = "Nothing of this run was added by this transaction"
+    if found is None:
+        raise SupersededError(
+            f"{held.identity.shown} was aborted while run {held.owner!r} was still writing "
+            f"to {held.identity.target}. {nothing}",
+            owner=held.owner,
+        )
+    if found.has_published(held.position):
+        by = f" by run {found.owner!r}" if found.owner else ""
+        raise SupersededError(
+            f"{held.identity.shown} was published to {held.identity.target} at {found.published_at}{by}, "
+            f"while run {held.owner!r} was still writing. {nothing}",
+            owner=held.owner,
+            successor=found.owner,
+        )
+    if (found.owner, found.epoch) != (held.owner, held.epoch):
+        by = f"run {found.owner!r} took over" if found.owner else "the run gave its claim back"
+        raise SupersededError(
+            f"{held.identity.shown} on {held.identity.target} does not belong to run {held.owner!r} any more: {by}. "
+            f"{nothing}; let the later run finish",
+            owner=held.owner,
+            successor=found.owner,
+        )
+
+
+def check_generation(current: int, held: HeldClaim) -> None:
+    """The fence against overwrites: hold the table to be the one that the run made ready.
+
+    Raises:
+        SupersededError: another job has overwritten it since.
+    """
+    if held.generation is not None and current != held.generation:
+        raise SupersededError(
+            f"{held.identity.target} was overwritten by another job while run {held.owner!r} was writing "
+            "to it (commit=task): the rows of its earlier tasks are gone, and this task added none. "
+            "Run the job again",
+            owner=held.owner,
+        )
+
+
+def publish(
+    found: Claim | None, held: HeldClaim, *, at: str, rows: int, nbytes: int
+) -> Claim | None:
+    """The claim once `held` has published; None = it was published before, so that nothing is to be written.
+
+    Raises:
+        SupersededError: as `check`.
+    """
+    if found is not None and found.has_published(held.position):
+        return None
+    check(found, held)
+    assert found is not None
+    done = replace(found, published_at=at, rows=rows, nbytes=nbytes)
+    if held.identity.kind == "stream":
+        return replace(
+            done, position=held.position, owner=""
+        )  # until the next batch no run holds the claim
+    return replace(done, state="published")
+
+
+def release(
+    found: Claim | None, held: HeldClaim, *, tasks: int = 0, overtaken: Claim | None = None
+) -> Claim | None:
+    """The claim once `held` is released; None = it does not change.
+
+    A claim under which tasks committed stays, so that no run writes their rows again unknowingly. `overtaken`: the run
+    has taken it over, and has written and removed nothing since; the one before it continues.
+    """
+    if found is None or found.has_published(held.position):
+        return None
+    if (found.owner, found.epoch) != (held.owner, held.epoch):
+        return None
+    if overtaken is not None and found.state in ("open", overtaken.state):
+        return overtaken
+    if tasks:
+        return None
+    return replace(found, owner="", state="open")
+
+
+# Whether the run that holds a claim is alive: the staging of a live run is kept, whatever the clock
+# says.
+#
+# On the machine of the run its process is looked up. Of a run on another machine only its beats are
+# known, one an hour
+# while its tasks are open. A beat that is a day old raises a doubt, and the doubt must itself grow
+# a day old without a
+# new beat before the run counts as dead: a clock that jumps makes a beat look old, and no single
+# jump ends a doubt.
+
+
+Verdict = Literal["live", "doubtful", "dead"]
+"""`doubtful`: note `now` as the claim's `doubted_at`, unless it has one that is newer than its last beat."""
+
+BEAT_SECONDS = 3_600.0
+ORPHAN_SECONDS = 86_400.0
+
+
+def own_process() -> str:
+    """Identifies this process, for `is_alive` on this machine or another."""
+    return json.dumps(describe_owner(), separators=(",", ":"))
+
+
+def beat_is_due(claim: Claim, now: str) -> bool:
+    return _time(now) - _time(claim.beat_at) >= timedelta(seconds=BEAT_SECONDS)
+
+
+def is_alive(
+    claim: Claim, now: str, *, is_gone: Callable[[dict[str, Any]], bool] = owner_is_gone
+) -> Verdict:
+    """`now` and the claim's times are ISO texts in UTC."""
+    if not claim.owner or claim.state == "published":
+        return "dead"
+    process = _process(claim.process)
+    if is_gone(process):
+        return "dead"
+    if process.get("machine") == describe_owner()["machine"]:
+        return "live"
+    day = timedelta(seconds=ORPHAN_SECONDS)
+    if _time(now) - _time(claim.beat_at) < day:
+        return "live"
+    if claim.doubted_at > claim.beat_at and _time(now) - _time(claim.doubted_at) >= day:
+        return "dead"
+    return "doubtful"
+
+
+def _process(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text or "1970-01-01T00:00:00+00:00")

@@ -1,0 +1,511 @@
+"""The contract of a connector: a `Reader` and a `Writer`, which never see Spark.
+
+One reader or writer object is made on the driver from its parsed options, pickled, and used in other
+processes; it holds plain data, and opens connections and files only inside the calls below.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import pyarrow as pa
+
+from spark_channel.arrow_schema import TextLengths
+from spark_channel.connectors.base.claims import HeldClaim
+from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, Read, SplitReader, Token
+from spark_channel.connectors.base.health import Health
+from spark_channel.connectors.base.stored import Stored
+from spark_channel.errors import BatchRefusedError, TargetError, UnsupportedError
+from spark_channel.options import CommitMode, ReadOptions, WriteOptions
+from spark_channel.planning import Split
+
+__all__ = [
+    "NATIVE",
+    "DirtyRow",
+    "FetchSize",
+    "NativeRows",
+    "PartialWrite",
+    "Read",
+    "Reader",
+    "Receipt",
+    "RowTally",
+    "SplitReader",
+    "TaskWriter",
+    "Token",
+    "WriteContext",
+    "WritePlan",
+    "Writer",
+    "bisect_refused",
+    "native_batch",
+    "native_data",
+]
+
+
+# Rows in their system's own format: a writer of the same system accepts them, and no step in
+# between decodes them.
+
+
+NATIVE = pa.schema([pa.field("row", pa.large_binary(), nullable=False)])
+"""The schema of batches of such rows. Each value is a whole row: they are counted, limited and sliced as any."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeRows:
+    """The format of a reader's native rows, on which source and target must agree before a row moves.
+
+    `schema` is what the reader would give of the same rows in Arrow. `types` are the columns' types in the words of
+    `system`.
+    """
+
+    system: str
+    schema: pa.Schema
+    types: tuple[Any, ...]
+
+
+def native_batch(data: bytes, bounds: Any) -> pa.RecordBatch:
+    """The rows that lie in `data` between each two neighbours of `bounds` (int64); copies nothing."""
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    rows = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers, null_count=0)
+    return pa.RecordBatch.from_arrays([rows], schema=NATIVE)
+
+
+def native_data(batch: pa.RecordBatch) -> memoryview:
+    """The bytes of all rows of a batch, one behind the other; copies nothing."""
+    rows = batch.column(0)
+    if not len(rows):
+        return memoryview(b"")
+    _, bounds, data = rows.buffers()
+    ends = memoryview(bounds).cast("q")
+    return memoryview(data)[ends[rows.offset] : ends[rows.offset + len(rows)]]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSize:
+    """The most that one fetch from the source should return, so that the limit slows the source.
+
+    None = the connector's choice. The channel slices larger batches, but the source has already
+    sent them. `guessed`: no limit says how fast the job will be.
+    """
+
+    rows: int | None = None
+    nbytes: int | None = None
+    guessed: bool = False
+
+    def lasts(self, split: Split) -> float | None:
+        """Seconds for which the rows of `split` last at the channel's part of the limit; None = unknown.
+
+        A fetch is what half a second allows.
+        """
+        lasts = [
+            amount / (2 * most)
+            for amount, most in ((split.rows, self.rows), (split.nbytes, self.nbytes))
+            if amount is not None and most is not None
+        ]
+        return max(lasts, default=None)
+
+
+class Reader(SplitReader):
+    """Turns one source into splits and batches.
+
+    `Options` is its option model. The host sets `fetch_size` before `read`, from the limit; `native` is set, too,
+    by a transfer whose writer accepts this reader's `native_rows`: then `read` returns batches of `NATIVE`.
+    """
+
+    Options: ClassVar[type[ReadOptions]] = ReadOptions
+    fetch_size: FetchSize = FetchSize()
+    schema_is_own: bool = False
+    """Set by the host: what `with_schema` was given is what `schema()` said, and no wish of the user's."""
+    native: bool = False
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Driver. The schema of every batch, after `columns`. May read the source.
+
+        Raises:
+            SourceError: missing or unreadable. SchemaError: a column that cannot be carried.
+        """
+
+    def with_schema(self, schema: pa.Schema) -> Self:
+        """Driver. The reader that returns batches of `schema`: the user's, or `schema()`.
+
+        The host casts the batches of `read` and selects their columns by name, so the default is this reader.
+        """
+        return self
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Driver, only in a transfer: a context around `split` and every `read`. Keeps open what all splits share.
+
+        An example is a database's exported snapshot. The splits contain what executors need of it.
+        """
+        return nullcontext()
+
+    @abstractmethod
+    def split(self, advice: int) -> list[Split]:
+        """Driver, after `schema`. Splits that cover the source once, of about equal rows.
+
+        `advice` is the planner's preferred number; more or fewer are allowed. Empty source: [].
+        """
+
+    def may_be_finer(self, splits: Sequence[Split]) -> bool:
+        """Driver, after `split`. Whether more and smaller splits than these would cost the source no more."""
+        return False
+
+    def joined(self, splits: Sequence[Split]) -> Sequence[Split]:
+        """Driver, after `split`, in a read through Spark without option `channels`: one split where the rows are few.
+
+        A Spark task takes longer to start than to read a few thousand rows.
+        """
+        return splits
+
+    def remarks(self, splits: Sequence[Split]) -> Sequence[str]:
+        """Driver, after `split`, with `fetch_size` set: messages for the user before the read starts."""
+        return ()
+
+    def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
+        """Driver, only in a transfer without steps, after `split`. What `read` could return instead of Arrow values.
+
+        None = nothing else, for these splits with this `fetch_size`.
+        """
+        return None
+
+    def lasts(self, split: Split) -> bool:
+        """Whether `split` returns the same splits in a later run, after `hold` has ended."""
+        return True
+
+    def resource_mark(self, split: Split) -> str | None:
+        """The resource (a host) that reading `split` loads; None = no mark."""
+        return None
+
+    def stored(self) -> Stored | None:
+        """Driver. Where the rows come from, so that a write can find that it goes there, too; None = not known."""
+        return None
+
+    def health(self) -> Health | None:
+        """Executor. What tells how the source is, for option `protect`; None = nothing does. Connects nowhere yet."""
+        return None
+
+    def feed(self, options: FeedOptions) -> ChangeFeed:
+        """Stream. The source's changes from now on, or since a token.
+
+        Raises:
+            UnsupportedError: it has no change feed.
+            OptionError: options that do not fit the source.
+        """
+        raise UnsupportedError(f"{type(self).__name__} has no change feed; it reads in batch only")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteContext:
+    """Identifies a write. `job` is unique to this run.
+
+    `commit` is None if the user did not set it. `txn` is (txnAppId, txnVersion). `stream` is a streaming
+    query (or a tunnel channel) and the number of its batch: numbers grow, and each is published once. `resume` is the
+    epoch of `PartialWrite`, of a run that continues what that one committed. `native`: the rows can be sent in this
+    form, if the plan accepts it. `text_lengths`: how long the source's columns let their texts be, by the names of the
+    rows' columns. `reads`: where the rows come from, as far as that is known; `reads_surely`: they do, and not only
+    perhaps.
+    """
+
+    job: str
+    commit: CommitMode | None = None
+    overwrite: bool = False
+    txn: tuple[str, int] | None = None
+    native: NativeRows | None = None
+    stream: tuple[str, int] | None = None
+    resume: int | None = None
+    text_lengths: TextLengths = field(default_factory=dict, hash=False)
+    reads: tuple[Stored, ...] = ()
+    reads_surely: bool = True
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """What `Writer.prepare` decided, picklable. Connectors subclass it with their own fields.
+
+    `published_at`: the time the same job, or the same `txn`, was published before; then nothing is written.
+    `native`: the tasks receive the context's native rows, and nothing else. `held` is the claim under which the
+    rows are written, of a writer that keeps claims. `stored`: a task must not commit rows that it read from there.
+    """
+
+    job: str
+    schema: pa.Schema
+    commit: CommitMode
+    overwrite: bool = False
+    txn: tuple[str, int] | None = None
+    published_at: str | None = None
+    native: bool = False
+    held: HeldClaim | None = None
+    stored: Stored | None = None
+
+    @property
+    def at_least_once(self) -> bool:
+        """Whether nothing keeps the rows of a task that is run again from being added twice."""
+        return False
+
+    @property
+    def arriving(self) -> pa.Schema:
+        """The schema of the batches that a task receives."""
+        return NATIVE if self.native else self.schema
+
+
+@dataclass(frozen=True, slots=True)
+class DirtyRow:
+    """One row that the target refused: its values as JSON text, and why."""
+
+    row: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one attempt of one task staged or committed. Plain data, which is sent to the driver.
+
+    `details` belongs to the connector (file names, row ranges).
+    """
+
+    task: int
+    attempt: int
+    rows: int
+    nbytes: int
+    details: Mapping[str, Any] = field(default_factory=dict)
+    dirty_rows: int = 0
+    dirty_samples: tuple[DirtyRow, ...] = ()
+
+
+@dataclass(slots=True)
+class RowTally:
+    """Counts the rows of one attempt, and ensures that it ends once. A `TaskWriter` has one, and checks it first."""
+
+    task: int
+    attempt: int
+    rows: int = 0
+    nbytes: int = 0
+    ended: bool = False
+
+    def hold_open(self) -> None:
+        """Check that the attempt is open.
+
+        Raises:
+            TargetError: it has ended.
+        """
+        if self.ended:
+            raise TargetError(
+                f"task {self.task}, attempt {self.attempt} has ended: open another attempt"
+            )
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count a batch.
+
+        Raises:
+            TargetError: the attempt has ended.
+        """
+        self.hold_open()
+        self.rows += batch.num_rows
+        self.nbytes += batch.nbytes
+
+    def receipt(self, **details: Any) -> Receipt:
+        """End the attempt. Returns what it accepted, with the connector's own `details`.
+
+        Raises:
+            TargetError: it has ended before.
+        """
+        self.hold_open()
+        self.ended = True
+        return Receipt(self.task, self.attempt, self.rows, self.nbytes, details)
+
+
+@dataclass(frozen=True, slots=True)
+class PartialWrite:
+    """What a target recorded of a `commit=task` run that did not end: its name and its committed tasks.
+
+    `plan` is the text given to `Writer.keep`; None = none. `epoch` is the value for `WriteContext.resume`.
+    """
+
+    job: str
+    plan: str | None
+    receipts: tuple[Receipt, ...]
+    epoch: int | None = None
+
+
+class TaskWriter(ABC):
+    """One attempt of one task. Used by one thread; ends with exactly one of `close`, `rollback`.
+
+    The host sets `tolerant` before the first `write` when dirty rows are allowed, and then `refused`, too. A writer
+    that can check rows only in `close` calls `refused` for each row that the target refuses (a batch of one row in
+    the plan's schema, and the reason); it raises when there are too many. Other writers do not call it.
+    """
+
+    tolerant: bool = False
+    refused: Callable[[pa.RecordBatch, str], None] | None = None
+    overlapped: bool = False
+    """The host reads the next task's rows while `close` runs. Under a limit it may then spread its work."""
+    expected_rows: int | None = None
+    expected_seconds: float | None = None
+    """Estimates by the host, before the first `write`: the task's rows, and how long they last under the limit."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Accept a batch of the schema `plan.arriving`. It may be kept until `flush` or `close`.
+
+        With `tolerant` (dirty rows are allowed) the target must have checked the batch on return.
+
+        Raises:
+            BatchRefusedError: the target refuses data in it and stored none of it (a savepoint, if the
+                target has them); the writer stays usable. Any other error ends the attempt.
+        """
+
+    def flush(self) -> None:  # noqa: B027 - optional: a writer that buffers nothing has nothing to do
+        """Send all accepted batches to the target or to staging."""
+
+    @abstractmethod
+    def close(self) -> Receipt:
+        """Finish the attempt: staged and durable (`job`), or committed with a record of the task (`task`)."""
+
+    @abstractmethod
+    def rollback(self) -> None:
+        """Discard the attempt, without leftovers. Safe after a failed `write` or `close`, and twice."""
+
+
+class Writer(ABC):
+    """Writes batches to one target. Spark may run each task more than once, at the same time."""
+
+    Options: ClassVar[type[WriteOptions]] = WriteOptions
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    @property
+    def task_seconds(self) -> float | None:
+        """Driver, only in a transfer. How long a task should last at most under a limit; None = it does not matter.
+
+        There are more and smaller tasks then, where the source can be split so.
+        """
+        return None
+
+    def exists(self) -> bool | None:
+        """Driver, before `prepare`. Whether the target exists, according to its catalog; None = unknown."""
+        return None
+
+    def stored(self) -> Stored | None:
+        """Driver, before `prepare`. Where the rows go, if the target exists; None = not known, or nowhere yet."""
+        return None
+
+    def begin(self) -> None:  # noqa: B027 - optional: most targets have nothing to run
+        """Driver, only in a transfer, once, before the source is read: runs what the user wants done first.
+
+        It may create the source's tables, or the target. It is not part of the write, and is never undone.
+        """
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """Whether a row is the matter of what a writing call raised, and not the target as a whole."""
+        return isinstance(error, BatchRefusedError)
+
+    def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:  # noqa: B027 - optional
+        """Driver. What `prepare` would refuse, without a claim, and with nothing changed; also missing rights."""
+
+    @abstractmethod
+    def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
+        """Driver, once, before any task: check the target, choose the commit mode, remove orphaned staging.
+
+        Changes nothing that readers of the target can see, except what `commit=task` needs
+        (create the table, truncate, `preSql`).
+
+        Raises:
+            TargetError: not writable.
+            SchemaError: a type that the target cannot store without loss.
+        """
+
+    @abstractmethod
+    def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
+        """Executor. `attempt` is unique among all attempts of the job."""
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Executor. Around the tasks that one thread writes: what they share is kept until its end."""
+        return nullcontext()
+
+    def resource_mark(self) -> str | None:
+        """Driver, before `prepare`. The resource (a host) that writing to this target loads; None = no mark.
+
+        Opens nothing. A transfer with more target hosts than source hosts spreads its tasks by it.
+        """
+        return None
+
+    def health(self) -> Health | None:
+        """Executor. What tells how the target is, for option `protect`; None = nothing does. Connects nowhere yet."""
+        return None
+
+    def committed(self, plan: WritePlan, task: int) -> Receipt | None:
+        """Executor, before `open`, with `commit=task`. The receipt of a task that an earlier attempt committed.
+
+        None = not committed, or unknown. With a receipt, a transfer does not read the task's rows.
+        """
+        return None
+
+    def unfinished(self, context: WriteContext) -> PartialWrite | None:
+        """Driver, only in a transfer, before `prepare`. The run of `context.txn` that committed tasks and did not end.
+
+        With its epoch as the context's `resume`, `prepare` continues it: its tasks are inherited, and its truncate,
+        CREATE TABLE and SQL are not repeated.
+        """
+        return None
+
+    def keep(self, plan: WritePlan, text: str) -> None:  # noqa: B027 - optional, as `unfinished` is
+        """Driver, only in a transfer, after `prepare`, with `commit=task` and a `txn`: store `text` in the target.
+
+        Until the job is published, `unfinished` returns it.
+        """
+
+    @abstractmethod
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+        """Driver. Publish exactly `receipts`, one per task, and record that it was published. A second call is a no-op.
+
+        Raises:
+            CommitError: says what the target contains.
+        """
+
+    @abstractmethod
+    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
+        """Driver. Remove what the job staged, unless it was published.
+
+        `receipts` may be None, or contain None for tasks that did not finish; tasks may still be
+        running. Called any number of times.
+        """
+
+
+# Finds the rows that a target refuses in a batch that it refused.
+
+
+def bisect_refused(
+    batch: pa.RecordBatch,
+    write: Callable[[pa.RecordBatch], None],
+    refused: Callable[[pa.RecordBatch, str], None],
+) -> None:
+    """Write `batch`; when it is refused, its halves, down to the rows that are refused alone.
+
+    `write` takes all of what it is given, or raises `BatchRefusedError` and has taken none of it. `refused`
+    gets each row that cannot be written, as a batch of one row, with the reason. Rows are written and
+    refused in their order: of two rows with one key the first one stays. One bad row among n costs about
+    2 log2(n) calls, and writes no good row twice.
+
+    Raises:
+        BatchRefusedError: of a batch without rows, which has nothing to refuse. Whatever else `write`
+            and `refused` raise.
+    """
+    pieces = [batch]
+    while pieces:
+        piece = pieces.pop()
+        try:
+            write(piece)
+        except BatchRefusedError as error:
+            if piece.num_rows == 0:
+                raise
+            if piece.num_rows == 1:
+                refused(piece, str(error))
+                continue
+            middle = piece.num_rows // 2
+            pieces += [piece.slice(middle), piece.slice(0, middle)]

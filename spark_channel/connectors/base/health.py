@@ -1,0 +1,109 @@
+"""Health signals of the system that a connector reads or writes, so that a job can slow down in time."""
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.limits import HealthSample
+
+__all__ = ["Health", "RowCost", "WakeLatency", "seconds_per_row", "way_seconds"]
+
+_SEEN, _ENOUGH = 8, 4
+_TRIES = 3
+_LEAST_ROWS, _LEAST_PART = 50, 0.25
+
+
+class Health(ABC):
+    """One connection that asks a system how it is; used by one thread.
+
+    It connects with the first `sample`, and again with the next one after an error. Each `sample` must be short, since
+    nothing interrupts it, and light: it is taken about four times a second, whatever the speed of the job.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def sample(self) -> HealthSample:
+        """What it says now. Signals that the role may not read are left out, and named.
+
+        Raises:
+            ChannelError: it cannot be asked.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection. Again: harmless."""
+
+
+class WakeLatency:
+    """How late sessions wake up: so long they wait for a core.
+
+    Late is what is longer than the shortest nap so far. How long that takes is the server's own affair: PostgreSQL and
+    the kernel round a nap of 1 ms up to one of 2 ms, beside which waits of tenths of a millisecond do not show. None is
+    shorter than `asked` seconds, whatever a server's clock says that is set back during a nap.
+    """
+
+    def __init__(self, asked: float) -> None:
+        self._asked = asked
+        self._least = math.inf
+
+    def late(self, seconds: Iterable[float]) -> list[float]:
+        """Seconds of each nap beyond the shortest one."""
+        found = [max(self._asked, each) for each in seconds]
+        self._least = min([self._least, *found])
+        return [each - self._least for each in found]
+
+
+def way_seconds(ask: Callable[[], object], clock: Clock = SYSTEM_CLOCK) -> float:
+    """The way to a system and back: the least that `ask`, a statement without rows, took in three tries."""
+    took = []
+    for _ in range(_TRIES):
+        begun = clock.now()
+        ask()
+        took.append(clock.now() - begun)
+    return min(took)
+
+
+def seconds_per_row(
+    rows: int, seconds: float, way: float, *, least_rows: int = _LEAST_ROWS
+) -> float | None:
+    """How long a system worked for a row of a statement that took `seconds`, of which the way there and back is `way`.
+
+    None = that cannot be told: there are fewer than `least_rows`, or the way took most of the time.
+    """
+    worked = seconds - way
+    return worked / rows if rows >= least_rows and worked >= _LEAST_PART * seconds else None
+
+
+class RowCost:
+    """How long a system works for one row, as the statements of this process see it; for `HealthSample.row_seconds`.
+
+    Any thread may `add`. The median of the last statements counts: some meet a busy system, or a busy client.
+    """
+
+    def __init__(self) -> None:
+        self._seen: deque[float] = deque(maxlen=_SEEN)
+
+    def add(self, seconds: float | None) -> None:
+        """What a row of one statement cost; None = not known."""
+        if seconds:
+            self._seen.append(seconds)
+
+    @property
+    def seconds(self) -> float:
+        """0.0 = not known yet: the first statements are not like the others."""
+        seen = sorted(self._seen.copy())
+        return seen[(len(seen) - 1) // 2] if len(seen) >= _ENOUGH else 0.0

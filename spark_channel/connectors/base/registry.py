@@ -1,0 +1,646 @@
+"""Finds the connector of a name, a url or a path.
+
+Built-ins are listed here, since a source zip carries no entry points; others are found under the entry
+point group `spark_channel.connectors`, whose entries load a `Connector`.
+"""
+
+import difflib
+import functools
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from typing import Any, Literal, cast
+
+from spark_channel import lazy
+from spark_channel.connectors.base.contract import Reader, Writer
+from spark_channel.errors import MissingPackageError, OptionError
+from spark_channel.masking import mask_text, mask_url, scheme_of, without_login
+from spark_channel.options import CommitMode, Options
+from spark_channel.working_directory import shorten
+
+__all__ = [
+    "AlsoReaches",
+    "Connector",
+    "DataxCompatibility",
+    "Delivery",
+    "Maturity",
+    "all_connectors",
+    "connector_names",
+    "describe",
+    "experiment_remark",
+    "find_connector",
+    "has_third_parties",
+    "hidden_options",
+    "load_reader",
+    "load_writer",
+    "shown_options",
+    "take_schema",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DataxCompatibility:
+    """Options of a database's connector, for jobs of DataX's plugin for it.
+
+    `reader`: of every read; `writer`: of every write. `texts`: of a read whose rows become texts in files. `own_mode`:
+    of a session that sets its SQL mode itself. `modes`: of a write, by DataX's `writeMode`, where the database itself
+    has such a mode.
+    """
+
+    reader: Mapping[str, str] = field(default_factory=dict)
+    writer: Mapping[str, str] = field(default_factory=lambda: {"convert": "lenient"})
+    texts: Mapping[str, str] = field(default_factory=dict)
+    own_mode: Mapping[str, str] = field(default_factory=dict)
+    modes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+_SERVER = {"convert": "lenient", "ledger": "optional"}
+
+Maturity = Literal["stable", "preview", "experimental"]
+"""What the tests ran against. "stable": the system itself. "preview": what stands for it (an emulator, an old release,
+its engine without its server, another product that speaks its protocol), or a part of what the connector reaches.
+"experimental": only servers written for the tests, or nothing."""
+
+Delivery = Literal["once", "once in a run", "at least once"]
+"""How often the target gets a row. "once": however often a task runs, and a job with a transaction id. "once in a run":
+however often a task runs; a job that runs again adds its rows again. "at least once": also a task that runs again."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlsoReaches:
+    """A system or a place that a connector reaches as well, with less proof or another delivery.
+
+    `delivery` {} = that of the connector.
+    """
+
+    system: str
+    maturity: Maturity
+    tested: str
+    delivery: Mapping[CommitMode, Delivery] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """One connector: where its classes are (`module:Class`), and which urls and paths select it.
+
+    `schemes` are url schemes (`sqlite` for `sqlite:...` and `jdbc:sqlite:...`), `suffixes` path
+    endings (`.csv`), `needs` the libraries that the extra of its name installs.
+
+    Known before any class is loaded: `port`, the port of its server when the url has none; None = its url names no
+    server. `dialect`, sqlglot's name of its SQL; "" = none. `datax`, its names as a DataX plugin, without `reader` and
+    `writer`: with a `dialect` it takes the parameters of DataX's databases, else its own options. `as_datax`, the
+    options with which it behaves as DataX does. `secrets`, the options that are `Secret`, and `Url`s except paths:
+    Spark's plans and event logs hide them. `feed`, the option of its change feed, or a text; () = it has none.
+    `keeps`: the target exists after a write, so that `errorIfExists` checks it.
+
+    `maturity`, and what it was `tested` against, in a few words; "" = not declared. `delivery`: what each commit mode
+    that the writer takes promises. `also`: what else it reaches.
+    """
+
+    name: str
+    reader: str | None
+    writer: str | None
+    schemes: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
+    about: str = ""
+    needs: tuple[str, ...] = ()
+    port: int | None = None
+    dialect: str = ""
+    datax: tuple[str, ...] = ()
+    as_datax: DataxCompatibility = DataxCompatibility()
+    secrets: tuple[str, ...] = ()
+    feed: tuple[str, ...] = ()
+    keeps: bool = True
+    maturity: Maturity = "experimental"
+    tested: str = ""
+    delivery: Mapping[CommitMode, Delivery] = field(default_factory=dict)
+    also: tuple[AlsoReaches, ...] = ()
+
+    def _load(self, target: str | None, half: str) -> Any:
+        if target is None:
+            raise OptionError(f"connector {self.name!r} has no {half}", option=half, got=self.name)
+        if missing := ", ".join(name for name in self.needs if not _is_installed(name)):
+            raise MissingPackageError(
+                f"connector {self.name!r} needs {missing}, which {sys.executable} does not have: "
+                f"pip install 'spark-channel[{self.name}]', on the driver's host and on the workers",
+                name=missing,
+            )
+        module, _, name = target.partition(":")
+        return getattr(lazy.load(module), name)
+
+    def reader_class(self) -> type[Reader]:
+        return cast(type[Reader], self._load(self.reader, "reader"))
+
+    def writer_class(self) -> type[Writer]:
+        return cast(type[Writer], self._load(self.writer, "writer"))
+
+    def options_class(self, half: str) -> type[Options]:
+        """The options of its reader or its writer; `half` is "reader" or "writer"."""
+        return self.reader_class().Options if half == "reader" else self.writer_class().Options
+
+    def reader_with(self, options: Mapping[str, Any]) -> tuple[Reader, list[str]]:
+        """See `load_reader`."""
+        cls = self.reader_class()
+        parsed, warnings = cls.Options.parse(options, connector=self.name)
+        return cls(parsed), warnings
+
+    def writer_with(self, options: Mapping[str, Any]) -> tuple[Writer, list[str]]:
+        """See `load_writer`."""
+        cls = self.writer_class()
+        parsed, warnings = cls.Options.parse(options, connector=self.name)
+        return cls(parsed), warnings
+
+
+_FILES = "spark_channel.connectors.files"
+_ONCE: Mapping[CommitMode, Delivery] = {"job": "once", "task": "once"}
+_ONCE_BY_JOB: Mapping[CommitMode, Delivery] = {"job": "once"}
+_AT_LEAST_ONCE: Mapping[CommitMode, Delivery] = {"task": "at least once"}
+_OF_FILES: dict[str, Any] = {
+    "feed": ("files that arrive",),
+    "secrets": ("storageOptions",),
+    "maturity": "stable",
+    "tested": "files on a disk",
+    "delivery": _ONCE,
+    "also": (
+        AlsoReaches("files on S3, GCS, Azure", "preview", "emulators of the stores"),
+        AlsoReaches("files on HDFS", "preview", "Hadoop 2.7.4, without Kerberos"),
+        AlsoReaches(
+            "files over SFTP, FTP",
+            "preview",
+            "paramiko's and pyftpdlib's servers, without streams",
+            delivery={"job": "at least once"},
+        ),
+    ),
+}
+_CURSOR = "cursorColumn"
+_BUILT_IN = (
+    Connector(
+        "parquet",
+        f"{_FILES}.reader:ParquetReader",
+        f"{_FILES}.writer:ParquetWriter",
+        suffixes=(".parquet", ".pq"),
+        about="Parquet files",
+        **_OF_FILES,
+    ),
+    Connector(
+        "csv",
+        f"{_FILES}.reader:CsvReader",
+        f"{_FILES}.writer:CsvWriter",
+        suffixes=(".csv", ".csv.gz", ".tsv"),
+        about="CSV files, also compressed",
+        **_OF_FILES,
+    ),
+    Connector(
+        "json",
+        f"{_FILES}.reader:JsonReader",
+        f"{_FILES}.writer:JsonWriter",
+        suffixes=(".jsonl", ".ndjson", ".json", ".jsonl.gz"),
+        about="JSON lines",
+        **_OF_FILES,
+    ),
+    Connector(
+        "arrow",
+        f"{_FILES}.reader:ArrowReader",
+        f"{_FILES}.writer:ArrowWriter",
+        suffixes=(".arrow", ".feather", ".ipc"),
+        about="Arrow IPC files",
+        **_OF_FILES,
+    ),
+    Connector(
+        "orc",
+        f"{_FILES}.reader:OrcReader",
+        f"{_FILES}.writer:OrcWriter",
+        suffixes=(".orc",),
+        about="ORC files",
+        **_OF_FILES,
+    ),
+    Connector(
+        "sqlite",
+        "spark_channel.connectors.sqlite:SqliteReader",
+        "spark_channel.connectors.sqlite:SqliteWriter",
+        schemes=("sqlite",),
+        suffixes=(".db", ".sqlite", ".sqlite3"),
+        about="SQLite databases",
+        dialect="sqlite",
+        datax=("sqlite3", "sqlite"),
+        secrets=("url",),
+        feed=(_CURSOR,),
+        maturity="stable",
+        tested="SQLite 3.40",
+        delivery=_ONCE,
+    ),
+    Connector(
+        "duckdb",
+        "spark_channel.connectors.duckdb:DuckdbReader",
+        "spark_channel.connectors.duckdb:DuckdbWriter",
+        schemes=("duckdb",),
+        suffixes=(".duckdb", ".ddb"),
+        about="DuckDB databases",
+        needs=("duckdb",),
+        dialect="duckdb",
+        secrets=("url",),
+        feed=(_CURSOR,),
+        maturity="stable",
+        tested="DuckDB 2.0",
+        delivery=_ONCE_BY_JOB,
+    ),
+    Connector(
+        "postgresql",
+        "spark_channel.connectors.postgresql:PostgresReader",
+        "spark_channel.connectors.postgresql:PostgresWriter",
+        schemes=("postgresql", "postgres"),
+        about="PostgreSQL databases",
+        needs=("adbc_driver_postgresql", "asyncpg", "psycopg", "numpy"),
+        port=5432,
+        dialect="postgres",
+        datax=("postgresql",),
+        secrets=("url", "password", "sslpassword"),
+        feed=(_CURSOR, "slot"),
+        as_datax=DataxCompatibility(writer=_SERVER, texts={"timestampsAs": "local"}),
+        maturity="stable",
+        tested="PostgreSQL 15",
+        delivery=_ONCE,
+    ),
+    Connector(
+        "mysql",
+        "spark_channel.connectors.mysql:MysqlReader",
+        "spark_channel.connectors.mysql:MysqlWriter",
+        schemes=("mysql", "mariadb"),
+        about="MySQL and MariaDB",
+        needs=("pymysql", "numpy"),
+        port=3306,
+        dialect="mysql",
+        datax=("mysql",),
+        secrets=("url", "password"),
+        feed=(_CURSOR, "binlog"),
+        as_datax=DataxCompatibility(
+            reader={"tinyInt1IsBit": "false", "zeroDates": "null"},
+            writer=_SERVER,
+            texts={"timestampsAs": "local"},
+            own_mode={"sqlMode": "session"},
+            modes={
+                word: {"duplicates": word.rpartition(" ")[2]}
+                for word in ("update", "replace", "insert ignore")
+            },
+        ),
+        maturity="stable",
+        tested="MariaDB 10.11",
+        delivery=_ONCE,
+        also=(
+            AlsoReaches(
+                "MySQL", "preview", "only MariaDB, and constructed events of MySQL's binary log"
+            ),
+        ),
+    ),
+    Connector(
+        "clickhouse",
+        "spark_channel.connectors.clickhouse:ClickhouseReader",
+        "spark_channel.connectors.clickhouse:ClickhouseWriter",
+        schemes=("clickhouse",),
+        about="ClickHouse, over HTTP",
+        needs=("clickhouse_connect",),
+        port=8123,
+        dialect="clickhouse",
+        datax=("clickhouse",),
+        secrets=("url", "password"),
+        as_datax=DataxCompatibility(texts={"timestampsAs": "local"}),
+        maturity="preview",
+        tested="ClickHouse's engine 26.9 (chdb), without its server",
+        delivery=_AT_LEAST_ONCE,
+    ),
+    Connector(
+        "adbc",
+        "spark_channel.connectors.adbc:AdbcReader",
+        "spark_channel.connectors.adbc:AdbcWriter",
+        about="any database with an ADBC driver",
+        secrets=("password", "uri", "driverOptions"),
+        maturity="preview",
+        tested="the drivers of SQLite and PostgreSQL; no other was run",
+        delivery=_ONCE,
+    ),
+    Connector(
+        "delta",
+        "spark_channel.connectors.delta:DeltaReader",
+        "spark_channel.connectors.delta:DeltaWriter",
+        about="Delta Lake tables",
+        needs=("deltalake", "obstore"),
+        datax=("delta",),
+        secrets=("storageOptions",),
+        feed=("new versions",),
+        maturity="stable",
+        tested="deltalake 1.6, tables on a disk",
+        delivery=_ONCE_BY_JOB,
+        also=(
+            AlsoReaches("Delta tables on S3, GCS, Azure", "preview", "emulators of the stores"),
+            AlsoReaches(
+                "tables of Unity Catalog", "experimental", "a server written for the tests"
+            ),
+        ),
+    ),
+    Connector(
+        "iceberg",
+        "spark_channel.connectors.iceberg:IcebergReader",
+        "spark_channel.connectors.iceberg:IcebergWriter",
+        about="Apache Iceberg tables",
+        needs=("pyiceberg",),
+        datax=("iceberg",),
+        secrets=("catalogProperties",),
+        feed=("new snapshots",),
+        maturity="stable",
+        tested="pyiceberg 0.12, a SQL catalog, tables on a disk",
+        delivery=_ONCE_BY_JOB,
+        also=(
+            AlsoReaches("Iceberg tables on S3, GCS, Azure", "preview", "emulators of the stores"),
+            AlsoReaches(
+                "Iceberg's other catalogs",
+                "experimental",
+                "a REST server written for the tests; Glue and Hive were not run",
+            ),
+        ),
+    ),
+    Connector(
+        "elasticsearch",
+        "spark_channel.connectors.elasticsearch:ElasticsearchReader",
+        "spark_channel.connectors.elasticsearch:ElasticsearchWriter",
+        about="Elasticsearch and OpenSearch indexes",
+        secrets=("url", "password", "apiKey"),
+        maturity="experimental",
+        tested="a server written for the tests",
+        delivery=_AT_LEAST_ONCE,
+    ),
+    Connector(
+        "http",
+        "spark_channel.connectors.http:HttpReader",
+        None,
+        about="JSON answers of web services",
+        secrets=("url", "password", "token", "params", "body", "headers", "proxy"),
+        maturity="experimental",
+        tested="HTTP servers written for the tests",
+    ),
+    Connector(
+        "mongodb",
+        "spark_channel.connectors.mongodb:MongoReader",
+        "spark_channel.connectors.mongodb:MongoWriter",
+        schemes=("mongodb", "mongodb+srv"),
+        about="MongoDB collections",
+        needs=("pymongo",),
+        port=27017,
+        secrets=("url", "password"),
+        maturity="experimental",
+        tested="a server written for the tests",
+        delivery=_AT_LEAST_ONCE,
+    ),
+    Connector(
+        "redis",
+        "spark_channel.connectors.redis:RedisReader",
+        "spark_channel.connectors.redis:RedisWriter",
+        schemes=("redis", "rediss"),
+        about="keys of Redis and Valkey",
+        needs=("redis",),
+        port=6379,
+        secrets=("url", "password"),
+        maturity="stable",
+        tested="Redis 7.0; Valkey was not run",
+        delivery={"job": "once", "task": "at least once"},
+    ),
+    Connector(
+        "kafka",
+        "spark_channel.connectors.kafka:KafkaReader",
+        "spark_channel.connectors.kafka:KafkaWriter",
+        about="topics of Apache Kafka",
+        needs=("confluent_kafka",),
+        secrets=("password", "sslpassword", "clientProperties"),
+        feed=("new records",),
+        maturity="experimental",
+        tested="librdkafka's mock cluster, and a broker written for the tests",
+        delivery=_AT_LEAST_ONCE,
+    ),
+    Connector(
+        "streamload",
+        None,
+        "spark_channel.connectors.stream_load:StreamLoadWriter",
+        about="Apache Doris, StarRocks and SelectDB, by Stream Load",
+        secrets=("url", "password"),
+        maturity="experimental",
+        tested="servers written for the tests",
+        delivery={"task": "once in a run"},
+    ),
+    Connector(
+        "generator",
+        "spark_channel.connectors.generator:GeneratorReader",
+        None,
+        schemes=("generator",),
+        about="generated rows, for tests and benchmarks",
+        maturity="stable",
+        tested="this process, the only system that it needs",
+    ),
+    Connector(
+        "discard",
+        None,
+        "spark_channel.connectors.generator:DiscardWriter",
+        schemes=("discard",),
+        about="counts rows and drops them",
+        keeps=False,
+        maturity="stable",
+        tested="this process, the only system that it needs",
+        delivery=_ONCE,
+    ),
+)
+
+
+_FOUND: set[str] = set()
+
+
+def _is_installed(module: str) -> bool:
+    """Whether it can be imported. What was found is not looked for again, for `check` of a thousand files."""
+    if module not in _FOUND and find_spec(module) is not None:
+        _FOUND.add(module)
+    return module in _FOUND
+
+
+def has_third_parties() -> bool:
+    """Whether connectors are installed that do not ship with this package."""
+    return bool(_third_parties())
+
+
+def _third_parties() -> dict[str, Connector]:
+    return _installed(tuple((place, _changed(place)) for place in sys.path))
+
+
+@functools.lru_cache(maxsize=1)
+def _installed(_places: tuple[tuple[str, int], ...]) -> dict[str, Connector]:
+    """Looked for again when something was put where Python imports from: each look costs 10 ms."""
+    return {
+        entry.name.lower(): cast(Connector, entry.load())
+        for entry in entry_points(group="spark_channel.connectors")
+    }
+
+
+def _changed(place: str) -> int:
+    try:
+        return os.stat(place).st_mtime_ns  # noqa: PTH116 - asked for each name, and `Path` takes ten times as long
+    except OSError:
+        return 0
+
+
+def _all() -> dict[str, Connector]:
+    return {**{connector.name: connector for connector in _BUILT_IN}, **_third_parties()}
+
+
+def all_connectors() -> list[Connector]:
+    """Every connector that can be named, by name."""
+    return sorted(_all().values(), key=lambda connector: connector.name)
+
+
+def connector_names(half: str | None = None) -> list[str]:
+    """Names of all connectors; `half` = "reader" or "writer" keeps those that have that half."""
+    return sorted(name for name, found in _all().items() if half is None or getattr(found, half))
+
+
+def experiment_remark(connectors: Iterable[Connector]) -> str | None:
+    """What a job that uses `connectors` logs as it starts, if one of them is experimental."""
+    found = {each.name: each.tested for each in connectors if each.maturity == "experimental"}
+    if not found:
+        return None
+    listed = "; ".join(
+        f"{name}, tested only against {tested}"
+        if tested
+        else f"{name}, which does not declare what it was tested against"
+        for name, tested in found.items()
+    )
+    return f"an experimental connector is used: {listed}. Compare target and source before you rely on it"
+
+
+def hidden_options() -> list[str]:
+    """The names of all options, of any connector, whose values hold secrets."""
+    return sorted({name for connector in _all().values() for name in connector.secrets})
+
+
+def find_connector(options: Mapping[str, Any], half: str) -> Connector:
+    """The connector that `options` (Spark's, lower-cased keys) ask for; `half` is "reader" or "writer".
+
+    The option named like the half wins, then `url`'s scheme, then `path`'s suffix.
+
+    Raises:
+        OptionError: unknown name, or nothing that points to a connector.
+    """
+    lowered = {key.lower(): value for key, value in options.items()}
+    known = _all()
+    if (name := lowered.get(half)) is not None:
+        found = known.get(str(name).lower())
+        if found is None or getattr(found, half) is None:
+            names = connector_names(half)
+            near = difflib.get_close_matches(str(name).lower(), names, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise OptionError(
+                f"option {half!r} got {mask_text(str(name))!r}; {hint}it takes one of: {', '.join(names)}",
+                option=half,
+                got=mask_text(str(name)),
+                takes=", ".join(names),
+            )
+        return found
+    if (url := lowered.get("url")) is not None:
+        scheme = scheme_of(str(url))
+        for connector in known.values():
+            if scheme in connector.schemes and getattr(connector, half):
+                return connector
+        _refuse_other_half(lowered, half)
+        schemes = sorted({s for c in known.values() if getattr(c, half) for s in c.schemes})
+        raise OptionError(
+            f"option 'url' has scheme {scheme!r}; known {half} schemes: {', '.join(schemes)}. "
+            f"Or name the connector with option {half!r}",
+            option="url",
+            got=scheme,
+            takes=", ".join(schemes),
+        )
+    path = str(lowered.get("path") or lowered.get("paths") or "").lower().rstrip("/\"]' ")
+    for connector in known.values():
+        if getattr(connector, half) and path.endswith(connector.suffixes or ("\0",)):
+            return connector
+    _refuse_other_half(lowered, half)
+    names = connector_names(half)
+    if path:
+        raise OptionError(
+            f"cannot tell the connector from path {mask_url(path)!r}; "
+            f"name it with option {half!r}, one of: {', '.join(names)}",
+            option=half,
+            takes=", ".join(names),
+        )
+    raise OptionError(
+        f"nothing says what to {'read' if half == 'reader' else 'write'}: "
+        f"give a path, a 'url', or option {half!r} (one of: {', '.join(names)})",
+        option=half,
+        takes=", ".join(names),
+    )
+
+
+def _refuse_other_half(options: Mapping[str, Any], half: str) -> None:
+    other, verb = ("writer", "reads") if half == "reader" else ("reader", "writes")
+    if (name := options.get(other)) is not None:
+        raise OptionError(
+            f"option {other!r} got {mask_text(str(name))!r}, but this {verb}: use option {half!r}",
+            option=other,
+            got=mask_text(str(name)),
+        )
+
+
+def load_reader(options: Mapping[str, Any]) -> tuple[Reader, list[str]]:
+    """The reader that `options` describe, and warnings about ignored options. Opens nothing."""
+    return find_connector(options, "reader").reader_with(options)
+
+
+def load_writer(options: Mapping[str, Any]) -> tuple[Writer, list[str]]:
+    """The writer that `options` describe, and warnings about ignored options. Opens nothing."""
+    return find_connector(options, "writer").writer_with(options)
+
+
+def shown_options(options: Mapping[str, Any], half: str) -> dict[str, str]:
+    """`options` as text for people: the types of the connector's own options say what is secret.
+
+    For a format without a connector, only options that are harmless in every format are shown.
+    """
+    try:
+        model: type[Options] = find_connector(
+            {key.lower(): value for key, value in options.items()}, half
+        ).options_class(half)
+    except (OptionError, MissingPackageError):
+        model = Options
+    return model.shown(options)
+
+
+def take_schema(named: dict[str, Any]) -> str | None:
+    """`schema` as `spark.read.schema` takes it, out of a reader's options; None = the reader finds its own.
+
+    A connector that has an option of that name keeps it.
+    """
+    key = next((key for key in named if key.lower() == "schema"), None)
+    if key is None or "schema" in find_connector(named, "reader").options_class("reader").names():
+        return None
+    return str(named.pop(key))
+
+
+# Describes the source or target of a connector's options in a few words, without secrets.
+
+
+def describe(options: Any) -> str:
+    """ "flights.db#flights", "/data/*.csv", "postgresql://db:5432/shop#orders". For people, not programs."""
+    url, path, paths = (getattr(options, name, None) for name in ("url", "path", "paths"))
+    place = ""
+    if url:
+        place = without_login(str(url))
+        scheme, mark, rest = place.rpartition(":")
+        place = scheme + mark + shorten(rest)
+    elif path:
+        place = mask_url(shorten(str(path)))
+    elif paths:
+        listed = json.loads(paths) if isinstance(paths, str) else list(paths)
+        more = f" and {len(listed) - 1} more" if len(listed) > 1 else ""
+        place = mask_url(shorten(str(listed[0]))) + more
+    table = getattr(options, "dbtable", None)
+    if table:
+        return f"{place}#{table}"
+    return f"{place}#(query)" if getattr(options, "query", None) else place

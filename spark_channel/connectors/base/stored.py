@@ -1,0 +1,51 @@
+"""Tells whether a write changes what its own source reads.
+
+`commit=task` shows rows while other tasks still read. If the source is the target, those tasks read them, and write
+them again; and what empties the target first leaves the source nothing to read.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+__all__ = ["Overlap", "Stored", "most_overlap", "overlap"]
+
+
+class Overlap(IntEnum):
+    """Whether a source reads what a target writes."""
+
+    NONE = 0
+    PERHAPS = 1
+    SURE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a reader's rows come from, or a writer's rows go, as the system itself names it. Plain data.
+
+    `system` is the kind of system; connectors of one kind use one name. `servers` are names that the server gives
+    itself, whatever the url calls it; any one in common makes two the same. `parts` are its tables,
+    also those behind a view. `complete`: nothing else is read or written.
+    """
+
+    system: str
+    servers: frozenset[str]
+    parts: frozenset[tuple[str, ...]]
+    complete: bool = True
+
+
+def overlap(source: Stored, target: Stored) -> Overlap:
+    """Whether `source` reads what is written to `target`."""
+    if source.system != target.system:
+        return Overlap.NONE
+    known = bool(source.servers and target.servers)
+    if known and source.servers.isdisjoint(target.servers):
+        return Overlap.NONE
+    if not source.parts.isdisjoint(target.parts):
+        return Overlap.SURE if known else Overlap.PERHAPS
+    return Overlap.NONE if source.complete and target.complete else Overlap.PERHAPS
+
+
+def most_overlap(sources: Iterable[Stored], target: Stored) -> Overlap:
+    """The surest of what the sources have in common with `target`."""
+    return max((overlap(each, target) for each in sources), default=Overlap.NONE)

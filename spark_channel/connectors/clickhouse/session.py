@@ -1,0 +1,340 @@
+"""Options and HTTP session of ClickHouse."""
+
+import http.client
+import io
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any, ClassVar, Literal
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+import clickhouse_connect
+import pyarrow as pa
+import urllib3
+from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
+from pydantic import Field
+
+from spark_channel.connectors.base.network import check_tls
+from spark_channel.connectors.base.url_text import check_no_fragment, decoded
+from spark_channel.connectors.sql.options import ServerOptions, SqlReadOptions, SqlWriteOptions
+from spark_channel.connectors.sql.session import BatchSize, DriverSession, session_script
+from spark_channel.errors import ChannelError, OptionError
+from spark_channel.options import Amount
+
+__all__ = [
+    "ClickhouseAddress",
+    "ClickhouseReadOptions",
+    "ClickhouseSession",
+    "ClickhouseWriteOptions",
+    "is_lost",
+]
+
+
+# The options of ClickHouse.
+
+
+_TAKES = "clickhouse://host:8123/database, or with ?ssl=true for https"
+_SECURE = ("secure", "ssl")
+
+
+class ClickhouseAddress(ServerOptions):
+    """The address of the HTTP interface, and the login."""
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        check_no_fragment(str(getattr(self, "url", None) or "").partition("?")[0])
+        try:
+            parts = self._parts
+            good = bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            good = False
+        if not good:
+            raise OptionError(
+                f"option 'url' names no server; it takes {_TAKES}", option="url", takes=_TAKES
+            )
+        check_tls(self, is_secure=self.secure, how="add ?ssl=true to it")
+
+    @property
+    def _parts(self) -> SplitResult:
+        url = str(getattr(self, "url", None) or "")
+        rest = url[len("jdbc:") :] if url.lower().startswith("jdbc:") else url
+        # ClickHouse's JDBC driver names the protocol, too: jdbc:clickhouse:http://host:8123/base
+        rest = (
+            rest.replace("clickhouse:http", "http", 1)
+            if rest.startswith("clickhouse:http")
+            else rest
+        )
+        return urlsplit(rest)
+
+    @property
+    def secure(self) -> bool:
+        given = {name.lower(): value.lower() for name, value in parse_qsl(self._parts.query)}
+        return self._parts.scheme == "https" or any(
+            given.get(name) in ("true", "1") for name in _SECURE
+        )
+
+    @property
+    def server(self) -> tuple[str, int]:
+        return self._parts.hostname or "", self._parts.port or (8443 if self.secure else 8123)
+
+    @property
+    def database(self) -> str:
+        parts = self._parts
+        named = {name.lower(): value for name, value in parse_qsl(parts.query)}.get("database")
+        return decoded(parts.path.strip("/"), "database") or named or "default"
+
+    @property
+    def login(self) -> tuple[str, str]:
+        parts = self._parts
+        given = None if self.password is None else self.password.get_secret_value()
+        user = self.user or (decoded(parts.username, "user") if parts.username else "default")
+        return user, given if given is not None else decoded(parts.password or "", "password")
+
+    @property
+    def place(self) -> str:
+        """Without a login."""
+        host, port = self.server
+        return f"{host}:{port}/{self.database}"
+
+
+class ClickhouseReadOptions(ClickhouseAddress, SqlReadOptions):
+    """Options of the ClickHouse reader."""
+
+    timestamps_as: Literal["instant", "local"] = Field(
+        "instant",
+        description="read DateTime as an `instant`, or as `local` time of the column's zone, else of the server's",
+    )
+
+
+class ClickhouseWriteOptions(ClickhouseAddress, SqlWriteOptions):
+    """Options of the ClickHouse writer."""
+
+    keeps_table: ClassVar[str] = "an overwrite empties the table"
+    refused: ClassVar[Mapping[str, str]] = {
+        **SqlWriteOptions.refused,
+        "onSchemaChange": "add the columns yourself: only you know the table's columns",
+    }
+
+    batch_size: Amount = Field(
+        100_000,
+        alias="batchsize",
+        description="rows of one INSERT; ClickHouse merges small ones slowly",
+    )
+    create_table: bool = Field(
+        False, description="`true` is refused: only you know the table's engine and order"
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        for option, found, wanted, why in (
+            (
+                "commit",
+                self.commit or "task",
+                "task",
+                "ClickHouse has no transaction that spans a job's inserts",
+            ),
+            (
+                "writeMode",
+                self.write_mode,
+                "insert",
+                "ClickHouse updates no rows by key; use a ReplacingMergeTree",
+            ),
+            (
+                "createTable",
+                str(self.create_table).lower(),
+                "false",
+                "only you know the table's engine and order",
+            ),
+        ):
+            if found != wanted:
+                raise OptionError(
+                    f"option {option!r} got {found!r}; it takes {wanted}: {why}",
+                    option=option,
+                    got=found,
+                    takes=wanted,
+                )
+        if self.txn_app_id is not None:
+            raise OptionError(
+                "options 'txnAppId' and 'txnVersion' are not supported by ClickHouse: "
+                "it has no transaction in which a published write could be recorded. "
+                "A ReplacingMergeTree keeps one row of each key",
+                option="txnAppId",
+                got=self.txn_app_id,
+            )
+
+
+# One connection to ClickHouse's HTTP interface, by ClickHouse's own client.
+
+
+_FAILURES = (
+    ClickHouseError,
+    urllib3.exceptions.HTTPError,
+    http.client.HTTPException,
+    OSError,
+    pa.ArrowException,
+)
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""What an Arrow stream ends with. One without it was cut, which Arrow does not tell from its end."""
+_OVERFLOW_MODES = (
+    "result",
+    "read",
+    "read_leaf",
+    "timeout",
+    "timeout_leaf",
+    "group_by",
+    "sort",
+    "distinct",
+    "join",
+    "set",
+    "transfer",
+)
+_SETTINGS = {
+    **{
+        f"{each.removesuffix('_leaf')}_overflow_mode{'_leaf' if each.endswith('_leaf') else ''}": "throw"
+        for each in _OVERFLOW_MODES
+    },
+    "limit": "0",
+    "offset": "0",
+    "skip_unavailable_shards": "0",
+    "input_format_allow_errors_num": "0",
+    "input_format_allow_errors_ratio": "0",
+}
+"""What in the profile of a user leaves rows out of a read or a write, and reports success."""
+_READ = {
+    "output_format_arrow_string_as_string": 1,
+    "output_format_arrow_low_cardinality_as_dictionary": 0,
+    "cancel_http_readonly_queries_on_client_close": 1,
+}
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the server is away, or too busy: the same again may succeed."""
+    cause = error.__cause__ or error
+    lost = (
+        OperationalError,
+        urllib3.exceptions.HTTPError,
+        http.client.HTTPException,
+        ConnectionError,
+        TimeoutError,
+    )
+    words = ("TOO_MANY_SIMULTANEOUS_QUERIES", "MEMORY_LIMIT_EXCEEDED", "NETWORK_ERROR")
+    return isinstance(cause, lost) or any(word in str(cause) for word in words)
+
+
+class _CutError(OSError):
+    """The answer ended before its end."""
+
+
+class _Watched(io.RawIOBase):
+    """Remembers the last bytes that were read."""
+
+    def __init__(self, source: Any) -> None:
+        self._source, self.last = source, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._source.read(len(buffer))
+        buffer[: len(data)] = data
+        self.last = (self.last + bytes(data[-len(_END) :]))[-len(_END) :]
+        return len(data)
+
+    def check_end(self) -> None:
+        rest = self._source.read(1 << 16)
+        if rest or self.last != _END:
+            raise _CutError(f"the server ended the answer early: {(self.last + rest)[-400:]!r}")
+
+
+class ClickhouseSession(DriverSession):
+    """`failure` is the class of its errors."""
+
+    failures = _FAILURES
+
+    def __init__(self, options: ClickhouseAddress, failure: type[ChannelError]) -> None:
+        self.place, self._failure, self._options = options.place, failure, options
+        host, port = options.server
+        user, password = options.login
+        limit = options.query_timeout
+        with self.explained():
+            self._connection = clickhouse_connect.get_client(
+                host=host,
+                port=port,
+                username=user,
+                password=password,
+                database=options.database,
+                interface="https" if options.secure else "http",
+                secure=options.secure,
+                ca_cert=options.sslrootcert,
+                client_cert=options.sslcert,
+                client_cert_key=options.sslkey,
+                connect_timeout=max(1, round(options.connect_timeout)),
+                send_receive_timeout=limit or 600,
+                settings={"max_execution_time": limit} if limit else {},
+                query_limit=0,
+                query_retries=0,
+                client_name="spark-channel",
+                dedicated_pool=True,
+            )
+        with self.closed_on_failure():
+            with self.explained():
+                self._set_all()
+            for statement in session_script(options, "clickhouse"):
+                self.command(statement)
+
+    def _set_all(self) -> None:
+        """Set those of `_SETTINGS` that this server has, and that its profile of the user changes."""
+        found = self._connection.server_settings
+        for name, value in _SETTINGS.items():
+            if name in found and str(found[name].value) != value:
+                self._connection.set_client_setting(name, value)
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        with self.explained():
+            return [tuple(row) for row in self._connection.query(sql).result_rows]
+
+    def command(self, sql: str) -> None:
+        with self.explained():
+            self._connection.command(sql)
+
+    def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
+        settings = {**_READ, "max_block_size": max(1, size.rows)}
+        with self.explained():
+            source = self._connection.raw_stream(sql, fmt="ArrowStream", settings=settings)
+            with closing(source):
+                watched = _Watched(source)
+                for batch in pa.ipc.open_stream(
+                    pa.PythonFile(io.BufferedReader(watched, 1 << 16), "r")
+                ):
+                    for start in range(0, batch.num_rows, max(1, size.rows)):
+                        yield batch.slice(start, size.rows)
+                watched.check_end()
+
+    def insert(self, table: str, names: list[str], batch: pa.RecordBatch) -> None:
+        """One INSERT of one block, which is stored when this returns.
+
+        Its token is new: replicated tables store a block once, and tell blocks apart by their rows
+        without it, so that a second block of equal rows would be dropped. The client sends a block again after a reset.
+        """
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        settings = {
+            "max_insert_block_size": max(batch.num_rows, 1),
+            "input_format_arrow_allow_missing_columns": 0,
+            "async_insert": 0,
+            "insert_deduplication_token": uuid.uuid4().hex,
+        }
+        with self.explained():
+            said = self._connection.raw_insert(
+                table, names, sink.getvalue().to_pybytes(), settings=settings, fmt="ArrowStream"
+            )
+        # Rows that materialized views make of them are counted, too.
+        if "written_rows" in said.summary and said.written_rows < batch.num_rows:
+            raise self._failure(
+                f"{self.place}: table {table} stored {said.written_rows} of {batch.num_rows} rows of an INSERT and "
+                "reported success. These rows stay in the table. Look for settings of the profile that leave rows out"
+            )
+
+    def explain(self, error: BaseException) -> ChannelError:
+        return self._failure(f"{self.place}: {self._options.hide(str(error)).strip()[:600]}")

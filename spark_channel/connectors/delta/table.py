@@ -1,0 +1,458 @@
+"""Options; table opened by deltalake; features refused."""
+
+import json
+import os
+import posixpath
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from urllib.parse import parse_qs, quote, urlsplit
+
+import pyarrow as pa
+from pydantic import BeforeValidator, Field, PrivateAttr
+
+from spark_channel.connectors.files.filesystem import (
+    Location,
+    StorageCredentials,
+    StorageSettings,
+    azure_account,
+    azure_key,
+    locate,
+    read_settings,
+)
+from spark_channel.connectors.files.options import Instant
+from spark_channel.connectors.lake.table import LakeWriteOptions
+from spark_channel.connectors.unity import UnityTable, is_unity, resolve
+from spark_channel.errors import (
+    ChannelError,
+    OptionError,
+    SourceError,
+    TargetError,
+    UnsupportedError,
+)
+from spark_channel.masking import without_login
+from spark_channel.options import ByteAmount, FilePath, Options, ReadOptions, Trait
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = [
+    "DeltaReadOptions",
+    "DeltaWriteOptions",
+    "Table",
+    "check_deletion_vectors",
+    "check_readable",
+    "check_writable",
+    "columns_of",
+    "explained",
+    "open_table",
+    "place_of",
+    "settings_of",
+    "uri_of",
+]
+
+
+# The options of the Delta connector.
+
+
+def _instant(value: object) -> object:
+    return str(value).strip().replace(" ", "T", 1)
+
+
+class Table(Options):
+    """The location of the table."""
+
+    writes: ClassVar[bool]
+
+    path: FilePath = Field(
+        description="the table's directory: a path, or an s3, gs or abfs URI; or `uc://catalog.schema.table`"
+    )
+    storage_options: Annotated[StorageSettings | None, Trait.SAME_ROWS] = Field(
+        None,
+        description="a JSON object of settings for deltalake's store, and of Unity Catalog for `uc://`; default: those "
+        "of the URI and the environment",
+    )
+    _unity: UnityTable | None = PrivateAttr(None)
+    """What the driver found; it travels to tasks with the options."""
+
+    def more_storage(self) -> dict[str, str]:
+        return read_settings(self.storage_options)
+
+    @property
+    def login(self) -> StorageCredentials | None:
+        """What of the settings the table's data files need, which pyarrow reads and writes."""
+        unity = self.unity()
+        return (
+            StorageCredentials.of(self.more_storage())
+            if unity is None
+            else StorageCredentials((), unity)
+        )
+
+    def unity(self) -> UnityTable | None:
+        """The table of a `uc://` address, which the catalog is asked for once; None = another address."""
+        if self._unity is None and is_unity(self.path):
+            self._unity = resolve(self.path, self.more_storage(), writes=self.writes)
+        return self._unity
+
+    def with_unity(self, found: UnityTable) -> Self:
+        """The same options, of a table that the driver has found."""
+        made = self.model_copy()
+        made._unity = found  # noqa: SLF001 - another one of this class
+        return made
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        settings = {name.lower(): value.lower() for name, value in self.more_storage().items()}
+        for name in ("aws_s3_allow_unsafe_rename", "allow_unsafe_rename"):
+            if settings.get(name) in ("true", "1"):
+                raise OptionError(
+                    f"option 'storageOptions' sets {name}: two jobs could then commit one version, "
+                    "and lose each other's rows. Remove it: S3 supports conditional puts",
+                    option="storageOptions",
+                )
+
+
+class DeltaReadOptions(Table, ReadOptions):
+    """Options of the Delta reader."""
+
+    writes: ClassVar[bool] = False
+
+    aliases: ClassVar[Mapping[str, str]] = {
+        **ReadOptions.aliases,
+        "versionAsOf": "version",
+        "timestampAsOf": "timestamp",
+    }
+    refused: ClassVar[Mapping[str, str]] = {
+        "readChangeFeed": "versions are read as the rows that they add",
+        "ignoreDeletes": "a stream ends with an error where rows were removed: begin a new one",
+        "ignoreChanges": "a stream ends with an error where rows were removed: begin a new one",
+        "skipChangeCommits": "a stream ends with an error where rows were removed: begin a new one",
+    }
+
+    version: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="read the table as of this version; default: the newest"
+    )
+    timestamp: Annotated[Instant, BeforeValidator(_instant)] | None = Field(
+        None, description="read the table as of this time, UTC unless it has a zone; default: now"
+    )
+    split_bytes: ByteAmount | None = Field(
+        None,
+        description="approximate bytes of one split; default: all bytes over the splits for `channels`",
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if self.version is not None and self.timestamp is not None:
+            raise OptionError(
+                "options 'version' and 'timestamp' both say which state to read; give one",
+                option="timestamp",
+            )
+
+    @property
+    def as_of(self) -> int | datetime | None:
+        return self.timestamp if self.version is None else self.version
+
+
+class DeltaWriteOptions(Table, LakeWriteOptions):
+    """Options of the Delta writer."""
+
+    writes: ClassVar[bool] = True
+
+
+# Opens a table with `deltalake`: its uri, its store's settings, and its errors.
+
+
+_SCHEMES = ("", "s3", "gs", "abfs", "abfss")
+_CATALOG_MANAGED = "catalog-managed table"
+"""What deltalake says of such a table, which it does not open."""
+
+
+def place_of(options: Table) -> Location:
+    """
+    Raises:
+        OptionError: a store without conditional puts, or a path that deltalake takes for another one.
+    """
+    unity = options.unity()
+    place = locate(options.path if unity is None else unity.location, login=options.login)
+    scheme = place.root.split(":", 1)[0]
+    if scheme not in _SCHEMES:
+        raise OptionError(
+            f"option 'path' got a {scheme}:// uri; a Delta table needs a local disk, s3, gs or abfs, where two jobs "
+            "cannot commit one version",
+            option="path",
+            got=scheme,
+            takes="a local path, or an s3, gs or abfs uri",
+        )
+    strange = next(
+        (each for each in ("%", "\\") if each in place.path and (each == "%" or place.local)), None
+    )
+    if strange is not None:
+        raise OptionError(
+            f"option 'path' holds {strange!r}, which deltalake decodes: it would use another folder; name another one",
+            option="path",
+        )
+    if scheme == "s3" and os.environ.get("AWS_S3_ALLOW_UNSAFE_RENAME", "").lower() in ("true", "1"):
+        raise OptionError(
+            "the environment sets AWS_S3_ALLOW_UNSAFE_RENAME: two jobs could then commit one version, "
+            "and lose each other's rows. Remove it: S3 supports conditional puts",
+            option="path",
+        )
+    return place
+
+
+def uri_of(place: Location) -> str:
+    """As deltalake decodes it."""
+    if place.local:
+        return place.path
+    scheme = place.root.split(":", 1)[0]
+    bucket, _, inside = place.path.partition("/")
+    if scheme in ("abfs", "abfss"):
+        bucket = f"{bucket}@{azure_account(place.root)}.dfs.core.windows.net"
+        scheme = "abfss"
+    return f"{scheme}://{bucket}/{quote(inside)}"
+
+
+def settings_of(place: Location, options: Table) -> dict[str, str] | None:
+    """The settings of the uri and the environment, under `object_store`'s names."""
+    unity = options.unity()
+    if unity is not None:
+        return unity.delta_settings()
+    found: dict[str, str] = {}
+    if not place.local:
+        parts = urlsplit(place.root)
+        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        plain = query.get("scheme") == "http" or query.get("enable_tls") == "false"
+        if plain:
+            found["allow_http"] = "true"
+        found |= {"s3": _s3, "gs": _gcs}.get(parts.scheme, _azure)(place, query, plain=plain)
+    return {**found, **options.more_storage()} or None
+
+
+def _address(address: str, *, plain: bool) -> str:
+    return address if "://" in address else f"http{'' if plain else 's'}://{address}"
+
+
+def _s3(place: Location, query: Mapping[str, str], *, plain: bool) -> dict[str, str]:
+    found = {"aws_region": str(getattr(place.fs, "region", "") or "") or "us-east-1"}
+    if "endpoint_override" in query:
+        found["aws_endpoint"] = _address(query["endpoint_override"], plain=plain)
+    return found
+
+
+def _gcs(place: Location, query: Mapping[str, str], *, plain: bool) -> dict[str, str]:
+    import json
+
+    if "endpoint_override" in query:
+        key = {
+            "gcs_base_url": _address(query["endpoint_override"], plain=plain),
+            "disable_oauth": True,
+            "client_email": "",
+            "private_key": "",
+            "private_key_id": "",
+        }
+        return {"google_service_account_key": json.dumps(key)}
+    return {"google_skip_signature": "true"} if urlsplit(place.root).username == "anonymous" else {}
+
+
+def _azure(place: Location, query: Mapping[str, str], *, plain: bool) -> dict[str, str]:
+    account = azure_account(place.root)
+    found = {"azure_storage_account_name": account}
+    address = query.get("blob_storage_authority", ".")
+    if not address.startswith("."):
+        found["azure_storage_endpoint"] = f"{_address(address, plain=plain)}/{account}"
+    key = azure_key(place.login)
+    return {**found, "azure_storage_account_key": key} if key else found
+
+
+@contextmanager
+def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Iterator[None]:
+    """Turn errors of deltalake into `failure`. Our own, and those of the file system, pass unchanged."""
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        yield
+    except (ChannelError, pa.ArrowException):
+        raise
+    except TableNotFoundError as error:
+        raise failure(f"{shown} is not a Delta table: {shown}/_delta_log does not exist") from error
+    except (DeltaError, OSError, ValueError) as error:
+        if _CATALOG_MANAGED in str(error):
+            raise UnsupportedError(
+                f"{shown} has the feature 'catalogManaged': its catalog commits, and files of the log may be "
+                "elsewhere; use Delta Lake in Spark for this table"
+            ) from error
+        if isinstance(error, OSError):
+            raise
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise failure(f"{shown}: deltalake says: {without_login(first)}") from error
+
+
+def open_table(
+    options: Table, place: Location, as_of: int | datetime | None = None, *, files: bool = True
+) -> "DeltaTable":
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    settings = settings_of(place, options)
+    if isinstance(as_of, int):
+        try:
+            return DeltaTable(
+                uri_of(place), version=as_of, storage_options=settings, without_files=not files
+            )
+        except DeltaError:
+            newest = int(DeltaTable(uri_of(place), storage_options=settings).version())
+            if as_of <= newest:
+                raise
+            raise SourceError(
+                f"{place.show()} has no version {as_of}, its newest one is {newest}; check option 'version'"
+            ) from None
+    table = DeltaTable(uri_of(place), storage_options=settings, without_files=not files)
+    if as_of is not None:
+        table.load_as_version(as_of)
+        _check_as_old(place, int(table.version()), as_of)
+    return table
+
+
+def _check_as_old(place: Location, version: int, as_of: datetime) -> None:
+    """deltalake finds a version by the times of the log's files, and gives the oldest one for every time before it.
+
+    Raises:
+        SourceError: the table has no version as old as `as_of`.
+    """
+    info = place.fs.get_file_info(posixpath.join(place.path, "_delta_log", f"{version:020d}.json"))
+    if info.mtime is not None and info.mtime_ns // 10**6 > as_of.timestamp() * 1000:
+        raise SourceError(
+            f"{place.show()} has no version as old as {as_of.isoformat()}: its oldest one, {version}, is of "
+            f"{info.mtime.astimezone(UTC).isoformat()}; check option 'timestamp'"
+        )
+
+
+def columns_of(table: "DeltaTable") -> pa.Schema:
+    """The table's columns as Arrow's. What only the log says of them is in `DeltaTable.schema`."""
+    found = pa.schema(table.schema().to_arrow())
+    return pa.schema([pa.field(field.name, field.type, field.nullable) for field in found])
+
+
+# Table features that this connector would read or write wrongly: refused by name.
+
+
+_READ = {
+    "timestampNtz",
+    "deletionVectors",
+    "columnMapping",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+    "appendOnly",
+    "typeWidening",
+    "typeWidening-preview",
+}
+_WRITTEN = {
+    "timestampNtz",
+    "deletionVectors",
+    "columnMapping",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+    "appendOnly",
+    "invariants",
+    "checkConstraints",
+    "changeDataFeed",
+    "generatedColumns",
+    "identityColumns",
+    "domainMetadata",
+    "inCommitTimestamp",
+}
+"""Features whose use is looked for below, or that change nothing for a writer of whole files."""
+
+_IN_SPARK = "use Delta Lake in Spark for this table"
+
+
+def _fields(table: "DeltaTable") -> list[dict[str, Any]]:
+    return list(json.loads(table.schema().to_json())["fields"])
+
+
+def check_readable(table: "DeltaTable", shown: str) -> None:
+    """
+    Raises:
+        UnsupportedError: names the feature.
+    """
+    protocol = table.protocol()
+    strange = sorted(set(protocol.reader_features or ()) - _READ)
+    if protocol.min_reader_version > 3 or strange:
+        what = f"needs the reader feature {strange[0]!r}" if strange else "needs a newer reader"
+        raise UnsupportedError(f"{shown} {what}, which this connector does not have; {_IN_SPARK}")
+    mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    if mode != "none":
+        raise UnsupportedError(
+            f"{shown} has delta.columnMapping.mode={mode}: its files use other names for columns; {_IN_SPARK}"
+        )
+    folders = table.metadata().partition_columns
+    for field in _fields(table) if folders else ():
+        if field["name"] in folders and field["type"] == "binary":
+            raise UnsupportedError(
+                f"{shown} is partitioned by {field['name']!r}, which is binary: deltalake gives such values as the log "
+                f"spells them; {_IN_SPARK}"
+            )
+
+
+def check_deletion_vectors(table: "DeltaTable", shown: str) -> None:
+    """
+    Raises:
+        UnsupportedError: rows of a file are marked as deleted.
+    """
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return
+    import pyarrow as pa
+    from deltalake.exceptions import DeltaError
+
+    try:
+        with pa.RecordBatchReader.from_stream(table.deletion_vectors()) as found:
+            there = any(batch.num_rows for batch in found)
+    except DeltaError:
+        there = True  # and they cannot even be read
+    if there:
+        raise UnsupportedError(
+            f"{shown} has deletion vectors, which mark rows of its files as deleted; "
+            "write the files again with REORG TABLE ... APPLY (PURGE) in Spark, and read or overwrite it then"
+        )
+
+
+def check_writable(table: "DeltaTable", shown: str, *, removes: bool) -> None:
+    """
+    Raises:
+        UnsupportedError: names the feature.
+    """
+    check_readable(table, shown)
+    protocol, settings = table.protocol(), table.metadata().configuration
+    strange = sorted(set(protocol.writer_features or ()) - _WRITTEN)
+    if protocol.min_writer_version > 7 or strange:
+        what = f"needs the writer feature {strange[0]!r}" if strange else "needs a newer writer"
+        raise UnsupportedError(f"{shown} {what}, which this connector does not have; {_IN_SPARK}")
+    constraint = next((name for name in settings if name.startswith("delta.constraints.")), None)
+    if constraint is not None:
+        raise UnsupportedError(
+            f"{shown} has {constraint}, which only a query engine can check; {_IN_SPARK}"
+        )
+    if settings.get("delta.enableInCommitTimestamps", "").lower() == "true":
+        raise UnsupportedError(f"{shown} has delta.enableInCommitTimestamps; {_IN_SPARK}")
+    for field in _fields(table):
+        for name, what in (
+            ("delta.invariants", "an invariant"),
+            ("delta.generationExpression", "a generation expression"),
+            ("delta.identity.start", "identity values"),
+        ):
+            if name in field.get("metadata", {}):
+                raise UnsupportedError(
+                    f"column {field['name']!r} of {shown} has {what}; {_IN_SPARK}"
+                )
+    if not removes:
+        return
+    if settings.get("delta.appendOnly", "").lower() == "true":
+        raise UnsupportedError(
+            f"{shown} has delta.appendOnly=true, and the write replaces rows; append, or unset the property"
+        )
+    if settings.get("delta.enableChangeDataFeed", "").lower() == "true":
+        raise UnsupportedError(
+            f"{shown} has delta.enableChangeDataFeed=true, and its change files would not tell which rows the write "
+            f"replaces; append, or {_IN_SPARK}"
+        )

@@ -1,0 +1,467 @@
+"""DuckDB's SQL and types."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import sqlglot
+from sqlglot import exp
+
+from spark_channel.connectors.base.feed import OPERATION
+from spark_channel.connectors.base.types import fits, is_list, plain_kind
+from spark_channel.connectors.duckdb.session import DuckdbSession, is_locked, text_literal
+from spark_channel.connectors.sql.catalog import (
+    Column,
+    KeyColumn,
+    MisfitError,
+    ReadColumn,
+    Table,
+    TargetTable,
+    WriteColumn,
+)
+from spark_channel.connectors.sql.dialect import Dialect, WriteDialect, misfit
+from spark_channel.connectors.sql.encode import first_outside
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.statements import identifier, name_readings
+from spark_channel.errors import SchemaError
+
+__all__ = [
+    "DuckdbDialect",
+    "DuckdbTable",
+    "DuckdbWriteDialect",
+    "OutOfRangeError",
+    "arrow_type",
+    "canonical",
+    "check_range",
+    "duckdb_type",
+    "first_rounded",
+    "is_text",
+    "read_as",
+    "same_type",
+    "staged_schema",
+]
+
+
+# DuckDB's types and Arrow's, in both directions. Pure; docs/duckdb.md holds it as a table.
+
+
+_SIMPLE: dict[str, pa.DataType] = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "UTINYINT": pa.uint8(),
+    "USMALLINT": pa.uint16(),
+    "UINTEGER": pa.uint32(),
+    "UBIGINT": pa.uint64(),
+    "HUGEINT": pa.decimal128(38, 0),
+    "UHUGEINT": pa.decimal128(38, 0),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "VARCHAR": pa.string(),
+    "BLOB": pa.binary(),
+    "DATE": pa.date32(),
+    "TIME": pa.time64("us"),
+    "TIME_NS": pa.time64("ns"),
+    "TIMESTAMP": pa.timestamp("us"),
+    "TIMESTAMP_S": pa.timestamp("us"),
+    "TIMESTAMP_MS": pa.timestamp("us"),
+    "TIMESTAMP_NS": pa.timestamp("ns"),
+    "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", "UTC"),
+}
+_TEXTS = frozenset({"UUID", "JSON", "INTERVAL", "BIT", "TIME WITH TIME ZONE", "BIGNUM", "VARINT"})
+"""Types without a counterpart in Spark, which are read as the text that DuckDB shows."""
+_DECIMAL = re.compile(r"DECIMAL\((\d+),\s*(\d+)\)")
+_NESTED = re.compile(r"STRUCT\(|MAP\(|.*\[\d*\]$", re.DOTALL)
+_NAME = re.compile(r'"(?:[^"]|"")*"')
+_UNREADABLE_INSIDE = re.compile(
+    r"\b(U?HUGEINT|U?INT128|UNION|BIGNUM|VARINT|TIME WITH TIME ZONE|TIMETZ|BIT|INTERVAL|VARIANT|GEOMETRY|TIME_NS"
+    r"|ENUM|UUID|JSON)\b"
+)
+
+
+class OutOfRangeError(Exception):
+    """Row `index` holds a date or timestamp outside the years 1 to 9999, an infinity, or 24:00:00."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+_ROUNDED = {
+    "INTERVAL": r"\.[0-9]{6}[0-9]*[1-9]",
+    "TIME WITH TIME ZONE": r"\.[0-9]{6}[0-9]*[1-9]",
+    "BIGNUM": r"\.[0-9]*[1-9]",
+    "VARINT": r"\.[0-9]*[1-9]",
+}
+
+
+def first_rounded(texts: pa.Array, declared: str) -> int:
+    """The first of `texts` of which a column that is read as text would keep fewer digits; -1 = none."""
+    if declared not in _ROUNDED:
+        return -1
+    return int(pc.index(pc.match_substring_regex(texts, _ROUNDED[declared]), True).as_py())
+
+
+def is_text(declared: str) -> bool:
+    """Whether values are read as the text that DuckDB shows, and written from it."""
+    return declared in _TEXTS or (declared.startswith("ENUM(") and declared.endswith(")"))
+
+
+def arrow_type(declared: str) -> pa.DataType | None:
+    """The Arrow type of a plain column; None for nested and unsupported types."""
+    if declared in _SIMPLE:
+        return _SIMPLE[declared]
+    if match := _DECIMAL.fullmatch(declared):
+        return pa.decimal128(int(match.group(1)), int(match.group(2)))
+    return pa.string() if is_text(declared) else None
+
+
+def read_as(name: str, declared: str, column: str) -> str:
+    """The expression that reads a column: `column`, or a cast of it. `column` is SQL.
+
+    Raises:
+        SchemaError: a type that Spark cannot hold; names the column.
+    """
+    if is_text(declared):
+        return f"CAST({column} AS VARCHAR)"
+    if declared in ("HUGEINT", "UHUGEINT"):
+        return f"CAST({column} AS DECIMAL(38,0))"
+    if arrow_type(declared) is not None:
+        return column
+    if _NESTED.match(declared) and not _UNREADABLE_INSIDE.search(_NAME.sub("", _spelled(declared))):
+        return column
+    raise SchemaError(
+        f"column {name!r} is {declared}, which Spark cannot hold: "
+        "omit it with option 'columns', or convert it with 'query', such as CAST(... AS VARCHAR)"
+    )
+
+
+def canonical(name: str, kind: pa.DataType) -> pa.DataType:
+    """The type in which values of `kind` are handed to DuckDB: the same values, in a type that it reads.
+
+    Raises:
+        SchemaError: DuckDB has no type for it; names the column.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return canonical(name, kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return canonical(name, kind.value_type)
+    if pa.types.is_timestamp(kind) and kind.tz is None and kind.unit == "ns":
+        return kind
+    kind = pa.float32() if pa.types.is_float16(kind) else plain_kind(kind)
+    if pa.types.is_map(kind):
+        return pa.map_(
+            canonical(f"{name}.key", kind.key_type), canonical(f"{name}.value", kind.item_type)
+        )
+    if is_list(kind):
+        return pa.list_(canonical(f"{name}.element", kind.value_type))
+    if pa.types.is_struct(kind):
+        inner = [kind.field(number) for number in range(kind.num_fields)]
+        return pa.struct(
+            [pa.field(each.name, canonical(f"{name}.{each.name}", each.type)) for each in inner]
+        )
+    if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= 38:
+        return pa.decimal128(kind.precision, kind.scale)
+    if kind in _WRITTEN:
+        return kind
+    if pa.types.is_null(kind):
+        why = "it has no type; cast it to the type it should have"
+    else:
+        why = "DuckDB has no type that returns it unchanged; cast it to a number or to text"
+    raise SchemaError(f"column {name!r} is {kind}: {why}")
+
+
+_WRITTEN: dict[pa.DataType, str] = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.uint8(): "UTINYINT",
+    pa.uint16(): "USMALLINT",
+    pa.uint32(): "UINTEGER",
+    pa.uint64(): "UBIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "VARCHAR",
+    pa.binary(): "BLOB",
+    pa.date32(): "DATE",
+    pa.time64("us"): "TIME",
+    pa.timestamp("us"): "TIMESTAMP",
+    pa.timestamp("ns"): "TIMESTAMP_NS",
+    pa.timestamp("us", "UTC"): "TIMESTAMP WITH TIME ZONE",
+}
+
+
+def duckdb_type(kind: pa.DataType) -> str:
+    """The type of a new column that gives the canonical `kind` back exactly."""
+    if kind in _WRITTEN:
+        return _WRITTEN[kind]
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    if pa.types.is_map(kind):
+        return f"MAP({duckdb_type(kind.key_type)}, {duckdb_type(kind.item_type)})"
+    if pa.types.is_list(kind):
+        return f"{duckdb_type(kind.value_type)}[]"
+    inner = (kind.field(number) for number in range(kind.num_fields))
+    parts = [f"{identifier(each.name).sql('duckdb')} {duckdb_type(each.type)}" for each in inner]
+    return f"STRUCT({', '.join(parts)})"
+
+
+def same_type(one: str, other: str) -> bool:
+    """Whether two declared types are one: DuckDB quotes the names in a STRUCT only where it must."""
+    return one == other or _spelled(one) == _spelled(other)
+
+
+def _spelled(declared: str) -> str:
+    """The type in sqlglot's words, all names inside in quotes."""
+    try:
+        return exp.DataType.build(declared, dialect="duckdb").sql("duckdb", identify=True)
+    except sqlglot.errors.SqlglotError:  # a type that no release of sqlglot knew
+        return declared
+
+
+def check_range(array: pa.Array) -> None:
+    """Hold dates and timestamps, also those inside nested values, to the years 1 to 9999, and times below 24:00.
+
+    DuckDB keeps its infinities as the largest numbers, which Arrow would take for dates.
+
+    Raises:
+        OutOfRangeError: the first row that is outside; 0 where it is inside a nested value.
+    """
+    kind = array.type
+    if pa.types.is_nested(kind):
+        if pa.types.is_map(kind):
+            parts = [array.keys, array.items]
+        else:
+            parts = array.flatten() if pa.types.is_struct(kind) else [array.flatten()]
+        for part in parts:
+            try:
+                check_range(part)
+            except OutOfRangeError:
+                raise OutOfRangeError(0) from None
+        return
+    if (index := first_outside(array)) >= 0:
+        raise OutOfRangeError(index)
+
+
+# DuckDB's SQL: its catalog, and the expression that reads each type.
+
+
+_MINE = "database_name = current_database() AND NOT internal"
+
+
+class DuckdbTable(Table):
+    """See `Table`."""
+
+    __slots__ = ()
+
+    @property
+    def label(self) -> str:
+        return self.name if self.schema == "main" else f"{self.schema}.{self.name}"
+
+
+class DuckdbDialect(Dialect):
+    """See `Dialect`."""
+
+    product = "DuckDB"
+    sql = "duckdb"
+    row_values = True
+    late_seconds = (
+        0.0  # a file that one process writes can be read by no other: what is seen is committed
+    )
+    moves_rows = True
+    no_keys = "DuckDB's indexes find single rows, and no order"
+
+    def literal(self, value: Any, column: Column | None) -> str:
+        """A text, of the type that DuckDB itself has named."""
+        return (
+            str(value)
+            if column is None
+            else f"CAST({text_literal(str(value))} AS {column.declared})"
+        )
+
+    def keys(self, table: Table) -> Sequence[tuple[KeyColumn, ...]]:
+        """None: its indexes find single rows, and no order."""
+        return ()
+
+    def find_table(self, session: Session, text: str) -> DuckdbTable | None:
+        for schema, name in name_readings(text, "duckdb", "main"):
+            for function, column in (
+                ("duckdb_tables", "table_name"),
+                ("duckdb_views", "view_name"),
+            ):
+                same = f"lower(schema_name) = lower({text_literal(schema)})"
+                rows = session.rows(
+                    f"SELECT schema_name, {column} FROM {function}() WHERE {_MINE} AND {same} "  # noqa: S608 - quoted
+                    f"AND lower({column}) = lower({text_literal(name)})"
+                )
+                if rows:
+                    return self._described(session, *rows[0], is_view=function == "duckdb_views")
+        return None
+
+    def table_names(self, session: Session) -> list[str]:
+        rows = session.rows(
+            f"SELECT schema_name, table_name FROM duckdb_tables() WHERE {_MINE} UNION ALL "  # noqa: S608 - a constant
+            f"SELECT schema_name, view_name FROM duckdb_views() WHERE {_MINE} ORDER BY ALL"
+        )
+        return [str(name) if schema == "main" else f"{schema}.{name}" for schema, name in rows]
+
+    def describe(self, session: Session, query: str) -> tuple[Column, ...]:
+        return tuple(Column(str(row[0]), str(row[1])) for row in session.rows(f"DESCRIBE {query}"))
+
+    def _described(self, session: Session, schema: str, name: str, *, is_view: bool) -> DuckdbTable:
+        if is_view:
+            query = f"SELECT * FROM {self.quoted(schema)}.{self.quoted(name)}"  # noqa: S608 - quoted
+            return DuckdbTable(schema, name, self.describe(session, query), True)
+        rows = session.rows(
+            "SELECT column_name, data_type, NOT is_nullable, column_default IS NOT NULL "  # noqa: S608 - quoted
+            f"FROM duckdb_columns() {_named(schema, name)} ORDER BY column_index"
+        )
+        columns = tuple(
+            Column(str(each), str(kind), bool(needed), bool(filled))
+            for each, kind, needed, filled in rows
+        )
+        return DuckdbTable(schema, name, columns, False, *_unique(session, schema, name))
+
+    def arrow_type(self, column: Column) -> pa.DataType | None:
+        return arrow_type(column.declared)
+
+    def types(
+        self, session: Session, columns: Sequence[tuple[Column, str]], origin: str
+    ) -> list[pa.DataType | None]:
+        """As DuckDB gives them of an empty result: declarations of nested types are not taken apart."""
+        expressions = ", ".join(
+            read_as(column.name, column.declared, text) for column, text in columns
+        )
+        empty = f"SELECT {expressions} {origin} LIMIT 0"
+        return [_plain(kind) for kind in cast(DuckdbSession, session).schema_of(empty).types]
+
+    def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
+        return read_as(column.name, column.declared, text)
+
+    def decode(
+        self, raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema
+    ) -> pa.RecordBatch:
+        arrays = [
+            _decoded(array, column) for array, column in zip(raw.columns, columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def hidden_column(self, table: Table) -> str | None:
+        hides = self.same_name("rowid", [column.name for column in table.columns]) is not None
+        return None if table.is_view or hides else "rowid"
+
+    def cursor_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
+        shown = is_text(column.declared) and column.declared != "VARCHAR"
+        return None if shown else arrow_type(column.declared)
+
+    def size(self, text: str) -> str:
+        return f"strlen(CAST({text} AS VARCHAR))"
+
+    def is_passing(self, error: BaseException) -> bool:
+        return is_locked(error)
+
+
+def _named(schema: str, name: str) -> str:
+    place = f"schema_name = {text_literal(schema)} AND table_name = {text_literal(name)}"
+    return f"WHERE database_name = current_database() AND {place}"
+
+
+def _unique(
+    session: Session, schema: str, name: str
+) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+    """Column sets that are held unique, and which of them is the primary key."""
+    rows = session.rows(
+        f"SELECT constraint_type, constraint_column_names FROM duckdb_constraints() {_named(schema, name)} "  # noqa: S608
+        "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') ORDER BY constraint_type"
+    )
+    found = [tuple(str(column) for column in columns) for _, columns in rows]
+    primary = found[0] if rows and rows[0][0] == "PRIMARY KEY" else ()
+    indexes = session.rows(f"SELECT sql FROM duckdb_indexes() {_named(schema, name)} AND is_unique")  # noqa: S608
+    for (sql,) in indexes:
+        index = sqlglot.parse_one(str(sql), read="duckdb").find(exp.Index)
+        parameters = index.args.get("params") if index is not None else None
+        listed = (parameters.args.get("columns") or []) if parameters else []
+        keys = [each.find(exp.Column) or each.this for each in listed]
+        if keys and all(isinstance(key, exp.Column | exp.Identifier) for key in keys):
+            found.append(tuple(key.name for key in keys))
+    return tuple(found), primary
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Timestamps of seconds and milliseconds fit microseconds, which is what Spark holds."""
+    if pa.types.is_timestamp(kind) and (kind.tz is not None or kind.unit != "ns"):
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
+    return kind
+
+
+def _decoded(array: pa.Array, column: ReadColumn) -> pa.Array:
+    try:
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        if pa.types.is_timestamp(array.type) and array.type.unit != column.kind.unit:
+            check_range(array)
+        if not array.type.equals(column.kind):
+            array = pc.cast(array, column.kind)
+        check_range(array)
+    except OutOfRangeError:
+        raise MisfitError(
+            column,
+            "an infinity, a date outside the years 1 to 9999, or the time 24:00:00, which Spark cannot hold",
+        ) from None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise MisfitError(column, f"a value that is not {column.kind}: {error}") from error
+    return array
+
+
+# DuckDB's SQL for writing: declarations of new columns, and the values that a column holds exactly.
+
+
+def staged_schema(target: TargetTable) -> pa.Schema:
+    """The staged columns, under the table's names, and the operation."""
+    fields = [pa.field(column.target, column.kind) for column in target.columns]
+    return pa.schema(
+        fields if target.operation is None else [*fields, pa.field(OPERATION, pa.string())]
+    )
+
+
+class DuckdbWriteDialect(DuckdbDialect, WriteDialect):
+    """See `WriteDialect`."""
+
+    begin = "BEGIN TRANSACTION"
+    has_savepoints = False
+
+    def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
+        return duckdb_type(canonical(name, kind))
+
+    def spark_type(self, text: str) -> str | None:
+        return None  # DuckDB takes the length of a VARCHAR, and keeps it not
+
+    def number_type(self, column: Column) -> pa.DataType | None:
+        found = arrow_type(column.declared)
+        is_huge = column.declared in ("HUGEINT", "UHUGEINT") or is_text(column.declared)
+        return None if is_huge else found
+
+    def is_same_type(self, found: str, planned: str) -> bool:
+        return same_type(found, planned)
+
+    def write_column(self, field: pa.Field, column: Column) -> WriteColumn:
+        kind = canonical(field.name, field.type)
+        wanted = arrow_type(column.declared)
+        natural = duckdb_type(kind)
+        if is_text(column.declared):
+            fine = pa.types.is_string(kind)
+        elif wanted is None:
+            fine = same_type(natural, column.declared)
+        else:
+            fine = natural == column.declared or (
+                arrow_type(natural) is not None and fits(kind, wanted)
+            )
+        if not fine:
+            raise misfit(field, column, wanted, natural=natural)
+        return WriteColumn(field.name, column, kind)

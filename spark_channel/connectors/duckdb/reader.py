@@ -1,0 +1,153 @@
+"""DuckdbReader, splits by row number."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from spark_channel.connectors.duckdb.dialect import DuckdbDialect
+from spark_channel.connectors.duckdb.session import DuckdbReadOptions, DuckdbSession, check_file
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.session import Session, session_script
+from spark_channel.connectors.sql.splits import Quantiles, Splitter, distinct
+from spark_channel.errors import SourceError
+from spark_channel.options import ReadOptions
+from spark_channel.planning import Split
+
+__all__ = [
+    "DuckdbReader",
+    "DuckdbSplitter",
+]
+
+
+# Splits by row number, which DuckDB finds without reading a column, and quantiles by its own
+# aggregate.
+
+
+_BUCKETS = 64
+"""Ranges of row numbers that are counted for each split: boundaries are this fine."""
+_EVEN = 1.2
+
+
+class DuckdbSplitter(Splitter):
+    """One column is scanned at most; its row numbers twice, where most rows have few of them."""
+
+    def ranges(self) -> list[Split] | None:
+        source, session = self.source, self.session
+        rowid = source.column("rowid")
+        count, least, most = session.rows(
+            source.sql(["count(*)", f"min({rowid})", f"max({rowid})"])
+        )[0]
+        parts = min(self.advice, count)
+        if parts <= 1:
+            return [self.whole(count)]
+        step = max(1, (most - least + 1) // (parts * _BUCKETS))
+        buckets = session.rows(
+            source.sql([f"({rowid} - {least}) // {step}", "count(*)"]) + " GROUP BY 1 ORDER BY 1"
+        )
+        edges, counts = _merge(buckets, count, parts)
+        starts: list[Any] = [[least + edge * step] for edge in edges]
+        if len(counts) < parts or max(counts) > _EVEN * min(counts):  # most rows are in few buckets
+            starts = self._boundaries(rowid)
+            counts = [count // (len(starts) + 1)] * (len(starts) + 1)
+        return self.cut(["rowid"], starts, counts)
+
+    def quantiles(self, name: str) -> Quantiles:
+        column = self.source.column(name)
+        total, present = self.session.rows(self.source.sql(["count(*)", f"count({column})"]))[0]
+        bounds = self._boundaries(column) if present else []
+        return Quantiles(bounds, present, total - present)
+
+    def _boundaries(self, column: str) -> list[Any]:
+        """Texts of the boundaries of ranges of about equal rows."""
+        if self.advice < 2:
+            return []
+        places = ", ".join(str(part / self.advice) for part in range(self.advice))
+        values = self.source.sql(
+            [f"unnest(quantile_disc({column}, [{places}])) AS k"], [f"{column} IS NOT NULL"]
+        )
+        rows = self.session.rows(
+            f"SELECT DISTINCT k, CAST(k AS VARCHAR) FROM ({values}) ORDER BY k"  # noqa: S608 - quoted
+        )
+        return distinct([str(text) for _, text in rows])
+
+
+def _merge(buckets: list[tuple[Any, ...]], count: int, parts: int) -> tuple[list[int], list[int]]:
+    """The boundaries in ascending (bucket, rows) that make at most `parts` parts of about equal rows."""
+    edges: list[int] = []
+    counts: list[int] = []
+    held = passed = 0
+    for bucket, rows in buckets:
+        if held and passed + rows / 2 > count * (len(edges) + 1) / parts and len(edges) < parts - 1:
+            edges.append(int(bucket))
+            counts.append(held)
+            held = 0
+        held += rows
+        passed += rows
+    return edges, [*counts, held]
+
+
+# Reads a table, a view or a query of a DuckDB file as Arrow.
+
+
+class DuckdbReader(SqlReader):
+    """Splits by row numbers; all splits of a read see one state of the file, or the read ends.
+
+    DuckDB moves rows to other numbers when it is written, so splits by row number carry the file's state, and a
+    file that has changed since is refused.
+    """
+
+    Options: ClassVar[type[ReadOptions]] = DuckdbReadOptions
+    Splitter = DuckdbSplitter
+    options: DuckdbReadOptions
+
+    def __init__(self, options: DuckdbReadOptions) -> None:
+        super().__init__(options, DuckdbDialect())
+        self._path = options.file
+
+    @contextmanager
+    def connect(self, purpose: str) -> Iterator[Session]:
+        check_file(self._path, SourceError)
+        with DuckdbSession(
+            self._path,
+            read_only=True,
+            lock_timeout=self.options.lock_timeout,
+            failure=SourceError,
+            init=session_script(self.options, "duckdb"),
+        ) as session:
+            yield session
+
+    def splits(self, session: Session, advice: int) -> list[Split]:
+        state = _state(self._path)
+        return [
+            Split({**split.params, "state": state}, split.rows, split.nbytes)
+            if split.params.get("key") == ["rowid"]
+            else split
+            for split in super().splits(session, advice)
+        ]
+
+    def rows(self, session: Session, split: Split) -> Iterator[pa.RecordBatch]:
+        state = split.params.get("state")
+        if state is not None and list(state) != _state(self._path):
+            raise SourceError(
+                f"{self._path} was written since this read was planned, and DuckDB moves rows then: "
+                "a split by row number may miss rows. load() it again; "
+                "or name a 'partitionColumn', whose ranges stay true"
+            )
+        if split.params["kind"] != "all":
+            session.rows("SET threads = 1")  # the other splits are the other threads
+        yield from super().rows(session, split)
+
+
+def _state(path: Path) -> list[int]:
+    """The state of the file, which every write changes: size and time of the file and of its log."""
+    state = []
+    for each in (path, path.with_name(path.name + ".wal")):
+        try:
+            found = each.stat()
+            state += [found.st_size, found.st_mtime_ns, found.st_ino]
+        except FileNotFoundError:
+            state += [-1, -1, -1]
+    return state

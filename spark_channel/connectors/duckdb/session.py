@@ -1,0 +1,246 @@
+"""Options and connection of a DuckDB file."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import pyarrow as pa
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.sql.options import FileReadOptions, FileUrl, FileWriteOptions
+from spark_channel.connectors.sql.session import BatchSize, BoundSession
+from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
+from spark_channel.options import CommitMode
+from spark_channel.retry import Retry
+
+__all__ = [
+    "DuckdbReadOptions",
+    "DuckdbSession",
+    "DuckdbWriteOptions",
+    "check_file",
+    "is_locked",
+    "text_literal",
+]
+
+
+# One connection to a DuckDB file.
+
+
+_SETTINGS = {
+    "default_collation": "''",
+    "default_null_order": "'nulls_last'",
+    "default_order": "'asc'",
+    "integer_division": "false",
+}
+"""What another connection of this process may have set for the file (SET GLOBAL), and what changes rows."""
+_MAGIC = b"DUCK"
+_MAGIC_AT = 8
+
+
+class DuckdbSession(BoundSession):
+    """A connection in autocommit: transactions are begun and ended by statements.
+
+    Used by one thread. `failure` is the class of what it raises for anything that DuckDB refuses. DuckDB lets
+    one process write, or several read; it tells at once when others are in the way and offers no wait, so
+    opening is tried again with growing pauses for `lock_timeout` seconds. `init` are statements that run first.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read_only: bool,
+        lock_timeout: float,
+        failure: type[ChannelError],
+        init: Sequence[str] = (),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.path, self.place = path, str(path)
+        self._failure = failure
+        self._lock_timeout = lock_timeout
+        self._connection: Any = self._open(read_only, clock)
+        with self.closed_on_failure():
+            for name, value in _SETTINGS.items():
+                self.rows(f"SET SESSION {name} = {value}")
+            for statement in init:
+                self.rows(statement)
+            self.rows("SET TimeZone = 'UTC'")
+
+    def _open(self, read_only: bool, clock: Clock) -> Any:
+        import duckdb
+
+        self.failures = (duckdb.Error, pa.ArrowException, OSError)
+        retry = Retry(
+            self._lock_timeout, first=0.02, longest=0.5, what=f"opening {self.path}", clock=clock
+        )
+        try:
+            return retry.call(
+                lambda: duckdb.connect(str(self.path.absolute()), read_only=read_only),
+                lambda error: isinstance(error, duckdb.Error) and _in_the_way(str(error)),
+            )
+        except duckdb.Error as error:
+            raise self.explain(error) from None
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self.explained():
+            self._connection.execute(sql, list(parameters) or None)
+            return cast(list[tuple[Any, ...]], self._connection.fetchall())
+
+    def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
+        with self.explained():
+            yield from self._reader(sql, size.rows)
+
+    def schema_of(self, query: str) -> pa.Schema:
+        """The Arrow schema of a query's result."""
+        with self.explained():
+            return self._reader(query, 1).schema
+
+    def _reader(self, sql: str, batch_rows: int) -> pa.RecordBatchReader:
+        relation = self._connection.sql(sql)
+        if hasattr(relation, "to_arrow_reader"):
+            return relation.to_arrow_reader(batch_rows)
+        return relation.fetch_arrow_reader(batch_rows)  # releases before 1.5
+
+    def insert(
+        self, sql: str, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> int:
+        """Run `sql`, which reads the rows of `batches` as a table called `name`. Returns the rows that it stored."""
+        import duckdb
+
+        reader = pa.RecordBatchReader.from_batches(schema, batches)
+        self._connection.register(name, reader)
+        try:
+            return int(self.rows(sql)[0][0])
+        finally:
+            try:
+                self._connection.unregister(name)
+            except duckdb.Error:
+                pass  # a transaction that has failed takes nothing but ROLLBACK; the name ends with the session
+
+    def explain(self, error: BaseException) -> ChannelError:
+        text = str(error).strip()
+        hint = ""
+        if _in_the_way(text):
+            hint = (
+                f"another process held the file for longer than lockTimeout ({self._lock_timeout:g} s); "
+                "DuckDB lets one process write, or several read: end that process, or raise 'lockTimeout'. "
+            )
+        elif "No space left" in text or "enough space" in text:
+            hint = "the disk is full; free space on it and run again. "
+        elif "Permission denied" in text:
+            hint = "this user may not use the file or its directory. "
+        return self._failure(
+            f"{self.path}: {hint}DuckDB says: {text.splitlines()[0] if text else 'nothing'}"
+        )
+
+
+def _in_the_way(text: str) -> bool:
+    return (
+        "Conflicting lock" in text
+        or "Could not set lock" in text
+        or "different configuration" in text
+    )
+
+
+def is_locked(error: BaseException) -> bool:
+    """Whether `error`, of a session, is of a file that another process holds."""
+    return _in_the_way(str(error.__cause__ or error.__context__ or error))
+
+
+def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> None:
+    """Hold `path` to be a readable DuckDB file.
+
+    Raises:
+        failure: missing, a directory, unreadable, or something else; says what to do.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(_MAGIC_AT + len(_MAGIC))
+    except FileNotFoundError:
+        hint = ""
+        if path.is_absolute() and Path(str(path).lstrip("/")).exists():
+            hint = f"; a relative file is written duckdb:{str(path).lstrip('/')}"
+        raise failure(f"there is no database file {path}{hint}") from None
+    except IsADirectoryError:
+        raise failure(f"{path} is a directory; name the database file in it") from None
+    except OSError as error:
+        raise failure(
+            f"{path}: {os.strerror(error.errno or 0)}; let this user read the file"
+        ) from error
+    if start[_MAGIC_AT:] != _MAGIC:
+        raise failure(f"{path} is not a DuckDB database, or it is encrypted; name another file")
+
+
+def text_literal(text: str) -> str:
+    """A text literal: DuckDB knows no escapes but the doubled quote."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+# Options of the DuckDB connector, and the file that they name.
+
+
+_IGNORED: Mapping[str, str] = {
+    "user": "a DuckDB file has no logins",
+    "password": "a DuckDB file has no logins",
+    "queryTimeout": "a statement on a DuckDB file has no timeout; 'lockTimeout' bounds the wait for the file",
+    "isolationLevel": "DuckDB's transactions are always snapshots",
+    "hint": "DuckDB takes no hints",
+    "cascadeTruncate": "DuckDB cascades to no other table",
+    "tableComment": "write COMMENT ON TABLE into 'postSql'",
+}
+
+
+class _DuckdbUrl(FileUrl):
+    def path(self, url: str | None, path: str | None) -> Path:
+        found = FileUrl.path(self, url, path)
+        if str(found).lower().startswith(("md:", "motherduck:")):
+            raise OptionError(
+                "this connector reads and writes DuckDB files; MotherDuck is a server",
+                option="path" if url is None else "url",
+                takes=self.takes,
+            )
+        return found
+
+
+_FILE_URL = _DuckdbUrl(
+    "duckdb",
+    "DuckDB",
+    "duckdb",
+    "give a SET statement with 'sessionInitStatement' for a setting",
+    not_in_path="?\\",
+    ends_path="?;",  # the JDBC driver's separator is the second
+)
+
+
+class DuckdbReadOptions(FileReadOptions):
+    """Options of the DuckDB reader."""
+
+    ignored: ClassVar[Mapping[str, str]] = {**FileReadOptions.ignored, **_IGNORED}
+    file_url: ClassVar[FileUrl] = _FILE_URL
+
+
+class DuckdbWriteOptions(FileWriteOptions):
+    """Options of the DuckDB writer."""
+
+    dirty_commit: ClassVar[CommitMode | None] = None  # none does: what is wrong is told below
+    ignored: ClassVar[Mapping[str, str]] = {**FileWriteOptions.ignored, **_IGNORED}
+    refused: ClassVar[Mapping[str, str]] = {
+        **FileWriteOptions.refused,
+        "createTableOptions": "DuckDB's CREATE TABLE takes none",
+        "maxDirtyRows": "all rows are inserted together at the commit, and one refused row refuses them all",
+        "maxDirtyFraction": "all rows are inserted together at the commit, and one refused row refuses all",
+        "dirtyRowsPath": "no row is refused alone: all rows are inserted together at the commit",
+    }
+    file_url: ClassVar[FileUrl] = _FILE_URL
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if self.commit == "task":
+            raise OptionError(
+                "option 'commit' got 'task'; a DuckDB file is opened by one process at a time, "
+                "so tasks cannot write it side by side. It takes 'job', which is the default",
+                option="commit",
+                got="task",
+                takes="job",
+            )

@@ -1,0 +1,236 @@
+"""DuckdbWriter: staged Arrow files, one transaction."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_channel.connectors.base.contract import TaskWriter, WriteContext
+from spark_channel.connectors.base.feed import OPERATION
+from spark_channel.connectors.duckdb.dialect import (
+    DuckdbWriteDialect,
+    OutOfRangeError,
+    check_range,
+    first_rounded,
+    staged_schema,
+)
+from spark_channel.connectors.duckdb.session import DuckdbSession, DuckdbWriteOptions, check_file
+from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
+from spark_channel.connectors.sql.claims import ClaimDialect
+from spark_channel.connectors.sql.dialect import WriteDialect
+from spark_channel.connectors.sql.file_database import FileTask, FileWriter
+from spark_channel.connectors.sql.publish import PLACE, Merge
+from spark_channel.connectors.sql.row_counts import hold_stored
+from spark_channel.connectors.sql.session import session_script
+from spark_channel.connectors.sql.statements import name_readings
+from spark_channel.connectors.sql.writer import WriteTarget
+from spark_channel.errors import OptionError, TargetError
+from spark_channel.options import CommitMode, WriteOptions
+from spark_channel.retry import Retry
+
+__all__ = [
+    "DuckdbTaskWriter",
+    "DuckdbWriter",
+    "insert_files",
+]
+
+
+# Inserts staged rows into the table, inside the caller's transaction.
+
+
+_ROWS = "spark_channel_rows"
+_STAGE = "spark_channel_stage"
+
+
+def insert_files(
+    session: DuckdbSession, target: TargetTable, options: DuckdbWriteOptions, files: Iterable[Path]
+) -> int:
+    """Insert the rows of staged files as `writeMode` says; returns how many rows the files held.
+
+    Raises:
+        TargetError: DuckDB refused a row, or two rows have one key.
+    """
+    quoted = DuckdbWriteDialect().quoted
+    listed, staged = ", ".join(map(quoted, target.names)), staged_schema(target)
+    counted = _Counted(files)
+    if options.write_mode == "insert":
+        stored = session.insert(
+            f"INSERT INTO {target.sql} ({listed}) SELECT {listed} FROM {_ROWS}",  # noqa: S608 - quoted names
+            _ROWS,
+            staged,
+            counted.batches(),
+        )
+        hold_stored(target.label, counted.rows, stored)
+        return counted.rows
+    typed = [
+        f"CAST({quoted(each.target)} AS {each.declared}) AS {quoted(each.target)}"
+        for each in target.columns
+    ]
+    if target.operation is not None:
+        typed.append(OPERATION)
+    session.insert(
+        f"CREATE OR REPLACE TEMP TABLE {_STAGE} AS SELECT {', '.join(typed)}, "  # noqa: S608 - quoted names
+        f"row_number() OVER () AS {PLACE} FROM {_ROWS}",
+        _ROWS,
+        staged,
+        counted.batches(),
+    )
+    try:
+        _DuckdbMerge(session.rows, DuckdbWriteDialect(), target, _STAGE, options.write_mode).bring()
+    finally:
+        try:
+            session.rows(f"DROP TABLE IF EXISTS {_STAGE}")
+        except TargetError:
+            pass  # the transaction has failed, and takes the stage with it
+    return counted.rows
+
+
+class _DuckdbMerge(Merge):
+    may_skip = False  # DuckDB has no triggers and no rules
+
+
+class _Counted:
+    """The batches of Arrow files, one file open at a time, and how many rows passed."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._files = files
+        self.rows = 0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        for path in self._files:
+            with pa.memory_map(str(path)) as file:
+                reader = pa.ipc.open_file(file)
+                for number in range(reader.num_record_batches):
+                    batch = reader.get_batch(number)
+                    self.rows += batch.num_rows
+                    yield batch
+
+
+# One attempt of one task: rows go to a staged Arrow file.
+
+
+class DuckdbTaskWriter(FileTask):
+    """Checks values as the table's columns take them."""
+
+    def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        target = self._plan.target
+        arrays = [self._checked(batch.column(column.name), column) for column in target.columns]
+        if target.operation is not None:
+            arrays.append(pc.cast(batch.column(OPERATION), pa.string()))
+        return pa.RecordBatch.from_arrays(arrays, schema=staged_schema(target))
+
+    def _checked(self, array: pa.Array, column: WriteColumn) -> pa.Array:
+        try:
+            if isinstance(array, pa.ExtensionArray):
+                array = array.storage
+            if not array.type.equals(column.kind):
+                array = pc.cast(array, column.kind)
+            check_range(array)
+            if (index := first_rounded(array, column.declared)) >= 0:
+                raise TargetError(
+                    f"column {column.name!r}, row {self._tally.rows + index + 1} of task {self._task}: "
+                    f"{array[index].as_py()!r} has more digits than {column.declared} of table "
+                    f"{self._plan.target.label!r} keeps"
+                )
+        except OutOfRangeError as error:
+            raise TargetError(
+                f"column {column.name!r}, row {self._tally.rows + error.index + 1} "
+                f"of task {self._task} cannot be stored in table {self._plan.target.label!r}: "
+                "dates go from year 1 to 9999, and a day ends before 24:00:00"
+            ) from None
+        except pa.ArrowInvalid as error:
+            raise TargetError(
+                f"column {column.name!r} of task {self._task}, rows from {self._tally.rows + 1} on, "
+                f"cannot be stored in table {self._plan.target.label!r} exactly: {error}"
+            ) from None
+        return array
+
+
+# Writes a table of a DuckDB file, atomically.
+
+
+_T = TypeVar("_T")
+
+
+class DuckdbWriter(FileWriter):
+    """Tasks stage Arrow files beside the database; the driver's host inserts them all in one transaction.
+
+    No task opens the database: DuckDB lets one process write it at a time.
+    """
+
+    Options: ClassVar[type[WriteOptions]] = DuckdbWriteOptions
+    options: DuckdbWriteOptions
+    dialect: WriteDialect = DuckdbWriteDialect()
+    beside = "log"
+
+    def check(self, context: WriteContext) -> None:
+        if context.commit == "task":
+            raise OptionError(
+                "option 'commit' got 'task'; a DuckDB file is written in one transaction: it takes 'job'",
+                option="commit",
+                got="task",
+                takes="job",
+            )
+        super().check(context)
+
+    def check_file(self) -> None:
+        check_file(self.path, TargetError)
+
+    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
+        return "job"
+
+    def new_place(self) -> WriteTarget:
+        schema, name = name_readings(self.options.dbtable, "duckdb", "main")[-1]
+        return self.place(schema, name)
+
+    def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
+        return DuckdbTaskWriter(self, plan, task, attempt)
+
+    def insert_files(self, session: Any, plan: Any, files: Sequence[Path]) -> int:
+        return insert_files(session, plan.target, self.options, files)
+
+    def run(
+        self,
+        failure: type[TargetError],
+        purpose: str,
+        work: Callable[[Any], _T],
+        *,
+        begins: bool = False,
+    ) -> _T:
+        """Transactions of one process meet at their ends: the one that ends last is refused, and begins again."""
+        base = super().run
+        return Retry(self.options.lock_timeout, first=0.02, longest=0.5, what=purpose).call(
+            lambda: base(failure, purpose, work),
+            lambda error: isinstance(error, TargetError) and self.is_conflict(error),
+        )
+
+    @contextmanager
+    def open_file(
+        self, path: Path, failure: type[TargetError], *, new: bool = False
+    ) -> Iterator[DuckdbSession]:
+        with DuckdbSession(
+            path,
+            read_only=False,
+            lock_timeout=self.options.lock_timeout,
+            failure=failure,
+            init=session_script(self.options, "duckdb"),
+        ) as session:
+            yield session
+
+    def is_conflict(self, error: TargetError) -> bool:
+        """Another transaction of this process was first."""
+        text = str(error)
+        return ("ransaction" in text and "onflict" in text) or "write-write conflict" in text
+
+    def claim_dialect(self, session: Any, place: WriteTarget) -> ClaimDialect:
+        def exists(name: str) -> bool:
+            query = (
+                "SELECT 1 FROM duckdb_tables() WHERE database_name = current_database() AND schema_name = 'main' "
+                "AND table_name = ?"
+            )
+            return bool(session.rows(query, (name,)))
+
+        return ClaimDialect(table=lambda name: f"main.{name}", exists=exists)

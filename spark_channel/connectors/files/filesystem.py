@@ -1,0 +1,511 @@
+"""Where files are: paths and uris become a `pyarrow.fs` filesystem and a path in it.
+
+Local paths are plain, absolute or relative to the driver, or `file:` uris (percent-encoded, as
+`pathlib.Path.as_uri` writes them). Others are what `pyarrow.fs` takes: s3:// (s3a, s3n), gs://, abfs://; hdfs://; and
+servers of files: sftp://, ftp://, ftps://. Their paths are taken byte for byte: see `uris`.
+"""
+
+import errno
+import getpass
+import json
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import parse_qs, urlsplit
+
+import pyarrow as pa
+from pyarrow import fs as pafs
+from pydantic import BeforeValidator, SecretStr
+
+from spark_channel.connectors import hdfs
+from spark_channel.connectors.files.uris import BUCKETS, MARK, Uri, check_text
+from spark_channel.connectors.files.vended import Vended
+from spark_channel.connectors.remote import Address, filesystem, is_remote
+from spark_channel.connectors.remote.address import SETTINGS
+from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
+from spark_channel.masking import hide_in_error, is_secret_name, secrets_in
+from spark_channel.options import resolve_secret
+from spark_channel.working_directory import absolute_path, path_of_uri
+
+__all__ = [
+    "LOG",
+    "PREFIXES",
+    "Location",
+    "StorageCredentials",
+    "StorageSettings",
+    "azure_account",
+    "azure_key",
+    "find_replaced",
+    "is_hidden",
+    "locate",
+    "not_text",
+    "open_planned",
+    "read_file",
+    "read_settings",
+    "reading",
+    "renames_in",
+    "reopen",
+    "replaced_path",
+    "writing",
+]
+
+
+# The credentials of an object store from option `storageOptions`, in place of the environment's.
+
+
+_NAMES = {
+    "aws_access_key_id": "aws_access_key_id",
+    "access_key_id": "aws_access_key_id",
+    "aws_secret_access_key": "aws_secret_access_key",
+    "secret_access_key": "aws_secret_access_key",
+    "aws_session_token": "aws_session_token",
+    "session_token": "aws_session_token",
+    "aws_virtual_hosted_style_request": "aws_virtual_hosted_style_request",
+    "virtual_hosted_style_request": "aws_virtual_hosted_style_request",
+    "azure_storage_account_key": "azure_storage_account_key",
+    "account_key": "azure_storage_account_key",
+    **{name: name for name in SETTINGS},
+}
+"""`object_store`'s names of settings, with its aliases, and those of servers of files."""
+_FILES = {"private_key_file", "sslrootcert"}
+_PAIR = ("aws_access_key_id", "aws_secret_access_key")
+
+
+@dataclass(frozen=True, slots=True)
+class StorageCredentials:
+    """Credentials of one store. Clients are kept by it, so it can be hashed; it is never shown.
+
+    `vended`: a catalog vends and renews them.
+    """
+
+    settings: tuple[tuple[str, str], ...] = field(repr=False)
+    vended: Vended | None = field(default=None, repr=False)
+
+    def get(self, name: str) -> str | None:
+        return dict(self.settings).get(name)
+
+    @property
+    def virtual_hosted(self) -> bool:
+        """Whether the bucket is a part of the host's name, as some stores demand."""
+        return (self.get("aws_virtual_hosted_style_request") or "").lower() == "true"
+
+    @classmethod
+    def of(
+        cls, settings: Mapping[str, str], *, strict: bool = False
+    ) -> "StorageCredentials | None":
+        """
+        Raises:
+            OptionError: half of a pair of keys, or (`strict`) a name that is not known.
+        """
+        known = {
+            _NAMES[name.lower()]: value
+            for name, value in settings.items()
+            if name.lower() in _NAMES
+        }
+        strange = sorted(name for name in settings if name.lower() not in _NAMES)
+        if strict and strange:
+            takes = ", ".join(dict.fromkeys(_NAMES.values()))
+            raise OptionError(
+                f"option 'storageOptions' has {strange[0]!r}; for files it takes {takes}",
+                option="storageOptions",
+                got=strange[0],
+                takes=takes,
+            )
+        half = [name for name in _PAIR if name in known]
+        if len(half) == 1:
+            (lost,) = set(_PAIR) - set(half)
+            raise OptionError(
+                f"option 'storageOptions' has {half[0]} without {lost}; give both, or neither",
+                option="storageOptions",
+                takes=lost,
+            )
+        return cls(tuple(sorted(known.items()))) if known else None
+
+
+def _settings(value: object) -> SecretStr:
+    """A JSON object of texts, its references (`${env:NAME}`) resolved: on the driver, as those of other secrets."""
+    text = resolve_secret(value).get_secret_value()
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or any(isinstance(each, dict | list) for each in found.values()):
+        raise ValueError("a JSON object of texts")
+    made = {name: _plain(each) for name, each in found.items() if each is not None}
+    for name in made.keys() & _FILES:
+        made[name] = absolute_path(made[name], uri=False)
+    return SecretStr(json.dumps(made))
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return resolve_secret(value).get_secret_value()
+
+
+StorageSettings = Annotated[SecretStr, BeforeValidator(_settings)]
+"""Settings of a store, secret as a whole."""
+
+
+def read_settings(secret: SecretStr | None) -> dict[str, str]:
+    return {} if secret is None else json.loads(secret.get_secret_value())
+
+
+LOG = "_spark_channel"
+PREFIXES = "prefixes"
+"""The folder in it of the logs of prefixes."""
+"""The folder in a target that holds the log and staging. Spark's readers skip names that begin with `_`."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_READS = 10
+
+
+@dataclass(frozen=True)
+class Location:
+    """A path in a filesystem. `root` makes the filesystem again in another process: '' = local disk.
+
+    `login`: credentials that an option gave; None = those of the environment.
+    """
+
+    fs: pafs.FileSystem
+    path: str
+    root: str
+    login: StorageCredentials | None = None
+
+    @property
+    def local(self) -> bool:
+        return self.root == ""
+
+    @property
+    def renames(self) -> bool:
+        """Whether files are renamed in one step, as on a disk: what is replaced moves out of sight."""
+        return renames_in(self.root)
+
+    def info(self, path: str) -> pafs.FileInfo:
+        """What is at `path` in this filesystem."""
+        found: pafs.FileInfo = self.fs.get_file_info(path)
+        if found.type == pafs.FileType.NotFound and self.root.startswith("abfs"):
+            # pyarrow asks Azure for the first name that begins with `x`, and that may be `x-2/`, which hides `x/`.
+            inside = self.fs.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+            return pafs.FileInfo(path, pafs.FileType.Directory) if inside else found
+        return found
+
+    def show(self, path: str | None = None) -> str:
+        """`path` (default: this one) for a message, with the scheme of its filesystem."""
+        path = self.path if path is None else path
+        return path if self.local else f"{self.root.split('://', 1)[0]}://{path}"
+
+
+def renames_in(root: str) -> bool:
+    """Whether files are renamed in one step in the filesystem of `root`."""
+    return root == "" or hdfs.is_hdfs(root)
+
+
+def is_hidden(name: str) -> bool:
+    """Names that Spark does not read: `_x`, `.x` and files being copied; but `_x=1` is a partition."""
+    return (
+        name.startswith(".")
+        or (name.startswith("_") and "=" not in name)
+        or name.endswith("._COPYING_")
+    )
+
+
+def locate(path: str, option: str = "path", login: StorageCredentials | None = None) -> Location:
+    """The filesystem and path that `path` names. Opens no connection.
+
+    Raises:
+        OptionError: empty, an unknown scheme, a password inside, or a uri that its filesystem refuses.
+    """
+    if not path.strip():
+        raise OptionError(
+            f"option {option!r} is empty; it takes a path or a uri", option=option, got=path
+        )
+    if "\0" in path:
+        raise OptionError(f"option {option!r} holds a zero byte", option=option)
+    check_text(path, option)
+    if not _SCHEME.match(path):
+        return Location(_local(), str(Path(path).absolute()), "")
+    scheme, rest = path.split(":", 1)
+    if scheme.lower() == "file":
+        try:
+            return Location(_local(), str(Path(path_of_uri(rest)).absolute()), "")
+        except ValueError as error:
+            raise OptionError(f"option {option!r}: it takes {error}", option=option) from None
+    if not rest.startswith("//"):
+        # A colon is legal in a file's name: 12:30.csv.
+        if Path(path).exists():
+            return Location(_local(), str(Path(path).absolute()), "")
+        raise OptionError(
+            f"option {option!r} got {path!r}; a uri starts with a scheme and two slashes, such as s3://bucket/key; "
+            "a local name with a colon is written after ./",
+            option=option,
+            got=path,
+        )
+    uri = Uri.parse(path, option)
+    found = _remote(uri.root, option, login)
+    if uri.scheme not in BUCKETS:
+        return Location(found, uri.path, uri.root, login)
+    # The filesystem says how it spells the bucket or container; the rest of the path is the user's own.
+    bucket = _remote_path(uri.root, login)
+    return Location(found, f"{bucket}/{uri.path.strip('/')}".strip("/"), uri.root, login)
+
+
+def replaced_path(directory: str, number: int, path: str) -> str:
+    """The path of a file that log entry `number` replaced, where files are renamed, for readers that planned it."""
+    return posixpath.join(directory, LOG, "replaced", str(number), path)
+
+
+def find_replaced(fs: pafs.FileSystem, path: str) -> pafs.FileInfo | None:
+    """The file that was at `path` and was replaced since; None = it is gone."""
+    directory, inside = posixpath.split(path)
+    while directory not in ("", "/"):
+        for home in (directory, *_homes(fs, directory, inside)):
+            kept = posixpath.join(home, LOG, "replaced")
+            for each in fs.get_file_info(pafs.FileSelector(kept, allow_not_found=True)):
+                found = fs.get_file_info(posixpath.join(each.path, inside))
+                if found.type == pafs.FileType.File:
+                    return found
+        directory, name = posixpath.split(directory)
+        inside = posixpath.join(name, inside)
+    return None
+
+
+def _homes(fs: pafs.FileSystem, directory: str, name: str) -> list[str]:
+    """Where the prefixes whose files are called so keep what they replaced. Names without `__` are used again."""
+    if "/" in name or "__" not in name:
+        return []
+    selector = pafs.FileSelector(posixpath.join(directory, LOG, PREFIXES), allow_not_found=True)
+    return [info.path for info in fs.get_file_info(selector) if name.startswith(info.base_name)]
+
+
+def open_planned(root: str, path: str, login: StorageCredentials | None) -> pa.NativeFile:
+    """The file at `path`, also when a write has replaced it since the read was planned."""
+    fs = reopen(root, login)
+    try:
+        return fs.open_input_file(path)
+    except FileNotFoundError:
+        kept = find_replaced(fs, path) if renames_in(root) else None
+        if kept is None:
+            raise
+        return fs.open_input_file(kept.path)
+
+
+def azure_account(root: str) -> str:
+    """The storage account of an abfs uri: `container@account.dfs...`, `account.dfs.../container`, or by environment."""
+    host = urlsplit(root).netloc.rpartition("@")[2].partition(":")[0]
+    account, dot, _ = host.partition(".")
+    return account if dot else os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", account)
+
+
+def reopen(root: str, login: StorageCredentials | None) -> pafs.FileSystem:
+    """The filesystem that a `Location.root` names."""
+    return _remote(root, "path", login) if root else _local()
+
+
+@lru_cache(maxsize=1)
+def _local() -> pafs.FileSystem:
+    return pafs.LocalFileSystem()
+
+
+@lru_cache(maxsize=32)
+def _from_uri(root: str, login: StorageCredentials | None) -> tuple[pafs.FileSystem, str]:
+    if login is not None and login.vended is not None:
+        from spark_channel.connectors.files.object_files import object_filesystem
+
+        parts = urlsplit(root)
+        bucket = parts.username if parts.scheme in ("abfs", "abfss") else parts.netloc
+        return object_filesystem(parts.scheme, login.vended), bucket or ""
+    if is_remote(root):
+        return filesystem(Address.of(root, () if login is None else login.settings)), ""
+    if hdfs.is_hdfs(root) and hdfs.is_installed():
+        return hdfs.filesystem(root), ""
+    if login is not None and root.startswith("s3:"):
+        return _s3_as(root, login), urlsplit(root).netloc
+    found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(root)
+    key = azure_key(login)
+    if key and root.startswith("abfs"):
+        # A uri with the key in it is refused: it would be shown in plans and logs.
+        query = {name: values[-1] for name, values in parse_qs(urlsplit(root).query).items()}
+        schemes = {"blob_storage_scheme": "http", "dfs_storage_scheme": "http"}
+        settings: dict[str, Any] = {
+            name: query[name]
+            for name in ("blob_storage_authority", "dfs_storage_authority")
+            if name in query
+        }
+        if query.get("enable_tls") == "false":
+            settings |= schemes
+        return pafs.AzureFileSystem(azure_account(root), account_key=key, **settings), found[1]
+    return found
+
+
+def _s3_as(root: str, login: StorageCredentials) -> pafs.FileSystem:
+    """By arguments: pyarrow takes credentials in a uri, and shows it in errors."""
+    parts = urlsplit(root)
+    query: dict[str, Any] = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    strange = sorted(set(query) - {"region", "scheme", "endpoint_override"})
+    if strange:
+        raise ValueError(f"with option 'storageOptions' the uri takes no {strange[0]!r}")
+    if not {"region", "endpoint_override"} & set(query):
+        query["region"] = pafs.resolve_s3_region(parts.netloc)
+    if login.virtual_hosted:
+        query["force_virtual_addressing"] = True
+    return pafs.S3FileSystem(
+        access_key=login.get("aws_access_key_id"),
+        secret_key=login.get("aws_secret_access_key"),
+        session_token=login.get("aws_session_token"),
+        **query,
+    )
+
+
+def azure_key(login: StorageCredentials | None) -> str | None:
+    given = None if login is None else login.get("azure_storage_account_key")
+    return (
+        given or os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or os.environ.get("AZURE_STORAGE_KEY")
+    )
+
+
+def _remote(root: str, option: str, login: StorageCredentials | None) -> pafs.FileSystem:
+    try:
+        return _from_uri(root, login)[0]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
+        scheme = root.split(":", 1)[0]
+        given = (
+            []
+            if login is None
+            else [value for name, value in login.settings if is_secret_name(name)]
+        )
+        hide_in_error(error, [*secrets_in(root), *given])  # pyarrow quotes the whole uri
+        if "libhdfs" in str(error) or "libjvm" in str(error):
+            why = (str(error).splitlines() or [""])[0]
+            raise OptionError(
+                f"option {option!r} got a {scheme}:// uri, and no Hadoop client was found ({why}): pip install "
+                "'spark-channel[hdfs]', or, to read only, install Java and Hadoop's client with libhdfs, and set "
+                "JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob)",
+                option=option,
+                got=scheme,
+            ) from error
+        hint = f". {MARK}" if "?" in root else ""
+        raise OptionError(
+            f"option {option!r} got a {scheme}:// uri that cannot be opened: {error}{hint}",
+            option=option,
+            got=scheme,
+            takes="a local path, or a file, s3, gs, abfs, hdfs, sftp, ftp or ftps uri",
+        ) from error
+
+
+def _remote_path(root: str, login: StorageCredentials | None) -> str:
+    return _from_uri(root, login)[1].rstrip("/")
+
+
+def read_file(place: Location, path: str) -> bytes | None:
+    """The whole of a small file; None when there is none. One that is replaced meanwhile is read again."""
+    for left in reversed(range(_READS)):
+        try:
+            with place.fs.open_input_file(path) as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            # Azure ends the read of a blob that is replaced meanwhile; of an object that is removed then, pyarrow
+            # says on GCS that the file is closed.
+            if place.renames or not left:
+                raise
+    return None
+
+
+# Errors of the operating system about a file, for the user: which file, what happened, what to do.
+
+
+def _cause(error: BaseException) -> int | None:
+    return error.errno if isinstance(error, OSError) else None
+
+
+def _text(error: BaseException) -> str:
+    code = _cause(error)
+    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return os.strerror(code) if code else first
+
+
+_REMOVED = re.compile(
+    r"BlobNotFound|NO_SUCH_KEY|NoSuchKey|HTTP status 404|\[NOT_FOUND\]|on closed file"
+)
+"""What pyarrow says on Azure, S3 and GCS when an open object is not there any more."""
+
+
+def _was_removed(shown: str, error: Exception) -> bool:
+    return "://" in shown and _REMOVED.search(str(error)) is not None
+
+
+@contextmanager
+def reading(shown: str) -> Iterator[None]:
+    """Turn errors of reading `shown` into `SourceError`, keeping the cause. Our own pass unchanged."""
+    try:
+        yield
+    except ChannelError:
+        raise
+    except FileNotFoundError as error:
+        raise SourceError(
+            f"{shown} does not exist, or was removed after the read was planned"
+        ) from error
+    except PermissionError as error:
+        raise SourceError(f"{shown} cannot be read: permission denied to user {_user()}") from error
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{shown} {not_text(error)}") from error
+    except (OSError, ValueError) as error:
+        if _was_removed(shown, error):
+            raise SourceError(
+                f"{shown} was replaced or removed after the read was planned"
+            ) from error
+        if not isinstance(error, (OSError, pa.ArrowException, UnicodeError)):
+            raise
+        raise SourceError(f"{shown} cannot be read: {_text(error)}") from error
+    except pa.ArrowException as error:
+        raise SourceError(f"{shown} cannot be read: {_text(error)}") from error
+
+
+def not_text(error: UnicodeDecodeError) -> str:
+    """The message for a file in another encoding."""
+    guess = "ISO-8859-1 or windows-1252 for western European files"
+    if error.object.startswith((b"\xff\xfe", b"\xfe\xff")):
+        guess = "UTF-16, whose mark it begins with"
+    return (
+        f"is not {error.encoding.upper()}: it holds byte 0x{error.object[error.start]:02x}; "
+        f"name its encoding with option 'encoding', such as {guess}"
+    )
+
+
+@contextmanager
+def writing(shown: str) -> Iterator[None]:
+    """Turn errors of writing `shown` into `TargetError`, keeping the cause. Our own pass unchanged."""
+    try:
+        yield
+    except ChannelError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        code = _cause(error)
+        if code in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+            raise TargetError(
+                f"no space left where {shown} is written; free some, then run again"
+            ) from error
+        if code in (errno.EACCES, errno.EPERM):
+            raise TargetError(
+                f"{shown} cannot be written: permission denied to user {_user()}"
+            ) from error
+        if code == errno.EROFS:
+            raise TargetError(
+                f"{shown} cannot be written: its filesystem is mounted read-only"
+            ) from error
+        raise TargetError(f"{shown} cannot be written: {_text(error)}") from error
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user id without a name
+        return str(os.geteuid())

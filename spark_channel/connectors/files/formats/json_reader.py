@@ -1,0 +1,557 @@
+"""JSON lines read by block or line."""
+
+import base64
+import binascii
+import json
+import logging
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json as pajson
+
+from spark_channel.connectors.base.types import keeps, number_type
+from spark_channel.connectors.files.filesystem import not_text
+from spark_channel.connectors.files.formats.base import ReadRequest, walk_types
+from spark_channel.connectors.files.formats.text import Block, TextFile, from_text, merge_inferred
+from spark_channel.connectors.files.options import JsonReadOptions
+from spark_channel.errors import SourceError
+from spark_channel.serialization import Number, parsed, written
+
+__all__ = [
+    "LONG_NUMBER",
+    "JsonBlocks",
+    "LineError",
+    "count_objects",
+    "infer_lines",
+    "nests_deeply",
+    "parse_lines",
+    "rounded_numbers",
+    "why_no_objects",
+]
+
+
+# JSON lines one by one, in Python: every type, and a reason for every line that does not fit.
+
+
+LONG_NUMBER = re.compile(
+    rb'(?:"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*:|[\[,])\s*(-?[0-9.]{16,}(?:[eE][+-]?[0-9]+)?|-?[0-9.]+[eE][+-]?[0-9]+)'
+)
+"""A number that a double may round, or a text that looks like one."""
+
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_DEEPEST = 50
+"""Levels of an inferred type. A value inside the last one is text: Arrow and Spark exchange at most 64 levels."""
+
+_FLOATS = {
+    "NaN": math.nan,
+    "Infinity": math.inf,
+    "-Infinity": -math.inf,
+    "INF": math.inf,
+    "-INF": -math.inf,
+}
+
+
+def rounded_numbers(data: bytes, doubles: Collection[bytes]) -> bool:
+    """Whether a double does not give back a number in a list, in a field of `doubles`, or of a name with an escape."""
+    for found in LONG_NUMBER.finditer(data):
+        name, number = found.groups()
+        if (name is None or b"\\" in name or name in doubles) and not keeps(number.decode()):
+            return True
+    return False
+
+
+def count_objects(data: bytes, newline: bytes = b"\n") -> int | None:
+    """Lines that are not blank, if each begins and ends as an object does; None if one does not.
+
+    Arrow's parser ends the process when `null` is the first value of a block, and ignores where lines end: it must
+    see nothing else, and return as many rows.
+    """
+    end = b"\r\n" if newline == b"\n" and data.endswith(b"\r\n") else newline
+    edges = data.count(b"}" + end + b"{")
+    if data.startswith(b"{") and edges + data.endswith(end) == data.count(newline):
+        return edges + 1
+    lines = [line for line in map(bytes.strip, data.split(newline)) if line]
+    return (
+        len(lines) if all(line.startswith(b"{") and line.endswith(b"}") for line in lines) else None
+    )
+
+
+def nests_deeply(lines: Collection[bytes]) -> bool:
+    """Whether a line has more levels than an inferred type may have. Arrow's parser ends the process at some 10 000."""
+    return any(
+        _levels(line) > _DEEPEST
+        for line in lines
+        if len(line) > 2 * _DEEPEST and line.count(b"[") + line.count(b"{") > _DEEPEST
+    )
+
+
+def _levels(line: bytes) -> int:
+    """An upper bound: brackets that close nothing, in a line that is not JSON, count as none."""
+    found = most = 0
+    for byte in _TEXT.sub(b"", line):
+        if byte in b"[{":
+            found += 1
+            most = max(most, found)
+        elif byte in b"]}":
+            found = max(0, found - 1)
+    return most
+
+
+class UnknownFieldError(Exception):
+    """An object inside a column has a field that its inferred type does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineError:
+    """Why a line does not fit."""
+
+    reason: str
+    cause: BaseException | None
+
+
+def _shown(text: bytes) -> str:
+    shown = text.decode("utf-8", "replace")
+    return shown if len(shown) <= 200 else shown[:197] + "..."
+
+
+def _object_in(text: bytes, parse: Callable[[str], Any] = parsed) -> dict[str, Any] | LineError:
+    """The object that a line is, or why it is none."""
+    try:
+        row = parse(text.decode("utf-8-sig"))
+        if not isinstance(row, dict):
+            return LineError(f"not an object: {_shown(text)}", None)
+        if _SURROGATE.search(text):
+            written(row).encode("utf-8")
+    except UnicodeDecodeError as error:
+        return LineError(f"{not_text(error)}. The line: {_shown(text)}", error)
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        return LineError(
+            f"{half} is half of a character (a lone surrogate), so it is not text: {_shown(text)}",
+            error,
+        )
+    except RecursionError as error:
+        return LineError(f"nested too deeply: {_shown(text)}", error)
+    except ValueError as error:
+        return LineError(f"not JSON ({error}): {_shown(text)}", error)
+    return row
+
+
+def why_no_objects(lines: Iterable[bytes]) -> tuple[int, LineError] | None:
+    """(number of the first line that is not blank, why it is no object), if no line is one."""
+    first: tuple[int, LineError] | None = None
+    for number, line in enumerate(lines):
+        if text := line.strip():
+            found = _object_in(text)
+            if not isinstance(found, LineError):
+                return None
+            first = first or (number, found)
+    return first
+
+
+def parse_lines(
+    lines: list[bytes], wanted: ReadRequest, options: JsonReadOptions
+) -> Iterator[tuple[int, list[Any] | LineError]]:
+    """(number of the line, its values in the order of the schema, or why not); blank lines are left out."""
+    as_double = _kept_float if wanted.inferred else _float
+    converters = [
+        (field.name, field.type, _converter(field.type, options, as_double, closed=wanted.inferred))
+        for field in wanted.schema
+    ]
+    known = set(wanted.all.names)
+    for number, line in enumerate(lines):
+        text = line.strip()
+        if not text:
+            continue
+        row = _object_in(text)
+        if isinstance(row, LineError):
+            yield number, row
+            continue
+        if wanted.strict and (unknown := row.keys() - known):
+            yield number, LineError(f"{_not_sampled(unknown)}: {_shown(text)}", None)
+            continue
+        values: list[Any] = []
+        for name, kind, convert in converters:
+            value = row.get(name)
+            try:
+                values.append(None if value is None else convert(value))
+            except UnknownFieldError as error:
+                yield number, LineError(f"column {name!r}: {error}: {_shown(text)}", None)
+                break
+            except RecursionError as error:
+                yield (
+                    number,
+                    LineError(f"column {name!r} is nested too deeply: {_shown(text)}", error),
+                )
+                break
+            except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
+                got = written(value)
+                got = got if len(got) <= 80 else got[:77] + "..."
+                yield (
+                    number,
+                    LineError(
+                        f"column {name!r} ({kind}) cannot hold {got}. The line: {_shown(text)}",
+                        error,
+                    ),
+                )
+                break
+        else:
+            yield number, values
+
+
+def infer_lines(lines: Iterable[bytes]) -> pa.Schema:
+    """The fields of lines that Arrow's parser does not take: a field of several kinds is text.
+
+    Lines that are no object are left to the read, which names their place.
+    """
+    kinds: dict[str, pa.DataType] = {}
+    for line in lines:
+        row = _object_in(line.strip(), _with_numbers)
+        if isinstance(row, dict):
+            for name, value in row.items():
+                kinds[name] = merge_inferred(kinds.get(name, pa.null()), _kind_of(value))
+    return pa.schema(list(kinds.items()))
+
+
+def _with_numbers(text: str) -> Any:
+    return json.loads(text, parse_float=Number, parse_int=Number)
+
+
+def _kind_of(value: Any, level: int = 1) -> pa.DataType:
+    if isinstance(value, dict | list) and level >= _DEEPEST:
+        return pa.string()
+    if isinstance(value, dict):
+        return pa.struct([(name, _kind_of(inner, level + 1)) for name, inner in value.items()])
+    if isinstance(value, list):
+        element = pa.null()
+        for inner in value:
+            element = merge_inferred(element, _kind_of(inner, level + 1))
+        return pa.list_(element)
+    if isinstance(value, bool):
+        return pa.bool_()
+    if isinstance(value, Number):
+        return number_type(value.text)
+    if isinstance(value, float):
+        return pa.float64()
+    return pa.null() if value is None else pa.string()
+
+
+def _converter(
+    kind: pa.DataType, options: JsonReadOptions, as_double: Callable[[Any], float], *, closed: bool
+) -> Callable[[Any], Any]:
+    """`closed`: an object's field that its type does not have is an error."""
+    types = pa.types
+
+    def inside(inner: pa.DataType) -> Callable[[Any], Any]:
+        return _converter(inner, options, as_double, closed=closed)
+
+    if types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        inner = [(field.name, _optional(inside(field.type))) for field in fields]
+        known = {name for name, _ in inner} if closed else None
+
+        def as_struct(value: Any) -> dict[str, Any]:
+            found = _object(value, known)
+            return {name: convert(found.get(name)) for name, convert in inner}
+
+        return as_struct
+    if types.is_map(kind):
+        item, key = _optional(inside(kind.item_type)), inside(kind.key_type)
+        return lambda value: [(key(name), item(found)) for name, found in _dict(value).items()]
+    if types.is_list(kind) or types.is_large_list(kind):
+        element = _optional(inside(kind.value_type))
+        return lambda value: [element(found) for found in _list(value)]
+    if types.is_boolean(kind):
+        return _boolean
+    if types.is_integer(kind):
+        return lambda value: pa.scalar(_integer(value), kind).as_py()
+    if types.is_floating(kind):
+        return lambda value: pa.scalar(as_double(value), kind).as_py()
+    if types.is_decimal(kind):
+        return lambda value: pa.scalar(_decimal(value), kind).as_py()
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return _binary
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return _time_converter(kind, options)
+    return _as_text
+
+
+_ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?")
+
+
+def _time_converter(kind: pa.DataType, options: JsonReadOptions) -> Callable[[Any], Any]:
+    """Python reads the usual forms as Arrow does, 50 times as fast one by one; Arrow reads the rest."""
+
+    def by_arrow(value: Any) -> Any:
+        found = from_text(pa.array([_text(value)], pa.string()), kind, options)[0]
+        # Python's times end at microseconds.
+        return found.value if getattr(kind, "unit", "") == "ns" else found.as_py()
+
+    def as_date(value: Any) -> Any:
+        plain = isinstance(value, str) and _ISO_DATE.fullmatch(value)
+        return date.fromisoformat(value) if plain else by_arrow(value)
+
+    def as_time(value: Any) -> Any:
+        if not (isinstance(value, str) and _ISO_TIME.fullmatch(value)):
+            return by_arrow(value)
+        found = datetime.fromisoformat(value)
+        if kind.tz is None:
+            return found if found.tzinfo is None else by_arrow(value)
+        if found.tzinfo is None:
+            return found.replace(tzinfo=UTC) if options.time_zone == "UTC" else by_arrow(value)
+        return found
+
+    if pa.types.is_date32(kind) and options.date_format is None:
+        return as_date
+    if pa.types.is_timestamp(kind) and options.timestamp_format is None and kind.unit == "us":
+        return as_time
+    return by_arrow
+
+
+def _optional(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else convert(value)
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("not an object")
+    return value
+
+
+def _object(value: Any, known: set[str] | None) -> dict[str, Any]:
+    """
+    Raises:
+        UnknownFieldError: it has a field that is not `known`.
+    """
+    found = _dict(value)
+    if known is not None and (unknown := found.keys() - known):
+        raise UnknownFieldError(_not_sampled(unknown))
+    return found
+
+
+def _not_sampled(names: Iterable[str]) -> str:
+    return f"field {', '.join(sorted(names))} was not in the sample; raise sampleBytes, or give a schema"
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError("not an array")
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("not true or false")
+    return value
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("not a whole number")
+    return value
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, str) and value in _FLOATS:
+        return _FLOATS[value]
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        raise TypeError("not a number")
+    return float(value)
+
+
+def _kept_float(value: Any) -> float:
+    """Raises ValueError for a number that a double would round."""
+    made = _float(value)
+    if isinstance(value, int | Decimal) and not (
+        math.isfinite(made) and Decimal(repr(made)) == value
+    ):
+        raise ValueError("a double does not hold it exactly; give another type in a schema")
+    return made
+
+
+def _decimal(value: Any) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, (int, Decimal, str)):
+        raise TypeError("not a number")
+    return Decimal(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
+
+
+def _binary(value: Any) -> bytes:
+    try:
+        return base64.b64decode(_text(value), validate=True)
+    except binascii.Error as error:
+        raise ValueError("not base64") from error
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else written(value)
+
+
+# Reads JSON lines block by block: by Arrow's parser where it is exact, else line by line.
+
+
+_log = logging.getLogger(__name__)
+_BLOCK = 1 << 20
+_FIRST_ROW_BYTES = 200
+
+
+class JsonBlocks:
+    """One piece of one file."""
+
+    def __init__(
+        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
+    ) -> None:
+        options: JsonReadOptions = wanted.options
+        self._options = options
+        self._wanted = wanted
+        self._file = TextFile(opened, path, wanted.shown, options.compression, options.encoding)
+        if "newline" in params:
+            self._file.newline = params["newline"].encode()
+        else:
+            self._file.head()
+        self._start, self._end = params.get("range", (0, None))
+        self._row_bytes = float(_FIRST_ROW_BYTES)
+        self._dropped = 0
+        self._closed = wanted.strict or (wanted.inferred and _has_structs(wanted.schema))
+        """A field that the sample did not have is an error, also inside a column."""
+        # Arrow's parser refuses or ignores unknown fields everywhere: to see those inside, it is told of all columns.
+        self._wire = _wire_schema(
+            wanted.all if self._closed and not wanted.strict else wanted.schema
+        )
+        self._doubles = {
+            path.removesuffix(".element").rpartition(".")[2].encode()
+            for _, path, kind in walk_types(wanted.schema)
+            if pa.types.is_floating(kind)
+        }
+
+    def _size(self) -> int:
+        fetch = self._wanted.fetch
+        size = min(fetch.nbytes or _BLOCK, _BLOCK)
+        return max(1, min(size, int(fetch.rows * self._row_bytes))) if fetch.rows else size
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        for block in self._file.blocks(self._start, self._end, self._size):
+            if block.data.strip():
+                yield from self._convert(block)
+        if self._dropped:
+            _log.warning(
+                "%s: %d rows did not fit and were dropped", self._wanted.shown, self._dropped
+            )
+
+    def _convert(self, block: Block) -> Iterator[pa.RecordBatch]:
+        table = self._fast(block.data)
+        if table is None:
+            # Line by line: exact for every type, and knows the line of what does not fit.
+            yield from self._slow(block)
+            return
+        if table.num_rows:
+            self._row_bytes = len(block.data) / table.num_rows
+        yield from table.to_batches()
+
+    def _fast(self, data: bytes) -> pa.Table | None:
+        if self._wire is None or (lines := count_objects(data, self._file.newline)) is None:
+            return None
+        if self._wanted.inferred and self._doubles and rounded_numbers(data, self._doubles):
+            return None  # Arrow's parser rounds silently
+        try:
+            data.decode("utf-8")  # Arrow's parser takes any bytes for text
+            table = pajson.read_json(
+                pa.BufferReader(data),
+                read_options=pajson.ReadOptions(use_threads=False, block_size=len(data) + 1),
+                parse_options=pajson.ParseOptions(
+                    explicit_schema=self._wire,
+                    newlines_in_values=False,
+                    unexpected_field_behavior="error" if self._closed else "ignore",
+                ),
+            )
+            if table.num_rows != lines:
+                return None
+            table = table.select(self._wanted.schema.names)
+            for number, field in enumerate(self._wanted.schema):
+                if pa.types.is_date(field.type) or pa.types.is_timestamp(field.type):
+                    column = from_text(
+                        table.column(number).combine_chunks(), field.type, self._options
+                    )
+                    table = table.set_column(number, field, column)
+        except (UnicodeDecodeError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return None
+        return table
+
+    def _slow(self, block: Block) -> Iterator[pa.RecordBatch]:
+        lines = (
+            block.data.splitlines(keepends=True)
+            if self._file.newline == b"\r"
+            else block.data.split(b"\n")
+        )
+        rows, dropped = [], 0
+        try:
+            for number, row in parse_lines(lines, self._wanted, self._options):
+                if isinstance(row, LineError):
+                    if self._options.mode == "FAILFAST":
+                        line = self._file.lines_before(self._start) + block.line + number + 1
+                        raise SourceError(
+                            f"{self._wanted.shown}, line {line}: {row.reason}"
+                        ) from row.cause
+                    dropped += 1
+                else:
+                    rows.append(row)
+        finally:
+            self._dropped += dropped
+        columns = [
+            pa.array([row[number] for row in rows], field.type)
+            for number, field in enumerate(self._wanted.schema)
+        ]
+        if rows:
+            self._row_bytes = len(block.data) / len(rows)
+            yield pa.RecordBatch.from_arrays(columns, schema=self._wanted.schema)
+
+
+def _has_structs(schema: pa.Schema) -> bool:
+    return any(pa.types.is_struct(kind) for _, _, kind in walk_types(schema))
+
+
+def _wire_schema(schema: pa.Schema) -> pa.Schema | None:
+    """The schema for Arrow's parser; None if it cannot return all columns exactly."""
+    fields = []
+    for field in schema:
+        kind = field.type
+        if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+            fields.append(pa.field(field.name, pa.string()))
+        elif _is_exact(kind):
+            fields.append(pa.field(field.name, kind))
+        else:
+            return None
+    # Without a column Arrow's parser cannot count the lines.
+    return pa.schema(fields) if fields else None
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_struct(kind):
+        # Arrow's parser takes any field where it expects none.
+        return kind.num_fields > 0 and all(
+            _is_exact(kind.field(i).type) for i in range(kind.num_fields)
+        )
+    if types.is_list(kind):
+        return _is_exact(kind.value_type)
+    return bool(
+        types.is_boolean(kind)
+        or types.is_integer(kind)
+        or types.is_float32(kind)
+        or types.is_float64(kind)
+        or types.is_string(kind)
+        or types.is_decimal128(kind)
+    )

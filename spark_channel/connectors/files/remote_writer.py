@@ -1,0 +1,223 @@
+"""Writes files to a folder on a server of files: hidden while they are written, renamed when the job ends.
+
+There is no log: FTP has no operation of which one of two clients succeeds, and partners who fetch the files expect
+nothing else in the folder. So each file is whole when it is seen, files appear one after another, and a job that is run
+again writes its files again.
+"""
+
+import posixpath
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from spark_channel.connectors.base.contract import (
+    Receipt,
+    RowTally,
+    TaskWriter,
+    WriteContext,
+    WritePlan,
+)
+from spark_channel.connectors.files.claims import new_attempt
+from spark_channel.connectors.files.filesystem import Location, writing
+from spark_channel.connectors.files.formats.base import Encoder, Format
+from spark_channel.connectors.files.options import FileWriteOptions
+from spark_channel.connectors.remote import Address, Remote, connect
+from spark_channel.errors import CommitError, TargetError
+
+__all__ = ["RemotePlan", "RemoteTarget"]
+
+_HIDDEN = ".spark-channel"
+
+
+@dataclass(frozen=True)
+class RemotePlan(WritePlan):
+    """`replaced`: the names of the files that an overwrite removes."""
+
+    path: str = ""
+    replaced: tuple[str, ...] = ()
+
+
+class RemoteTarget:
+    """The folder of one write."""
+
+    def __init__(self, form: Format, options: FileWriteOptions, place: Location) -> None:
+        self.form, self.options, self.path = form, options, place.path
+        self.address = Address.of(place.root, () if place.login is None else place.login.settings)
+        self.shown = place.show()
+
+    @contextmanager
+    def connected(self) -> Iterator[Remote]:
+        with writing(self.shown), connect(self.address) as remote:
+            yield remote
+
+    def names(self, remote: Remote) -> list[str]:
+        """The files that readers see, of those whose names begin with `filePrefix`."""
+        found = remote.info(self.path)
+        if found is None:
+            return []
+        if not found.is_folder:
+            raise TargetError(
+                f"{self.shown} is a file; a write needs a directory, which it fills with files"
+            )
+        prefix = self.options.file_prefix or ""
+        return sorted(
+            entry.name
+            for entry in remote.entries(self.path)
+            if not entry.is_folder
+            and not entry.name.startswith((".", "_"))
+            and entry.name.startswith(prefix)
+        )
+
+    def exists(self) -> bool:
+        with self.connected() as remote:
+            return bool(self.names(remote))
+
+    def prepare(self, context: WriteContext, schema: pa.Schema) -> RemotePlan:
+        self.form.check(schema, self.options)
+        with self.connected() as remote:
+            replaced = self.names(remote) if context.overwrite else []
+            remote.make(self.path)
+            # That it may be written is not said by any listing.
+            probe = self.staged_path(context.job, "probe")
+            remote.open_write(probe).close()
+            remote.remove(probe)
+        return RemotePlan(
+            context.job,
+            schema,
+            "job",
+            context.overwrite,
+            context.txn,
+            path=self.path,
+            replaced=tuple(replaced),
+        )
+
+    def staged_path(self, job: str, name: str) -> str:
+        return posixpath.join(self.path, f"{_HIDDEN}.{job}.{name}")
+
+    def commit(self, plan: RemotePlan, receipts: Sequence[Receipt]) -> None:
+        """First the new files, then without the old ones: a reader meanwhile sees both, and never none."""
+        with self.connected() as remote:
+            for receipt in receipts:
+                for name in receipt.details["files"]:
+                    self._publish(remote, plan, name)
+            for name in plan.replaced:
+                remote.remove(posixpath.join(self.path, name))
+            self._clear(remote, plan)
+
+    def _publish(self, remote: Remote, plan: RemotePlan, name: str) -> None:
+        staged, final = self.staged_path(plan.job, name), posixpath.join(self.path, name)
+        if remote.info(staged) is not None:
+            remote.rename(staged, final)
+        elif remote.info(final) is None:  # else this is a second commit
+            raise CommitError(
+                f"{self.shown}: neither {final} nor its staging is there; another program has taken it. "
+                f"Files of job {plan.job} that were published before it remain; "
+                "run the job again for the others"
+            )
+
+    def abort(self, plan: RemotePlan) -> None:
+        with self.connected() as remote:
+            self._clear(remote, plan)
+
+    def _clear(self, remote: Remote, plan: RemotePlan) -> None:
+        """Remove what the job staged."""
+        if remote.info(self.path) is None:
+            return
+        beginning = posixpath.basename(self.staged_path(plan.job, ""))
+        for entry in remote.entries(self.path):
+            if entry.name.startswith(beginning):
+                remote.remove(entry.path)
+
+    def open(self, plan: RemotePlan, task: int, attempt: int) -> TaskWriter:
+        return _RemoteTask(self, plan, task, attempt)
+
+
+class _RemoteTask(TaskWriter):
+    """One connection for all files of an attempt, opened with the first rows."""
+
+    def __init__(self, target: RemoteTarget, plan: RemotePlan, task: int, attempt: int) -> None:
+        self._target, self._plan = target, plan
+        self._tally, self._unique = RowTally(task, attempt), new_attempt()
+        self._names: list[str] = []
+        self._held = ExitStack()
+        self._remote: Remote | None = None
+        self._stream: Any = None
+        self._encoder: Encoder | None = None
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._tally.hold_open()
+        limit, start = self._target.options.max_rows_per_file, 0
+        with writing(self._target.shown):
+            while start < batch.num_rows:
+                encoder = self._encoder or self._begin()
+                part = (
+                    batch.slice(start) if limit is None else batch.slice(start, limit - self._rows)
+                )
+                encoder.write(part)
+                start += part.num_rows
+                self._rows += part.num_rows
+                if self._is_full():
+                    self._finish()
+        self._tally.add(batch)
+
+    def _is_full(self) -> bool:
+        rows, nbytes = (
+            self._target.options.max_rows_per_file,
+            self._target.options.max_bytes_per_file,
+        )
+        return (rows is not None and self._rows >= rows) or (
+            nbytes is not None and self._stream.tell() >= nbytes
+        )
+
+    def _begin(self) -> Encoder:
+        target, plan = self._target, self._plan
+        if self._remote is None:
+            self._remote = self._held.enter_context(target.connected())
+        extension = target.form.extension(target.options)
+        number = len(self._names)
+        prefix = f"{target.options.file_prefix}__" if target.options.file_prefix else "part-"
+        attempt = f"{self._tally.attempt}-{self._unique}-{number:03d}"
+        name = f"{prefix}{self._tally.task:05d}-{plan.job}-{attempt}.{extension}"
+        self._names.append(name)
+        self._stream = pa.PythonFile(
+            self._remote.open_write(target.staged_path(plan.job, name)), mode="w"
+        )
+        self._encoder = target.form.encoder(self._stream, plan.schema, target.options)
+        self._rows = 0
+        return self._encoder
+
+    def _finish(self) -> None:
+        if self._encoder is not None:
+            self._encoder.finish()
+            self._encoder = None
+            self._stream.close()
+            self._stream = None
+
+    def close(self) -> Receipt:
+        self._tally.hold_open()
+        with writing(self._target.shown):
+            self._finish()
+        self._held.close()
+        return self._tally.receipt(files=self._names)
+
+    def rollback(self) -> None:
+        if self._tally.ended:
+            return
+        self._tally.ended = True
+        if self._encoder is not None:
+            self._encoder.abandon()
+            self._encoder = None
+        try:
+            if self._stream is not None:
+                self._stream.close()
+        except (OSError, pa.ArrowException):
+            pass  # the file is removed either way
+        self._held.close()
+        if self._names:
+            with self._target.connected() as remote:
+                for name in self._names:
+                    remote.remove(self._target.staged_path(self._plan.job, name))

@@ -1,0 +1,568 @@
+"""Options, guarded catalog, types, data files."""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from spark_channel.connectors.files.conditions import ValueRange, exact
+from spark_channel.connectors.files.filesystem import Location
+from spark_channel.connectors.files.options import Instant
+from spark_channel.connectors.files.store import LocalStore, ObjectStore, Store
+from spark_channel.connectors.lake.table import LakeWriteOptions
+from spark_channel.errors import (
+    ChannelError,
+    OptionError,
+    SchemaError,
+    SourceError,
+    TargetError,
+    UnsupportedError,
+)
+from spark_channel.masking import without_login
+from spark_channel.options import ByteAmount, Options, ReadOptions, Secret, Trait
+from spark_channel.working_directory import absolute_path
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.metadata import TableMetadata
+
+__all__ = [
+    "ArrowFileIO",
+    "GuardedRestCatalog",
+    "IcebergReadOptions",
+    "IcebergWriteOptions",
+    "TableOptions",
+    "arrow_columns",
+    "check_names_no_code",
+    "data_file_of",
+    "data_file_rows",
+    "explained",
+    "file_io",
+    "guard",
+    "open_catalog",
+    "plain_file",
+    "planned",
+    "store_at",
+    "value_ranges",
+    "without_ids",
+]
+
+
+# The options of the Iceberg connector.
+
+
+def _absolute(text: SecretStr) -> SecretStr:
+    """The properties of a catalog in SQL, whose database and warehouse may be relative paths."""
+    try:
+        found = json.loads(text.get_secret_value())
+    except (ValueError, RecursionError):
+        return text  # refused below
+    uri = str(found.get("uri", "")) if isinstance(found, dict) else ""
+    if not uri.startswith("sqlite:") and not (uri and found.get("type") == "sql"):
+        return text  # another catalog's warehouse may be a name
+    made = dict(found)
+    if file := re.fullmatch(r"(sqlite(?:\+\w+)?:///)([^/:?].*)", uri):
+        made["uri"] = file.group(1) + absolute_path(file.group(2), uri=False)
+    warehouse = str(found.get("warehouse", ""))
+    if warehouse.startswith("file:") or "://" not in warehouse:
+        made["warehouse"] = absolute_path(warehouse, uri=warehouse.startswith("file:"))
+    return SecretStr(json.dumps({name: value for name, value in made.items() if name in found}))
+
+
+def _instant(value: object) -> object:
+    return str(value).strip().replace(" ", "T", 1)
+
+
+CatalogProperties = Annotated[Secret, AfterValidator(_absolute)]
+
+
+class TableOptions(Options):
+    """Which table of which catalog."""
+
+    dbtable: str = Field(description="the table, with its namespace: `shop.orders`")
+    catalog: str = Field("default", description="the catalog's name in pyiceberg's configuration")
+    catalog_properties: Annotated[CatalogProperties | None, Trait.NAMES_SOURCE] = Field(
+        None,
+        description="a JSON object of pyiceberg's catalog properties; default: pyiceberg's configuration",
+    )
+
+    def properties(self) -> dict[str, str]:
+        if self.catalog_properties is None:
+            return {}
+        try:
+            found = json.loads(self.catalog_properties.get_secret_value())
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise OptionError(
+                "option 'catalogProperties' takes a JSON object", option="catalogProperties"
+            )
+        return {str(name): str(value) for name, value in found.items()}
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        self.properties()
+        if "." not in self.dbtable.strip("."):
+            raise OptionError(
+                f"option 'dbtable' got {self.dbtable!r}; it takes a table with its namespace, such as shop.orders",
+                option="dbtable",
+                got=self.dbtable,
+                takes="namespace.table",
+            )
+
+
+class IcebergReadOptions(TableOptions, ReadOptions):
+    """Options of the Iceberg reader."""
+
+    aliases: ClassVar[Mapping[str, str]] = {
+        **ReadOptions.aliases,
+        "table": "dbtable",
+        "snapshot-id": "snapshotId",
+        "as-of-timestamp": "asOfTimestamp",
+    }
+
+    snapshot_id: int | None = Field(
+        None, description="read the table as of this snapshot; default: the newest"
+    )
+    as_of_timestamp: Annotated[Instant, BeforeValidator(_instant)] | None = Field(
+        None, description="read the table as of this time, UTC unless it has a zone; default: now"
+    )
+    split_bytes: ByteAmount | None = Field(
+        None,
+        description="approximate bytes of one split, in whole files; default: all bytes over the splits for `channels`",
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if self.snapshot_id is not None and self.as_of_timestamp is not None:
+            raise OptionError(
+                "options 'snapshotId' and 'asOfTimestamp' both say which state to read; give one",
+                option="asOfTimestamp",
+            )
+
+    @property
+    def as_of(self) -> int | datetime | None:
+        return self.as_of_timestamp if self.snapshot_id is None else self.snapshot_id
+
+
+class IcebergWriteOptions(TableOptions, LakeWriteOptions):
+    """Options of the Iceberg writer."""
+
+    aliases: ClassVar[Mapping[str, str]] = {**LakeWriteOptions.aliases, "table": "dbtable"}
+
+
+# The catalog, and pyiceberg's errors.
+
+
+_FILE_IO = {"py-io-impl": "spark_channel.connectors.iceberg.table.ArrowFileIO"}
+
+
+@contextmanager
+def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Iterator[None]:
+    """Turn errors of pyiceberg into `failure`. Our own, and those of the file system, pass unchanged."""
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+    try:
+        yield
+    except (ChannelError, OSError, pa.ArrowException):
+        raise
+    except NoSuchTableError as error:
+        raise failure(f"the catalog has no table {shown}; check option 'dbtable'") from error
+    except NoSuchNamespaceError as error:
+        raise failure(
+            f"the catalog has no namespace for {shown}; create it, or check option 'dbtable'"
+        ) from error
+    except Exception as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise failure(
+            f"{shown}: pyiceberg says: {type(error).__name__}: {without_login(first)}"
+        ) from error
+
+
+@contextmanager
+def open_catalog(options: TableOptions) -> Iterator["Catalog"]:
+    """The catalog, closed in the end."""
+    found = _loaded(options.catalog, {**options.properties(), **_FILE_IO})
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def _loaded(name: str, given: dict[str, Any]) -> "Catalog":
+    from pyiceberg.catalog import infer_catalog_type, load_catalog
+    from pyiceberg.utils.config import Config, merge_config
+
+    if "py-catalog-impl" in given:  # the user's own code, which needs no uri
+        return guard(load_catalog(name, **given), _FILE_IO)
+    configured: Any = merge_config(Config().get_catalog_config(name) or {}, given)
+    try:
+        kind = configured.get("type") or infer_catalog_type(name, configured)
+    except ValueError as error:
+        # With the uri in it, and the login that may be in that.
+        raise OptionError(
+            f"option 'catalogProperties': {without_login(str(error))}; give a 'type', such as rest or sql",
+            option="catalogProperties",
+        ) from None
+    if str(getattr(kind, "value", kind)).lower() == "rest" and "uri" in configured:
+        return guard(GuardedRestCatalog(name, **configured), _FILE_IO)
+    return guard(load_catalog(name, **given), _FILE_IO)
+
+
+def file_io(properties: dict[str, Any], location: str) -> "FileIO":
+    """Through pyarrow, as everything else here is."""
+    from pyiceberg.io import load_file_io
+
+    return load_file_io({**properties, **_FILE_IO}, location)
+
+
+# Tables' files through pyarrow, also in Azure's usual locations.
+
+
+_AZURE = ("abfs", "abfss", "wasb", "wasbs")
+
+
+class ArrowFileIO(PyArrowFileIO):
+    """pyiceberg 0.12 takes the account in `abfss://container@account.dfs.core.windows.net/path` for a folder."""
+
+    @staticmethod
+    def parse_location(
+        location: str, properties: dict[str, Any] | None = None
+    ) -> tuple[str, str, str]:
+        """(scheme, netloc, path as pyarrow takes it).
+
+        Raises:
+            UnsupportedError: a uri with a character at which Iceberg's libraries cut it off: another table's folder.
+        """
+        if "://" in location and (strange := re.search(r"[?#\t\r\n]", location)):
+            raise UnsupportedError(
+                f"the location {location} holds {strange[0]!r}, where pyiceberg would cut it off, and use another "
+                "folder; give the table another location or name"
+            )
+        uri = urlsplit(location)
+        if uri.scheme in _AZURE and uri.username:
+            return uri.scheme, uri.netloc, f"{uri.username}{uri.path}"
+        return PyArrowFileIO.parse_location(location, properties or {})
+
+
+# Keeps a catalog's server, and whoever may set a table's properties, from naming code that this
+# process runs.
+#
+# pyiceberg imports and calls what some properties name, also where a server's configuration or a
+# table says so: such a
+# server could run any program here. Only what the user gives in `catalogProperties`, or in
+# pyiceberg's configuration,
+# names code.
+
+
+_OF_THE_USER = ("auth", "ssl")
+"""Objects that say how the server is logged in to: with `auth.impl`, a class and its arguments."""
+
+
+def _names_code(name: str) -> bool:
+    return name.endswith(("-impl", ".impl")) or name in _OF_THE_USER
+
+
+class GuardedRestCatalog(RestCatalog):
+    """Takes from its server's configuration what names no code."""
+
+    def _fetch_config(self) -> None:
+        own = {name: value for name, value in self.properties.items() if _names_code(name)}
+        super()._fetch_config()
+        told = {name: value for name, value in self.properties.items() if not _names_code(name)}
+        self.properties = {**told, **own}
+
+
+def guard(catalog: Catalog, file_io: Mapping[str, str]) -> Catalog:
+    """The catalog, whose tables' files are opened by `file_io`, whatever the server and the table say."""
+    made: Any = catalog
+    load: Any = made._load_file_io  # noqa: SLF001
+    stage: Any = getattr(made, "_update_and_stage_table", None)
+
+    def load_file_io(
+        properties: Mapping[str, Any] | None = None, location: str | None = None
+    ) -> Any:
+        plain = {name: value for name, value in (properties or {}).items() if not _names_code(name)}
+        return load({**plain, **file_io}, location)
+
+    def update_and_stage(current: Any, *arguments: Any) -> Any:
+        if current is not None:
+            check_names_no_code(current.metadata.properties, ".".join(current.name()))
+        return stage(current, *arguments)
+
+    made._load_file_io = load_file_io  # noqa: SLF001 - pyiceberg has no hook for it
+    if stage is not None:
+        made._update_and_stage_table = update_and_stage  # noqa: SLF001
+    return catalog
+
+
+def check_names_no_code(properties: Mapping[str, Any], shown: str) -> None:
+    """
+    Raises:
+        UnsupportedError: a property of the table names a class.
+    """
+    for name in sorted(properties):
+        if _names_code(name):
+            raise UnsupportedError(
+                f"{shown} has the table property {name!r}, which names a Python class: code that a table "
+                "names is not run here. Remove the property, or write the table with Iceberg in Spark"
+            )
+
+
+# Which data files `where` rules out, by the bounds that manifests have of whole numbers and dates.
+
+
+def value_ranges(
+    file: Any, schema: "Schema", columns: Any, names: Collection[str]
+) -> dict[str, ValueRange]:
+    """The known ranges of the columns `names` in a data file; a column without bounds is omitted."""
+    from pyiceberg.conversions import from_bytes
+    from pyiceberg.types import DateType, IntegerType, LongType
+
+    found = {}
+    for name in names:
+        field = schema.find_field(name)
+        low = (file.lower_bounds or {}).get(field.field_id)
+        high = (file.upper_bounds or {}).get(field.field_id)
+        nulls = (file.null_value_counts or {}).get(field.field_id)
+        if (
+            low is None
+            or high is None
+            or not isinstance(field.field_type, IntegerType | LongType | DateType)
+        ):
+            continue
+        bounds: list[Any] = [from_bytes(field.field_type, each) for each in (low, high)]
+        if isinstance(field.field_type, DateType):
+            bounds = [date(1970, 1, 1) + timedelta(days=int(each)) for each in bounds]
+        kind = columns.field(name).type
+        found[name] = ValueRange(
+            exact(bounds[0], kind), exact(bounds[1], kind), nulls, file.record_count
+        )
+    return found
+
+
+# The rows of one data file of an Iceberg table, found by the columns' ids.
+
+
+_PLAIN = (bool, int, float, str, bytes, Decimal)
+
+
+def plain_file(file: Any) -> dict[str, Any]:
+    """The data file of a split, as plain data, because tunnels store splits, too."""
+    values = [file.partition[number] for number in range(len(file.partition))]
+    return {
+        "path": str(file.file_path),
+        "rows": int(file.record_count),
+        "size": int(file.file_size_in_bytes),
+        "spec": int(file.spec_id),
+        "partition": [value if isinstance(value, _PLAIN) else None for value in values],
+    }
+
+
+def data_file_of(found: Mapping[str, Any]) -> Any:
+    """The data file that `plain_file` was given. It is Parquet, and has no delete files: see `check_files`."""
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    made = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=found["path"],
+        file_format=FileFormat.PARQUET,
+        partition=Record(*found["partition"]),
+        record_count=found["rows"],
+        file_size_in_bytes=found["size"],
+    )
+    made.spec_id = found["spec"]
+    return made
+
+
+def data_file_rows(
+    io: "FileIO", metadata: "TableMetadata", schema_id: int, file: Any, columns: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Rows in `columns`, those of the schema that the table had under `schema_id`, or some of them."""
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io.pyarrow import ArrowScan
+    from pyiceberg.table import FileScanTask
+
+    schema = next(each for each in metadata.schemas if each.schema_id == schema_id)
+    chosen = schema.select(*columns.names) if columns.names else schema
+    at = metadata.model_copy(update={"current_schema_id": schema_id})
+    scan = ArrowScan(at, io, chosen, AlwaysTrue())
+    # The public method holds all rows of a file in memory.
+    for batch in scan._record_batches_from_scan_tasks_and_deletes([FileScanTask(file)], {}):  # noqa: SLF001
+        yield _in_columns(batch, columns)
+
+
+def _in_columns(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    made = []
+    for field in columns:
+        values = batch.column(batch.schema.get_field_index(field.name))
+        if isinstance(values, pa.ExtensionArray):
+            values = values.storage
+        made.append(
+            values if values.type.equals(field.type) else values.cast(field.type, safe=True)
+        )
+    return pa.RecordBatch.from_arrays(made, schema=columns)
+
+
+# The filesystem of a table, by pyiceberg's own settings.
+
+
+class _ArrowStore(ObjectStore):
+    """Writes and removes by `pyarrow.fs`, which has the table's credentials."""
+
+    def put(self, path: str, data: bytes) -> None:
+        self._put_by_arrow(path, data)
+
+    def remove(self, path: str) -> None:
+        self._remove_by_arrow(path)
+
+    def remove_many(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.remove(path)
+
+
+def store_at(io: "FileIO", location: str) -> tuple[Store, str]:
+    """(the store, the path of `location` in it)."""
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    if not isinstance(io, PyArrowFileIO):
+        raise UnsupportedError(
+            f"{location} is opened by {type(io).__name__}; set py-io-impl to PyArrowFileIO"
+        )
+    scheme, netloc, path = io.parse_location(location, io.properties)
+    fs: Any = io.fs_by_scheme(scheme, netloc)
+    if scheme == "file":
+        return LocalStore(Location(fs, path, "")), path
+    return _ArrowStore(Location(fs, path, f"{scheme}://{netloc}")), path
+
+
+# Arrow's types to Iceberg's and back: only where every value is kept.
+
+
+_WIDER = {
+    pa.int8(): pa.int32(),
+    pa.int16(): pa.int32(),
+    pa.uint8(): pa.int32(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.float16(): pa.float32(),
+}
+
+
+def planned(schema: pa.Schema) -> pa.Schema:
+    """The columns of a new table for rows of `schema`, without ids.
+
+    Raises:
+        SchemaError: Iceberg has no type for a column.
+    """
+    return pa.schema(
+        [pa.field(field.name, _type(field.type, field.name), field.nullable) for field in schema]
+    )
+
+
+def _type(kind: pa.DataType, column: str) -> pa.DataType:
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _type(kind.value_type, column)
+    if kind in _WIDER:
+        return _WIDER[kind]
+    same = (
+        types.is_boolean,
+        types.is_int32,
+        types.is_int64,
+        types.is_float32,
+        types.is_float64,
+        types.is_date32,
+    )
+    if any(each(kind) for each in same) or types.is_fixed_size_binary(kind):
+        return kind
+    if types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision:
+        return kind
+    if types.is_time(kind):
+        return pa.time64("us")
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if types.is_string(kind) or types.is_large_string(kind) or kind == pa.string_view():
+        return pa.string()
+    if types.is_binary(kind) or types.is_large_binary(kind) or kind == pa.binary_view():
+        return pa.binary()
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(
+            pa.field("element", _type(kind.value_type, column), kind.value_field.nullable)
+        )
+    if types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([pa.field(f.name, _type(f.type, column), f.nullable) for f in fields])
+    if types.is_map(kind):
+        return pa.map_(_type(kind.key_type, column), _type(kind.item_type, column))
+    raise SchemaError(
+        f"column {column!r} of type {kind} has no exact counterpart in Iceberg; cast it first"
+    )
+
+
+def arrow_columns(schema: "Schema", shown: str) -> pa.Schema:
+    """The table's columns. Their metadata are the ids by which files know them.
+
+    Raises:
+        SchemaError: a type that this connector does not carry.
+    """
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    try:
+        found = schema_to_pyarrow(schema)
+    except (NotImplementedError, ValueError, TypeError) as error:
+        raise SchemaError(f"{shown} has a column that Arrow has no type for: {error}") from error
+    return pa.schema([_plain(field) for field in found])
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    """With types of 32-bit offsets, as Spark's are."""
+    return field.with_type(_plain_type(field.type))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    if types.is_large_string(kind):
+        return pa.string()
+    if types.is_large_binary(kind):
+        return pa.binary()
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(_plain(kind.value_field))
+    if types.is_struct(kind):
+        return pa.struct([_plain(kind.field(i)) for i in range(kind.num_fields)])
+    if types.is_map(kind):
+        return pa.map_(_plain(kind.key_field), _plain(kind.item_field))
+    return kind
+
+
+def without_ids(schema: pa.Schema) -> pa.Schema:
+    """As readers give it: the same columns without their ids."""
+    return pa.schema([_bare(field) for field in schema])
+
+
+def _bare(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _bare_type(field.type), field.nullable)
+
+
+def _bare_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(_bare(kind.value_field))
+    if pa.types.is_struct(kind):
+        return pa.struct([_bare(kind.field(i)) for i in range(kind.num_fields)])
+    if pa.types.is_map(kind):
+        return pa.map_(_bare(kind.key_field), _bare(kind.item_field))
+    return kind

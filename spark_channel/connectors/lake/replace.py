@@ -1,0 +1,236 @@
+"""Rows that a write replaces: a file of which all rows are replaced is removed, another one is rewritten.
+
+The driver does this before the commit, file by file. What a file became is remembered: when another job commits first,
+only files that it added are looked at.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs as pafs
+
+from spark_channel.connectors.files.conditions import Condition, ValueRange, exact
+from spark_channel.connectors.files.formats.base import pick
+from spark_channel.connectors.files.listing import partition_value
+from spark_channel.connectors.lake.table import NewFile, TableFile
+from spark_channel.connectors.lake.task_writer import FileSet
+from spark_channel.errors import TargetError
+
+__all__ = [
+    "KeyMatch",
+    "Replaced",
+    "RowMatcher",
+    "WhereMatch",
+    "file_rows",
+]
+
+
+Read = Callable[[TableFile], Iterable[pa.RecordBatch]]
+"""The rows of a file, in the table's columns."""
+
+
+class RowMatcher(ABC):
+    """The rows of the table that a write replaces."""
+
+    @abstractmethod
+    def goes(self, batch: pa.RecordBatch) -> pa.Array:
+        """true where a row goes; never NULL."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> Collection[str]:
+        """The columns that tell which rows go."""
+
+    @abstractmethod
+    def may_go(self, ranges: Mapping[str, ValueRange]) -> bool:
+        """False only when no row of a file with these values of `columns` goes."""
+
+
+@dataclass(frozen=True)
+class WhereMatch(RowMatcher):
+    """The rows that match a condition."""
+
+    condition: Condition
+
+    def goes(self, batch: pa.RecordBatch) -> pa.Array:
+        return pc.fill_null(self.condition.mask(batch), False)
+
+    @property
+    def columns(self) -> Collection[str]:
+        return self.condition.columns
+
+    def may_go(self, ranges: Mapping[str, ValueRange]) -> bool:
+        return self.condition.may_match(ranges)
+
+
+class KeyMatch(RowMatcher):
+    """The rows whose key is among `keys`, a table with a column for each of `names`.
+
+    Raises:
+        TargetError: two rows have one key.
+    """
+
+    def __init__(self, keys: pa.Table, names: Sequence[str]) -> None:
+        self._names = list(names)
+        keys = pa.table([_comparable(keys[name]) for name in names], names=self._names)
+        counted = keys.group_by(self._names).aggregate([([], "count_all")])
+        twice = counted.filter(pc.greater(counted["count_all"], 1))
+        if twice.num_rows:
+            shown = {name: twice[name][0].as_py() for name in names}
+            raise TargetError(
+                f"writeMode=upsert: {twice['count_all'][0].as_py()} rows have the key {shown}, and which of them "
+                "should stay cannot be told; keep one row of each key, or name more 'keyColumns'"
+            )
+        self._keys = keys.combine_chunks()
+        self._bounds = {name: _bounds(self._keys[name]) for name in names}
+
+    @property
+    def columns(self) -> Collection[str]:
+        return self._names
+
+    def may_go(self, ranges: Mapping[str, ValueRange]) -> bool:
+        return self._keys.num_rows > 0 and all(
+            self._may_hold(name, found) for name, found in ranges.items()
+        )
+
+    def _may_hold(self, name: str, found: ValueRange) -> bool:
+        bounds = self._bounds[name]
+        if found.only_nulls():
+            return False  # a key holds no NULL
+        if bounds is None or found.low is None or found.high is None:
+            return True
+        return bool(found.low <= bounds[1] and bounds[0] <= found.high)
+
+    def goes(self, batch: pa.RecordBatch) -> pa.Array:
+        if len(self._names) == 1:
+            name = self._names[0]
+            return pc.is_in(
+                _comparable(batch.column(name)), value_set=self._keys[name].combine_chunks()
+            )
+        rows = pa.table(
+            [_comparable(batch.column(name)) for name in self._names], names=self._names
+        )
+        rows = rows.append_column(_ROW, pa.array(range(batch.num_rows), pa.int64()))
+        found = rows.join(self._keys, keys=self._names, join_type="left semi", use_threads=False)
+        return pc.is_in(
+            pa.array(range(batch.num_rows), pa.int64()), value_set=found[_ROW].combine_chunks()
+        )
+
+
+_ROW = "spark_channel_row"
+
+
+def _comparable(values: Any) -> Any:
+    """With one zero: Arrow tells -0.0 from 0.0, and SQL does not."""
+    return (
+        pc.add(values, pa.scalar(0, values.type)) if pa.types.is_floating(values.type) else values
+    )
+
+
+def _bounds(values: Any) -> tuple[Any, Any] | None:
+    """The smallest and the largest key, in the values of `literals.exact`; None = not known."""
+    try:
+        found = pc.min_max(values).as_py()
+        return exact(found["min"], values.type), exact(found["max"], values.type)
+    except (pa.ArrowException, ValueError, TypeError):
+        return None
+
+
+@dataclass
+class Replaced:
+    """`of` says what became of the files of one version of the table."""
+
+    rows: RowMatcher
+    ranges: Callable[[TableFile], Mapping[str, ValueRange]]
+    read: Read
+    write: Callable[[], FileSet]
+    _known: dict[str, tuple[bool, tuple[NewFile, ...]]] = dataclass_field(default_factory=dict)
+
+    def of(self, files: Sequence[TableFile]) -> tuple[list[TableFile], list[NewFile]]:
+        """(the files to remove, the files to add with the rows that stay)."""
+        removed: list[TableFile] = []
+        added: list[NewFile] = []
+        for file in files:
+            goes, stay = self._known.get(file.path) or self._look(file)
+            self._known[file.path] = goes, stay
+            if goes:
+                removed.append(file)
+                added.extend(stay)
+        return removed, added
+
+    def _look(self, file: TableFile) -> tuple[bool, tuple[NewFile, ...]]:
+        if not self.rows.may_go(self.ranges(file)):
+            return False, ()
+        if not any(pc.any(self.rows.goes(batch)).as_py() for batch in self.read(file)):
+            return False, ()
+        made = self.write()
+        try:
+            for batch in self._staying(file):
+                made.write(batch)
+            made.finish()
+        except BaseException:
+            made.drop()
+            raise
+        return True, tuple(made.files)
+
+    def _staying(self, file: TableFile) -> Iterator[pa.RecordBatch]:
+        for batch in self.read(file):
+            yield batch.filter(pc.invert(self.rows.goes(batch)))
+
+
+# The rows of one data file, in a table's columns.
+
+
+_ROWS = 1 << 16
+
+
+def file_rows(
+    fs: pafs.FileSystem, file: TableFile, columns: pa.Schema, partition_by: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Columns that the file lacks are NULL; those of its partition are as the log says."""
+    texts = dict(file.partition)
+    with (
+        fs.open_input_file(file.path) as opened,
+        closing(pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")) as parquet,
+    ):
+        inside = [name for name in columns.names if name not in partition_by]
+        for batch in parquet.iter_batches(
+            _ROWS, columns=pick(inside, parquet.schema_arrow.names), use_threads=False
+        ):
+            yield _row_batch(batch, columns, partition_by, texts, file.path)
+
+
+def _row_batch(
+    batch: pa.RecordBatch,
+    columns: pa.Schema,
+    partition_by: Sequence[str],
+    texts: dict[str, str | None],
+    path: str,
+) -> pa.RecordBatch:
+    by_case = {name.lower(): name for name in batch.schema.names}
+    made = []
+    for field in columns:
+        found = field.name if field.name in batch.schema.names else by_case.get(field.name.lower())
+        if field.name in partition_by:
+            value = partition_value(field.name, texts.get(field.name), field.type)
+            made.append(pa.repeat(value, batch.num_rows))
+        elif found is None:
+            made.append(pa.nulls(batch.num_rows, field.type))
+        else:
+            values = batch.column(batch.schema.get_field_index(found))
+            try:
+                made.append(
+                    values if values.type.equals(field.type) else values.cast(field.type, safe=True)
+                )
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise TargetError(
+                    f"{path}: column {field.name!r} is {values.type} there and does not fit {field.type}: {error}"
+                ) from error
+    return pa.RecordBatch.from_arrays(made, schema=columns)

@@ -1,0 +1,531 @@
+"""Data files of one task, staged in its run."""
+
+import json
+import posixpath
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs as pafs
+
+from spark_channel.clock import utc_now
+from spark_channel.connectors import Receipt, RowTally, TaskWriter
+from spark_channel.connectors.base.claims import BEAT_SECONDS, Claim, HeldClaim, Identity, is_alive
+from spark_channel.connectors.files.conditions import Condition
+from spark_channel.connectors.files.filesystem import LOG, read_file, writing
+from spark_channel.connectors.files.formats.parquet import RowGroupEncoder
+from spark_channel.connectors.files.store import Store
+from spark_channel.connectors.lake.table import LakeWriteOptions, NewFile, Partition, conform
+from spark_channel.errors import ChannelError, TargetError
+
+__all__ = [
+    "DataFileEncoder",
+    "FileSet",
+    "FoundRun",
+    "LakeTask",
+    "Layout",
+    "Run",
+    "all_runs",
+    "new_files",
+    "new_run_name",
+    "remove_stray_notes",
+]
+
+
+# One data file: Parquet, with the statistics that a table's log keeps.
+
+
+_LONGEST_TEXT = 32
+
+
+class DataFileEncoder(RowGroupEncoder):
+    """`statistics` are there after `finish`."""
+
+    def __init__(self, sink: Any, schema: pa.Schema, options: LakeWriteOptions) -> None:
+        self._metadata: list[Any] = []
+        self.rows = 0
+        super().__init__(
+            sink,
+            schema,
+            options.row_group_rows,
+            options.row_group_bytes,
+            compression=options.compression,
+            metadata_collector=self._metadata,
+        )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        super().write(batch)
+        self.rows += batch.num_rows
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """{column: [smallest, largest, nulls]} of whole numbers, dates and short texts; plain data.
+
+        A bound of None is not known. A column whose NULLs are not known is left out.
+        """
+        metadata = self._metadata[0]
+        found = {}
+        for index, field in enumerate(self._schema):
+            if pa.types.is_nested(field.type):
+                continue
+            column = _column_index(metadata, field.name, index)
+            chunks = [
+                metadata.row_group(n).column(column).statistics
+                for n in range(metadata.num_row_groups)
+            ]
+            if any(chunk is None or not chunk.has_null_count for chunk in chunks):
+                continue
+            nulls = sum(chunk.null_count for chunk in chunks)
+            low, high = _bounds(field.type, chunks)
+            found[field.name] = [low, high, nulls]
+        return found
+
+
+def _column_index(metadata: Any, name: str, start: int) -> int:
+    """The leaf column of a top-level field: at its own place, or behind the leaves of nested ones."""
+    return next(
+        index
+        for index in range(start, metadata.num_columns)
+        if metadata.schema.column(index).path == name
+    )
+
+
+def _bounds(kind: pa.DataType, chunks: Sequence[Any]) -> tuple[Any, Any]:
+    known = [chunk for chunk in chunks if chunk.has_min_max]
+    if not (pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_string(kind)):
+        return None, None
+    if not known or any(not chunk.has_min_max and chunk.num_values for chunk in chunks):
+        return None, None
+    low, high = min(chunk.min for chunk in known), max(chunk.max for chunk in known)
+    if isinstance(low, str) and max(len(low), len(high)) > _LONGEST_TEXT:
+        return None, None
+    return (low.isoformat(), high.isoformat()) if isinstance(low, date) else (low, high)
+
+
+# The records of a run beside a table: that it is alive, and its data files, which no commit names
+# before the publish.
+#
+# `<table>/_spark_channel/runs/<run>.json` says whose run it is; `<table>/<data>/<run>/` holds its
+# files. A run's files
+# are removed when its claim cannot be published any more: the log says so, or its process is known
+# to be dead and its
+# claim was closed first. What a run is about to publish is noted before its commit, and never
+# removed on a doubt.
+
+
+_RUNS = "runs"
+_ENDINGS = ("json", "publishing", "doubted", "ended")
+_TRIES = 20
+
+
+def new_run_name(job: str, epoch: int) -> str:
+    """Unique: a job that is prepared twice before its table is there has two runs."""
+    return f"{job}-e{epoch}-{uuid.uuid4().hex[:8]}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run in one table. `base` is the table's directory, `data` is relative to it."""
+
+    store: Store
+    base: str
+    data: str
+    name: str
+
+    @property
+    def folder(self) -> str:
+        return posixpath.join(self.base, self.data, self.name)
+
+    def _beside(self, ending: str) -> str:
+        return posixpath.join(self.base, LOG, _RUNS, f"{self.name}.{ending}")
+
+    def begin(self, held: HeldClaim, process: str) -> None:
+        identity = held.identity
+        about = {
+            "job": held.owner,
+            "identity": [identity.kind, identity.name, identity.version],
+            "epoch": held.epoch,
+            "position": held.position,
+            "process": process,
+            "started": utc_now().isoformat(timespec="seconds"),
+        }
+        self._put("json", json.dumps(about).encode())
+
+    def _put(self, ending: str, data: bytes) -> None:
+        """Another run may remove the folder as empty while this one makes it."""
+        for left in reversed(range(_TRIES)):
+            try:
+                self.store.make(posixpath.dirname(self._beside(ending)))
+                self.store.put(self._beside(ending), data)
+                return
+            except FileNotFoundError:
+                if not left:
+                    raise
+
+    def is_live(self) -> bool:
+        """Whether the run was not ended. The log decides; this spares a task useless work."""
+        return self.store.exists(self._beside("json")) and not self.store.exists(
+            self._beside("ended")
+        )
+
+    def beat(self) -> None:
+        if self.is_live():
+            self.store.touch(self._beside("json"))
+
+    def note_publishing(self, paths: Sequence[str]) -> None:
+        self._put("publishing", json.dumps(list(paths)).encode())
+
+    def publishing(self) -> list[str]:
+        """The files (relative to the table) that the run may have published."""
+        raw = self._read(self._beside("publishing"))
+        try:
+            return [] if raw is None else [str(path) for path in json.loads(raw)]
+        except ValueError:  # it is being written, and the commit comes after
+            return []
+
+    def about(self) -> dict[str, Any] | None:
+        raw = self._read(self._beside("json"))
+        if raw is None:
+            return None
+        try:
+            found = json.loads(raw)
+        except (ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def held(self, target: str) -> HeldClaim | None:
+        """The claim that the run began with; None = its note is gone or damaged."""
+        found = self.about()
+        try:
+            assert found is not None
+            identity = Identity(target, *found["identity"])
+            return HeldClaim(identity, str(found["job"]), int(found["epoch"]), found["position"])
+        except (AssertionError, KeyError, TypeError, ValueError):
+            return None
+
+    def is_dead(self, held: HeldClaim) -> bool:
+        """Whether the run's process is known to be gone; see `connectors.commit.liveness`. Notes a doubt."""
+        found = self.about()
+        if found is None:
+            return False  # it has ended since it was found, and took its notes away
+        claim = Claim(
+            held.identity,
+            held.owner,
+            held.epoch,
+            process=str(found.get("process", "")),
+            beat_at=self._time(self._beside("json")) or str(found.get("started", "")),
+            doubted_at=self._time(self._beside("doubted")),
+        )
+        verdict = is_alive(claim, utc_now().isoformat(timespec="seconds"))
+        if verdict == "doubtful" and not claim.doubted_at > claim.beat_at:
+            self._put("doubted", b"")
+        return verdict == "dead"
+
+    def remove(self, keep: Collection[str] = ()) -> None:
+        """Remove the run's files but `keep` (relative to the table), then its notes."""
+        self._put("ended", b"")
+        kept = {posixpath.join(self.base, path) for path in keep}
+        there = [info for info in self.store.entries(self.folder, recursive=True) if info.is_file]
+        if any(info.path in kept for info in there):
+            self.store.remove_many([info.path for info in there if info.path not in kept])
+        elif self.store.exists(self.folder) or there:
+            self.store.remove_tree(self.folder)
+            self.store.remove_empty(posixpath.dirname(self.folder))
+        # Whoever still finds the note "json" has read "publishing" before: see `all_runs`.
+        for ending in _ENDINGS:
+            self.store.remove(self._beside(ending))
+        self.store.remove_unfinished(posixpath.join(self.base, LOG))
+        self.store.remove_empty(posixpath.dirname(self._beside("json")))
+        self.store.remove_empty(posixpath.join(self.base, LOG))
+
+    def _time(self, path: str) -> str:
+        info = self.store.info(path)
+        if info.type == pafs.FileType.NotFound or info.mtime_ns is None:
+            return ""
+        return datetime.fromtimestamp(info.mtime_ns / 1e9, UTC).isoformat(timespec="seconds")
+
+    def _read(self, path: str) -> bytes | None:
+        return read_file(self.store.place, path)
+
+
+def remove_stray_notes(store: Store, base: str) -> None:
+    """Remove what is noted of runs that have ended: one wrote it when it woke up, or was killed while it removed it.
+
+    A run has its note "json" from its beginning until its end.
+    """
+    folder = posixpath.join(base, LOG, _RUNS)
+    names = {info.base_name for info in store.entries(folder)}
+    for name in sorted(names):
+        run, _, ending = name.rpartition(".")
+        first = f"{run}.{_ENDINGS[0]}"
+        stray = ending in _ENDINGS[1:] and first not in names
+        if stray and not store.exists(posixpath.join(folder, first)):
+            store.remove(posixpath.join(folder, name))
+            store.remove_empty(folder)
+            store.remove_empty(posixpath.dirname(folder))
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run as it was found beside a table."""
+
+    run: Run
+    held: HeldClaim
+    publishing: tuple[str, ...]
+
+
+def all_runs(store: Store, base: str, data: str, target: str) -> tuple[list[FoundRun], set[str]]:
+    """Every run that has a note, and all files (relative to the table) that any run may have published.
+
+    What a run publishes is read before its note is: a run whose note is there has not lost the other one yet.
+    """
+    notes = store.entries(posixpath.join(base, LOG, _RUNS))
+    names = [
+        info.base_name.rpartition(".")[0] for info in notes if info.base_name.endswith(".json")
+    ]
+    runs = [Run(store, base, data, name) for name in names]
+    publishing = {run.name: tuple(run.publishing()) for run in runs}
+    found = [(run, run.held(target)) for run in runs]
+    every = {path for paths in publishing.values() for path in paths}
+    return [
+        FoundRun(run, held, publishing[run.name]) for run, held in found if held is not None
+    ], every
+
+
+# One attempt of one task: data files in the run's folder, one at a time for each partition.
+
+
+_MOST_OPEN = 16
+_MOST_HELD = 64 << 20
+"""Arrow bytes that all open files of an attempt hold together: the largest is written out beyond that."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How rows become files. `names` are the rows' names of `columns`; `outside`: files leave `partition_by` out."""
+
+    columns: pa.Schema
+    names: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    outside: bool
+    empty_text_is_null: bool
+
+    @property
+    def in_files(self) -> pa.Schema:
+        gone = set(self.partition_by) if self.outside else set()
+        return pa.schema([field for field in self.columns if field.name not in gone])
+
+
+@dataclass
+class _Open:
+    stream: Any
+    encoder: DataFileEncoder
+    path: str
+
+
+class FileSet:
+    """Writes rows into new data files of a run."""
+
+    def __init__(
+        self, run: Run, layout: Layout, options: LakeWriteOptions, prefix: str, shown: str
+    ) -> None:
+        self._run, self._layout, self._options, self._shown = run, layout, options, shown
+        self._prefix = f"{prefix}-{uuid4().hex[:8]}"
+        self._open: dict[Partition, _Open] = {}
+        self.files: list[NewFile] = []
+        self.begun: list[str] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Rows in the layout's columns."""
+        for partition, rows in _parts(batch, self._layout, self._shown):
+            found = self._open.get(partition) or self._begin(partition)
+            found.encoder.write(rows)
+            if found.stream.tell() + found.encoder.held_bytes >= self._options.max_bytes_per_file:
+                self._finish(partition)
+        while (
+            sum(each.encoder.held_bytes for each in self._open.values()) > _MOST_HELD
+            and len(self._open) > 1
+        ):
+            self._finish(max(self._open, key=lambda each: self._open[each].encoder.held_bytes))
+
+    def _begin(self, partition: Partition) -> _Open:
+        if len(self._open) >= _MOST_OPEN:
+            self._finish(max(self._open, key=lambda each: self._open[each].encoder.held_bytes))
+        name = f"{self._prefix}-{len(self.begun):03d}.{self._options.compression}.parquet"
+        path = posixpath.join(self._run.folder, name)
+        self._run.store.make(self._run.folder)
+        self.begun.append(path)
+        stream = self._run.store.create(path)
+        found = _Open(stream, DataFileEncoder(stream, self._layout.in_files, self._options), path)
+        self._open[partition] = found
+        return found
+
+    def _finish(self, partition: Partition) -> None:
+        found = self._open[partition]
+        found.encoder.finish()
+        self._run.store.seal(found.stream)
+        del self._open[partition]
+        size = self._run.store.info(found.path).size or 0
+        path = posixpath.relpath(found.path, self._run.base)
+        self.files.append(
+            NewFile(path, found.encoder.rows, size, partition, found.encoder.statistics)
+        )
+
+    def finish(self) -> None:
+        for partition in list(self._open):
+            self._finish(partition)
+        if self.begun:
+            self._run.store.sync(self._run.folder)
+
+    def drop(self) -> None:
+        for found in self._open.values():
+            found.encoder.abandon()
+            try:
+                found.stream.close()
+            except (OSError, pa.ArrowException):
+                pass  # what it held is dropped either way
+        self._open = {}
+        for path in self.begun:
+            self._run.store.remove(path)
+
+
+def _parts(
+    batch: pa.RecordBatch, layout: Layout, shown: str
+) -> Iterator[tuple[Partition, pa.RecordBatch]]:
+    """The rows of each partition."""
+    names = layout.partition_by
+    if not batch.num_rows:
+        return
+    rest = batch.select(layout.in_files.names)
+    if not names:
+        yield (), rest
+        return
+    keys = pa.table(
+        [_as_text(batch.column(name), name, layout, shown) for name in names], names=list(names)
+    )
+    keys = keys.append_column("row", pa.array(range(batch.num_rows), pa.int64()))
+    groups = keys.group_by(list(names), use_threads=False).aggregate([("row", "list")])
+    for number in range(groups.num_rows):
+        partition = tuple((name, groups.column(name)[number].as_py()) for name in names)
+        yield partition, rest.take(groups.column("row_list")[number].values)
+
+
+def _as_text(values: pa.Array, name: str, layout: Layout, shown: str) -> pa.Array:
+    texts = values.cast(pa.string())
+    if layout.empty_text_is_null and pc.any(pc.equal(texts, "")).as_py():
+        raise TargetError(
+            f"partition column {name!r} holds the empty text, which {shown} could not tell from NULL; "
+            "write NULL or another text"
+        )
+    return texts
+
+
+class LakeTask(TaskWriter):
+    """One attempt. Of a write that was published before it takes no rows."""
+
+    def __init__(
+        self,
+        run: Run | None,
+        layout: Layout,
+        options: LakeWriteOptions,
+        task: int,
+        attempt: int,
+        *,
+        shown: str,
+        key: Sequence[str] = (),
+        within: Condition | None = None,
+    ) -> None:
+        self._run, self._layout, self._options = run, layout, options
+        self._key, self._within, self._shown = key, within, shown
+        self._tally = RowTally(task, attempt)
+        prefix = f"part-{task:05d}-{attempt}"
+        self._files = None if run is None else FileSet(run, layout, options, prefix, shown)
+        self._beat = 0.0 if run is None else run.store.clock.now()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._tally.hold_open()
+        if self._run is None or self._files is None:
+            return
+        rows = conform(batch, self._layout.columns, self._layout.names, self._shown)
+        self._check(rows)
+        with self._writing():
+            if not self._files.begun:
+                self._hold_live()
+            self._files.write(rows)
+            self._tally.add(batch)
+            now = self._run.store.clock.now()
+            if now - self._beat >= BEAT_SECONDS:
+                self._beat = now
+                self._run.beat()
+
+    def _check(self, rows: pa.RecordBatch) -> None:
+        for name in self._key:
+            if rows.column(name).null_count:
+                raise TargetError(
+                    f"key column {name!r} holds NULL, which equals nothing: a row would be added again and again; "
+                    "filter such rows out, or name other 'keyColumns'"
+                )
+        if self._within is not None and rows.num_rows:
+            mask = pc.fill_null(self._within.mask(rows), False)
+            if not pc.all(mask).as_py():
+                raise TargetError(
+                    f"a row does not match option 'replaceWhere' ({self._options.replace_where}): it would be added "
+                    "again by each run; filter the rows by the same condition"
+                )
+
+    def close(self) -> Receipt:
+        self._tally.hold_open()
+        files: list[NewFile] = []
+        if self._files is not None:
+            with self._writing():
+                self._files.finish()
+                if self._files.begun:
+                    self._hold_live()
+            files = self._files.files
+        return self._tally.receipt(
+            files=[
+                [f.path, f.rows, f.size, [list(p) for p in f.partition], dict(f.statistics)]
+                for f in files
+            ]
+        )
+
+    def rollback(self) -> None:
+        if self._tally.ended:
+            return
+        self._tally.ended = True
+        if self._files is not None:
+            with writing(self._shown):
+                self._files.drop()
+
+    def _hold_live(self) -> None:
+        assert self._run is not None
+        if not self._run.is_live():
+            raise self._ended()
+
+    def _ended(self) -> ChannelError:
+        return TargetError(
+            f"the write to {self._shown} was aborted, or another run took it over, while a task was still writing: "
+            "nothing of this task is added"
+        )
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with writing(self._shown):
+            try:
+                yield
+            except FileNotFoundError as error:
+                raise self._ended() from error
+
+
+def new_files(receipts: Sequence[Receipt]) -> list[NewFile]:
+    return [
+        NewFile(path, rows, size, tuple((name, value) for name, value in partition), statistics)
+        for receipt in receipts
+        for path, rows, size, partition, statistics in receipt.details["files"]
+    ]

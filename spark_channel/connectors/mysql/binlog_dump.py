@@ -1,0 +1,116 @@
+"""A connection that receives the binary log, as mysqlbinlog does: to the end of what there is, and no further.
+
+It is a session as every other of this connector: the same login, TLS and timeouts, and it sends no file to a server. It
+registers as no replica (server id 0), so it displaces none.
+"""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from struct import pack
+from typing import Any, cast
+from uuid import UUID
+
+from spark_channel.connectors.mysql.binlog_decoder import RESET
+from spark_channel.connectors.mysql.binlog_events import Event, events
+from spark_channel.connectors.mysql.binlog_position import GtidSet, MysqlGtids
+from spark_channel.connectors.mysql.options import MysqlReadOptions
+from spark_channel.connectors.mysql.session import LostConnectionError, MysqlSession, code_of
+from spark_channel.errors import SourceError
+
+__all__ = ["dumped", "rights"]
+
+_COM_BINLOG_DUMP, _COM_BINLOG_DUMP_GTID = 0x12, 0x1E
+_NON_BLOCK, _THROUGH_GTID = 1, 4
+_FIRST = 4
+"""Where a file's first event begins."""
+_EOF, _EOF_SIZE = 0xFE, 9
+_CAPABLE_OF_GTIDS = 4
+_FATAL, _DENIED = 1236, (1045, 1227)
+
+
+@contextmanager
+def dumped(options: MysqlReadOptions, after: GtidSet) -> Iterator[Iterator[Event]]:
+    """The events of all transactions after `after`.
+
+    Raises:
+        SourceError: the server does not have them any more, or never had; missing rights; a lost connection.
+    """
+    try:
+        session = MysqlSession(options, SourceError)
+    except LostConnectionError as error:
+        raise SourceError(error.text) from error
+    try:
+        has_checksums = _prepare(session, after)
+        yield events(_packets(session, after), checksums=has_checksums)
+    except LostConnectionError as error:
+        raise SourceError(error.text) from error
+    finally:
+        session.abandon()
+
+
+def _prepare(session: MysqlSession, after: GtidSet) -> bool:
+    session.wait_for_slow_reader()
+    session.rows("SET @master_binlog_checksum = @@global.binlog_checksum")
+    session.rows("SET @source_binlog_checksum = @@global.binlog_checksum")
+    if not isinstance(after, MysqlGtids):
+        session.rows(f"SET @mariadb_slave_capability = {_CAPABLE_OF_GTIDS}")
+        session.rows("SET @slave_connect_state = %s", [str(after)])
+        session.rows("SET @slave_gtid_strict_mode = 0, @slave_gtid_ignore_duplicates = 0")
+    return str(session.value("SELECT @@global.binlog_checksum")) != "NONE"
+
+
+def _command(after: GtidSet) -> tuple[int, bytes]:
+    if not isinstance(after, MysqlGtids):
+        return _COM_BINLOG_DUMP, pack("<IHI", _FIRST, _NON_BLOCK, 0)
+    data = pack("<Q", len(after.held))
+    for server, spans in sorted(after.held.items()):
+        data += UUID(server).bytes + pack("<Q", len(spans))
+        data += b"".join(pack("<QQ", first, last + 1) for first, last in spans)
+    head = pack("<HIIQI", _NON_BLOCK | _THROUGH_GTID, 0, 0, _FIRST, len(data))
+    return _COM_BINLOG_DUMP_GTID, head + data
+
+
+def _packets(session: MysqlSession, after: GtidSet) -> Generator[bytes]:
+    import pymysql
+
+    connection: Any = session.connection
+    try:
+        # PyMySQL has no public way to send another command than a statement.
+        connection._execute_command(*_command(after))  # noqa: SLF001
+        while True:
+            data = cast(bytes, connection._read_packet().get_all_data())  # noqa: SLF001
+            if data[0] == _EOF and len(data) < _EOF_SIZE:
+                return
+            yield data[1:]
+    except (pymysql.err.MySQLError, OSError) as error:
+        raise _explained(session, after, error) from error
+
+
+def _explained(session: MysqlSession, after: GtidSet, error: Exception) -> SourceError:
+    said = str(session.explain(error))
+    made = SourceError(said)
+    made.__cause__ = error
+    code = code_of(made)
+    if code in _DENIED:
+        return SourceError(f"{said}. {rights()}")
+    if code != _FATAL:
+        return made
+    lowered = said.lower()
+    if "purged" in lowered or "too old" in lowered:
+        return SourceError(
+            f"{session.place} does not have the changes after {str(after) or 'the beginning'} any more, "
+            f"since its binary logs were purged; the server says: {said}. {RESET}, and have the server keep "
+            "its logs for longer than a stream may be stopped (binlog_expire_logs_seconds)"
+        )
+    return SourceError(
+        f"the binary log of {session.place} does not go on from {str(after) or 'its beginning'}: it is another server, "
+        f"or its log was reset; the server says: {said}. {RESET}"
+    )
+
+
+def rights() -> str:
+    """The statement that gives a login what the change feed needs."""
+    return (
+        "The change feed reads the binary log: run GRANT REPLICATION SLAVE, "
+        "REPLICATION CLIENT ON *.* TO the user of option 'user'"
+    )

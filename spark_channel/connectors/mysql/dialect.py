@@ -1,0 +1,662 @@
+"""MySQL's and MariaDB's SQL for reading and writing."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, ClassVar, cast
+
+import pyarrow as pa
+
+from spark_channel.arrow_schema import UNLIMITED
+from spark_channel.connectors.base.feed import OPERATION
+from spark_channel.connectors.base.types import fits, plain_kind
+from spark_channel.connectors.mysql.options import MysqlWriteOptions
+from spark_channel.connectors.mysql.session import MysqlSession, code_of, is_away, is_ended, quoted
+from spark_channel.connectors.mysql.types import (
+    INSTANT,
+    LOCAL,
+    MOST_SCALE,
+    SIGNED,
+    SPARK_DIGITS,
+    TIME,
+    UNSIGNED,
+    arrow_type,
+    declared_of,
+    decode_fields,
+    is_text_type,
+    parts,
+    selected,
+)
+from spark_channel.connectors.sql.catalog import (
+    Column,
+    KeyColumn,
+    ReadColumn,
+    Table,
+    TargetTable,
+    WriteColumn,
+)
+from spark_channel.connectors.sql.dialect import Dialect, WriteDialect, misfit, wrong_table_options
+from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.statements import name_readings
+from spark_channel.errors import SchemaError, SourceError, TargetError
+
+__all__ = [
+    "MysqlColumn",
+    "MysqlDialect",
+    "MysqlTable",
+    "MysqlWriteDialect",
+    "hold_one_zone",
+    "hold_transactional",
+    "name_places",
+    "staged_columns",
+    "table_named",
+]
+
+
+# MySQL's and MariaDB's SQL: their catalog, and the expression that reads each type.
+
+
+_ORDERED = frozenset(
+    {
+        "tinyint",
+        "smallint",
+        "mediumint",
+        "int",
+        "bigint",
+        "decimal",
+        "date",
+        "datetime",
+        "timestamp",
+        "time",
+        "char",
+        "varchar",
+        "binary",
+        "varbinary",
+        "uuid",
+        "year",
+        "double",
+    }
+)
+"""Types whose order is that of their comparisons with literals; an enum is ordered by number, compared by text."""
+_UNORDERED = ("enum", "set", "json", "bit", "time")
+"""Read as texts or numbers whose order is not the column's own."""
+_WHOLE = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
+_EXACT_TEXTS = frozenset({"decimal", "date", "datetime", "timestamp", "uuid"})
+"""Types of keys that are read as texts, of which none reads as another value: not so floats."""
+_KEY_ENGINES = frozenset({"innodb", "myisam", "aria", "rocksdb"})
+_PLAIN_TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
+
+Keys = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MysqlColumn(Column):
+    charset: str | None = None
+    collation: str | None = None
+    numbered: bool = False
+    """AUTO_INCREMENT: the server stores the next number for NULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class MysqlTable(Table):
+    """`unique` are the column sets that a key holds unique, without NULLs, the primary one first; `loose` those that
+    hold NULLs too.
+
+    `keys` are the unique ones in the order of their indexes, `indexes` the columns of all that go up.
+    """
+
+    columns: tuple[MysqlColumn, ...] = ()
+    loose: Keys = ()
+    engine: str | None = None
+    keys: tuple[tuple[KeyColumn, ...], ...] = ()
+    indexes: Keys = ()
+
+    @property
+    def held(self) -> Keys:
+        return (*self.unique, *self.loose)
+
+
+class MysqlDialect(Dialect):
+    """`zero_dates`: whether `0000-00-00` is read as NULL. `one_is_bit`: whether TINYINT(1) is true and false.
+
+    `local`: TIMESTAMPs are read as the session shows them. `in_utc`: the session's zone is UTC.
+    """
+
+    product = "MySQL"
+    sql = "mysql"
+    batch_bytes = 4 << 20
+    cuts_by_bytes = True
+
+    def __init__(
+        self,
+        *,
+        zero_dates: bool = False,
+        one_is_bit: bool = True,
+        local: bool = False,
+        in_utc: bool = False,
+    ) -> None:
+        self.zero_dates, self.one_is_bit, self.local, self.in_utc = (
+            zero_dates,
+            one_is_bit,
+            local,
+            in_utc,
+        )
+
+    def quoted(self, name: str) -> str:
+        return quoted(name)
+
+    def literal(self, value: Any, column: Column | None) -> str:
+        """Of the column's type: a decimal that is compared with a text is compared as a float."""
+        from pymysql.converters import escape_item
+
+        text = (
+            f"X'{value.hex()}'" if isinstance(value, bytes) else str(escape_item(value, "utf8mb4"))
+        )
+        if column is None or not isinstance(value, str):
+            return text
+        kind = self.cursor_type(column, None)
+        if kind is None:
+            return text
+        if pa.types.is_decimal(kind):
+            return f"CAST({text} AS DECIMAL({kind.precision},{kind.scale}))"
+        if pa.types.is_date(kind):
+            return f"CAST({text} AS DATE)"
+        return f"CAST({text} AS DATETIME(6))" if pa.types.is_timestamp(kind) else text
+
+    def find_table(self, session: Session, text: str) -> MysqlTable | None:
+        for database, name in name_places(session, text):
+            table = table_named(session, database, name)
+            if table is not None:
+                return table
+        return None
+
+    def table_names(self, session: Session) -> list[str]:
+        rows = session.rows(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() ORDER BY table_name"
+        )
+        return [str(name) for (name,) in rows]
+
+    def describe(self, session: Session, query: str) -> tuple[Column, ...]:
+        """As the result is described. Costs no scan where the server merges the query."""
+        fields = cast(MysqlSession, session).fields(f"SELECT * FROM ({query}) AS `source` LIMIT 0")  # noqa: S608
+        return tuple(Column(str(field.name), declared_of(field)) for field in fields)
+
+    def result_names(self, session: Session, query: str) -> list[str]:
+        """Not as a derived table, whose columns need different names."""
+        return [
+            str(field.name) for field in cast(MysqlSession, session).fields(f"({query}) LIMIT 0")
+        ]
+
+    def arrow_type(self, column: Column) -> pa.DataType:
+        kind = arrow_type(column.name, column.declared)
+        if (
+            pa.types.is_boolean(kind)
+            and not self.one_is_bit
+            and parts(column.declared)[0] == "tinyint"
+        ):
+            return pa.int8()
+        return LOCAL if self.local and kind == INSTANT else kind
+
+    def text_length(self, column: Column) -> str | None:
+        if not isinstance(column, MysqlColumn):
+            return None  # of a query, whose result tells no lengths in characters
+        name, sizes, _ = parts(column.declared)
+        if name in ("char", "varchar") and len(sizes) == 1:
+            return sizes[0]
+        return UNLIMITED if name in ("text", "mediumtext", "longtext") else None
+
+    def compared(self, column: Column | None, text: str) -> str:
+        """A TIMESTAMP in UTC: a session shows it in its zone, where an hour of each autumn may come twice."""
+        is_instant = column is not None and parts(column.declared)[0] == "timestamp"
+        if not is_instant or self.in_utc:
+            return text
+        seconds = f"UNIX_TIMESTAMP({text})"
+        return f"IF({seconds} = 0, {text}, DATE_ADD(CAST('1970-01-01' AS DATETIME), INTERVAL {seconds} SECOND))"
+
+    def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
+        name = parts(column.declared)[0]
+        if not self.local:
+            text = self.compared(column, text)
+        if name in ("date", "datetime", "timestamp") and self.zero_dates:
+            text = f"IF(CAST({text} AS CHAR) LIKE '0000-00-00%', NULL, {text})"
+        if name == "bit":
+            text = f"CAST({text} AS UNSIGNED)"
+        elif name == "float":
+            text = f"({text} + 0e0)"  # as text a float has 6 digits; as a double it has all
+        if pa.types.is_string(kind) and name not in _PLAIN_TEXTS:
+            return f"CAST({text} AS CHAR CHARACTER SET utf8mb4)"
+        return text
+
+    def statement(self, columns: Sequence[ReadColumn], origin: str) -> str:
+        return f"SELECT {', '.join(selected(columns))} {origin}"
+
+    def decode(
+        self, raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema
+    ) -> pa.RecordBatch:
+        return decode_fields(raw.columns, columns, schema)
+
+    def misfit_advice(self, column: ReadColumn) -> str:
+        return f"{super().misfit_advice(column)}; 'zeroDates' null reads zero dates as NULL"
+
+    def ordered(self, column: Column | None, text: str) -> str:
+        kind = "" if column is None else parts(column.declared)[0]
+        if kind in ("enum", "set", "json"):
+            return f"CAST({text} AS CHAR CHARACTER SET utf8mb4) COLLATE utf8mb4_bin"
+        if kind == "bit":
+            return f"CAST({text} AS UNSIGNED)"
+        return f"({text} + 0e0)" if kind == "float" else text
+
+    def cursor_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
+        if parts(column.declared)[0] in _UNORDERED:
+            return None
+        try:
+            return self.arrow_type(column)
+        except SchemaError:
+            return None
+
+    def cursor_text(self, text: str, kind: pa.DataType) -> str:
+        plain = pa.types.is_integer(kind) or pa.types.is_string(kind)
+        return text if plain else f"CAST({text} AS CHAR)"
+
+    def is_passing(self, error: BaseException) -> bool:
+        return is_away(error)
+
+    def is_timeout(self, error: BaseException) -> bool:
+        return is_ended(error)
+
+    def keys(self, table: Table) -> Sequence[tuple[KeyColumn, ...]]:
+        """Not of engines that hold a key unique in each of several places only."""
+        assert isinstance(table, MysqlTable)
+        return table.keys if str(table.engine).lower() in _KEY_ENGINES else ()
+
+    def finds(self, table: Table, columns: Sequence[str]) -> bool:
+        """An index of InnoDB's ends with the primary key, said or not."""
+        assert isinstance(table, MysqlTable)
+        wanted = tuple(columns)
+        primary = table.primary if str(table.engine).lower() == "innodb" else ()
+        return any(
+            (*names, *(each for each in primary if each not in names))[: len(wanted)] == wanted
+            for names in table.indexes
+        )
+
+    def key_read(self, column: Column | None, text: str) -> tuple[pa.DataType, str] | None:
+        if column is None:
+            return None
+        name, _, unsigned = parts(column.declared)
+        if name in _WHOLE:
+            return (pa.uint64() if unsigned else pa.int64()), text
+        if name in ("binary", "varbinary"):
+            return pa.binary(), text
+        if name in ("char", "varchar"):
+            return pa.string(), text
+        has_literal = name in _EXACT_TEXTS and self.cursor_type(column, None) is not None
+        return (pa.string(), f"CAST({text} AS CHAR)") if has_literal else None
+
+    def key_literal(self, value: Any, column: Column | None) -> str:
+        if column is not None and parts(column.declared)[0] in ("date", "datetime", "timestamp"):
+            _refuse_odd_time(value, column)
+        return self.literal(value, column)
+
+    def split_key(self, table: Table) -> tuple[str, ...]:
+        """The smallest unique key whose columns can be compared with literals in their own order."""
+        kinds = {column.name: parts(column.declared)[0] for column in table.columns}
+        return next(
+            (key for key in table.unique if all(kinds[name] in _ORDERED for name in key)), ()
+        )
+
+
+def name_places(session: Session, text: str) -> list[tuple[str, str]]:
+    """(database, name) that `dbtable` may mean: the whole text as a name first, then `database.name`."""
+    here = session.value("SELECT DATABASE()")
+    return [place for place in name_readings(text, "mysql", str(here or "")) if place[0]]
+
+
+def table_named(session: Session, database: str, name: str) -> MysqlTable | None:
+    """The table or view; None when there is none."""
+    literal = MysqlDialect().literal
+    there = f"table_schema = {literal(database, None)} AND table_name = {literal(name, None)}"
+    rows = session.rows(
+        f"SELECT table_schema, table_name, table_type, engine FROM information_schema.tables WHERE {there}"  # noqa: S608
+    )
+    if not rows:
+        return None
+    columns = _columns(session, there)
+    database, name, kind, engine = (None if each is None else str(each) for each in rows[0])  # type: ignore[assignment]
+    if "VIEW" in str(kind):
+        return MysqlTable(database, name, columns, is_view=True)
+    indexes = _indexes(session, there)
+    unique = [each for each in indexes if each.is_unique]
+    return MysqlTable(
+        database,
+        name,
+        columns,
+        unique=tuple(each.names for each in unique if not each.takes_null),
+        primary=next((each.names for each in indexes if each.name == "PRIMARY"), ()),
+        loose=tuple(each.names for each in unique if each.takes_null),
+        engine=engine,
+        keys=tuple(
+            tuple(each.columns) for each in unique if each.is_ordered and not each.takes_null
+        ),
+        indexes=tuple(each.names for each in indexes if each.is_ordered and not each.descends),
+    )
+
+
+def _columns(session: Session, there: str) -> tuple[MysqlColumn, ...]:
+    rows = session.rows(
+        "SELECT column_name, column_type, is_nullable, column_default, extra, character_set_name, collation_name "  # noqa: S608
+        f"FROM information_schema.columns WHERE {there} ORDER BY ordinal_position"
+    )
+    found = []
+    for column, declared, nullable, default, extra, charset, collation in rows:
+        words = str(extra).upper()
+        found.append(
+            MysqlColumn(
+                str(column),
+                str(declared),
+                nullable == "NO",
+                default is not None or "AUTO_INCREMENT" in words or "DEFAULT_GENERATED" in words,
+                "VIRTUAL" in words or "STORED" in words or "PERSISTENT" in words,
+                charset,
+                collation,
+                "AUTO_INCREMENT" in words,
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(slots=True)
+class _Index:
+    """`is_ordered`: it is not a hash, or an index of words."""
+
+    name: str
+    is_unique: bool
+    columns: list[KeyColumn] = field(default_factory=list)
+    takes_null: bool = False
+    is_ordered: bool = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(each.name for each in self.columns)
+
+    @property
+    def descends(self) -> bool:
+        return any(each.descending for each in self.columns)
+
+
+def _indexes(session: Session, there: str) -> list[_Index]:
+    """The indexes of whole columns: the primary key first, then the shortest."""
+    rows = session.rows(
+        "SELECT index_name, non_unique, column_name, nullable, sub_part, collation "  # noqa: S608
+        f"FROM information_schema.statistics WHERE {there} ORDER BY index_name, seq_in_index"
+    )
+    found: dict[str, _Index] = {}
+    partial = set()
+    for name, non_unique, column, nullable, part, order in rows:
+        index = found.setdefault(str(name), _Index(str(name), not int(non_unique)))
+        index.columns.append(KeyColumn(str(column), order == "D"))
+        index.takes_null |= nullable == "YES"
+        index.is_ordered &= order is not None
+        if column is None or part is not None:
+            partial.add(index.name)  # an expression, or a prefix of a column
+    whole = (index for index in found.values() if index.name not in partial)
+    return sorted(whole, key=lambda index: (index.name != "PRIMARY", len(index.columns)))
+
+
+def _refuse_odd_time(value: str, column: Column) -> None:
+    """A literal of a time that is none is NULL, behind which there are no rows.
+
+    Raises:
+        SourceError: 0000-00-00 and the like.
+    """
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        raise SourceError(
+            f"column {column.name!r} belongs to the key by which the table is read in short statements, and holds "
+            f"{value!r}, which is not a time: read it with statementSeconds=0, one statement for each split"
+        ) from None
+
+
+# MySQL's SQL for writing: declarations of new columns, and the values that a column holds exactly.
+
+
+_NAME_LETTERS = 64
+_MOST_LETTERS, _KEY_LETTERS = 16_383, 768
+"""Of four bytes each."""
+_TOO_LONG = (1074, 1118)
+"""A column, or a row, would be longer than the server's limit."""
+_NUMBERS = frozenset(
+    {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double"}
+)
+_OPTION = r"\s*([A-Za-z_]+)\s*=\s*([A-Za-z0-9_]+)\s*,?"
+_OPTION_WORDS = frozenset(
+    {
+        "ROW_FORMAT",
+        "KEY_BLOCK_SIZE",
+        "AUTO_INCREMENT",
+        "STATS_PERSISTENT",
+        "STATS_AUTO_RECALC",
+        "STATS_SAMPLE_PAGES",
+        "PAGE_COMPRESSED",
+        "PAGE_COMPRESSION_LEVEL",
+        "ENCRYPTED",
+        "ENCRYPTION_KEY_ID",
+        "COMPRESSION",
+        "DATA",
+        "INDEX",
+    }
+)
+
+
+def staged_columns(target: TargetTable) -> tuple[WriteColumn, ...]:
+    """The staged columns, and the operation."""
+    if target.operation is None:
+        return target.columns
+    column = MysqlColumn(OPERATION, "varchar(16)", charset="utf8mb4", collation="utf8mb4_bin")
+    return (*target.columns, WriteColumn(OPERATION, column, pa.string()))
+
+
+def hold_transactional(session: Session, table: MysqlTable) -> None:
+    """Hold the table's engine to have transactions.
+
+    Raises:
+        TargetError: it has none.
+    """
+    found = session.rows("SELECT engine FROM information_schema.engines WHERE transactions = 'YES'")
+    if table.engine is None or table.engine.lower() not in {str(name).lower() for (name,) in found}:
+        raise TargetError(
+            f"table {table.label!r} has the engine {table.engine}, which has no transactions: "
+            "a failed write would leave half of it. Make it InnoDB with ALTER TABLE ... ENGINE=InnoDB"
+        )
+
+
+def hold_one_zone(target: TargetTable) -> None:
+    """Hold the times of one row to be written in one zone of the session: instants are written in UTC.
+
+    Raises:
+        SchemaError: instants beside local times that the session's zone makes instants of.
+    """
+    times = [each for each in target.columns if pa.types.is_timestamp(each.kind)]
+    instant = next((each for each in times if each.kind.tz is not None), None)
+    local = next(
+        (each for each in times if each.kind.tz is None and parts(each.declared)[0] == "timestamp"),
+        None,
+    )
+    if instant is not None and local is not None:
+        raise SchemaError(
+            f"column {local.name!r} is a local time for the TIMESTAMP column {local.target!r}, and column "
+            f"{instant.name!r} is an instant: they cannot be written together. Cast one of them in the source"
+        )
+
+
+class MysqlWriteDialect(MysqlDialect, WriteDialect):
+    """See `WriteDialect`."""
+
+    begin = "START TRANSACTION"
+
+    new_types: ClassVar = {
+        **{kind: declared for declared, kind in SIGNED.items() if declared != "mediumint"},
+        **{
+            kind: f"{declared} unsigned"
+            for declared, kind in UNSIGNED.items()
+            if declared != "mediumint"
+        },
+        pa.bool_(): "tinyint(1)",
+        pa.float16(): "float",
+        pa.float32(): "float",
+        pa.float64(): "double",
+        pa.date32(): "date",
+        TIME: "time(6)",
+        LOCAL: "datetime(6)",
+        INSTANT: "timestamp(6)",
+        pa.string(): "longtext",
+        pa.binary(): "longblob",
+    }
+    new_key_types: ClassVar = {pa.string(): "varchar(255)", pa.binary(): "varbinary(255)"}
+
+    def new_decimal(self, digits: int, scale: int) -> str | None:
+        return f"decimal({digits},{scale})" if digits <= SPARK_DIGITS else None
+
+    def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
+        held = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        plain = plain_kind(held)
+        if (
+            pa.types.is_decimal(plain)
+            and MOST_SCALE < plain.scale <= plain.precision <= SPARK_DIGITS
+        ):
+            raise SchemaError(
+                f"column {name!r} is {kind}: MySQL keeps {MOST_SCALE} digits after the point; cast it"
+            )
+        return super().created_type(name, held, key=key)
+
+    def spark_type(self, text: str) -> str | None:
+        return text.lower() if text.upper().startswith(("VARCHAR(", "CHAR(")) else None
+
+    def new_column(self, name: str, declared: str, *, not_null: bool) -> Column:
+        if len(name) > _NAME_LETTERS:
+            raise SchemaError(
+                f"column {name!r} has a name of more than {_NAME_LETTERS} letters; rename it"
+            )
+        text = is_text_type(declared)
+        return MysqlColumn(
+            name,
+            declared,
+            not_null,
+            charset="utf8mb4" if text else None,
+            collation="utf8mb4_bin" if text else None,
+        )
+
+    def definition(self, column: Column) -> str:
+        assert isinstance(column, MysqlColumn)
+        words = [self.quoted(column.name), column.declared]
+        if column.charset is not None and parts(column.declared)[0] not in (
+            "json",
+            "uuid",
+            "inet4",
+            "inet6",
+        ):
+            words.append(f"CHARACTER SET {column.charset} COLLATE {column.collation}")
+        return " ".join([*words, "NOT NULL" if column.not_null else "NULL"])
+
+    def after_create(self, options: SqlWriteOptions) -> str:
+        """`createTableOptions` is a list of NAME=word."""
+        assert isinstance(options, MysqlWriteOptions)
+        comment = (
+            ""
+            if options.table_comment is None
+            else f" COMMENT={self.literal(options.table_comment, None)}"
+        )
+        text = options.create_table_options or ""
+        pairs = re.findall(_OPTION, text)
+        if re.sub(_OPTION, "", text).strip() or any(
+            name.upper() not in _OPTION_WORDS for name, _ in pairs
+        ):
+            takes = "NAME=value of " + ", ".join(sorted(_OPTION_WORDS))
+            raise wrong_table_options(text, takes, ". New tables are InnoDB and utf8mb4")
+        given = "".join(f" {name}={value}" for name, value in pairs)
+        return f" ENGINE=InnoDB CHARACTER SET utf8mb4{comment}{given}"
+
+    def write_column(self, field: pa.Field, column: Column) -> WriteColumn:
+        natural = self.created_type(field.name, field.type, key=False)
+        name, sizes, _ = parts(column.declared)
+        given = arrow_type(field.name, natural)
+        if name == "decimal":
+            precision, scale = (int(size) for size in (*sizes, "0")[:2]) if sizes else (10, 0)
+            wanted: pa.DataType = pa.decimal256(precision, scale)
+            if pa.types.is_decimal(given):
+                given = pa.decimal256(given.precision, given.scale)
+        else:
+            wanted = arrow_type(column.name, column.declared)
+            if pa.types.is_boolean(wanted) and name == "tinyint" and not pa.types.is_boolean(given):
+                wanted = pa.int8()  # TINYINT(1) holds whatever a TINYINT does
+        if not fits(given, wanted) or (name in ("float", "double") and sizes):
+            raise misfit(field, column, wanted, natural=natural)
+        return WriteColumn(field.name, column, field.type)
+
+    def lenient_column(self, field: pa.Field, column: Column) -> WriteColumn:
+        local = pa.types.is_timestamp(field.type) and field.type.tz is None
+        if local and parts(column.declared)[0] == "timestamp":
+            return WriteColumn(
+                field.name, column, field.type
+            )  # the server reads its text in the session's zone
+        return self.write_column(field, column)
+
+    def number_type(self, column: Column) -> pa.DataType | None:
+        name, sizes, unsigned = parts(column.declared)
+        is_float = name in ("float", "double")
+        if name not in _NUMBERS or "zerofill" in column.declared or (is_float and sizes):
+            return None
+        if unsigned and (is_float or name == "decimal"):
+            return None
+        if name == "tinyint":  # TINYINT(1) too
+            return pa.uint8() if unsigned else pa.int8()
+        try:
+            return arrow_type(column.name, column.declared)
+        except SchemaError:
+            return None  # more digits than Arrow's decimals have
+
+    def text_type(self, table: Table, column: Column, length: str) -> str | None:
+        """A key takes no `longtext`, and 3072 bytes at most."""
+        keys = (*cast(MysqlTable, table).held, *cast(MysqlTable, table).indexes)
+        most = _KEY_LETTERS if any(column.name in key for key in keys) else _MOST_LETTERS
+        if length != UNLIMITED and int(length) <= most:
+            return f"varchar({length})"
+        return "longtext" if most == _MOST_LETTERS else None
+
+    def instead(self, error: BaseException, declared: str) -> str:
+        """A row has 65 535 bytes, with all its `varchar`s at their longest; of a `longtext` only 12 count."""
+        return (
+            "longtext"
+            if code_of(error) in _TOO_LONG and declared.startswith("varchar")
+            else declared
+        )
+
+    def retyped(self, table: str, column: Column, declared: str) -> str:
+        made = self.definition(replace(column, declared=declared))
+        return f"ALTER TABLE {table} MODIFY COLUMN {made} /* DEFAULT and COMMENT as before */"
+
+    def retype(self, session: Session, table: str, column: Column, declared: str) -> str | None:
+        """MODIFY takes the whole definition, and forgets what it does not repeat: so as the server shows it."""
+        shown = str(session.rows(f"SHOW CREATE TABLE {table}")[0][1])
+        begins = f"  {self.quoted(column.name)} {column.declared}"
+        for line in shown.split("\n"):
+            if line.startswith(begins) and line[len(begins) : len(begins) + 1] in ("", " ", ","):
+                rest = line[len(begins) :].rstrip(",")
+                return (
+                    f"ALTER TABLE {table} MODIFY COLUMN {self.quoted(column.name)} {declared}{rest}"
+                )
+        return None
+
+    def nullable(self, table: str, column: Column) -> str:
+        made = self.definition(replace(column, not_null=False))
+        return f"ALTER TABLE {table} MODIFY COLUMN {made}"
+
+    def is_same_type(self, found: str, planned: str) -> bool:
+        """Servers add display widths to integers: `int` is shown as `int(11)`."""
+        bare, given = (
+            re.sub(r"^((?:small|medium|big)?int|tinyint)(?:\((?!1\))\d+\))", r"\1", each.lower())
+            for each in (found, planned)
+        )
+        return bare == given

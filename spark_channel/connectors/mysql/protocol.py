@@ -1,0 +1,304 @@
+"""The rows of a result in batches, read from the server at the pace of the consumer.
+
+PyMySQL makes one tuple a row, and its cursors spend most of their time on it; here a batch stays one piece of memory,
+of which each column is cut out as a whole. The text protocol's packets are described in
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response_text_resultset.html
+"""
+
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from struct import Struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pymysql
+from pymysql.connections import Connection, LoadLocalPacketWrapper, MySQLResult
+from pymysql.constants import CLIENT
+
+__all__ = [
+    "GuardedConnection",
+    "field_batches",
+]
+
+
+_CHUNK = 1 << 18
+_LARGEST_PACKET = 0xFFFFFF
+_HEAD = 4
+_EOF, _ERROR, _NULL = 0xFE, 0xFF, 0xFB
+_WIDE = {0xFC: 2, 0xFD: 3, 0xFE: 8}
+"""The first byte of a field whose length follows -> the bytes of that length."""
+_COM_QUERY = 0x03
+
+Fields = list[pa.LargeBinaryArray]
+Places = npt.NDArray[np.int64]
+
+
+def field_batches(connection: Any, sql: str, batch_rows: int, batch_bytes: int) -> Iterator[Fields]:
+    """The result of `sql` as fields, an array for each of its columns; null is NULL.
+
+    A batch has at most `batch_rows` rows and about `batch_bytes` bytes. What the server refuses, also in the
+    middle of the result, is raised as PyMySQL does; after an early end the connection is good for nothing but to
+    be abandoned.
+    """
+    # PyMySQL has no public way below its cursors.
+    connection._execute_command(_COM_QUERY, sql)  # noqa: SLF001
+    first = connection._read_packet()  # noqa: SLF001
+    if first.is_load_local_packet():
+        connection.refuse_file(first)
+    width = int(first.read_length_encoded_integer())
+    for _ in range(width):
+        connection._read_packet()  # noqa: SLF001
+    connection._read_packet()  # noqa: SLF001
+    rows = _Rows(connection._rfile.read1)  # noqa: SLF001
+    while not rows.ended:
+        data, begins, ends = rows.take(batch_rows, batch_bytes)
+        if len(begins):
+            yield _columns(data, begins, ends, width)
+
+
+class _Rows:
+    """Finds the rows in what has come; `ended` once the server has said so."""
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read = read
+        self._buffer = bytearray()
+        self.ended = False
+
+    def take(self, most_rows: int, most_bytes: int) -> tuple[bytes | bytearray, Places, Places]:
+        """Whole rows in one piece of memory: where each one's first field begins, and where its last one ends."""
+        buffer, begins, used = self._buffer, list[int](), 0
+        while True:
+            used = self._find(begins, used, most_rows)
+            if begins and (
+                self.ended or len(begins) >= most_rows or used >= most_bytes or self._is_long(used)
+            ):
+                break
+            if self.ended:
+                break
+            if self._is_long(used) and (found := self._long(used)):
+                row, self._buffer = found[0], buffer[found[1] :]
+                return row, np.array([0]), np.array([len(row)])
+            self._more()
+        self._buffer = buffer[used:]
+        places = np.array(begins, np.int64)
+        return buffer, places, np.append(places[1:] - _HEAD, used)[: len(places)]
+
+    def _find(self, begins: list[int], begin: int, most_rows: int) -> int:
+        """Add the rows behind `begin` that have come whole; returns the end of the last."""
+        buffer, size, head = self._buffer, len(self._buffer), Struct("<I").unpack_from
+        while len(begins) < most_rows and begin + _HEAD < size:
+            length = head(buffer, begin)[0] & _LARGEST_PACKET
+            end = begin + _HEAD + length
+            if length == _LARGEST_PACKET or end > size:
+                break
+            mark = buffer[begin + _HEAD]
+            if mark >= _EOF and (mark == _ERROR or length < 9):
+                self._finish(bytes(buffer[begin + _HEAD : end]), mark)
+                break
+            begins.append(begin + _HEAD)
+            begin = end
+        return begin
+
+    def _more(self) -> None:
+        chunk = self._read(_CHUNK)
+        if not chunk:
+            import pymysql
+
+            self.ended = True
+            raise pymysql.err.OperationalError(2013, "Lost connection to the server during query")
+        self._buffer += chunk
+
+    def _is_long(self, begin: int) -> bool:
+        return self._buffer[begin : begin + 3] == b"\xff\xff\xff"
+
+    def _long(self, begin: int) -> tuple[bytes, int] | None:
+        """A row of more than 16 MiB, which comes in several packets: (its bytes, where it ends)."""
+        parts, length = [], _LARGEST_PACKET
+        while length == _LARGEST_PACKET:
+            if begin + _HEAD > len(self._buffer):
+                return None
+            length = int.from_bytes(self._buffer[begin : begin + 3], "little")
+            end = begin + _HEAD + length
+            if end > len(self._buffer):
+                return None
+            parts.append(self._buffer[begin + _HEAD : end])
+            begin = end
+        return b"".join(parts), begin
+
+    def _finish(self, packet: bytes, mark: int) -> None:
+        self.ended = True
+        if mark == _ERROR:
+            import pymysql
+
+            pymysql.err.raise_mysql_exception(packet)
+
+
+def _columns(data: bytes | bytearray, begins: Places, ends: Places, width: int) -> Fields:
+    memory, at, fields = np.frombuffer(data, np.uint8), begins, []
+    for _ in range(width):
+        start, end, null = _field(memory, at)
+        fields.append(_cut(data, start, end, null))
+        at = end
+    assert np.array_equal(at, ends), "the fields of a row end elsewhere than the row"
+    return fields
+
+
+def _field(
+    memory: npt.NDArray[np.uint8], at: Places
+) -> tuple[Places, Places, npt.NDArray[np.bool_] | None]:
+    """Start and end of the field at each of `at`, and which are NULL."""
+    mark = memory[at]
+    length = mark.astype(np.int64)
+    if mark.max() < _NULL:
+        return at + 1, at + 1 + length, None
+    start, null = at + 1, mark == _NULL
+    length[null] = 0
+    for code, wide in _WIDE.items():
+        rows = np.flatnonzero(mark == code)
+        if len(rows):
+            each = [
+                memory[start[rows] + place].astype(np.int64) << 8 * place for place in range(wide)
+            ]
+            length[rows] = np.sum(each, axis=0)
+            start[rows] += wide
+    return start, start + length, null
+
+
+def _cut(
+    data: bytes | bytearray, start: Places, end: Places, null: npt.NDArray[np.bool_] | None
+) -> pa.LargeBinaryArray:
+    """Fields lie apart, and Arrow's values side by side: of fields and what is between, every other one is taken."""
+    rows = len(start)
+    edges = np.empty(2 * rows + 1, np.int64)
+    edges[0:-1:2], edges[1::2], edges[-1] = start, end, end[-1]
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
+    every = pa.Array.from_buffers(pa.large_binary(), 2 * rows, buffers)
+    return every.take(pa.array(np.arange(0, 2 * rows, 2), mask=null))
+
+
+# PyMySQL's connection, which sends a server only the data of the present LOAD DATA, and no plain
+# password.
+#
+# A server, or an attacker in its place, may ask for any file in answer to any statement (LOAD DATA
+# LOCAL), and for
+# the password in answer to the login: in plain text, or encrypted for a key that it sends. Neither
+# is sent: a file only
+# while this connection's own LOAD runs, and only the one that it names; a password only inside TLS,
+# or for a key that the
+# user trusts.
+
+
+_PLAIN = (b"mysql_clear_password", b"dialog")
+_UNTRUSTED = 2061
+
+
+class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
+    """`tls` is used if the server has it, and must be there if `tls_required`.
+
+    `server_public_key`: the key for which a password may be encrypted. `takes_key`: without one, the key that the
+    server sends is used.
+    """
+
+    def __init__(
+        self,
+        *,
+        tls: ssl.SSLContext | None,
+        tls_required: bool,
+        server_public_key: bytes | None = None,
+        takes_key: bool = False,
+        **given: Any,
+    ) -> None:
+        self._sendable: str | None = None
+        self._public_key: bytes | None = None
+        self._takes_key = True
+        given["server_public_key"] = server_public_key
+        super().__init__(
+            ssl=tls,
+            ssl_disabled=True if tls is None else None,
+            defer_connect=True,
+            client_flag=CLIENT.FOUND_ROWS,  # an UPDATE counts the rows that it found, not those that it changed
+            **given,
+        )
+        if tls is not None:
+            self._ssl_required = tls_required
+            if not tls_required:
+                self.client_flag &= ~CLIENT.SSL
+        self._takes_key = takes_key and server_public_key is None
+        # The time of an attempt holds for the login, too: another service may wait for the client to speak first.
+        self._read_timeout = self.connect_timeout
+        self.connect()
+        self._read_timeout = given.get("read_timeout")
+
+    @property
+    def server_public_key(self) -> bytes | None:
+        """Set by PyMySQL, too, when a server has sent a key."""
+        return self._public_key
+
+    @server_public_key.setter
+    def server_public_key(self, key: bytes | None) -> None:
+        if key is not None and not self._takes_key:
+            self._force_close()
+            raise pymysql.err.OperationalError(
+                _UNTRUSTED,
+                "the server wants the password encrypted for a key that it sends, "
+                "and the connection has no TLS: who answers in its place could read it. "
+                "Switch TLS on in the server and omit option 'sslmode', or name the server's key "
+                "by 'serverRsaPublicKeyFile', or accept it with 'allowPublicKeyRetrieval=true'",
+            )
+        self._public_key = key
+
+    @contextmanager
+    def may_send(self, path: str) -> Iterator[None]:
+        """While this is open the server may ask for file `path`, and for no other."""
+        self._sendable = path
+        try:
+            yield
+        finally:
+            self._sendable = None
+
+    def refuse_file(self, packet: Any) -> None:
+        """Raise unless the server asks for the file that it may have.
+
+        Raises:
+            pymysql.err.OperationalError: it asks for another; the connection is ended.
+        """
+        asked = bytes(LoadLocalPacketWrapper(packet).filename)
+        if self._sendable is None or asked != self._sendable.encode():
+            self._force_close()
+            raise pymysql.err.OperationalError(
+                _UNTRUSTED,
+                f"the server asked for the file {asked[:200]!r} of this machine, which no statement named: "
+                "it is not the server that it should be, or it was taken over. Nothing was sent",
+            )
+
+    def _read_query_result(self, unbuffered: bool = False) -> Any:
+        self._result = None
+        result = _GuardedResult(self)
+        if unbuffered:
+            result.init_unbuffered_query()
+        else:
+            result.read()
+        self._result = result
+        if result.server_status is not None:
+            self.server_status = result.server_status
+        return result.affected_rows
+
+    def _process_auth(self, plugin_name: bytes, auth_packet: Any, *more: Any) -> Any:
+        if plugin_name in _PLAIN and not self._secure:
+            self._force_close()
+            raise pymysql.err.OperationalError(
+                _UNTRUSTED,
+                f"the server asks for the password in plain text ({plugin_name.decode()}), "
+                "and the connection has no TLS: set option 'sslmode' to 'verify-full' with 'sslrootcert', "
+                "or to 'require'",
+            )
+        return super()._process_auth(plugin_name, auth_packet, *more)
+
+
+class _GuardedResult(MySQLResult):  # type: ignore[misc] # PyMySQL is untyped
+    def _read_load_local_packet(self, first_packet: Any) -> None:
+        self.connection.refuse_file(first_packet)
+        super()._read_load_local_packet(first_packet)

@@ -1,0 +1,315 @@
+"""MysqlReader, splits by index estimates, health."""
+
+import heapq
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import accumulate, pairwise
+from typing import Any, ClassVar
+
+from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
+from spark_channel.connectors.base.health import Health, RowCost, WakeLatency
+from spark_channel.connectors.mysql.dialect import MysqlDialect, MysqlTable
+from spark_channel.connectors.mysql.options import MysqlReadOptions, ServerOptions, address_of
+from spark_channel.connectors.mysql.session import LostConnectionError, MysqlSession
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.connectors.sql.splits import Splitter
+from spark_channel.errors import ChannelError, OptionError, SourceError
+from spark_channel.limits import HealthSample
+from spark_channel.limits.protection import signal_bound
+from spark_channel.options import ReadOptions
+from spark_channel.planning import Split
+
+__all__ = [
+    "MysqlHealth",
+    "MysqlReader",
+    "MysqlSplitter",
+    "even_ranges",
+]
+
+
+# Ranges of an integer key with about equal rows, by the server's index estimates, without a scan.
+
+
+_CELLS_PER_RANGE = 16
+_MOST_CELLS = 4096
+"""Each costs the server two dives into an index, about 0.5 ms."""
+
+
+def even_ranges(
+    least: int, most: int, parts: int, estimate: Callable[[int, int], int]
+) -> list[tuple[int, int, float]]:
+    """Up to `parts` ranges [start, end) from `least` to `most`, each with its share of the rows.
+
+    `estimate` tells about how many rows have keys in [start, end). The fullest range is halved again and again, until
+    what is left is small beside a part; skewed keys only make it halve more often in one place.
+    """
+    cells = [(-estimate(least, most + 1), least, most + 1)]
+    single: list[tuple[int, int, int]] = []
+    wanted = min(_CELLS_PER_RANGE * parts, max(_MOST_CELLS, parts))
+    while cells and len(cells) + len(single) < wanted:
+        rows, start, end = heapq.heappop(cells)
+        if end - start == 1:
+            single.append((rows, start, end))
+            continue
+        middle = (start + end) // 2
+        for low, high in ((start, middle), (middle, end)):
+            heapq.heappush(cells, (-estimate(low, high), low, high))
+    ordered = sorted((end, -rows) for rows, _, end in (*cells, *single))
+    ends = [end for end, _ in ordered]
+    sums = list(accumulate(rows for _, rows in ordered))
+    total = max(1, sums[-1])
+    chosen = [least, *_nearest(ends, sums, total, parts), most + 1]
+    below = dict(zip(ends, sums, strict=True))
+    below[least] = 0
+    return [(start, end, (below[end] - below[start]) / total) for start, end in pairwise(chosen)]
+
+
+def _nearest(ends: list[int], sums: list[int], total: int, parts: int) -> list[int]:
+    """For each inner boundary the end of a cell that is nearest to its place; each is taken once."""
+    found: list[int] = []
+    at = 0
+    for part in range(1, parts):
+        place = total * part / parts
+        while at + 1 < len(ends) and abs(sums[at + 1] - place) <= abs(sums[at] - place):
+            at += 1
+        if ends[at] < ends[-1] and (not found or ends[at] > found[-1]):
+            found.append(ends[at])
+    return found
+
+
+# Splits a large table by the server's index estimates, other tables by stepping through the key.
+
+
+_MARIADB_EXPLAINS = 10
+"""So many columns has a plan of MariaDB's; MySQL's have two more."""
+_LARGE_BYTES = 64 << 20
+"""From here on a scan of the keys costs a server more than the exact number of rows is worth."""
+
+
+class MysqlSplitter(Splitter):
+    """Ranges by index estimates for a table of 64 MiB or more, else by steps through its key."""
+
+    def ranges(self) -> list[Split] | None:
+        source = self.source
+        assert isinstance(source.table, MysqlTable)
+        key = source.dialect.split_key(source.table)
+        if not key or self.advice == 1:
+            return None
+        if len(key) == 1 and source.condition is None and self._is_large(source.table):
+            column = source.column(key[0])
+            least, most = self.session.rows(source.sql([f"MIN({column})", f"MAX({column})"]))[0]
+            if isinstance(least, int) and isinstance(most, int):
+                return self._estimated(key[0], least, most)
+        return self.stepped(key)
+
+    def _is_large(self, table: MysqlTable) -> bool:
+        dialect = self.source.dialect
+        size = self.session.value(
+            f"SELECT data_length FROM information_schema.tables WHERE table_schema = "  # noqa: S608 - quoted
+            f"{dialect.literal(table.schema, None)} AND table_name = {dialect.literal(table.name, None)}"
+        )
+        return int(size or 0) >= _LARGE_BYTES
+
+    def _estimated(self, key: str, least: int, most: int) -> list[Split]:
+        column = self.source.column(key)
+
+        def estimate(*conditions: str) -> int:
+            row = self.session.rows("EXPLAIN " + self.source.sql(["1"], conditions))[0]
+            return int(row[8 if len(row) == _MARIADB_EXPLAINS else 9] or 0)
+
+        ranges = even_ranges(
+            least,
+            most,
+            self.advice,
+            lambda start, end: estimate(f"{column} >= {start}", f"{column} < {end}"),
+        )
+        total = estimate()
+        return self.cut(
+            [key],
+            [[start] for start, _, _ in ranges[1:]],
+            [round(total * each) for _, _, each in ranges],
+        )
+
+
+# Reads a table, a view or a query of a MySQL server as Arrow.
+
+
+class MysqlReader(SqlReader):
+    """See `SqlReader`."""
+
+    Options: ClassVar[type[ReadOptions]] = MysqlReadOptions
+    Splitter = MysqlSplitter
+    options: MysqlReadOptions
+    dialect: MysqlDialect
+
+    def __init__(self, options: MysqlReadOptions) -> None:
+        dialect = MysqlDialect(
+            zero_dates=options.zero_dates == "null",
+            one_is_bit=options.tiny_int1_is_bit,
+            local=options.timestamps_as == "local",
+        )
+        super().__init__(options, dialect)
+        dialect.in_utc = options.is_plain_table
+
+    @contextmanager
+    def connect(self, purpose: str) -> Iterator[Session]:
+        try:
+            with MysqlSession(self.options, SourceError, patient=purpose == "read") as session:
+                if purpose == "read":
+                    session.wait_for_slow_reader()
+                if self.dialect.in_utc:
+                    session.rows("SET SESSION time_zone = '+00:00'")
+                yield session
+        except LostConnectionError as error:
+            raise SourceError(error.text) from error
+
+    def health(self) -> Health:
+
+        return MysqlHealth(self.options, SourceError, self.row_cost)
+
+    def feed(self, options: FeedOptions) -> ChangeFeed:
+        if self.options.binlog and options.cursor_column is not None:
+            raise OptionError(
+                "options 'binlog' and 'cursorColumn' are two ways to follow a table: give one of them",
+                option="binlog",
+            )
+        if not self.options.binlog and options.cursor_column is None:
+            raise OptionError(
+                "a MySQL table is read as a stream from the binary log (option 'binlog' true), "
+                "or by a column that only grows ('cursorColumn')",
+                option="cursorColumn",
+            )
+        if not self.options.binlog:
+            return super().feed(options)
+        from spark_channel.connectors.mysql.binlog_feed import BinlogFeed
+
+        return BinlogFeed(self, evolves=options.evolves, ignores=options.ignores)
+
+    def resolve(self, session: Session) -> ReadSource:
+        """A view may hold the user's conditions: it is read in the zone of the server."""
+        source = super().resolve(session)
+        if self.dialect.in_utc and source.table is not None and source.table.is_view:
+            self.dialect.in_utc = False
+            session.rows("SET SESSION time_zone = DEFAULT")
+            source = super().resolve(session)
+        return source
+
+    def resource_mark(self, split: Split) -> str | None:
+        return address_of(self.options).host
+
+
+# Health signals of a MySQL or MariaDB server: some for any role, more with PROCESS and REPLICATION
+# CLIENT.
+
+
+_PINGS = 4
+_WAKEUPS = 10
+_NAP = 0.002
+_RUNNING = "SHOW GLOBAL STATUS LIKE 'Threads_running'"
+_HISTORY = (
+    "SELECT `COUNT` FROM information_schema.INNODB_METRICS WHERE NAME = 'trx_rseg_history_len'"
+)
+_REPLICA = ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
+"""Of MySQL from 8.0.22 on and of MariaDB from 10.5.1 on, and the older name for it."""
+_BEHIND = ("Seconds_Behind_Source", "Seconds_Behind_Master")
+_ASLEEP = " UNION ALL ".join(
+    [f"SELECT UNIX_TIMESTAMP(SYSDATE(6)), SLEEP({_NAP}), UNIX_TIMESTAMP(SYSDATE(6))"] * _WAKEUPS
+)
+
+
+class MysqlHealth(Health):
+    """The health of a server that is read or written. Only a replica knows its lag, so that is a signal of a read."""
+
+    def __init__(
+        self, options: ServerOptions, failure: type[ChannelError], cost: RowCost | None = None
+    ) -> None:
+        self._options = options
+        self._cost = cost or RowCost()
+        self._failure = failure
+        self._session: MysqlSession | None = None
+        self._readable: dict[str, Callable[[MysqlSession], float | None]] = {}
+        self._missing: tuple[str, ...] = ()
+        self._naps = WakeLatency(_NAP)
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def sample(self) -> HealthSample:
+        try:
+            return self._sample()
+        except LostConnectionError as error:
+            self.close()
+            raise self._failure(error.text) from error
+        except ChannelError:
+            self.close()
+            raise
+
+    def _sample(self) -> HealthSample:
+        if self._session is None:
+            self._session = MysqlSession(self._options, self._failure, patient=False)
+            self._naps = WakeLatency(_NAP)
+            self._find_readable(self._session)
+        session, values = self._session, {}
+        for name, ask in self._readable.items():
+            value = ask(session)
+            if value is not None:
+                values[name] = (value, signal_bound(name))
+        naps = session.rows(_ASLEEP)
+        delays = {
+            "wakeup": self._naps.late(float(end) - float(begin) for begin, _, end in naps),
+            "latency": [_seconds_of(session, "SELECT 1") for _ in range(_PINGS)],
+        }
+        return HealthSample(values, delays, self._missing, row_seconds=self._cost.seconds)
+
+    def _find_readable(self, session: MysqlSession) -> None:
+        """Which signals the role may read, and the server has."""
+        candidates: dict[str, tuple[tuple[Callable[[MysqlSession], float | None], ...], str]] = {
+            "threads_running": ((_running,), ""),
+            "history_length": ((_history,), "PROCESS"),
+            "replication_lag": (tuple(_behind(sql) for sql in _REPLICA), "REPLICATION CLIENT"),
+        }
+        self._readable, missing = {}, []
+        for name, (ways, right) in candidates.items():
+            for ask in ways:
+                try:
+                    ask(session)
+                except LostConnectionError:
+                    raise
+                except ChannelError:  # no right, or no such statement
+                    continue
+                self._readable[name] = ask
+                break
+            else:
+                missing.append(f"{name} (needs {right})" if right else name)
+        self._missing = tuple(missing)
+
+
+def _running(session: MysqlSession) -> float | None:
+    """Without this session, which runs while it asks."""
+    rows = session.rows(_RUNNING)
+    return max(0.0, float(rows[0][1]) - 1) if rows else None
+
+
+def _seconds_of(session: MysqlSession, sql: str) -> float:
+    begun = time.monotonic()
+    session.rows(sql)
+    return time.monotonic() - begun
+
+
+def _history(session: MysqlSession) -> float | None:
+    value = session.value(_HISTORY)
+    return None if value is None else float(value)
+
+
+def _behind(sql: str) -> Callable[[MysqlSession], float | None]:
+    def ask(session: MysqlSession) -> float | None:
+        row: dict[str, Any] = session.named(sql)
+        found = next((row[name] for name in _BEHIND if row.get(name) is not None), None)
+        return None if found is None else float(found)
+
+    return ask

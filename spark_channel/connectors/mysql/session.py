@@ -1,0 +1,523 @@
+"""Sessions for reading and writing."""
+
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.mysql.options import (
+    ALL_ROWS,
+    MODE,
+    SETTINGS,
+    ServerOptions,
+    address_of,
+    own_mode,
+    session_variables,
+    settings_to_change,
+)
+from spark_channel.connectors.sql.session import BatchSize, BoundSession, session_script
+from spark_channel.errors import ChannelError
+from spark_channel.retry import Retry
+
+__all__ = [
+    "DUPLICATE",
+    "NO_TABLE",
+    "TABLE_EXISTS",
+    "LostConnectionError",
+    "MysqlSession",
+    "MysqlWriteSession",
+    "code_of",
+    "is_away",
+    "is_conflict",
+    "is_ended",
+    "passes",
+    "quoted",
+    "was_rolled_back",
+]
+
+
+# One connection to a MySQL or MariaDB server, through PyMySQL.
+
+
+_AWAY = frozenset(
+    {1040, 1053, 1077, 1158, 1159, 1160, 1161, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055, 4031}
+)
+"""Too many connections, shutting down, network, killed, lost; and lock waits and deadlocks, which pass."""
+_PASSES = frozenset({1205, 1213})
+_ENDED = frozenset({1317, 1969, 3024})
+"""KILL QUERY, MariaDB's max_statement_time, MySQL's max_execution_time."""
+_BATCH_BYTES = 4 << 20
+_LOST_CODE = 2013
+_LOST_ADVICE = (
+    "The connection ended while rows were read: "
+    "a server also ends one that takes no rows for net_write_timeout, "
+    "as in a pause of a table without a unique key. Read it with fewer rows in each split (more 'channels')"
+)
+_SLOW_SECONDS = 600
+"""How long the server waits for a reader of one long statement that takes nothing, as in a pause."""
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""A server that vanished is noticed within a minute instead of hours, as by libpq."""
+_NOT_MYSQL = (AssertionError, AttributeError, LookupError, TypeError, ValueError, struct.error)
+"""What PyMySQL raises for bytes that it does not expect while it connects."""
+_UNKNOWN_VARIABLE = 1193
+
+
+class LostConnectionError(Exception):
+    """The connection ended while the server was asked: what it did is not known. `text` is for the user."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+_LOST = (LostConnectionError, ConnectionError, TimeoutError, ssl.SSLEOFError)
+"""What a socket says of a connection that has ended, in the middle of a result."""
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether `error`, of a session, is of a server that was lost or overloaded, or of a lock: it may pass."""
+    cause = error.__cause__ or error.__context__ or error
+    return isinstance(cause, _LOST) or (_code(cause) in _AWAY and not _is_untrusted(cause))
+
+
+def is_ended(error: BaseException) -> bool:
+    """Whether a time limit of the server, or an administrator, ended the statement, and not the session."""
+    return _code(error.__cause__ or error.__context__ or error) in _ENDED
+
+
+def code_of(error: BaseException) -> int:
+    """The server's number for `error`, which a session raised; 0 = it has none."""
+    return _code(error.__cause__) if error.__cause__ is not None else 0
+
+
+def quoted(name: str) -> str:
+    """A name in a statement, quoted."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+class MysqlSession(BoundSession):
+    """A connection in autocommit: transactions are begun and ended by statements. Used by one thread.
+
+    `failure` is the class of what it raises for anything that the server refuses. The session's zone is the server's,
+    unless `sessionTimeZone` or the user's statements set another. Its mode is strict whatever the server's is, or
+    `sessionInitStatement` says, except with `sqlMode=session`. `SETTINGS` are set before these statements.
+
+    While the server is away, connecting is tried again with growing pauses for `retryTimeout` seconds; not so when
+    `patient` is false: a server that is not there when a job begins is a mistake in its url.
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        failure: type[ChannelError],
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        local_infile: bool = False,
+        patient: bool = True,
+    ) -> None:
+        self._failure = failure
+        self._address = address_of(options)
+        self.place = f"{self._address.host}:{self._address.port}"
+        self._connection: Any = None
+        import pymysql
+
+        def is_of_the_moment(error: Exception) -> bool:
+            if isinstance(error, pymysql.err.MySQLError):
+                return _code(error) in _AWAY and not _is_untrusted(error)
+            return isinstance(error, LostConnectionError)
+
+        seconds = options.retry_timeout if patient else 0.0
+        try:
+            Retry(seconds, what=f"reaching {self.place}", clock=clock).call(
+                lambda: self._open(options, local_infile), is_of_the_moment
+            )
+        except LostConnectionError as error:
+            raise failure(error.text) from error
+        except pymysql.err.MySQLError as error:
+            raise self.explain(error) from None
+
+    def _open(self, options: ServerOptions, local_infile: bool) -> None:
+        self._connection = self._connect(options, local_infile)
+        with self.closed_on_failure():
+            self._make_ready(options)
+
+    def _make_ready(self, options: ServerOptions) -> None:
+        self._set_all()
+        if options.session_time_zone is not None:
+            self.rows("SET SESSION time_zone = %s", [options.session_time_zone])
+        keeps_mode = options.sql_mode == "session"
+        if keeps_mode:
+            self.rows("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')")
+        if options.session_variables is not None:
+            self.rows(f"SET SESSION {session_variables(options.session_variables)}")
+        for statement in session_script(options, "mysql"):
+            self.rows(statement)
+        mode = own_mode() if keeps_mode else f"'{MODE}'"
+        self.rows(f"SET SESSION sql_mode = {mode}, group_concat_max_len = 1048576")
+        self.id = int(self._connection.thread_id())
+        seconds = getattr(options, "query_timeout", 0)
+        if seconds and self.is_mariadb:
+            self.rows(f"SET SESSION max_statement_time = {seconds}")
+        elif seconds:
+            self.rows(f"SET SESSION max_execution_time = {seconds * 1000}")
+
+    def _set_all(self) -> None:
+        """Set what changes rows; what the user sets comes later, and holds."""
+        try:
+            self.rows(ALL_ROWS)
+        except self._failure as error:
+            if code_of(error) != _UNKNOWN_VARIABLE:
+                raise
+        names = ", ".join(f"'{name}'" for name in SETTINGS)
+        shown = self.rows(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})")
+        if changes := settings_to_change({str(name).lower(): str(value) for name, value in shown}):
+            self.rows(f"SET SESSION {changes}")
+
+    def _connect(self, options: ServerOptions, local_infile: bool) -> Any:
+        from spark_channel.connectors.mysql.protocol import GuardedConnection
+
+        try:
+            connection = GuardedConnection(
+                tls=_tls(options, self._failure),
+                tls_required=_mode(options) != "prefer",
+                server_public_key=_public_key(options, self._failure),
+                takes_key=options.allow_public_key_retrieval,
+                host=self._address.host,
+                port=self._address.port,
+                user=options.user,
+                # PyMySQL would encode a text as Latin-1; the server hashed it in UTF-8.
+                password=b""
+                if options.password is None
+                else options.password.get_secret_value().encode(),
+                database=self._address.database or None,
+                charset="utf8mb4",
+                autocommit=True,
+                connect_timeout=int(max(1, options.connect_timeout)),
+                local_infile=local_infile,
+                read_timeout=options.socket_timeout,
+                write_timeout=options.socket_timeout,
+                program_name="spark-channel",
+            )
+            _keep_alive(connection)
+            return connection
+        except (OSError, ssl.SSLError) as error:
+            raise self.explain(error) from None
+        except RuntimeError as error:  # PyMySQL's word for a library that is not installed
+            raise self._failure(f"{self.place}: {_missing_library(str(error))}") from None
+        except _NOT_MYSQL as error:
+            raise self._failure(
+                f"{self.place}: what answers there does not speak MySQL's protocol, "
+                f"or asks for a login that is not known here ({type(error).__name__}: {options.hidden(error)}); "
+                "see host and port of 'url', and the plugin of the user"
+            ) from None
+
+    @property
+    def is_mariadb(self) -> bool:
+        return "mariadb" in str(self._connection.get_server_info()).lower()
+
+    @property
+    def connection(self) -> Any:
+        """PyMySQL's own, for what reads results as they come."""
+        return self._connection
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except Exception:  # PyMySQL raises if the connection is lost, which is the goal here
+                connection._force_close()  # noqa: SLF001 - nothing else frees its socket
+
+    def abandon(self) -> None:
+        """End the connection at once, in the middle of a result: nothing is said to the server."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection._force_close()  # noqa: SLF001 - `close` would read the rest of the result
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a small result; [] for a statement without one.
+
+        Raises:
+            LostConnectionError: the connection ended before the answer came.
+        """
+        with self._cursor() as cursor:
+            cursor.execute(sql, tuple(parameters) or None)
+            return list(cursor.fetchall())
+
+    def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
+        """As fields of bytes. The server sends as fast as batches are taken: memory stays flat."""
+        import pymysql
+
+        from spark_channel.connectors.mysql.protocol import field_batches
+
+        if self._connection is None:
+            raise self._failure(f"{self.place}: the connection is closed")
+        done = False
+        try:
+            for fields in field_batches(
+                self._connection, sql, size.rows, min(size.nbytes, _BATCH_BYTES)
+            ):
+                yield pa.RecordBatch.from_arrays(
+                    fields, [str(number) for number in range(len(fields))]
+                )
+            done = True
+        except (pymysql.err.MySQLError, OSError) as error:
+            is_lost = _code(error) == _LOST_CODE or isinstance(error, ConnectionError)
+            if is_lost and not _is_silence(error):
+                raise self._failure(f"{self._text(error)}. {_LOST_ADVICE}") from error
+            raise self.explain(error) from error
+        finally:
+            if not done:
+                self.abandon()
+
+    def wait_for_slow_reader(self) -> None:
+        """The server's own choice is a minute, which a pause of one long statement may outlast."""
+        self.rows(f"SET SESSION net_write_timeout = GREATEST(@@net_write_timeout, {_SLOW_SECONDS})")
+
+    def affected(self, sql: str) -> tuple[int, int]:
+        """Run a statement: (rows it affected, warnings it left)."""
+        with self._cursor() as cursor:
+            cursor.execute(sql)
+            return int(cursor.rowcount), int(cursor.warning_count)
+
+    def literal(self, value: Any) -> str:
+        """A value in a statement, as a literal."""
+        with self._connection.cursor() as cursor:
+            return str(cursor.mogrify("%s", (value,)))
+
+    def fields(self, sql: str) -> list[Any]:
+        """PyMySQL's descriptions of the columns of a result without rows."""
+        with self._cursor() as cursor:
+            cursor.execute(sql)
+            return list(cursor._result.fields)  # noqa: SLF001 - flags and character sets are nowhere else
+
+    def named(self, sql: str) -> dict[str, Any]:
+        """The first row of a result by the names of its columns; {} when there is none."""
+        with self._cursor() as cursor:
+            cursor.execute(sql)
+            row = cursor.fetchone()
+            if row is None:
+                return {}
+            return dict(zip((each[0] for each in cursor.description), row, strict=True))
+
+    def warnings(self) -> list[tuple[str, int, str]]:
+        """(level, code, text) of the last statement's first warnings."""
+        return [
+            (str(level), int(code), str(text))
+            for level, code, text in self.rows("SHOW WARNINGS LIMIT 5")
+        ]
+
+    def may_send(self, path: str) -> AbstractContextManager[None]:
+        """While this is open the server may ask for file `path` (LOAD DATA LOCAL), and for no other; else for none."""
+        return cast(AbstractContextManager[None], self._connection.may_send(path))
+
+    def explain(self, error: BaseException) -> ChannelError:
+        return self._failure(self._text(error))
+
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        import pymysql
+
+        try:
+            with self._connection.cursor() as cursor:
+                yield cursor
+        except pymysql.err.MySQLError as error:
+            if _code(error) in _AWAY - _PASSES or isinstance(error, pymysql.err.InterfaceError):
+                raise LostConnectionError(self._text(error)) from error
+            raise self.explain(error) from error
+        except OSError as error:
+            raise LostConnectionError(self._text(error)) from error
+
+    def _text(self, error: BaseException) -> str:
+        arguments = getattr(error, "args", ())
+        code, text = _code(error), str(arguments[-1]) if arguments else str(error)
+        if isinstance(error, OSError):
+            code, text = 0, str(error)
+        hint = _UNTRUSTED if _is_untrusted(error) else _HINTS.get(code, "")
+        if _is_silence(error):
+            hint = "the server said nothing for 'socketTimeout'. "
+        return (
+            f"{self.place}: {hint}the server says: {text} ({code})"
+            if code
+            else f"{self.place}: {hint}{text}"
+        )
+
+
+_UNTRUSTED = "the server's certificate is not trusted; name the CA's file with 'sslrootcert', or see 'sslmode'. "
+_HINTS = {
+    1040: "all its connections are taken; lower 'maxConnections' or 'channels'. ",
+    1044: "this user may not use the database. ",
+    1045: "the login was refused; see 'user' and 'password'. ",
+    1049: "the database does not exist. ",
+    1114: "the server's disk or table space is full; free space on it and run again. ",
+    1021: "the server's disk is full; free space on it and run again. ",
+    1142: "this user lacks a right: ",
+    1317: "the statement was ended by KILL QUERY. ",
+    1927: "the connection was ended by KILL. ",
+    1969: "the server's setting max_statement_time, or option 'queryTimeout', ended the statement. ",
+    3024: "the server's setting max_execution_time, or option 'queryTimeout', ended the statement. ",
+    1205: "another session holds a lock for too long. ",
+    2003: "no server answers there. ",
+}
+
+
+def _is_silence(error: BaseException) -> bool:
+    """Whether `socketTimeout` is over; PyMySQL wraps it."""
+    return isinstance(error, TimeoutError) or (
+        _code(error) == _LOST_CODE and "timed out" in str(error)
+    )
+
+
+def _keep_alive(connection: Any) -> None:
+    """PyMySQL switches keepalives on, and leaves their times to the system: two hours."""
+    for name, seconds in _KEEPALIVE.items():
+        option = getattr(socket, name, None)
+        if option is not None:
+            connection._sock.setsockopt(socket.IPPROTO_TCP, option, seconds)  # noqa: SLF001 - no public way
+
+
+def _is_untrusted(error: BaseException) -> bool:
+    """The server is there, and not who it should be: waiting does not help."""
+    return isinstance(getattr(error, "original_exception", None), ssl.SSLCertVerificationError)
+
+
+def _code(error: BaseException) -> int:
+    arguments = getattr(error, "args", ())
+    return int(arguments[0]) if arguments and isinstance(arguments[0], int) else 0
+
+
+def _mode(options: ServerOptions) -> str:
+    return options.sslmode or ("verify-full" if options.sslrootcert else "prefer")
+
+
+def _missing_library(said: str) -> str:
+    if "pynacl" in said.lower():
+        return f"the login (client_ed25519) needs a library ({said}): install `PyNaCl`"
+    return (
+        f"the login needs the library 'cryptography' ({said}), since the server has no TLS: install "
+        "`PyMySQL[rsa]`, or switch TLS on in the server"
+    )
+
+
+def _public_key(options: ServerOptions, failure: type[ChannelError]) -> bytes | None:
+    if options.server_rsa_public_key_file is None:
+        return None
+    try:
+        return Path(options.server_rsa_public_key_file).read_bytes()
+    except OSError as error:
+        raise failure(
+            f"the file of option 'serverRsaPublicKeyFile' cannot be read: {error}"
+        ) from None
+
+
+def _tls(options: ServerOptions, failure: type[ChannelError]) -> ssl.SSLContext | None:
+    mode = _mode(options)
+    if mode == "disable":
+        return None
+    try:
+        unverified = mode in ("require", "prefer")
+        if unverified and options.sslrootcert is None:
+            # Nothing is verified: loading the system's certificates would take 20 ms of CPU for each connection.
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        else:
+            context = ssl.create_default_context(cafile=options.sslrootcert)
+        context.check_hostname = mode == "verify-full"
+        if unverified:
+            context.verify_mode = ssl.CERT_NONE
+        if options.sslcert is not None:
+            context.load_cert_chain(options.sslcert, options.sslkey)
+    except (OSError, ssl.SSLError) as error:
+        raise failure(
+            f"the files of sslrootcert, sslcert and sslkey cannot be used: {error}"
+        ) from None
+    return context
+
+
+# A connection that writes: each statement sees what was committed before it, and locks no gap
+# between rows.
+
+
+DUPLICATE, TABLE_EXISTS, NO_TABLE = 1062, 1050, 1146
+_LOCK_TIMEOUT, _DEADLOCK, _CHANGED = 1205, 1213, 1020
+_OF_KEYS = frozenset({DUPLICATE, 1287})
+"""Warnings that a key is in the table (INSERT IGNORE), and that VALUES() is an old word."""
+_SILENT_SECONDS = 30
+"""Less than `innodb_lock_wait_timeout` (50): a run that needs the lock of a silent client gets it in one wait."""
+
+
+class MysqlWriteSession(MysqlSession):
+    """`local_infile`: the server takes LOAD DATA LOCAL. `most_packet`: bytes of the longest statement.
+
+    `lenient`: the user has asked for a mode in which the server changes values that do not fit.
+    """
+
+    def _make_ready(self, options: ServerOptions) -> None:
+        super()._make_ready(options)
+        self._kept: dict[Any, Any] = {}
+        shown = {
+            str(name).lower(): str(value).upper()
+            for name, value in self.rows(
+                "SHOW SESSION VARIABLES WHERE Variable_name IN ('local_infile', 'max_allowed_packet', "
+                "'log_bin', 'binlog_format', 'sql_mode', 'time_zone')"
+            )
+        }
+        self.local_infile = shown.get("local_infile") == "ON"
+        self.most_packet = int(shown["max_allowed_packet"])
+        self.lenient = options.sql_mode == "session" and "STRICT_" not in shown.get("sql_mode", "")
+        self._zone = shown.get("time_zone", "SYSTEM")
+        # A server that logs statements refuses to write under READ COMMITTED. SERIALIZABLE, too, reads nothing old.
+        by_statement = shown.get("log_bin") == "ON" and shown.get("binlog_format") == "STATEMENT"
+        level = "SERIALIZABLE" if by_statement else "READ COMMITTED"
+        self.rows(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+
+    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The value that this session cached for `key`."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
+    @contextmanager
+    def in_utc(self) -> Iterator[None]:
+        """While this is open the session's zone is UTC, so that the text of an instant means one instant."""
+        self.rows("SET SESSION time_zone = '+00:00'")
+        try:
+            yield
+        finally:
+            self.rows("SET SESSION time_zone = %s", [self._zone])
+
+    def list_warnings(self) -> None:
+        """From here on the server keeps the warnings of every row that INSERT IGNORE leaves out."""
+        self.rows("SET SESSION max_error_count = 65535, sql_notes = 0")
+
+    def warnings_but_keys(self) -> list[str]:
+        """The first texts of the last statement's warnings that say anything but that a key is in the table."""
+        found = self.rows("SHOW WARNINGS")
+        return [str(text) for _, code, text in found if int(code) not in _OF_KEYS][:3]
+
+    def end_when_silent(self) -> None:
+        """From here on the server ends this session, and its transaction, when the client says nothing for 30 s.
+
+        A process that is paused, or whose host is lost, so holds a claim for no longer.
+        """
+        self.rows(f"SET SESSION wait_timeout = {_SILENT_SECONDS}")
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Another transaction was first, or holds what this one needs."""
+    return code_of(error) in (DUPLICATE, TABLE_EXISTS, _LOCK_TIMEOUT, _DEADLOCK, _CHANGED)
+
+
+def was_rolled_back(error: BaseException) -> bool:
+    """The server has rolled the whole transaction back, to end a deadlock."""
+    return code_of(error) in (_DEADLOCK, _CHANGED)
+
+
+def passes(error: BaseException) -> bool:
+    """A lock that was not free in time, or a deadlock: the same transaction may do, run again."""
+    return code_of(error) in (_LOCK_TIMEOUT, _DEADLOCK, _CHANGED)

@@ -1,0 +1,554 @@
+"""MySQL's types as Arrow's; decoding and encoding."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn, WriteColumn
+from spark_channel.connectors.sql.encode import (
+    convert,
+    dates,
+    decimal_text,
+    is_text,
+    local_timestamps,
+    refuse_where,
+    storage,
+)
+from spark_channel.errors import SchemaError
+
+__all__ = [
+    "arrow_type",
+    "assignments",
+    "declared_of",
+    "decode_fields",
+    "insert_values",
+    "is_text_type",
+    "load_lines",
+    "members",
+    "parts",
+    "selected",
+]
+
+
+# MySQL's types as Arrow's. Pure; docs/mysql.md holds it as a table.
+
+
+INSTANT, LOCAL, TIME = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.time64("us")
+MOST_SCALE, SPARK_DIGITS = 30, 38
+
+_DECLARED = re.compile(
+    r"([a-z0-9 ]+?)\s*(?:\((.*)\))?\s*((?:unsigned|zerofill|signed|\s)*)", re.DOTALL
+)
+_MEMBER = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
+_ESCAPED = re.compile(r"''|\\(.)", re.DOTALL)
+_CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "Z": "\x1a"}
+SIGNED = {
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "mediumint": pa.int32(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+}
+UNSIGNED = {
+    "tinyint": pa.uint8(),
+    "smallint": pa.uint16(),
+    "mediumint": pa.uint32(),
+    "int": pa.uint32(),
+    "bigint": pa.uint64(),
+}
+_FIXED = {
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "datetime": LOCAL,
+    "timestamp": INSTANT,
+    "time": TIME,
+    "year": pa.int16(),
+}
+_TEXTS = frozenset(
+    {
+        "char",
+        "varchar",
+        "tinytext",
+        "text",
+        "mediumtext",
+        "longtext",
+        "enum",
+        "set",
+        "json",
+        "uuid",
+        "inet4",
+        "inet6",
+    }
+)
+_BINARIES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
+
+
+def parts(declared: str) -> tuple[str, list[str], bool]:
+    """(name, sizes, unsigned) of a declared type, such as `decimal(10,2) unsigned`."""
+    match = _DECLARED.fullmatch(declared.strip().lower())
+    if match is None:
+        return declared.lower(), [], False
+    name, sizes, words = match.group(1).strip(), match.group(2), match.group(3)
+    return name, [size.strip() for size in sizes.split(",")] if sizes else [], "unsigned" in words
+
+
+def is_text_type(declared: str) -> bool:
+    return parts(declared)[0] in _TEXTS
+
+
+def members(declared: str) -> list[str]:
+    """The texts that an `enum(...)` or `set(...)` may hold, in its order."""
+    return [
+        _ESCAPED.sub(lambda found: _CONTROLS.get(found[1], found[1]) if found[1] else "'", text)
+        for text in _MEMBER.findall(declared)
+    ]
+
+
+def arrow_type(name: str, declared: str) -> pa.DataType:
+    """The Arrow type of a declared type; `name` is for the message.
+
+    Raises:
+        SchemaError: a type that Spark cannot hold.
+    """
+    kind, sizes, unsigned = parts(declared)
+    if kind == "tinyint" and sizes == ["1"] and not unsigned:
+        return pa.bool_()
+    if kind in SIGNED:
+        return (UNSIGNED if unsigned else SIGNED)[kind]
+    if kind in _FIXED:
+        return _FIXED[kind]
+    if kind == "decimal":
+        precision, scale = (int(size) for size in (*sizes, "0")[:2]) if sizes else (10, 0)
+        if precision <= SPARK_DIGITS:
+            return pa.decimal128(precision, scale)
+        raise SchemaError(
+            f"column {name!r} is {declared}, and Spark's decimals have {SPARK_DIGITS} digits: "
+            f"read it as text with customSchema ({name} STRING), or convert it with 'query'"
+        )
+    if kind == "bit":
+        bits = int(sizes[0]) if sizes else 1
+        return pa.bool_() if bits == 1 else pa.int64() if bits < 64 else pa.uint64()
+    if kind in _TEXTS:
+        return pa.string()
+    if kind in _BINARIES:
+        return pa.binary()
+    raise SchemaError(
+        f"column {name!r} is {declared}, which Spark cannot hold: omit it with option 'columns', or convert "
+        "it with 'query', such as ST_AsText(...)"
+    )
+
+
+_UNSIGNED_FLAG, _ENUM_FLAG, _SET_FLAG = 32, 256, 2048
+_BINARY_CHARSET = 63
+_CODES = {
+    1: "tinyint",
+    2: "smallint",
+    3: "int",
+    4: "float",
+    5: "double",
+    7: "timestamp",
+    8: "bigint",
+    9: "mediumint",
+    10: "date",
+    11: "time",
+    12: "datetime",
+    13: "year",
+    14: "date",
+    245: "json",
+    247: "enum",
+    248: "set",
+    255: "geometry",
+}
+
+
+def declared_of(field: Any) -> str:
+    """The declared type of a column of a result, from the protocol's description of it."""
+    unsigned = " unsigned" if field.flags & _UNSIGNED_FLAG else ""
+    code, length, scale = field.type_code, field.length, field.scale
+    if field.flags & _ENUM_FLAG:
+        return "enum"
+    if field.flags & _SET_FLAG:
+        return "set"
+    if code == 1:
+        return f"tinyint({length}){unsigned}"
+    if code in (2, 3, 8, 9):
+        return _CODES[code] + unsigned
+    if code in (0, 246):
+        digits = length - (1 if scale else 0) - (0 if unsigned else 1)
+        return f"decimal({digits},{scale}){unsigned}"
+    if code == 16:
+        return f"bit({length})"
+    if code in (7, 11, 12):
+        return f"{_CODES[code]}({scale})" if 0 < scale <= 6 else _CODES[code]
+    if code in _CODES:
+        return _CODES[code]
+    binary = field.charsetnr == _BINARY_CHARSET
+    if code in (249, 250, 251, 252):
+        return "longblob" if binary else "longtext"
+    if code == 254:
+        return f"binary({length})" if binary else "char"
+    return f"varbinary({length})" if binary else "varchar"
+
+
+# Decodes the server's texts to Arrow: texts and bytes column by column, the others through one CSV.
+
+
+def selected(columns: Sequence[ReadColumn]) -> list[str]:
+    """What is selected: texts and bytes as they are, and one field with all other columns, commas between.
+
+    Numbers, dates and times hold no comma, so that Arrow's own CSV reader takes them apart, which is several
+    times as fast as a field each.
+    """
+    plain = [f"IFNULL({_shown(each)}, '')" for each in columns if not _is_raw(each)]
+    raw = [each.expression for each in columns if _is_raw(each)]
+    return [f"CONCAT_WS(',', {', '.join(plain)})", *raw] if plain else raw
+
+
+def _is_raw(column: ReadColumn) -> bool:
+    """Whether its bytes come as they are, in a separate field."""
+    return bool(pa.types.is_string(column.kind) or pa.types.is_binary(column.kind))
+
+
+def _shown(column: ReadColumn) -> str:
+    """An IFNULL with a text would show a double with fewer digits than it has; CONCAT shows all."""
+    return f"CONCAT({column.expression})"
+
+
+def decode_fields(
+    fields: Sequence[pa.LargeBinaryArray], columns: Sequence[ReadColumn], schema: pa.Schema
+) -> pa.RecordBatch:
+    """The fields of `selected(columns)` as a batch of `schema`.
+
+    Raises:
+        MisfitError: a value that its column's type cannot hold.
+    """
+    plain = [column for column in columns if not _is_raw(column)]
+    arrays = _plain_arrays(fields[0], plain) if plain else {}
+    taken = iter(fields[1:] if plain else fields)
+    for column in columns:
+        if _is_raw(column):
+            try:
+                arrays[column.name] = pc.cast(next(taken), column.kind)
+            except pa.ArrowInvalid as error:
+                raise MisfitError(column, str(error)) from None
+    return pa.RecordBatch.from_arrays([arrays[column.name] for column in columns], schema=schema)
+
+
+def _plain_arrays(lines: pa.LargeBinaryArray, columns: list[ReadColumn]) -> dict[str, pa.Array]:
+    ends = [pa.scalar(end, pa.large_binary()) for end in (b"", b"\n")]
+    names = [str(number) for number in range(len(columns))]
+    if len(columns) == 1:
+        # A line without anything would be no line at all.
+        lines = pc.binary_join_element_wise(ends[0], lines, pa.scalar(b",", pa.large_binary()))
+        names = ["_", *names]
+    text = pc.binary_join_element_wise(lines, *ends).buffers()[2]
+    kinds = {
+        name: _parsed_kind(column.kind)
+        for name, column in zip(names[-len(columns) :], columns, strict=True)
+    }
+    try:
+        table = _parsed(text, names, kinds)
+    except pa.ArrowInvalid as error:
+        raise _misfit(text, names, columns, kinds, error) from None
+    arrays = {}
+    for name, column in zip(kinds, columns, strict=True):
+        array = table.column(name).combine_chunks()
+        array = array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
+        arrays[column.name] = _finished(array, column)
+    return arrays
+
+
+def _parsed(text: pa.Buffer, names: list[str], kinds: Mapping[str, pa.DataType]) -> pa.Table:
+    """Those of the columns `names` that are in `kinds`."""
+    # All in one block; what is longer than that is only allocated, which costs a batch of few rows more than its rows.
+    block = max(1 << 12, int(text.size) + 1)
+    return pyarrow.csv.read_csv(
+        pa.BufferReader(text),
+        read_options=pyarrow.csv.ReadOptions(
+            column_names=names, use_threads=False, block_size=block
+        ),
+        parse_options=pyarrow.csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types=kinds, null_values=[""], include_columns=list(kinds)
+        ),
+    )
+
+
+def _parsed_kind(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_boolean(kind):
+        return pa.int64()
+    return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
+
+
+def _finished(array: pa.Array, column: ReadColumn) -> pa.Array:
+    if pa.types.is_boolean(column.kind):
+        outside = pc.or_(pc.less(array, 0), pc.greater(array, 1))
+        index = pc.index(outside, True).as_py()
+        if index >= 0:
+            raise MisfitError(
+                column,
+                f"{array[index].as_py()}, neither 0 nor 1; read it with customSchema "
+                f"({column.name} TINYINT)",
+            )
+        return pc.cast(array, pa.bool_())
+    if pa.types.is_timestamp(column.kind) and column.kind.tz is not None:
+        return array.view(column.kind)
+    return array
+
+
+def _misfit(
+    text: pa.Buffer,
+    names: list[str],
+    columns: list[ReadColumn],
+    kinds: dict[str, pa.DataType],
+    error: Exception,
+) -> Exception:
+    """Which column it is: each is converted alone."""
+    for name, column in zip(kinds, columns, strict=True):
+        try:
+            _parsed(text, names, {name: kinds[name]})
+        except pa.ArrowInvalid as found:
+            return MisfitError(
+                column, str(found).rpartition("CSV conversion error")[2].strip(" :") or str(found)
+            )
+    return error
+
+
+# Encodes Arrow values as lines of LOAD DATA and rows of INSERT, or refuses the row. Pure.
+#
+# All of it works on whole columns: the bytes of a batch are those of one Arrow array of its lines.
+
+
+_INSTANTS = (1_000_000, 2_147_483_647_999_999)
+"""Microseconds that a TIMESTAMP holds."""
+
+
+def assignments(columns: Sequence[WriteColumn], quoted: Any) -> tuple[str, str]:
+    """The column list and SET clause of LOAD DATA: bytes come as hexadecimal digits, bits as numbers."""
+    listed, sets = [], []
+    for number, column in enumerate(columns):
+        name = parts(column.declared)[0]
+        if _is_binary(column):
+            listed.append(f"@c{number}")
+            sets.append(f"{quoted(column.target)} = UNHEX(@c{number})")
+        elif name == "bit":
+            listed.append(f"@c{number}")
+            sets.append(f"{quoted(column.target)} = CAST(@c{number} AS UNSIGNED)")
+        else:
+            listed.append(quoted(column.target))
+    return ", ".join(listed), f" SET {', '.join(sets)}" if sets else ""
+
+
+def load_lines(
+    batch: pa.RecordBatch, columns: Sequence[WriteColumn], *, exact: bool = True
+) -> bytes:
+    """Lines for `FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '"' ESCAPED BY ''`; NULL is a bare NULL.
+
+    Raises:
+        BadValueError: the first value found that would come back changed.
+    """
+    fields = []
+    for column in columns:
+        text, quotes = _text(storage(batch.column(column.name)), column, exact)
+        if quotes:
+            text = pc.replace_substring(text, '"', '""')
+            text = pc.binary_join_element_wise('"', text, '"', "")
+        fields.append(pc.fill_null(text, "NULL"))
+    lines = pc.binary_join_element_wise(*fields, ",") if len(fields) > 1 else fields[0]
+    return _bytes_of(pc.binary_join_element_wise(lines, "\n", ""))
+
+
+def insert_values(
+    batch: pa.RecordBatch, columns: Sequence[WriteColumn], most_bytes: int, *, exact: bool = True
+) -> list[tuple[str, int]]:
+    """The rows after INSERT ... VALUES, in pieces of at most `most_bytes` where a row is no longer: (text, rows)."""
+    fields = []
+    for column in columns:
+        text, quotes = _text(storage(batch.column(column.name)), column, exact)
+        if _is_binary(column):
+            text = pc.binary_join_element_wise("x'", text, "'", "")
+        elif quotes:
+            text = pc.replace_substring(pc.replace_substring(text, "\\", "\\\\"), "'", "''")
+            text = pc.binary_join_element_wise("'", text, "'", "")
+        elif not _is_number(column):
+            text = pc.binary_join_element_wise("'", text, "'", "")
+        fields.append(pc.fill_null(text, "NULL"))
+    rows = pc.binary_join_element_wise(*fields, ",") if len(fields) > 1 else fields[0]
+    rows = pc.binary_join_element_wise("(", rows, ")", "").to_pylist()
+    pieces: list[tuple[str, int]] = []
+    begin = size = 0
+    for number, row in enumerate(rows):
+        if number > begin and size + len(row) * 3 > most_bytes:
+            pieces.append((",".join(rows[begin:number]), number - begin))
+            begin, size = number, 0
+        size += len(row) if row.isascii() else len(row.encode())
+    if begin < len(rows):
+        pieces.append((",".join(rows[begin:]), len(rows) - begin))
+    return pieces
+
+
+def _is_binary(column: WriteColumn) -> bool:
+    name = parts(column.declared)[0]
+    return name.endswith(("binary", "blob"))
+
+
+def _is_number(column: WriteColumn) -> bool:
+    return parts(column.declared)[0] in (
+        "tinyint",
+        "smallint",
+        "mediumint",
+        "int",
+        "bigint",
+        "decimal",
+        "float",
+        "double",
+        "year",
+        "bit",
+    )
+
+
+def _bytes_of(lines: pa.Array) -> bytes:
+    """The bytes of all values of a text array, one after the other."""
+    if len(lines) == 0:
+        return b""
+    lines = pa.concat_arrays([lines])  # a slice keeps the whole buffer, a copy does not
+    return bytes(lines.buffers()[2] or b"")
+
+
+def _text(array: pa.Array, column: WriteColumn, exact: bool) -> tuple[pa.Array, bool]:
+    """The values as text, and whether they need quotes; `exact`: those that the server would change are refused."""
+    kind = array.type
+    name, sizes, _ = parts(column.declared)
+    _refuse_filled_nulls(array, column, name)
+    if pa.types.is_null(kind):
+        return pc.cast(array, pa.string()), False
+    if pa.types.is_boolean(kind):
+        return pc.cast(pc.cast(array, pa.int8()), pa.string()), False
+    if pa.types.is_integer(kind):
+        if name == "year":
+            inside = pc.or_(
+                pc.equal(array, 0),
+                pc.and_(pc.greater_equal(array, 1901), pc.less_equal(array, 2155)),
+            )
+            refuse_where(pc.invert(inside), array, column, "a year is 0, or from 1901 to 2155")
+            return pc.utf8_lpad(
+                pc.cast(array, pa.string()), 4, "0"
+            ), False  # the text 0 is the year 2000
+        return pc.cast(array, pa.string()), False
+    if pa.types.is_floating(kind):
+        array = pc.cast(
+            array, pa.float64()
+        )  # a float's own digits are another double, and may be none of a FLOAT
+        odd = pc.invert(pc.is_finite(array))
+        refuse_where(
+            odd, array, column, "MySQL has no NaN and no infinity; replace it or leave the row out"
+        )
+        return pc.cast(array, pa.string()), False
+    if pa.types.is_decimal(kind):
+        return decimal_text(array), False
+    if pa.types.is_date(kind):
+        return pc.cast(dates(array, column), pa.string()), False
+    if pa.types.is_time(kind):
+        micro = convert(array, pa.time64("us"), column, "times end at microseconds")
+        if exact:
+            _refuse_finer(pc.cast(micro, pa.int64()), array, column, sizes)
+        return pc.cast(micro, pa.string()), False
+    if pa.types.is_timestamp(kind):
+        return _moment(array, column, sizes, exact), False
+    if is_text(kind):
+        array = pc.cast(array, pa.string())
+        if name == "char" and exact:
+            why = "a CHAR column drops the spaces at the end; declare it VARCHAR"
+            refuse_where(pc.ends_with(array, " "), array, column, why)
+        elif name in ("enum", "set"):
+            _refuse_strangers(array, column, one=name == "enum")
+        return array, True
+    array = pc.cast(array, pa.binary())
+    if name == "binary" and exact:
+        short = pc.not_equal(pc.binary_length(array), int(sizes[0]) if sizes else 1)
+        refuse_where(
+            short,
+            array,
+            column,
+            f"column {column.target!r} is {column.declared}, which pads with zeros",
+        )
+    return _hexadecimal(array), False
+
+
+def _refuse_filled_nulls(array: pa.Array, column: WriteColumn, name: str) -> None:
+    """NULL in columns for which the server has its own value, whatever the session's mode."""
+    about = column.column
+    if not array.null_count or not about.not_null:
+        return
+    if name == "timestamp":
+        why = f"column {column.target!r} is NOT NULL, and the server would store the present time"
+        refuse_where(pc.is_null(array), array, column, why)
+    elif getattr(about, "numbered", False):
+        why = f"column {column.target!r} is AUTO_INCREMENT, and the server would store a number. Leave the column out"
+        refuse_where(pc.is_null(array), array, column, why)
+
+
+def _refuse_strangers(array: pa.Array, column: WriteColumn, *, one: bool) -> None:
+    """Values that are not exactly a member: MySQL takes '1' for the first member, and 'A' or 'a ' for 'a'."""
+    places = {text: place for place, text in enumerate(members(column.declared))}
+
+    def is_kept(text: str) -> bool:
+        if one:
+            return text in places
+        found = [places.get(part, -1) for part in text.split(",")] if text else []
+        return all(before < after for before, after in zip([-1, *found], found, strict=False))
+
+    texts = pc.unique(array.drop_null()).to_pylist()
+    strange = pa.array([text for text in texts if not is_kept(text)], pa.string())
+    why = (
+        f"column {column.target!r} is {column.declared}, and it is none of these"
+        if one
+        else f"column {column.target!r} is {column.declared}: members of it, in this order, each once"
+    )
+    refuse_where(pc.is_in(array, value_set=strange), array, column, why)
+
+
+def _moment(array: pa.Array, column: WriteColumn, sizes: list[str], exact: bool) -> pa.Array:
+    if array.type.tz is None:
+        local = local_timestamps(array, column)
+    else:
+        why = "a TIMESTAMP goes from 1970 to 2038; cast it to a timestamp without zone, which is a DATETIME"
+        local = local_timestamps(array, column, _INSTANTS, why)
+    if exact:
+        _refuse_finer(pc.cast(local, pa.int64()), local, column, sizes)
+    return pc.cast(local, pa.string())
+
+
+def _refuse_finer(micro: pa.Array, array: pa.Array, column: WriteColumn, sizes: list[str]) -> None:
+    """The server would round to the column's digits without a word."""
+    digits = int(sizes[0]) if sizes else 0
+    if digits < 6:
+        unit = 10 ** (6 - digits)
+        whole = pc.multiply(pc.divide(micro, unit), unit)
+        why = f"column {column.target!r} is {column.declared}, which rounds it to {digits} digits of a second"
+        refuse_where(pc.not_equal(whole, micro), array, column, why)
+
+
+def _hexadecimal(array: pa.Array) -> pa.Array:
+    """Bytes as hexadecimal digits, the whole column at once."""
+    array = pa.concat_arrays([array])
+    validity, offsets, data = array.buffers()
+    if data is None or len(array) == 0:
+        return (
+            pc.fill_null(pa.array([""] * len(array), pa.string()), "")
+            if not array.null_count
+            else pa.array([None if each is None else "" for each in array.to_pylist()], pa.string())
+        )
+    places = pa.Array.from_buffers(pa.int32(), len(array) + 1, [None, offsets], offset=array.offset)
+    doubled = pc.multiply(places, pa.scalar(2, pa.int32()))
+    digits = pa.py_buffer(bytes(data).hex().encode())
+    if array.offset and validity is not None:
+        return pa.array(
+            [None if each is None else each.hex() for each in array.to_pylist()], pa.string()
+        )
+    return pa.Array.from_buffers(pa.string(), len(array), [validity, doubled.buffers()[1], digits])

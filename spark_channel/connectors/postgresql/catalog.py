@@ -1,0 +1,269 @@
+"""Tables, transactions, slots in the server's catalog."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from spark_channel.connectors.base.feed import HeldLog
+from spark_channel.connectors.postgresql.session import PgSession, literal_sql
+from spark_channel.connectors.sql import catalog
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.statements import parsed_name
+
+__all__ = [
+    "PgColumn",
+    "PgTable",
+    "find_table",
+    "held_logs",
+    "kept_bytes",
+    "name_parts",
+    "oldest_of",
+    "table_names",
+]
+
+
+# A table in the server's catalog: columns, keys, size; and how a name is resolved.
+
+
+_FIND = """
+SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relkind = 'r' AND c.relhassubclass
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relname = {name} AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND {where}
+ORDER BY n.nspname = 'pg_catalog' LIMIT 1
+"""
+_COLUMNS = """
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef OR t.typdefault IS NOT NULL,
+  a.attgenerated <> '', b.typname, b.typcategory::text,
+  CASE WHEN t.typtype = 'd' AND a.atttypmod = -1 THEN t.typtypmod ELSE a.atttypmod END, a.attidentity::text, e.typname,
+  b.typnamespace = 'pg_catalog'::regnamespace,
+  (SELECT cn.nspname || '.' || k.collname FROM pg_catalog.pg_collation k
+   JOIN pg_catalog.pg_namespace cn ON cn.oid = k.collnamespace WHERE k.oid = a.attcollation)
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+JOIN pg_catalog.pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
+LEFT JOIN pg_catalog.pg_type e ON e.oid = b.typelem AND b.typcategory = 'A'
+WHERE a.attrelid = {oid} AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum
+"""
+_KEYS = """
+SELECT i.indisprimary, i.indisunique AND i.indimmediate,
+  (SELECT array_agg(a.attname::text ORDER BY k.n)
+   FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, n)
+   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+   WHERE k.n <= i.indnkeyatts),
+  (SELECT bool_and(a.attnotnull)
+   FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, n)
+   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+   WHERE k.n <= i.indnkeyatts),
+  (SELECT array_agg((k.o & 1)::int ORDER BY k.n)
+   FROM unnest(i.indoption::int2[]) WITH ORDINALITY k (o, n) WHERE k.n <= i.indnkeyatts),
+  (SELECT bool_and(o.opcdefault AND c.coll = a.attcollation AND c.o IN (0, 3))
+   FROM unnest(i.indkey::int2[], i.indclass::oid[], i.indcollation::oid[], i.indoption::int2[])
+     WITH ORDINALITY c (attnum, class, coll, o, n)
+   JOIN pg_catalog.pg_opclass o ON o.oid = c.class
+   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = c.attnum
+   WHERE c.n <= i.indnkeyatts)
+    AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent = i.indrelid AND {kind} <> 'p')
+FROM pg_catalog.pg_index i
+JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+JOIN pg_catalog.pg_am m ON m.oid = c.relam
+WHERE i.indrelid = {oid} AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL AND m.amname = 'btree'
+ORDER BY i.indisprimary DESC, i.indisunique DESC, i.indnkeyatts, c.relname
+"""
+_SIZE = """
+SELECT coalesce((SELECT sum(pg_relation_size(relid)) FROM pg_partition_tree({oid})), pg_relation_size({oid}))::bigint
+  / current_setting('block_size')::bigint
+"""
+_NAMES = """
+SELECT CASE WHEN pg_table_is_visible(c.oid) THEN c.relname::text ELSE n.nspname || '.' || c.relname END
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
+ORDER BY 1 LIMIT 21
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PgColumn(catalog.Column):
+    """`declared` is its type as SQL, `base` the type's name below a domain, `element` an array's.
+
+    `builtin`: that type is PostgreSQL's own, and not a user's type of the same name.
+    """
+
+    base: str = ""
+    category: str = ""
+    typmod: int = -1
+    identity: str = ""
+    element: str | None = None
+    builtin: bool = False
+    collation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PgTable(catalog.Table):
+    """`kind` is pg_class.relkind. `key` is what its rows can be cut by: NOT NULL columns of an index, () without one.
+
+    `pages` counts partitions too. `keys` are the unique indexes of NOT NULL columns whose order is that of their
+    columns, and which hold for all rows that a SELECT reads: not so of a table that others inherit from. `indexes` are
+    the columns of its indexes that go one way, with whether they are unique.
+    """
+
+    columns: tuple[PgColumn, ...] = ()
+    oid: int = 0
+    kind: str = ""
+    key: tuple[str, ...] = ()
+    nullable_key: str | None = None
+    pages: int = 0
+    keys: tuple[tuple[catalog.KeyColumn, ...], ...] = ()
+    indexes: tuple[tuple[tuple[str, ...], bool], ...] = ()
+    is_parent: bool = False
+    """Other tables inherit from it, as partitions did before PostgreSQL had them: a trigger may put its rows there."""
+
+
+def name_parts(text: str) -> tuple[str | None, str] | None:
+    """(schema, table) that `text` names in PostgreSQL's way: what is not quoted is lower case."""
+    tree = parsed_name(text, "postgres")
+    if tree is None:
+        return None
+    return (_folded(tree.args["db"]) if tree.args.get("db") else None), _folded(tree.this)
+
+
+def _folded(name: exp.Identifier) -> str:
+    text = str(name.this)
+    return text if name.args.get("quoted") else text.lower()
+
+
+def find_table(session: Session, text: str) -> PgTable | None:
+    """The table or view that `text` names; None when there is none."""
+    for reading in (name_parts(text), (None, text)):
+        if reading is not None and (found := _lookup(session, *reading)) is not None:
+            return _describe(session, found)
+    return None
+
+
+def table_names(session: Session) -> list[str]:
+    """Some names of tables that there are, for messages."""
+    return [str(name) for (name,) in session.rows(_NAMES)]
+
+
+def _lookup(
+    session: Session, schema: str | None, name: str
+) -> tuple[int, str, str, str, bool] | None:
+    where = (
+        "pg_catalog.pg_table_is_visible(c.oid)"
+        if schema is None
+        else f"n.nspname = {literal_sql(schema)}"
+    )
+    rows = session.rows(_FIND.format(name=literal_sql(name), where=where))
+    if not rows:
+        return None
+    oid, space, found, kind, is_parent = rows[0]
+    return int(oid), str(space), str(found), str(kind), bool(is_parent)
+
+
+def _describe(session: Session, found: tuple[int, str, str, str, bool]) -> PgTable:
+    oid, schema, name, kind, is_parent = found
+    columns = tuple(PgColumn(*row) for row in session.rows(_COLUMNS.format(oid=oid)))
+    key: tuple[str, ...] = ()
+    nullable_key = None
+    primary: tuple[str, ...] = ()
+    unique, keys, indexes = [], [], []
+    if kind in ("r", "p", "m"):
+        found_keys = session.rows(_KEYS.format(oid=oid, kind=f"'{kind}'"))
+        for is_primary, is_unique, names, not_null, descending, is_sound in found_keys:
+            if is_sound:
+                if len(set(descending)) == 1:
+                    indexes.append((tuple(names), bool(is_unique)))
+                if is_unique and not_null:
+                    keys.append(tuple(map(catalog.KeyColumn, names, map(bool, descending))))
+            if is_primary:
+                primary = tuple(names)
+            if is_unique:
+                unique.append(tuple(names))
+                if not_null and not key:
+                    key = tuple(names)
+            if nullable_key is None:
+                nullable_key = str(names[0])
+    pages = int(session.value(_SIZE.format(oid=oid)) or 0) if kind in ("r", "p", "m") else 0
+    return PgTable(
+        schema,
+        name,
+        columns,
+        kind in ("v", "f"),
+        tuple(unique),
+        primary,
+        oid,
+        kind,
+        key,
+        nullable_key,
+        pages,
+        tuple(keys),
+        tuple(indexes),
+        is_parent,
+    )
+
+
+# Replication slots, and the WAL that each makes the server keep.
+
+
+_SLOTS = """
+SELECT slot_name::text, active, pg_wal_lsn_diff(
+  CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn)::bigint
+FROM pg_catalog.pg_replication_slots WHERE {where} ORDER BY slot_name
+"""
+
+
+def held_logs(session: PgSession) -> list[HeldLog]:
+    """The logical slots of the session's database that decode with pgoutput."""
+    where = "database = current_database() AND plugin = 'pgoutput' AND NOT temporary"
+    return [
+        HeldLog(name, active, kept)
+        for name, active, kept in session.rows(_SLOTS.format(where=where))
+    ]
+
+
+def kept_bytes(session: PgSession, slot: str) -> int | None:
+    """The WAL that one slot makes the server keep; None = there is none, or it is not known."""
+    rows = session.rows(_SLOTS.format(where=f"slot_name = {literal_sql(slot)}"))
+    return None if not rows or rows[0][2] is None else max(0, int(rows[0][2]))
+
+
+# Transactions that run, as other sessions can see them.
+
+
+_RUNNING = """
+SELECT l.transactionid::text::bigint, l.pid::bigint, p.gid::text, a.usename::text, a.application_name::text,
+  a.state::text, extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::bigint
+FROM pg_catalog.pg_locks l
+LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = l.transactionid
+WHERE l.locktype = 'transactionid' AND l.granted AND l.mode = 'ExclusiveLock'
+  AND l.transactionid::text::bigint IN ({numbers})
+ORDER BY coalesce(a.xact_start, p.prepared) NULLS LAST, 1
+"""
+"""Locks are shown to every role; of a session of another role, its pid alone, without pg_read_all_stats."""
+_WIDTH = 0xFFFFFFFF
+"""A lock has a transaction's number without its epoch."""
+
+
+def oldest_of(session: PgSession, transactions: Collection[int]) -> str:
+    """The oldest of these transactions in words, with what ends it; empty when none of them runs any more."""
+    if not transactions:
+        return ""
+    numbers = ", ".join(str(each & _WIDTH) for each in transactions)
+    found = session.rows(_RUNNING.format(numbers=numbers))
+    if not found:
+        return ""
+    number, pid, gid, user, application, state, seconds = found[0]
+    about = [f"user {user}"] if user else []
+    about += [f"application {application!r}"] if application else []
+    about += [str(state)] if state else []
+    who, ends = (
+        (f"prepared as {gid!r}", f"ROLLBACK PREPARED '{gid}' or COMMIT PREPARED '{gid}' ends it")
+        if pid is None
+        else (f"of pid {pid}", f"SELECT pg_terminate_backend({pid}) ends it")
+    )
+    described = f" ({', '.join(about)})" if about else ""
+    age = "" if seconds is None else f", which has been open for {seconds} s"
+    others = f", and for {len(found) - 1} younger ones" if len(found) > 1 else ""
+    return f"transaction {number} {who}{described}{age}{others}. {ends}"

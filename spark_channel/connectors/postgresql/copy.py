@@ -1,0 +1,486 @@
+"""A batch as rows of COPY's binary format: each column becomes bytes as a whole, and Arrow joins them into rows. Pure.
+
+The format of a row is in https://www.postgresql.org/docs/current/sql-copy.html; that of a value is what the
+server's function `<type>_recv` takes. A driver that walks row by row and field by field needs three times as long.
+"""
+
+import logging
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_channel.clock import Clock
+from spark_channel.connectors.base.health import RowCost, way_seconds
+from spark_channel.connectors.sql.session import PacedFetch
+from spark_channel.errors import TargetError
+
+__all__ = [
+    "ELEMENT",
+    "HEADER",
+    "TRAILER",
+    "Bounds",
+    "CopyRows",
+    "PacedCopy",
+    "copy_rows",
+    "row_bounds",
+]
+
+
+HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+TRAILER = b"\xff\xff"
+ELEMENT = b"element"
+"""In the metadata of a list's field: PostgreSQL's number (oid) for the type of its elements."""
+
+_DAYS = 10_957
+"""From 1970 to 2000, where PostgreSQL's days and microseconds begin to count."""
+_MICROSECONDS = _DAYS * 86_400_000_000
+_LOW_DIGITS = 18
+"""So many decimal digits fit 64 bits."""
+
+Matrix = npt.NDArray[np.uint8]
+"""The bytes of a piece that is equally wide in all rows: (rows, width)."""
+Piece: TypeAlias = Any
+"""A `Matrix`, or large binary values without a null."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRows:
+    """Rows as they are sent between `HEADER` and `TRAILER`, with the names of their columns."""
+
+    names: Sequence[str]
+    count: int
+    pieces: Sequence[memoryview]
+
+
+def copy_rows(batch: pa.RecordBatch) -> CopyRows:
+    """The rows of `batch` as COPY takes them.
+
+    Takes booleans, signed whole numbers, floats, text and bytes, dates in days, times, timestamps and durations in
+    microseconds, decimals, month-day-nano intervals, and lists of these.
+    """
+    pieces: list[Piece] = [_repeated(batch.num_columns.to_bytes(2, "big"), batch.num_rows)]
+    for array, field in zip(batch.columns, batch.schema, strict=True):
+        pieces += _field(array, field.metadata or {})
+    data = _data(_joined(pieces, batch.num_rows))
+    return CopyRows(batch.schema.names, batch.num_rows, [data])
+
+
+def _field(array: pa.Array, metadata: Mapping[bytes, bytes]) -> Iterator[Piece]:
+    """The length of each value, and the value; of NULL the length is -1."""
+    kind, rows = array.type, len(array)
+    if pa.types.is_list(kind):
+        values = _lists(array, int(metadata[ELEMENT]))
+    elif pa.types.is_string(kind) or pa.types.is_binary(kind):
+        values = pc.cast(array, pa.large_binary())
+    else:
+        matrix = _matrix(array)
+        if not array.null_count:
+            yield _repeated(matrix.shape[1].to_bytes(4, "big"), rows)
+            yield matrix
+            return
+        values = _where_valid(array, _rows(matrix))
+    lengths = pc.fill_null(pc.binary_length(values), -1)
+    yield _bytes(lengths.to_numpy(), ">i4")
+    yield pc.fill_null(values, b"") if values.null_count else values
+
+
+def _lists(array: pa.ListArray, element: int) -> pa.LargeBinaryArray:
+    """Arrays of one dimension; an empty one has no elements, and is what PostgreSQL makes of it."""
+    rows, elements = len(array), array.flatten()
+    counts = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
+    ends = np.concatenate(([0], np.cumsum(counts)))
+    each = _joined(list(_field(elements, {})), len(elements))
+    header = np.empty((rows, 5), ">i4")
+    header[:] = (1, int(elements.null_count > 0), element, 0, 1)
+    header[:, 3] = counts
+    content = _cut(each.buffers()[2], _offsets(each)[ends])
+    return _where_valid(array, _joined([header.view(np.uint8), content], rows))
+
+
+def _matrix(array: pa.Array) -> Matrix:
+    """The values of one width; values where the array is null have no meaning."""
+    kind = array.type
+    if pa.types.is_decimal(kind):
+        return _numeric(array)
+    if pa.types.is_boolean(kind):
+        return _plain(pc.cast(array, pa.uint8()), np.dtype(np.uint8)).reshape(-1, 1)
+    if pa.types.is_fixed_size_binary(kind):
+        return _plain(array, np.dtype((np.uint8, kind.byte_width)))
+    for is_kind, values in _VALUES.items():
+        if is_kind(kind):
+            return values(array)
+    raise TypeError(f"COPY has no form for {kind}")
+
+
+def _number(array: pa.Array) -> Matrix:
+    return _bytes(_plain(array, np.dtype(array.type.to_pandas_dtype())))
+
+
+def _date(array: pa.Array) -> Matrix:
+    return _bytes(_since_2000(_plain(array, np.dtype(np.int32)), _DAYS))
+
+
+def _time(array: pa.Array) -> Matrix:
+    return _bytes(_plain(array, np.dtype(np.int64)))
+
+
+def _timestamp(array: pa.Array) -> Matrix:
+    return _bytes(_since_2000(_plain(array, np.dtype(np.int64)), _MICROSECONDS))
+
+
+def _duration(array: pa.Array) -> Matrix:
+    return _interval_of(_plain(array, np.dtype(np.int64)), 0, 0)
+
+
+def _interval(array: pa.Array) -> Matrix:
+    parts = _plain(array, np.dtype([("months", "<i4"), ("days", "<i4"), ("nanoseconds", "<i8")]))
+    return _interval_of(parts["nanoseconds"] // 1000, parts["days"], parts["months"])
+
+
+def _interval_of(microseconds: Any, days: Any, months: Any) -> Matrix:
+    value = np.empty(
+        len(microseconds), [("microseconds", ">i8"), ("days", ">i4"), ("months", ">i4")]
+    )
+    value["microseconds"], value["days"], value["months"] = microseconds, days, months
+    return value.view(np.uint8).reshape(len(value), value.itemsize)
+
+
+_VALUES: dict[Callable[[pa.DataType], bool], Callable[[pa.Array], Matrix]] = {
+    pa.types.is_integer: _number,
+    pa.types.is_floating: _number,
+    pa.types.is_date32: _date,
+    pa.types.is_time64: _time,
+    pa.types.is_timestamp: _timestamp,
+    pa.types.is_duration: _duration,
+    pa.types.is_interval: _interval,
+}
+
+
+def _since_2000(values: npt.NDArray[Any], epoch: int) -> npt.NDArray[Any]:
+    """The lowest number stands for -infinity, and below it one would begin again at the other end."""
+    lowest = np.iinfo(values.dtype).min + epoch + 1
+    return np.asarray(np.maximum(values, lowest) - values.dtype.type(epoch))
+
+
+def _numeric(array: pa.Array) -> Matrix:
+    """Digits of base 10 000, those of the whole part and those behind the point in separate groups.
+
+    Zeros at both ends are cut off by the server.
+    """
+    if array.type.scale < 0:
+        array = pc.cast(array, pa.decimal256(array.type.precision - array.type.scale, 0))
+    precision, scale = array.type.precision, array.type.scale
+    before, after = -(-max(0, precision - scale) // 4), -(-scale // 4)
+    fill = 4 * after - scale
+    found = _low_groups(array, before + after, fill)
+    if found is None:
+        found = _all_groups(array, before, after, fill)
+    negative, groups = found
+    value = np.empty((len(array), 4 + groups.shape[1]), ">i2")
+    value[:, 0] = groups.shape[1]
+    value[:, 1] = groups.shape[1] - after - 1
+    value[:, 2] = np.where(negative, 0x4000, 0)
+    value[:, 3] = scale
+    value[:, 4:] = groups
+    return value.view(np.uint8)
+
+
+Groups = tuple[npt.NDArray[np.bool_], npt.NDArray[Any]]
+"""Which rows are negative, and the digits: (rows, groups)."""
+
+
+def _low_groups(array: pa.Array, count: int, fill: int) -> Groups | None:
+    """By the low 64 bits; None where they may not hold every number."""
+    if array.type.bit_width != 128 or array.type.precision + fill > _LOW_DIGITS:
+        return None
+    low = _plain(array, np.dtype(("<i8", 2)))[:, 0]
+    rest = np.abs(low) * 10**fill
+    groups = np.empty((len(array), count), np.int16)
+    for place in reversed(range(count)):
+        rest, groups[:, place] = np.divmod(rest, 10_000)
+    return None if rest.any() else (low < 0, groups)
+
+
+def _all_groups(array: pa.Array, before: int, after: int, fill: int) -> Groups:
+    """By the decimal digits, as text: of any length."""
+    wide = pa.decimal256(76, 0) if array.type.bit_width == 256 else pa.decimal128(38, 0)
+    whole = pa.Array.from_buffers(wide, len(array), array.buffers(), array.null_count, array.offset)
+    text = pc.fill_null(pc.cast(whole, pa.string()), "0")
+    negative = pc.starts_with(text, "-").to_numpy(zero_copy_only=False)
+    digits = pc.ascii_ltrim(text, "-")
+    longest = int(
+        pc.max(pc.binary_length(digits)).as_py() or 0
+    )  # a decimal may hold more than it says
+    width = max(4 * before, -(-(longest + fill) // 4) * 4 - 4 * after) + 4 * after
+    digits = pc.ascii_rpad(pc.ascii_lpad(digits, width - fill, "0"), width, "0")
+    figures = np.frombuffer(_data(pc.cast(digits, pa.large_binary())), np.uint8).reshape(
+        len(array), width // 4, 4
+    )
+    return negative, (figures - ord("0")).astype(np.int16) @ np.array([1000, 100, 10, 1], np.int16)
+
+
+def _plain(array: pa.Array, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The values as they lie in memory."""
+    if not len(array):
+        return np.empty((0, *kind.shape), kind.base)
+    return np.frombuffer(array.buffers()[1], kind, len(array) + array.offset)[array.offset :]
+
+
+def _bytes(values: npt.NDArray[Any], kind: str | None = None) -> Matrix:
+    """Each value as PostgreSQL reads it: the highest byte first."""
+    swapped = np.ascontiguousarray(values, kind or values.dtype.newbyteorder(">"))
+    return swapped.view(np.uint8).reshape(len(values), swapped.itemsize)
+
+
+def _repeated(piece: bytes, rows: int) -> Matrix:
+    return np.broadcast_to(np.frombuffer(piece, np.uint8), (rows, len(piece)))
+
+
+def _joined(pieces: list[Piece], rows: int) -> pa.LargeBinaryArray:
+    """The pieces of each row one behind the other."""
+    columns: list[pa.LargeBinaryArray] = []
+    wide: list[Matrix] = []
+    for piece in pieces:
+        if isinstance(piece, np.ndarray):
+            wide.append(piece)
+            continue
+        if wide:
+            columns.append(_rows(np.concatenate(wide, axis=1)))
+            wide = []
+        columns.append(piece)
+    if wide:
+        columns.append(_rows(np.concatenate(wide, axis=1)))
+    if len(columns) == 1:
+        return columns[0]
+    return pc.binary_join_element_wise(*columns, pa.scalar(b"", pa.large_binary()))
+
+
+def _rows(matrix: Matrix) -> pa.LargeBinaryArray:
+    rows, width = matrix.shape
+    return _cut(
+        pa.py_buffer(np.ascontiguousarray(matrix)), np.arange(rows + 1, dtype=np.int64) * width
+    )
+
+
+def _cut(data: pa.Buffer, offsets: npt.NDArray[np.int64]) -> pa.LargeBinaryArray:
+    """The bytes between each two neighbours of `offsets`."""
+    buffers = [None, pa.py_buffer(offsets), data]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+
+
+def _where_valid(given: pa.Array, values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """`values`, null where `given` is."""
+    return pc.if_else(pc.is_valid(given), values, None) if given.null_count else values
+
+
+def _offsets(array: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:
+    return np.frombuffer(array.buffers()[1], np.int64, len(array) + array.offset + 1)[
+        array.offset :
+    ]
+
+
+def _data(array: pa.LargeBinaryArray) -> memoryview:
+    """All its bytes in a row."""
+    if not len(array):
+        return memoryview(b"")
+    offsets = _offsets(array)
+    return memoryview(array.buffers()[2] or b"")[offsets[0] : offsets[-1]]
+
+
+# Rows by COPY, evenly spread over a time: under a limit the server rests between them.
+#
+# A COPY that is fed bit by bit costs the server half of what short ones cost, but only short ones
+# tell how long it works
+# for a row. So the first rows of each turn are a short COPY, which is measured. The others are fed
+# to one COPY if that
+# works for no longer than a burst at a time; else they are short ones, too.
+
+
+_log = logging.getLogger(__name__)
+
+_BURST_SECONDS = 0.001
+_WAYS = 2
+"""A COPY goes to the server and back twice."""
+_MEASURED_ROWS = 250
+_ADDED_ROWS, _ADDED_BYTES = 1_000, 65_535
+"""The server adds the rows of a COPY to their table when it has so many."""
+_FED = 2
+"""A row costs so many times less in a COPY that is fed than in a short one."""
+_FED_SECONDS = 0.75
+"""How long one is fed at most."""
+
+
+class Target(Protocol):
+    """The methods of a session that are used here."""
+
+    def rows(self, sql: str) -> Any: ...
+
+    def copy(
+        self, schema: str, table: str, rows: CopyRows, between: Callable[[int], None] | None = None
+    ) -> None: ...
+
+
+class PacedCopy:
+    """Of one thread: `begin`, then `copy` until all rows are sent. What it has learned of the server lasts."""
+
+    def __init__(self, session: Target, cost: RowCost, clock: Clock) -> None:
+        """Measures the way to the server and back."""
+        self._cost, self._clock = cost, clock
+        way = 0.0
+        try:
+            way = _WAYS * way_seconds(lambda: session.rows("SELECT 1"), clock)
+        except TargetError as error:  # what sends the rows connects again
+            _log.debug("the way to the server was not measured: %s", error)
+        self._pieces = PacedFetch(_BURST_SECONDS, empty_seconds=way, clock=clock)
+        self._short_rows = self._fed_rows = 0
+
+    def begin(self, rows: int, spread: float, *, short_rows: int = 0) -> None:
+        """`rows` are sent over `spread` seconds; `short_rows`: by short COPYs of so many rows at most, or 0."""
+        self._pieces.begin(rows, spread=spread)
+        self._short_rows = short_rows
+        self._fed_rows = max(1, int(rows * min(1.0, _FED_SECONDS / spread))) if spread else rows
+
+    def copy(
+        self,
+        session: Target,
+        schema: str,
+        table: str,
+        rows: pa.RecordBatch | pa.Table,
+        encode: Callable[[pa.RecordBatch | pa.Table], CopyRows],
+    ) -> None:
+        """Each row when it is due."""
+        pieces, at = self._pieces, 0
+        while at < rows.num_rows:
+            pieces.rest()
+            is_fed, short = self._is_fed(rows), min(pieces.rows, self._short_rows or pieces.rows)
+            if at and is_fed:
+                part = encode(rows.slice(at, self._fed_rows))
+                session.copy(schema, table, part, self._between(part))
+            else:
+                measured = _MEASURED_ROWS if pieces.row_seconds else pieces.rows
+                part = encode(rows.slice(at, min(short, measured) if is_fed else short))
+                begun = self._clock.now()
+                session.copy(schema, table, part)
+                pieces.took(part.count, self._clock.now() - begun)
+                self._cost.add(pieces.row_seconds / (_FED if is_fed else 1))
+            at += part.count
+
+    def _between(self, part: CopyRows) -> Callable[[int], None]:
+        """Waits until the next bytes of `part` are due."""
+        whole, counted = sum(len(piece) for piece in part.pieces), 0
+
+        def rest(sent: int) -> None:
+            nonlocal counted
+            rows = part.count * sent // whole
+            self._pieces.sent(rows - counted)
+            counted = rows
+            self._pieces.rest()
+
+        return rest
+
+    def _is_fed(self, rows: pa.RecordBatch | pa.Table) -> bool:
+        """Whether the server works for no longer than a burst when it adds rows to the table."""
+        width = max(1, int(rows.nbytes) // max(1, rows.num_rows))
+        return bool(self._pieces.rows * _FED >= min(_ADDED_ROWS, _ADDED_BYTES // width))
+
+
+# The bounds of rows in COPY's binary format: found for all rows together, and verified. Pure.
+
+
+_LENGTH = struct.Struct(">i")
+_COUNT = struct.Struct(">h")
+
+Bounds = npt.NDArray[np.int64]
+
+
+def row_bounds(data: bytes, columns: int) -> Bounds:
+    """The start of each row in `data`, and the end of the last one. `data` holds whole rows of `columns` values.
+
+    A row begins with the number of its columns, and so may anything else: wherever these two bytes occur, the lengths
+    that follow are added up, in all places at once. When each place then leads to the next, and the first is 0, they
+    are the rows. Where other bytes pass for a row, the rows are walked one by one, which takes ten times as long.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    if not data:
+        return np.zeros(1, np.int64)
+    starts = _likely(data, columns)
+    if starts is None:
+        return _walked(data, columns)
+    ends = _ends(data, starts, columns)
+    bounds = _chain(starts, ends, len(data))
+    if bounds is None:
+        likely = _linked(starts, ends, len(data))
+        bounds = _chain(starts[likely], ends[likely], len(data))
+    return _walked(data, columns) if bounds is None else bounds
+
+
+def _likely(data: bytes, columns: int) -> Bounds | None:
+    """Where the number of columns is; None when it is everywhere: places take eight times their bytes."""
+    octets = np.frombuffer(data, np.uint8)
+    high, low = _COUNT.pack(columns)
+    found = octets[1:] == low  # the rarer one of the two
+    if np.count_nonzero(found) > len(data) // 4:
+        return None
+    places = np.flatnonzero(found)
+    return np.asarray(places[octets[places] == high])
+
+
+def _ends(data: bytes, starts: Bounds, columns: int) -> Bounds:
+    """Where a row would end that begins at each of `starts`; of what is not a row, anything."""
+    last = len(data) - _LENGTH.size
+    if last < 0:
+        return starts
+    lengths = np.ndarray((last + 1,), ">i4", data, strides=(1,))
+    at = starts + _COUNT.size
+    for _ in range(columns):
+        np.minimum(at, last, out=at)
+        at += np.maximum(lengths[at], 0)
+        at += _LENGTH.size
+    return at
+
+
+def _linked(starts: Bounds, ends: Bounds, size: int) -> npt.NDArray[np.bool_]:
+    """Which lead to another one or to the end, and have another one leading to them: all rows, and hardly more."""
+    follower = np.searchsorted(starts, ends)
+    follower[follower == len(starts)] = 0
+    leads = (starts[follower] == ends) | (ends == size)
+    led = np.zeros(len(starts), np.bool_)
+    led[follower[leads]] = True
+    led[:1] = True
+    return np.asarray(leads & led)
+
+
+def _chain(starts: Bounds, ends: Bounds, size: int) -> Bounds | None:
+    if (
+        not len(starts)
+        or starts[0] != 0
+        or ends[-1] != size
+        or not np.array_equal(starts[1:], ends[:-1])
+    ):
+        return None
+    return np.append(starts, size)
+
+
+def _walked(data: bytes, columns: int) -> Bounds:
+    found, at = [0], 0
+    try:
+        while at < len(data):
+            if _COUNT.unpack_from(data, at)[0] != columns:
+                raise ValueError(f"the row at byte {at} has not {columns} columns")
+            at += _COUNT.size
+            for _ in range(columns):
+                at += _LENGTH.size + max(0, _LENGTH.unpack_from(data, at)[0])
+            found.append(at)
+    except struct.error:
+        at = len(data) + 1
+    if at != len(data):
+        raise ValueError("the last row is cut off")
+    return np.array(found, np.int64)

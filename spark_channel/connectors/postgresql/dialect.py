@@ -1,0 +1,403 @@
+"""PostgreSQL's SQL: the expression that reads each type, and values as the server's text output.
+
+A quoted literal takes the type of the column that it is compared with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from spark_channel.arrow_schema import UNLIMITED
+from spark_channel.connectors.base.contract import NativeRows
+from spark_channel.connectors.base.types import is_list
+from spark_channel.connectors.postgresql.catalog import (
+    PgColumn,
+    PgTable,
+    find_table,
+    name_parts,
+    table_names,
+)
+from spark_channel.connectors.postgresql.failures import is_ended, is_gone, is_locked
+from spark_channel.connectors.postgresql.options import PostgresWriteOptions
+from spark_channel.connectors.postgresql.types import (
+    INSTANT,
+    LOCAL,
+    TIME,
+    PgWriteColumn,
+    ReadType,
+    are_native,
+    decode,
+    lenient_column,
+    native_column,
+    read_type,
+    selected,
+    write_column,
+)
+from spark_channel.connectors.sql.catalog import (
+    Column,
+    KeyColumn,
+    ReadColumn,
+    Table,
+    TargetTable,
+    WriteColumn,
+)
+from spark_channel.connectors.sql.dialect import Dialect, WriteDialect, wrong_table_options
+from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.statements import only_name
+from spark_channel.connectors.sql.target_columns import create_table, old_target
+from spark_channel.connectors.sql.writer import SqlPlan
+from spark_channel.errors import TargetError
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.postgresql.session import PgReadSession
+
+__all__ = [
+    "DIALECT",
+    "PostgresDialect",
+    "PostgresPlan",
+    "create_statement",
+    "match_target",
+    "new_name",
+    "written_columns",
+]
+
+
+_TYPMOD_HEAD = 4
+"""What a `varchar(n)` has more than n as its typmod."""
+_WHOLE = {"int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64()}
+_EXACT_TEXTS = frozenset(
+    {
+        "numeric",
+        "text",
+        "varchar",
+        "bpchar",
+        "name",
+        "uuid",
+        "bytea",
+        "bool",
+        "date",
+        "time",
+        "timetz",
+        "timestamp",
+        "timestamptz",
+        "oid",
+        "inet",
+        "macaddr",
+    }
+)
+"""Types of keys that are read as texts, of which none reads as another value: not so floats and money."""
+
+
+class PostgresDialect(Dialect):
+    """See `Dialect`. `local`: a timestamptz is read as the session shows it, without its zone."""
+
+    product = "PostgreSQL"
+    sql = "postgres"
+    alias = "source"  # a table and one of its columns may be called the same
+    row_values = True
+    cuts_by_bytes = True
+
+    def __init__(self, *, local: bool = False) -> None:
+        self.local = local
+
+    def same_name(self, name: str, names: Sequence[str]) -> str | None:
+        return only_name(name, names)
+
+    def find_table(self, session: Session, text: str) -> PgTable | None:
+        return find_table(session, text)
+
+    def table_names(self, session: Session) -> list[str]:
+        return table_names(session)
+
+    def describe(self, session: Session, query: str) -> tuple[Column, ...]:
+        """The driver knows most types of a query's columns, and a numeric's size."""
+        schema = cast("PgReadSession", session).schema_of(
+            f"SELECT * FROM ({query}) AS source LIMIT 0"  # noqa: S608
+        )
+        found = []
+        for field in schema:
+            notes = field.metadata or {}
+            name = notes.get(b"POSTGRESQL:type", b"text").decode()
+            typmod = int(notes.get(b"POSTGRESQL:typmod", b"-1"))
+            found.append(PgColumn(field.name, name, base=name, typmod=typmod))
+        return tuple(found)
+
+    def arrow_type(self, column: Column) -> pa.DataType:
+        kind = _read_type(column).kind
+        return LOCAL if self.local and kind == INSTANT else kind
+
+    def text_length(self, column: Column) -> str | None:
+        about = cast(PgColumn, column)
+        if about.base in ("varchar", "bpchar") and about.typmod > _TYPMOD_HEAD:
+            return str(about.typmod - _TYPMOD_HEAD)
+        return UNLIMITED if about.base in ("text", "varchar") else None
+
+    def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
+        return selected(text, column.name, cast(PgColumn, column).base, _read_as(column, kind))
+
+    def decode(
+        self, raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema
+    ) -> pa.RecordBatch:
+        return decode(raw, columns, schema)
+
+    def key_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
+        if cast(PgColumn, column).base == "numeric":
+            return pa.int64()
+        return self.arrow_type(column) if read is None else read.kind
+
+    def cursor_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
+        kind = self.arrow_type(column) if read is None else read.kind
+        read_as = _read_as(column, kind)
+        if read_as.is_shown:
+            return None
+        return read_as.kind if pa.types.is_string(read_as.kind) else kind
+
+    def cursor_text(self, text: str, kind: pa.DataType) -> str:
+        return f"CAST({text} AS text)"
+
+    def is_cursor_value(self, value: Any, kind: pa.DataType | None) -> bool:
+        return isinstance(value, str | int)
+
+    def size(self, text: str) -> str:
+        return f"octet_length(CAST({text} AS text))"
+
+    def is_passing(self, error: BaseException) -> bool:
+        return is_gone(error) or is_locked(error)
+
+    def is_timeout(self, error: BaseException) -> bool:
+        return is_ended(error)
+
+    def keys(self, table: Table) -> Sequence[tuple[KeyColumn, ...]]:
+        assert isinstance(table, PgTable)
+        return table.keys
+
+    def finds(self, table: Table, columns: Sequence[str]) -> bool:
+        """By an index that begins with all of them, or holds the first of them unique."""
+        assert isinstance(table, PgTable)
+        wanted = tuple(columns)
+        return any(
+            names[: len(wanted)] == wanted or (is_unique and names == wanted[: len(names)])
+            for names, is_unique in table.indexes
+        )
+
+    def key_read(self, column: Column | None, text: str) -> tuple[pa.DataType, str] | None:
+        """Whole numbers as they are; all else as the server's own text, from which it makes the same value again."""
+        if not isinstance(column, PgColumn):
+            return None
+        if column.builtin and column.base in _WHOLE:
+            return _WHOLE[column.base], text
+        is_exact = (column.builtin and column.base in _EXACT_TEXTS) or column.category == "E"
+        return (
+            (pa.string(), f"CAST({text} AS text)") if is_exact or column.base == "citext" else None
+        )
+
+    def split_key(self, table: Table) -> tuple[str, ...]:
+        """A unique key, or else the first column of an index, which may be NULL."""
+        assert isinstance(table, PgTable)
+        return table.key or ((table.nullable_key,) if table.nullable_key is not None else ())
+
+
+def _read_type(column: Column) -> ReadType:
+    about = cast(PgColumn, column)
+    return read_type(about.base, about.typmod)
+
+
+def _read_as(column: Column, kind: pa.DataType) -> ReadType:
+    """How the column is read to be of `kind`, which the user may have chosen."""
+    read = _read_type(column)
+    if read.kind == INSTANT and kind == LOCAL:
+        return ReadType(LOCAL, "timestamp")
+    as_text = pa.types.is_string(kind) and not pa.types.is_string(read.kind)
+    return ReadType(pa.string(), "text") if as_text else read
+
+
+# PostgreSQL's SQL for writing, and how a DataFrame's columns match a table's.
+
+
+@dataclass(frozen=True)
+class PostgresPlan(SqlPlan):
+    """A write plan, with PostgreSQL's additions."""
+
+    is_parent: bool = False
+    """`PgTable.is_parent` of the target."""
+
+    @property
+    def staging(self) -> str:
+        """The table that takes the rows of a `commit=job`, in the target's schema."""
+        return f"{self.stage}rows"
+
+
+class PostgresWriteDialect(PostgresDialect, WriteDialect):
+    """See `WriteDialect`."""
+
+    folds_names = False
+    begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+    """Whatever the role's default is: a row that another transaction held is read as that one left it."""
+
+    new_types: ClassVar = {
+        pa.bool_(): "boolean",
+        pa.int8(): "smallint",
+        pa.int16(): "smallint",
+        pa.int32(): "integer",
+        pa.int64(): "bigint",
+        pa.uint8(): "smallint",
+        pa.uint16(): "integer",
+        pa.uint32(): "bigint",
+        pa.uint64(): "numeric(20,0)",
+        pa.float16(): "real",
+        pa.float32(): "real",
+        pa.float64(): "double precision",
+        pa.string(): "text",
+        pa.binary(): "bytea",
+        pa.date32(): "date",
+        TIME: "time",
+        LOCAL: "timestamp",
+        INSTANT: "timestamptz",
+    }
+
+    def new_decimal(self, digits: int, scale: int) -> str:
+        return f"numeric({digits},{scale})"
+
+    def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
+        if pa.types.is_duration(kind):
+            return "interval"
+        if is_list(kind) and not (
+            pa.types.is_nested(kind.value_type) or pa.types.is_null(kind.value_type)
+        ):
+            return self.created_type(name, kind.value_type, key=key) + "[]"
+        return super().created_type(name, kind, key=key)
+
+    def no_nested(self, kind: pa.DataType) -> str:
+        if is_list(kind):
+            return "PostgreSQL's arrays of arrays must be rectangular"
+        return "PostgreSQL holds no such nested values"
+
+    def spark_type(self, text: str) -> str | None:
+        return exp.DataType.build(text, dialect="spark").sql("postgres")
+
+    def check_table(self, table: Table) -> None:
+        if cast(PgTable, table).kind not in ("r", "p"):
+            raise TargetError(
+                f"COPY cannot write to {table.label}, which is not a table; name the table behind it"
+            )
+
+    def is_filled(self, table: Table, column: Column) -> bool:
+        return super().is_filled(table, column) or bool(cast(PgColumn, column).identity)
+
+    def write_column(self, field: pa.Field, column: Column) -> WriteColumn:
+        return write_column(field, cast(PgColumn, column))
+
+    def lenient_column(self, field: pa.Field, column: Column) -> WriteColumn:
+        return lenient_column(field, cast(PgColumn, column))
+
+    def number_type(self, column: Column) -> pa.DataType | None:
+        """Not of a domain, whose checks the column would lose."""
+        about = cast(PgColumn, column)
+        words = _NUMBERS.get(about.base, "")
+        is_plain = bool(words) and about.builtin and about.declared.partition("(")[0] == words
+        kind = read_type(about.base, about.typmod).kind
+        return kind if is_plain and not pa.types.is_string(kind) else None
+
+    def text_type(self, table: Table, column: Column, length: str) -> str:
+        return (
+            "text" if length == UNLIMITED or int(length) > _MOST_LETTERS else f"varchar({length})"
+        )
+
+    def declared_as(self, column: Column, declared: str) -> Column:
+        words, _, sizes = declared.partition("(")
+        base = next((base for base, each in _NUMBERS.items() if each == words), None)
+        if base is None:
+            is_sized = bool(sizes)
+            typmod = int(sizes.rstrip(") ")) + 4 if is_sized else -1
+            return replace(
+                cast(PgColumn, column),
+                declared=declared,
+                base="varchar" if is_sized else "text",
+                typmod=typmod,
+            )
+        typmod = -1
+        if sizes:
+            precision, scale = map(int, sizes.rstrip(")").split(","))
+            typmod = ((precision << 16) | scale) + 4
+        return replace(cast(PgColumn, column), declared=declared, base=base, typmod=typmod)
+
+    def emptied(self, table: str, options: SqlWriteOptions) -> str:
+        return f"TRUNCATE {table}{' CASCADE' if cast(PostgresWriteOptions, options).cascade_truncate else ''}"
+
+    def after_create(self, options: SqlWriteOptions) -> str:
+        text = options.create_table_options
+        if text is None:
+            return ""
+        takes = "what may follow the columns of CREATE TABLE, such as WITH (fillfactor=70) or TABLESPACE fast"
+        try:
+            tokens = sqlglot.tokenize(text, read="postgres")
+        except sqlglot.errors.SqlglotError:
+            tokens = []
+        words = {token.text.upper() for token in tokens}
+        if (
+            not tokens
+            or tokens[0].text.upper() not in ("WITH", "TABLESPACE")
+            or words & {";", "AS", "SELECT"}
+        ):
+            raise wrong_table_options(text, takes)
+        return " " + text.strip()
+
+
+_MOST_LETTERS = 10_485_760
+_NUMBERS = {
+    "int2": "smallint",
+    "int4": "integer",
+    "int8": "bigint",
+    "float4": "real",
+    "float8": "double precision",
+    "numeric": "numeric",
+}
+"""Their names in declarations."""
+
+DIALECT = PostgresWriteDialect()
+
+
+def match_target(
+    table: PgTable,
+    schema: pa.Schema,
+    options: PostgresWriteOptions,
+    *,
+    made_as: tuple[str, str] | None = None,
+    native: NativeRows | None = None,
+) -> tuple[TargetTable, bool]:
+    """The columns of `schema` in a table that is there. `made_as`: it was made for them, and gets this schema and name.
+
+    With `native`, and where the table takes them, rows come as COPY writes them: whether they do.
+
+    Raises:
+        SchemaError, TargetError: as `old_target`.
+    """
+    is_native = native is not None and options.write_mode != "apply" and are_native(native, table)
+    column = native_column if is_native else None
+    if made_as is None:
+        return old_target(DIALECT, table, schema, options, column=column), is_native
+    place, name = made_as
+    label = f"{place}.{name}"
+    target = old_target(DIALECT, table, schema, options, made_as=label, column=column)
+    sql = DIALECT.place(place, name)
+    create = create_statement(sql, schema, options)
+    return replace(target, schema=place, name=name, label=label, sql=sql, create=create), is_native
+
+
+def create_statement(place: str, schema: pa.Schema, options: PostgresWriteOptions) -> str:
+    """CREATE TABLE for the rows, without its key, which is made when the rows are in. `place` is SQL."""
+    return create_table(DIALECT, place, schema, options)
+
+
+def written_columns(target: TargetTable) -> Sequence[PgWriteColumn]:
+    return cast(Sequence[PgWriteColumn], target.columns)
+
+
+def new_name(options: PostgresWriteOptions) -> tuple[str | None, str]:
+    """(schema, name) of a table that is not there yet."""
+    return name_parts(options.dbtable) or (None, options.dbtable)

@@ -1,0 +1,165 @@
+"""Classifies errors of the server: lost connection, invalid data, or a message for the user. Pure."""
+
+import re
+
+from spark_channel.errors import ChannelError
+
+__all__ = [
+    "CANNOT_CARRY",
+    "explain",
+    "is_ended",
+    "is_gone",
+    "is_locked",
+    "is_refused_data",
+    "sqlstate_of",
+]
+
+CANNOT_CARRY = "spark-channel cannot carry:"
+"""Begins what a statement of a read says of an array that Arrow has no shape for."""
+_ODD_ARRAY = re.compile(rf'{CANNOT_CARRY} (.*?)"?\nDETAIL', re.DOTALL)
+
+_GONE = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "40001", "40P01"})
+_GONE_TEXTS = (
+    "server closed the connection",
+    "no connection to the server",
+    "connection to server was lost",
+    "Connection refused",
+    "could not receive data",
+    "could not send data",
+    "SSL connection has been closed",
+    "connection not open",
+    "Connection reset",
+    "terminating connection",
+    "the database system is",
+    "timeout expired",
+    "Broken pipe",
+    "SSL SYSCALL error",
+    "unexpected EOF",
+    "the connection is closed",
+    "the connection is lost",
+    "Connect call failed",
+    "cannot connect to server",
+    "server login has been failing",
+    "server conn crashed",
+    "query_wait_timeout",
+    "pgbouncer shutdown",
+)
+_OF_PROTOCOL = "08P01"
+"""Also PgBouncer's code of all that it says itself."""
+_HINTS = {
+    "28P01": "the login is refused: see 'user' and 'password'",
+    "28000": "the login is refused: see 'user', and the server's pg_hba.conf",
+    "3D000": "the database does not exist: see 'url'",
+    "42501": "this user lacks a privilege: GRANT it",
+    "53100": "the disk of the server is full: free space on it and run again",
+    "53300": "the server has no connection left: lower 'channels' or 'maxConnections'",
+    "53200": "the server is out of memory",
+    "55P03": "a lock is held by another session: end that, or run again later",
+    "22021": "a text holds the character U+0000, which PostgreSQL cannot hold: replace it",
+    "57014": "the statement was cancelled by another session",
+    "25P03": "the server's setting idle_in_transaction_session_timeout ended the session, whose transaction had waited",
+    "57P05": "the server's setting idle_session_timeout ended the session",
+}
+_UNTRUSTED = "the server's certificate is not trusted, or names another host: see 'sslrootcert', 'url' and 'sslmode'"
+_HINT_TEXTS = {
+    "due to statement timeout": "the setting statement_timeout, or option 'queryTimeout', ended the statement",
+    "due to lock timeout": "the setting lock_timeout ended the statement, which had waited for a lock: end the session "
+    "that holds it, or run again later",
+    "invalid snapshot identifier": "the transaction that held option 'snapshot' has ended, as by the setting "
+    "idle_in_transaction_session_timeout: raise that for this role, or omit 'snapshot'",
+    "could not import the requested snapshot": "the transaction that held option 'snapshot' has ended",
+    "conflict with recovery": "the standby ended the statement, whose rows its replay had to remove "
+    "(max_standby_streaming_delay)",
+    "password authentication failed": _HINTS["28P01"],
+    "no password supplied": _HINTS["28P01"],
+    "no pg_hba.conf entry": _HINTS["28000"],
+    "certificate verify failed": _UNTRUSTED,
+    "does not match host name": _UNTRUSTED,
+    "Connection refused": "no server answers there: see 'url', and whether the server runs",
+    "Connect call failed": "no server answers there: see 'url', and whether the server runs",
+    'FATAL:  database "': _HINTS["3D000"],
+    "could not translate host name": "the host is not known: see 'url'",
+    "Name or service not known": "the host is not known: see 'url'",
+    "No space left on device": _HINTS["53100"],
+    "too many clients": _HINTS["53300"],
+    "remaining connection slots": _HINTS["53300"],
+    "unsupported startup parameter": "a connection pooler (such as PgBouncer) answers, which refuses this parameter of "
+    "the url or of PGOPTIONS: use 'currentSchema', SET statements in 'sessionInitStatement' or ALTER ROLE ... SET "
+    "instead, or name the server itself in 'url'. The pooler's ignore_startup_parameters would drop it without a word",
+    "statement pooling mode": "a connection pooler (such as PgBouncer) answers, in statement mode, which has no "
+    "transactions: set pool_mode=transaction or session for this database, or name the server itself in 'url'",
+    "query_wait_timeout": "the connection pooler had no free session for as long as its query_wait_timeout: raise its "
+    "default_pool_size, or lower 'channels' or 'maxConnections'",
+    "cannot connect to server": "the connection pooler does not reach its server",
+    "server login has been failing": "the connection pooler does not reach its server",
+    "max_client_conn": "the connection pooler takes no more clients: raise its max_client_conn, or lower 'channels' or "
+    "'maxConnections'",
+}
+_NOISE = re.compile(
+    r"^\w+: |Execution error \[\]: |\[libpq\] |(Failed to [\w ]+(statement|query|params)?( '[^']*')?: )"
+    r"|PGRES_FATAL_ERROR ?|connection failed: |\nLINE \d+: .*?\n *\^"
+    r"|\.? ?SQLSTATE: \w{5}\s*\Z|\n*Query was:.*\Z|\n*Query:.*\Z",
+    re.DOTALL,
+)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The driver's message."""
+    return (error.__cause__ or error) if isinstance(error, ChannelError) else error
+
+
+def sqlstate_of(error: BaseException) -> str | None:
+    """PostgreSQL's code of `error`, of the driver's or of one that a `Session` raised from it."""
+    state = getattr(_cause(error), "sqlstate", None)
+    return None if state is None else str(state)
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether the session is lost, or was ended for another's sake: a new one may succeed."""
+    state = sqlstate_of(error)
+    if state is not None and state != _OF_PROTOCOL:
+        return state in _GONE or state.startswith("08")
+    cause = _cause(error)
+    return not isinstance(cause, ChannelError) and any(text in str(cause) for text in _GONE_TEXTS)
+
+
+def is_ended(error: BaseException) -> bool:
+    """Whether a time limit of the server, or an administrator, ended the statement, and not the session."""
+    return _is(error, "57014", "canceling statement due to")
+
+
+def is_locked(error: BaseException) -> bool:
+    """Whether another session held a lock for longer than `lock_timeout`."""
+    return _is(error, "55P03", "canceling statement due to lock timeout")
+
+
+def _is(error: BaseException, state: str, text: str) -> bool:
+    """In the middle of a COPY the driver gives no code."""
+    found, cause = sqlstate_of(error), _cause(error)
+    if found is not None:
+        return found == state
+    return not isinstance(cause, ChannelError) and text in str(cause)
+
+
+def is_refused_data(error: BaseException) -> bool:
+    """Whether a value or a constraint is the matter: other rows may go through."""
+    state = sqlstate_of(error) or ""
+    return state[:2] in ("22", "23") or state in ("44000", "P0001")
+
+
+def explain(error: BaseException, place: str) -> str:
+    """`error` as a user is told it: what to do, and the server's own words without the statement."""
+    text = str(_cause(error)).strip()
+    state = sqlstate_of(error)
+    if match := _ODD_ARRAY.search(text):
+        return (
+            f"{place}: {match.group(1)}, which has several dimensions or does not begin at 1. Leave the rows out "
+            "with 'where', or read the column as text with 'customSchema'"
+        )
+    said = _NOISE.sub("", text).strip() or text
+    hint = next((hint for words, hint in _HINT_TEXTS.items() if words in text), "") or _HINTS.get(
+        state or "", ""
+    )
+    return (
+        f"{place}: {hint}. PostgreSQL says: {said}" if hint else f"{place}: PostgreSQL says: {said}"
+    )

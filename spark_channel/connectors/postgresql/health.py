@@ -1,0 +1,198 @@
+"""Health signals of a PostgreSQL server: some for any role, more with `pg_monitor`."""
+
+import time
+from collections import deque
+from typing import Any
+
+from spark_channel.connectors.base.health import Health, RowCost, WakeLatency
+from spark_channel.connectors.postgresql.options import PostgresOptions
+from spark_channel.connectors.postgresql.session import PgWriteSession
+from spark_channel.errors import ChannelError
+from spark_channel.limits import HealthSample
+from spark_channel.limits.protection import signal_bound
+
+__all__ = ["Lag", "PerMinute", "PostgresHealth"]
+
+_NEWS = 170000
+"""From this version on `pg_stat_checkpointer` counts checkpoints."""
+_SLOW_SECONDS = 1.0
+"""Between two looks at what changes slowly: they cost a server 2 ms each."""
+_PINGS = 4
+_NAP = 0.0015
+_NEEDS_MONITOR = "needs pg_monitor"
+
+_SESSIONS = """
+SELECT count(*) FILTER (WHERE state = 'active' AND is_client)::float8 AS active,
+  count(*) FILTER (WHERE state = 'active' AND is_client
+    AND wait_event_type IN ('Lock', 'LWLock', 'IO', 'BufferPin'))::float8 AS waiting,
+  max(age(backend_xmin))::float8 AS xmin_age,
+  count(*) FILTER (WHERE query = '<insufficient privilege>')::float8 AS hidden
+FROM (SELECT state, wait_event_type, backend_xmin, query, backend_type = 'client backend' AS is_client
+  FROM pg_stat_activity
+  WHERE coalesce(application_name, '') NOT LIKE 'spark-channel%' AND pid <> pg_backend_pid()) AS others
+"""
+_SLOTS = "SELECT max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn))::float8 FROM pg_replication_slots"
+_FORCED = (
+    "SELECT checkpoints_req::float8 FROM pg_stat_bgwriter",
+    "SELECT num_requested::float8 FROM pg_stat_checkpointer",
+)
+_STANDBYS = "SELECT count(*) FROM pg_stat_replication WHERE coalesce(application_name, '') NOT LIKE 'spark-channel%'"
+_LAG = (
+    "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8, "
+    "min(pg_wal_lsn_diff(replay_lsn, '0/0'))::float8 "
+    "FROM pg_stat_replication WHERE coalesce(application_name, '') NOT LIKE 'spark-channel%'"
+)
+_OWN_LAG = (
+    "SELECT pg_wal_lsn_diff(pg_last_wal_receive_lsn(), '0/0')::float8, "
+    "pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')::float8"
+)
+_ASLEEP = (
+    f"SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep({_NAP})::text, "  # noqa: S608 - a number of ours
+    "extract(epoch FROM clock_timestamp())::float8 FROM generate_series(1, 20)"
+)
+"""Naps of a session: what is longer than the shortest is a wait for a core, whatever this client's host does.
+
+The server waits for whole milliseconds: for two here, and then is done. A wait of one may end a little early, and then
+it waits for another one.
+"""
+_RATE_SECONDS = 60.0
+_MOST_POSITIONS = 20_000
+"""More than an hour of four a second. What is older is that old at least."""
+
+
+class Lag:
+    """The lag of a replica in seconds, from positions in the log: clocks of two hosts are never compared."""
+
+    def __init__(self) -> None:
+        self._written: deque[tuple[float, float]] = deque(maxlen=_MOST_POSITIONS)
+
+    def seconds(self, now: float, written: float, replayed: float) -> float:
+        """The log is `written` long now, and the replica has `replayed` so much of it."""
+        if not self._written or written > self._written[-1][1]:
+            self._written.append((now, written))
+        while self._written and self._written[0][1] <= replayed:
+            self._written.popleft()
+        return now - self._written[0][0] if self._written else 0.0
+
+
+class PerMinute:
+    """The rate, over the last minute, of a counter that only grows, but for a restart of the server."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float]] = deque()
+
+    def count(self, now: float, counter: float) -> float:
+        if self._seen and counter < self._seen[-1][1]:
+            self._seen.clear()
+        self._seen.append((now, counter))
+        while self._seen[0][0] < now - _RATE_SECONDS:
+            self._seen.popleft()
+        return counter - self._seen[0][1]
+
+
+class PostgresHealth(Health):
+    """The health of a primary, or of a standby that is read."""
+
+    def __init__(
+        self, options: PostgresOptions, failure: type[ChannelError], cost: RowCost | None = None
+    ) -> None:
+        self._options = options
+        self._cost = cost or RowCost()
+        self._failure = failure
+        self._session: PgWriteSession | None = None
+        self._is_standby = False
+        self._forced_sql = ""
+        self._standbys = 0
+        self._lag = Lag()
+        self._naps = WakeLatency(_NAP)
+        self._forced = PerMinute()
+        self._slow: dict[str, float] = {}
+        self._looked_at: float | None = None
+        self._missing: tuple[str, ...] = ()
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def sample(self) -> HealthSample:
+        try:
+            return self._sample()
+        except ChannelError:
+            self.close()
+            raise
+
+    def _sample(self) -> HealthSample:
+        if self._session is None:
+            self._session = self._connect()
+        session, now = self._session, time.monotonic()
+        if self._looked_at is None or now - self._looked_at >= _SLOW_SECONDS:
+            self._look(session, now)
+            self._looked_at = now
+        values, lag = dict(self._slow), self._lag_of(session)
+        if lag is not None:
+            values["replication_lag"] = lag
+        missing = self._missing
+        if lag is None and self._standbys:
+            missing = (f"replication_lag ({_NEEDS_MONITOR})", *missing)
+        delays = {
+            "latency": [_seconds_of(session) for _ in range(_PINGS)],
+            "wakeup": self._naps.late(end - begin for begin, _, end in session.rows(_ASLEEP)),
+        }
+        return HealthSample(
+            {name: (value, signal_bound(name)) for name, value in values.items()},
+            delays,
+            missing,
+            row_seconds=self._cost.seconds,
+        )
+
+    def _connect(self) -> PgWriteSession:
+        session = PgWriteSession(self._options, failure=self._failure, purpose="health")
+        try:
+            version, self._is_standby = session.rows(
+                "SELECT current_setting('server_version_num')::int, pg_is_in_recovery()"
+            )[0]
+        except BaseException:
+            session.close()
+            raise
+        self._forced_sql = _FORCED[version >= _NEWS]
+        self._lag, self._naps, self._forced, self._looked_at = (
+            Lag(),
+            WakeLatency(_NAP),
+            PerMinute(),
+            None,
+        )
+        return session
+
+    def _look(self, session: PgWriteSession, now: float) -> None:
+        """At what changes slowly."""
+        active, waiting, xmin_age, hidden = session.rows(_SESSIONS)[0]
+        found: dict[str, Any] = {"xmin_age": xmin_age}
+        if hidden:
+            self._missing = (f"active_sessions, waiting_sessions ({_NEEDS_MONITOR})",)
+        else:
+            self._missing = ()
+            found |= {"active_sessions": active, "waiting_sessions": waiting}
+        if not self._is_standby:
+            found["slot_wal"] = session.value(_SLOTS)
+            found["forced_checkpoints"] = self._forced.count(now, session.value(self._forced_sql))
+            self._standbys = session.value(_STANDBYS)
+        self._slow = {name: float(value) for name, value in found.items() if value is not None}
+
+    def _lag_of(self, session: PgWriteSession) -> float | None:
+        """None: the server has no replica, or this role may not see its lag."""
+        if not self._is_standby and not self._standbys:
+            return None
+        now = time.monotonic()
+        written, replayed = session.rows(_OWN_LAG if self._is_standby else _LAG)[0]
+        return (
+            None
+            if written is None or replayed is None
+            else self._lag.seconds(now, written, replayed)
+        )
+
+
+def _seconds_of(session: PgWriteSession) -> float:
+    begun = time.monotonic()
+    session.ping()
+    return time.monotonic() - begun

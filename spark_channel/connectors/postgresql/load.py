@@ -1,0 +1,630 @@
+"""COPY into staging or table; unanswered COMMIT settled."""
+
+import logging
+import secrets
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_channel.connectors.base.contract import TaskWriter, native_data
+from spark_channel.connectors.base.feed import DELETES, OPERATION, TRUNCATES, WRITES
+from spark_channel.connectors.postgresql.copy import CopyRows, PacedCopy, copy_rows
+from spark_channel.connectors.postgresql.dialect import DIALECT, PostgresPlan, written_columns
+from spark_channel.connectors.postgresql.failures import is_gone, is_refused_data, sqlstate_of
+from spark_channel.connectors.postgresql.options import PostgresOptions, PostgresWriteOptions
+from spark_channel.connectors.postgresql.publish import (
+    CHUNKS,
+    PostgresMerge,
+    bring_staged,
+    create_stage,
+    drop_stage,
+    keys_sql,
+    stage_columns,
+    table_sql,
+)
+from spark_channel.connectors.postgresql.session import (
+    PgSession,
+    PgWriteSession,
+    literal_sql,
+    reach,
+)
+from spark_channel.connectors.postgresql.types import encode
+from spark_channel.connectors.sql.encode import BadValueError
+from spark_channel.connectors.sql.task_writer import SqlTask
+from spark_channel.connectors.sql.writer import SqlWriter
+from spark_channel.errors import BatchRefusedError, ChannelError, SupersededError, TargetError
+from spark_channel.retry import Retry
+
+__all__ = [
+    "TASK_SECONDS",
+    "DirectTaskWriter",
+    "LimitedTaskWriter",
+    "StagedTaskWriter",
+    "commit",
+    "open_task",
+    "transaction_number",
+]
+
+
+# COMMIT of a staged chunk, and the outcome of one without an answer: the server knows its
+# transaction number.
+
+
+class _StillRunningError(Exception):
+    """The server has not noticed yet that its client is gone."""
+
+
+def transaction_number(session: PgSession) -> int:
+    """The number of the open transaction; asking gives it one."""
+    return int(session.value("SELECT pg_current_xact_id()::text"))
+
+
+def commit(
+    session: PgSession, options: PostgresOptions, number: int, failure: type[ChannelError]
+) -> None:
+    """End the transaction `number` of `session`. When the answer does not come, ask another session for it.
+
+    The server's own record of the transaction counts. `session` is closed when its answer did not come.
+
+    Raises:
+        failure: it was not committed, and nothing of it was stored.
+    """
+    try:
+        session.rows("COMMIT")
+    except failure as error:
+        if not is_gone(error):
+            raise
+        session.close()
+        if not _settled(options, number, failure):
+            raise
+
+
+def _settled(options: PostgresOptions, number: int, failure: type[ChannelError]) -> bool:
+    def settled() -> bool:
+        with reach(options, failure=failure, purpose="settle") as session:
+            # After a crash, a number that was never written down lies ahead of those given since.
+            status = session.value(
+                f"SELECT CASE WHEN '{int(number)}'::xid8 < pg_current_xact_id() "
+                f"THEN pg_xact_status('{int(number)}'::xid8) ELSE 'aborted' END"
+            )
+            if status == "in progress":
+                raise _StillRunningError(f"transaction {number} is still running")
+            return bool(status == "committed")
+
+    return Retry(
+        max(options.retry_timeout, 1.0), longest=2.0, what="asking for a commit's outcome"
+    ).call(settled, lambda error: isinstance(error, _StillRunningError))
+
+
+# One attempt of one task: rows go by COPY into a staging table, or straight into the table.
+
+
+_log = logging.getLogger(__name__)
+
+_DIRECT_SECONDS = 0.1
+_CHUNK_SECONDS = 1.0
+"""Each chunk is a transaction, whose number the receipt holds: fewer of them."""
+_ROWS = "spark_channel_rows"
+_KEYS = "spark_channel_keys"
+_OPERATIONS = (*DELETES, *WRITES, *TRUNCATES)
+_UNIQUE = "23505"
+_NO_TABLE = "42P01"
+_MOST_HELD = 64 << 20
+_MOVE_SECONDS, _MOVE_PART = 2.0, 0.2
+_OVERLAPPED_SECONDS, _OVERLAPPED_PART = 4.0, 0.6
+"""For how long a task's rows may be added under a limit, and for what part of the time that the task took. More of it
+where the next task is read meanwhile: the slower, the less is seen of it."""
+_LEAST_PIECE, _LEAST_PIECES = 50, 16
+"""In how many pieces at least, if they are not smaller: between two the transaction is idle, which servers may end."""
+TASK_SECONDS, _SOME_MORE = 2.5, 1.1
+_OPEN_SECONDS, _SILENT_SECONDS = 3.25, 1.5
+"""A task's rows are added as they come if the task is expected to last no longer than the first; a transaction is left
+once it lasts longer than the second, or the server counts so many seconds without a statement, as in a pause."""
+_SILENT = f"""
+SELECT set_config(name, least(nullif(setting::bigint, 0), {round(_SILENT_SECONDS * 1000)})::text, true)
+FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'
+"""  # noqa: S608 - a number of ours
+
+
+class _PostgresTask(SqlTask):
+    """Shared by both commit modes: batches are encoded and sent."""
+
+    _writer: Any  # a PostgresWriter, whose module imports this one
+    _options: PostgresWriteOptions
+    _plan: PostgresPlan
+
+    def store(self, rows: pa.Table, before: int) -> None:
+        for start in range(0, rows.num_rows, self._options.batch_size):
+            self._hand_on(rows.slice(start, self._options.batch_size))
+
+    def _hand_on(self, rows: pa.RecordBatch | pa.Table) -> None:
+        raise NotImplementedError
+
+    def _paced(self) -> PacedCopy:
+        session: PgWriteSession = self._session
+        if session.pace is None:
+            session.pace = PacedCopy(session, self._writer.row_cost, self._clock)
+        return session.pace
+
+    def _copy(
+        self, session: PgWriteSession, schema: str, table: str, rows: pa.RecordBatch | pa.Table
+    ) -> None:
+        """At once; where there is time, spread over it."""
+        if self.spread:
+            paced = self._paced()
+            paced.begin(rows.num_rows, self.spread)
+            paced.copy(session, schema, table, rows, self._rows_of)
+        else:
+            session.copy(schema, table, self._rows_of(rows))
+
+    def _rows_of(self, rows: pa.RecordBatch | pa.Table) -> CopyRows:
+        if not self._plan.native:
+            return copy_rows(self._encode(rows))
+        return CopyRows(
+            self._plan.target.names,
+            rows.num_rows,
+            [native_data(each) for each in rows.to_batches()],
+        )
+
+    def _encode(self, rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+        try:
+            encoded = encode(
+                rows, written_columns(self._plan.target), exact=self._options.convert == "strict"
+            )
+            if self._options.write_mode == "apply":
+                encoded = encoded.append_column(OPERATION, self._operations(rows))
+        except BadValueError as error:
+            raise self._refused(error) from None
+        return encoded
+
+    def _operations(self, rows: pa.RecordBatch | pa.Table) -> pa.Array:
+        said: Any = pc.utf8_lower(pc.cast(rows.column(OPERATION), pa.string()))
+        if isinstance(said, pa.ChunkedArray):
+            said = said.combine_chunks()
+        known = pc.is_in(said, pa.array(_OPERATIONS))
+        if not pc.all(known).as_py():
+            strange = said.filter(pc.invert(known))[0].as_py()
+            raise BatchRefusedError(
+                f"column {OPERATION!r} holds {strange!r}; it takes one of: {', '.join(_OPERATIONS)}"
+            )
+        return said
+
+    def _reach(self) -> PgWriteSession:
+        kept: PgWriteSession | None = self._writer.kept.take()
+        session = kept or reach(
+            self._options, failure=TargetError, purpose=f"write {self._plan.job}"
+        )
+        session.parent = self._plan.target.sql if self._plan.is_parent else None
+        return session
+
+    def _end(self) -> None:
+        session, self._session = self._session, None
+        super()._end()
+        if session is not None:
+            self._writer.kept.give(session)
+
+    def _commit(self, session: PgWriteSession) -> None:
+        try:
+            session.rows("COMMIT")
+        except TargetError as error:
+            if not is_gone(error):
+                raise
+            self._settle(error)
+
+    def _done_or_raise(self, session: PgWriteSession, error: TargetError) -> None:
+        """Another attempt has committed these rows, so that their keys are there: this one is done with them."""
+        session.roll_back()
+        if sqlstate_of(error) == _UNIQUE:
+            claims = self._claims(session)
+            self._done = claims.task(self._plan.claim, self._task)
+            if self._done is not None:
+                return
+            claims.peek(self._plan.claim)
+        if is_gone(error):
+            self._hold_claim()
+            raise TargetError(
+                f"task {self._task}: the connection was lost, and nothing of this attempt was stored. {error}"
+            ) from error
+        if is_refused_data(error):
+            raise TargetError(f"task {self._task}: a row is refused. {error}") from error
+        raise error
+
+    def _hold_claim(self) -> None:
+        """A run that takes over ends the sessions of the one before: say that, and not how."""
+        try:
+            self._writer.run(
+                TargetError,
+                f"look after {self._plan.job}",
+                lambda session: self._claims(session).peek(self._plan.claim),
+            )
+        except SupersededError:
+            raise
+        except TargetError as error:
+            _log.debug("task %d could not look at its claim: %s", self._task, error)
+
+
+class StagedTaskWriter(_PostgresTask):
+    """`commit=job`: rows go into the staging table in chunks, a transaction each.
+
+    A chunk is kept until it is committed. When the connection is lost, a new one asks what became of it, and it is
+    staged again or not.
+    """
+
+    seconds = _CHUNK_SECONDS
+
+    def __init__(self, writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> None:
+        super().__init__(writer, plan, task, attempt)
+        self._chunks: dict[str, int] = {}
+        self._lost = False
+        self._staging = self._name_of_staging()
+        self._stage = table_sql(plan.place.staging, self._staging)
+        self._session = self._reach()
+        self._make_ready()
+        self._show_life()
+
+    def _name_of_staging(self) -> str:
+        return self._plan.staging
+
+    def _make_ready(self) -> None:
+        self._hold_there()
+
+    def finish(self) -> dict[str, Any]:
+        return {CHUNKS: dict(self._chunks)}
+
+    def _hand_on(self, rows: pa.RecordBatch | pa.Table) -> None:
+        try:
+            Retry(self._options.retry_timeout, what=f"staging task {self._task}").call(
+                lambda: self._stage_again(rows),
+                lambda error: isinstance(error, TargetError) and is_gone(error),
+            )
+        except TargetError as error:
+            if is_refused_data(error):
+                raise TargetError(f"task {self._task}: a row is refused. {error}") from error
+            if sqlstate_of(error) == _NO_TABLE:
+                self._hold_there()
+            raise
+
+    def _stage_again(self, rows: pa.RecordBatch | pa.Table) -> None:
+        self._hold_session()
+        self._lost = True
+        self._stage_chunk(rows)
+        self._lost = False
+
+    def _hold_session(self) -> None:
+        if self._lost or self._session is None or not self._session.is_open:
+            self._reconnect()
+            _log.warning(
+                "task %d lost its connection to the target, and continues with another", self._task
+            )
+
+    def _stage_chunk(self, rows: pa.RecordBatch | pa.Table) -> None:
+        session = self._session
+        session.rows(DIALECT.begin)
+        try:
+            self._copy(session, self._plan.place.staging, self._staging, rows)
+            number = transaction_number(session)
+        except BaseException:
+            session.roll_back()
+            raise
+        commit(session, self._options, number, TargetError)
+        self._chunks[str(number)] = rows.num_rows
+
+    def _reconnect(self) -> None:
+        if self._session is not None:
+            self._session.close()
+        self._session = self._reach()
+        self._hold_there()
+
+    def _hold_there(self) -> None:
+        """The claim is this run's, and the staging is there, with all that this attempt has put in."""
+        with self._session.closed_on_failure():
+            claims = self._claims(self._session)
+            claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
+            if self._session.value(f"SELECT to_regclass({literal_sql(self._stage)})::text") is None:
+                raise TargetError(
+                    f"the staging table {self._stage} does not exist any more: the job was aborted or has ended"
+                )
+            if self._chunks:
+                listed = ", ".join(f"'{int(number) % (1 << 32)}'" for number in self._chunks)
+                query = f"SELECT count(*) FROM {self._stage} WHERE xmin::text IN ({listed})"  # noqa: S608
+                if self._session.value(query) != sum(self._chunks.values()):
+                    raise TargetError(
+                        f"task {self._task}: the server crashed, and with it went the rows staged in {self._stage}, "
+                        "an unlogged table: the task has to begin again"
+                    )
+
+
+class LimitedTaskWriter(StagedTaskWriter):
+    """`commit=task` under a limit, which may make a task last for hours, and be paused: no transaction lasts as long.
+
+    Rows are held here, up to `capacityBytes` of them; those of a larger task go into a staging table of the attempt's
+    own, as with `commit=job`. In the end one short transaction adds them to the table, fences and notes the task.
+
+    Where the whole task is expected to fit such a transaction, its rows are added as they come, and held as well: if it
+    does not fit, or the connection is lost, they are added in the end.
+    """
+
+    def __init__(self, writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> None:
+        self._made = False
+        self._held: list[pa.Table] = []
+        self._held_bytes = 0
+        self._opened_at: float | None = None
+        self._adds = True
+        super().__init__(writer, plan, task, attempt)
+        self._begun = self._clock.now()
+
+    def _name_of_staging(self) -> str:
+        return f"{self._plan.stage}{secrets.token_hex(8)}"
+
+    def _make_ready(self) -> None:
+        schema = literal_sql(self._plan.place.staging)
+        with self._session.closed_on_failure():
+            if not self._session.value(f"SELECT has_schema_privilege({schema}, 'CREATE')"):
+                raise _NoStagingError
+            claims = self._claims(self._session)
+            self._done = claims.task(self._plan.claim, self._task)
+            if self._done is None:
+                claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
+
+    def _hold_there(self) -> None:
+        if self._made:
+            super()._hold_there()
+
+    def rollback(self) -> None:
+        session = self._session
+        if self._made and session is not None and session.is_open:
+            session.roll_back()
+            try:
+                self._writer.drop_stage(session, self._plan.place, self._staging)
+            except TargetError as error:  # the job's end removes it
+                _log.debug("staging %s stays for now: %s", self._staging, error)
+        super().rollback()
+
+    def store(self, rows: pa.Table, before: int) -> None:
+        if self._done is not None:
+            return
+        if self._made:
+            super().store(rows, before)
+            return
+        self._held.append(rows)
+        self._held_bytes += rows.nbytes
+        if self._held_bytes > min(self._options.capacity_bytes, _MOST_HELD):
+            self._leave()
+            held, self._held = self._held, []
+            self.spread = _MOVE_SECONDS / len(held)
+            for each in held:
+                super().store(each, before)
+        elif self._adds and (self._opened_at is not None or self._is_short):
+            self._add_at_once(rows)
+        else:
+            self._adds = False
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether the task is expected to last no longer than its transaction may."""
+        rows, speed, seconds = self.expected_rows, self._writer.task_speed, self.expected_seconds
+        if rows is not None and speed:
+            seconds = max(seconds or 0.0, rows / speed)
+        return self._is_plain and seconds is not None and seconds <= TASK_SECONDS * _SOME_MORE
+
+    def _add_at_once(self, rows: pa.Table) -> None:
+        """In the transaction that ends with the task, which other attempts' rows may make wait or fail."""
+        session, target = self._session, self._plan.target
+        try:
+            if self._opened_at is None:
+                self._hold_session()
+                session = self._session
+                session.rows(DIALECT.begin)
+                session.rows(_SILENT)
+                self._opened_at = self._clock.now()
+            elif self._clock.now() - self._opened_at > _OPEN_SECONDS:
+                self._leave()
+                return
+            self._copy(session, target.schema, target.name, rows)
+        except TargetError as error:
+            if isinstance(error, BatchRefusedError):
+                raise
+            _log.debug("task %d adds its rows in the end: %s", self._task, error)
+            self._lost = is_gone(error)
+            self._leave()
+
+    def _leave(self) -> None:
+        """The rows that were added are taken back; they are held, and added in the end."""
+        self._adds, self._opened_at = False, None
+        session = self._session
+        if not session.is_idle:
+            session.roll_back()
+        self._lost = self._lost or not session.is_idle
+
+    def _stage_chunk(self, rows: pa.RecordBatch | pa.Table) -> None:
+        if not self._made:
+            create_stage(self._session, self._plan.target, self._plan.place.staging, self._staging)
+            self._made = True
+            # A run that takes over later finds the table and drops it; of one that did before, this says so.
+            self._claims(self._session).peek(self._plan.claim)
+        super()._stage_chunk(rows)
+
+    def finish(self) -> dict[str, Any]:
+        if self._done is None:
+            self._writer.task_speed = self._tally.rows / max(self._clock.now() - self._begun, 1e-3)
+            try:
+                Retry(self._options.retry_timeout, what=f"committing task {self._task}").call(
+                    self._move, lambda error: isinstance(error, _NotMovedError)
+                )
+            except _NotMovedError as error:
+                self._hold_claim()
+                raise TargetError(
+                    f"task {self._task}: the connection was lost, and nothing of this attempt was stored. {error}"
+                ) from error.__cause__
+        if self._made and self._done is not None:
+            self._writer.run(
+                TargetError,
+                f"write {self._plan.job}",
+                lambda session: self._writer.drop_stage(session, self._plan.place, self._staging),
+            )
+        return {}
+
+    def _move(self) -> None:
+        """All of the task in one transaction, or nothing of it."""
+        try:
+            if self._opened_at is None:
+                self._hold_session()
+                self._session.rows(DIALECT.begin)
+                self._bring(self._session)
+            session = self._session
+            added = self._add_task(session)
+            if (
+                added
+            ):  # after the fence, from where the server ends a silent session: a drop holds a lock
+                drop_stage(session, self._plan.place.staging, self._staging)
+        except TargetError as error:
+            is_open, self._lost, self._opened_at = self._opened_at is not None, True, None
+            if (
+                is_gone(error) and is_open
+            ):  # as the server ends it in a pause, also where retryTimeout is 0
+                self._move()
+                return
+            if is_gone(error):
+                raise _NotMovedError(str(error)) from error.__cause__
+            self._done_or_raise(self._session, error)
+            return
+        if added:
+            self._commit(session)
+
+    def _bring(self, session: PgWriteSession) -> None:
+        target = self._plan.target
+        if not self._made and self._is_plain:
+            self._copy_held(session, target.schema, target.name)
+            return
+        if not self._made:
+            create_stage(session, target, self._plan.place.staging, self._staging)
+            self._copy_held(session, self._plan.place.staging, self._staging)
+        bring_staged(
+            session, self._plan, self._stage, self._options, self._tally.rows, overwrite=False
+        )
+
+    def _copy_held(self, session: PgWriteSession, schema: str, table: str) -> None:
+        """In pieces, over a part of the time in which they came."""
+        paced, took = self._paced(), self._clock.now() - self._begun
+        count = sum(rows.num_rows for rows in self._held)
+        spread = min(_MOVE_SECONDS, _MOVE_PART * took)
+        if self.overlapped:  # as long as the channel has room for the next task's rows
+            part = min(_OVERLAPPED_PART, self._options.capacity_rows / max(1, count))
+            spread = max(spread, min(_OVERLAPPED_SECONDS, part * took))
+        paced.begin(count, spread, short_rows=max(_LEAST_PIECE, count // _LEAST_PIECES))
+        for rows in self._held:
+            paced.copy(session, schema, table, rows, self._rows_of)
+
+    @property
+    def _is_plain(self) -> bool:
+        cast = any(column.cast for column in written_columns(self._plan.target))
+        return self._options.write_mode == "insert" and not cast
+
+
+class _NotMovedError(TargetError):
+    """The connection was lost before COMMIT: nothing of the transaction was stored."""
+
+
+class _NoStagingError(Exception):
+    """This role may not create a table in the target's schema."""
+
+
+class DirectTaskWriter(_PostgresTask):
+    """`commit=task`: rows and the task's row beside the claim in one transaction.
+
+    A task that has committed is not written again: its rows are taken and dropped. When dirty rows are allowed, each
+    batch is judged at once, under a savepoint.
+    """
+
+    seconds = _DIRECT_SECONDS
+
+    def __init__(self, writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> None:
+        super().__init__(writer, plan, task, attempt)
+        cast = any(column.cast for column in written_columns(plan.target))
+        self._through_rows = self._options.write_mode != "insert" or cast
+        self._session = self._reach()
+        with self._session.closed_on_failure():
+            self._begin()
+
+    def judge(self, batch: pa.RecordBatch) -> None:
+        self._hand_on(batch)
+
+    def finish(self) -> dict[str, Any]:
+        session = self._session
+        try:
+            if self._done is None and self._add_task(session):
+                self._commit(session)
+        except TargetError as error:
+            self._done_or_raise(session, error)
+        return {}
+
+    def _begin(self) -> None:
+        session = self._session
+        claims = self._claims(session)
+        self._done = claims.task(self._plan.claim, self._task)
+        if self._done is not None:
+            return
+        claims.peek(self._plan.claim)
+        session.rows(DIALECT.begin)
+        if self._through_rows:
+            columns = ", ".join(stage_columns(self._plan.target))
+            session.rows(f"CREATE TEMPORARY TABLE {_ROWS} ({columns}) ON COMMIT DROP")
+        if self._options.write_mode in ("upsert", "skipExisting"):
+            keys = keys_sql(self._plan.target)
+            session.rows(
+                f"CREATE TEMPORARY TABLE {_KEYS} ON COMMIT DROP AS SELECT {keys} FROM {_ROWS}"  # noqa: S608
+            )
+            session.rows(f"ALTER TABLE pg_temp.{_KEYS} ADD PRIMARY KEY ({keys})")
+
+    def _hand_on(self, rows: pa.RecordBatch | pa.Table) -> None:
+        session = self._session
+        if self._done is not None:
+            return
+        try:
+            if self.tolerant:
+                session.rows("SAVEPOINT batch")
+            self._insert(session, rows)
+            if self.tolerant:
+                session.rows("SET CONSTRAINTS ALL IMMEDIATE")
+                session.rows("RELEASE SAVEPOINT batch")
+        except TargetError as error:
+            if self.tolerant and (isinstance(error, BatchRefusedError) or is_refused_data(error)):
+                session.rows("ROLLBACK TO SAVEPOINT batch")
+                raise BatchRefusedError(str(error)) from error
+            self._done_or_raise(session, error)
+
+    def _insert(self, session: PgWriteSession, rows: pa.RecordBatch | pa.Table) -> None:
+        target = self._plan.target
+        if not self._through_rows:
+            self._copy(session, target.schema, target.name, rows)
+            return
+        self._copy(session, "pg_temp", _ROWS, rows)
+        mode, count = self._options.write_mode, rows.num_rows
+        PostgresMerge(session, target, f"pg_temp.{_ROWS}", mode, count=count).bring()
+        if self._options.write_mode in ("upsert", "skipExisting"):
+            keys = keys_sql(target)
+            session.rows(f"INSERT INTO pg_temp.{_KEYS} SELECT {keys} FROM pg_temp.{_ROWS}")  # noqa: S608
+        session.rows(f"TRUNCATE pg_temp.{_ROWS}")
+
+
+def open_task(writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:
+    """The writer of an attempt, as the plan's commit mode and the job's limit ask."""
+    if plan.commit == "job":
+        return StagedTaskWriter(writer, plan, task, attempt)
+    options = writer.options
+    limited = (
+        options.is_limited or options.rows_per_second_per_task or options.bytes_per_second_per_task
+    )
+    # Where some rows may be refused, the table itself judges each batch.
+    if limited and plan.place.has_ledger and not options.tolerates_dirty_rows:
+        try:
+            return LimitedTaskWriter(writer, plan, task, attempt)
+        except _NoStagingError:
+            _log.warning(
+                "this role may not create a staging table in schema %s (GRANT CREATE): the transaction "
+                "of task %d is open for as long as the limit makes the task last, also in a pause",
+                plan.place.staging,
+                task,
+            )
+    return DirectTaskWriter(writer, plan, task, attempt)

@@ -1,0 +1,289 @@
+"""Which tables a publication or list has."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from spark_channel.connectors.postgresql.catalog import find_table, name_parts
+from spark_channel.connectors.postgresql.publish import table_sql
+from spark_channel.connectors.postgresql.session import PgSession, literal, literal_sql
+from spark_channel.connectors.postgresql.tokens import OPERATIONS, Entries, differ, lost_operations
+from spark_channel.connectors.sql.session import Session
+from spark_channel.errors import OptionError, SourceError
+
+__all__ = [
+    "Followed",
+    "Found",
+    "Published",
+    "check_published",
+    "find_listed",
+    "find_one",
+    "left_out",
+    "listed",
+    "look_up",
+    "named",
+    "read_published",
+]
+
+
+# Which tables a publication has, and by which entries: see `entries.py`.
+
+
+_SCHEMAS_SINCE = 150_000
+"""The version from which on a publication may have all tables of a schema."""
+_SCHEMAS = """
+  UNION ALL
+  SELECT 's' || s.oid FROM pg_catalog.pg_publication_namespace s
+  JOIN pg_catalog.pg_class c ON c.relnamespace = s.pnnspid WHERE s.pnpubid = p.oid AND c.oid = a.relid"""
+_ENTRIES = """
+SELECT t.oid::bigint, e.entry, {operations}
+FROM (
+  SELECT c.oid FROM pg_catalog.pg_class c
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_catalog.pg_publication_tables v ON v.schemaname = n.nspname AND v.tablename = c.relname
+  WHERE v.pubname = {publication} AND c.oid IN ({oids})
+) t
+JOIN pg_catalog.pg_publication p ON p.pubname = {publication}
+CROSS JOIN LATERAL (SELECT t.oid AS relid UNION SELECT relid::oid FROM pg_catalog.pg_partition_ancestors(t.oid)) a
+LEFT JOIN LATERAL (
+  SELECT 'p' || p.oid AS entry WHERE p.puballtables
+  UNION ALL
+  SELECT 'r' || r.oid FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = a.relid{schemas}
+) e ON true
+"""
+"""A partition may be there by an entry of a table above it."""
+_OPERATIONS = ", ".join(
+    f"CASE WHEN p.pub{name} THEN '{letter}' END" for letter, name in OPERATIONS.items()
+)
+
+
+class Followed(NamedTuple):
+    """A table as its stream has known it."""
+
+    name: str
+    oid: int
+    entries: Entries
+
+
+class Published(NamedTuple):
+    """Those of the tables asked for that a publication has, and the operations that it has: "" without a table."""
+
+    entries: dict[int, Entries]
+    operations: str
+
+
+def read_published(session: PgSession, publication: str, oids: Iterable[int]) -> Published:
+    query = _ENTRIES.format(
+        publication=literal_sql(publication),
+        oids=", ".join(map(str, oids)),
+        operations=f"concat({_OPERATIONS})",
+        schemas=_SCHEMAS if session.version >= _SCHEMAS_SINCE else "",
+    )
+    found: dict[int, set[str]] = {}
+    operations = ""
+    for oid, entry, each in session.rows(query):
+        operations = str(each)
+        found.setdefault(int(oid), set()).update(() if entry is None else (str(entry),))
+    return Published({oid: tuple(sorted(entries)) for oid, entries in found.items()}, operations)
+
+
+def check_published(
+    publication: str, tables: Sequence[Followed], operations: str, now: Published, advice: str
+) -> None:
+    """Hold a publication to have had each table without a break, and to have the `operations` that it had.
+
+    Raises:
+        SourceError: a table left, or left and came back, or an operation is not there any more; `advice` is what to do
+            when the publication has it.
+    """
+    left = [each.name for each in tables if each.oid not in now.entries]
+    if left:
+        raise SourceError(
+            f"publication {publication!r} does not hold {', '.join(left)} any more, "
+            "so that changes since then are not in the log. "
+            f"First add each again with ALTER PUBLICATION {publication} ADD TABLE. {advice}"
+        )
+    again = [each.name for each in tables if differ(each.entries, now.entries[each.oid])]
+    if again:
+        raise SourceError(
+            f"publication {publication!r} does not hold {', '.join(again)} by the entry that it had "
+            "when the log was last read: it was made again, or the table was dropped from it and added, "
+            f"or got another row filter or column list. Changes between may not be in the log. {advice}"
+        )
+    lost = lost_operations(operations, now.operations)
+    if lost:
+        whole = ", ".join(
+            name for letter, name in OPERATIONS.items() if letter in operations + now.operations
+        )
+        raise SourceError(
+            f"publication {publication!r} does not have operation {', '.join(lost)} any more, so that such changes "
+            f"since then are not in the log. ALTER PUBLICATION {publication} SET (publish = '{whole}') lets the stream "
+            f"continue, without those changes. {advice}"
+        )
+
+
+# Which tables a list such as `shop.orders, shop.items` or `shop.*` names.
+
+
+_NAME = re.compile(r'(?:"(?:[^"]|"")*"|[^",])+')
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
+_PUBLISHED = """
+SELECT c.oid::bigint, n.nspname::text, c.relname::text
+FROM pg_catalog.pg_publication_tables p
+JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+WHERE p.pubname = {publication} AND {where} ORDER BY 2, 3
+"""
+_LEFT_OUT = """
+SELECT c.oid::bigint, n.nspname::text, c.relname::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname = {schema} ORDER BY 2, 3
+"""
+_PRESENT = """
+SELECT c.oid::bigint, n.nspname::text, c.relname::text,
+  (SELECT left(md5(string_agg(format('%s %s %s', a.attname, a.atttypid,
+     CASE WHEN a.atttypid = 'varchar'::regtype THEN -1 ELSE a.atttypmod END), ',' ORDER BY a.attnum)), 12)
+   FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid IN ({oids})
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A table that there is. `name` is what the feed calls it, and `sql` its name in a statement.
+
+    `columns`: a digest of its columns; empty where it was not asked for.
+    """
+
+    oid: int
+    schema: str
+    table: str
+    columns: str = ""
+
+    @property
+    def name(self) -> str:
+        return ".".join(
+            part if _PLAIN.fullmatch(part) else '"' + part.replace('"', '""') + '"'
+            for part in (self.schema, self.table)
+        )
+
+    @property
+    def sql(self) -> str:
+        return table_sql(self.schema, self.table)
+
+
+def listed(text: str) -> list[str]:
+    """The items of a list of names.
+
+    Raises:
+        OptionError: it is empty, or has a quote without its partner.
+    """
+    items = [each.strip() for each in _NAME.findall(text)]
+    if not all(items) or _NAME.sub("", text) != "," * (len(items) - 1) or not items:
+        raise OptionError(
+            f"option 'tables' got {text!r}; it takes names of tables with commas between them, "
+            "such as shop.orders, shop.items, or all tables of a schema: shop.*",
+            option="tables",
+            got=text,
+        )
+    return items
+
+
+def is_pattern(item: str) -> bool:
+    return item == "*" or item.endswith(".*")
+
+
+def find_listed(session: Session, publication: str, items: list[str]) -> list[Found]:
+    """The tables that the items of a list name, each once.
+
+    Raises:
+        OptionError: a name of no table, or a pattern of none.
+    """
+    found: dict[int, Found] = {}
+    for item in items:
+        for each in (
+            _of_pattern(session, publication, item)
+            if is_pattern(item)
+            else [find_one(session, item)]
+        ):
+            found.setdefault(each.oid, each)
+    return list(found.values())
+
+
+def find_one(session: Session, name: str) -> Found:
+    """
+    Raises:
+        OptionError: there is no such table.
+    """
+    table = find_table(session, name)
+    if table is None:
+        raise OptionError(
+            f"there is no table {name!r} in {session.place}: name it as schema.table",
+            option="tables",
+            got=name,
+        )
+    return Found(table.oid, table.schema, table.name)
+
+
+def named(text: str, names: Collection[str]) -> list[str]:
+    """Those of the feed's `names` that `text` may mean, which the source need not have any more."""
+    wanted = name_parts(text)
+    if wanted is None:
+        return []
+    schema, table = wanted
+    parts = {name: name_parts(name) for name in names}
+    return [
+        name
+        for name, each in parts.items()
+        if each and table == each[1] and schema in (None, each[0])
+    ]
+
+
+def left_out(session: Session, publication: str, items: list[str]) -> Iterator[str]:
+    """The tables of the schemas that patterns name, which are not in the publication."""
+    for item in items:
+        schema = _schema_of(item) if is_pattern(item) else None
+        if schema is None:
+            continue
+        rows = session.rows(_LEFT_OUT.format(schema=_quoted(schema)))
+        published = {each.oid for each in _of_pattern(session, publication, item)}
+        yield from (each.name for row in rows if (each := Found(*row)).oid not in published)
+
+
+def look_up(session: Session, oids: list[int]) -> dict[int, Found]:
+    """The present names and columns of tables by their numbers; without those that are not there any more."""
+    text = ", ".join(map(str, oids))
+    return {int(row[0]): Found(*row) for row in session.rows(_PRESENT.format(oids=text))}
+
+
+def _of_pattern(session: Session, publication: str, item: str) -> list[Found]:
+    schema = _schema_of(item)
+    where = "true" if schema is None else f"n.nspname = {_quoted(schema)}"
+    rows = session.rows(_PUBLISHED.format(publication=_quoted(publication), where=where))
+    if not rows:
+        raise SourceError(
+            f"publication {publication!r} in {session.place} has no table that {item!r} names: "
+            f"add one with ALTER PUBLICATION {publication} ADD TABLE ..."
+        )
+    return [Found(*row) for row in rows]
+
+
+def _schema_of(item: str) -> str | None:
+    """None: `*`, all schemas."""
+    if item == "*":
+        return None
+    parts = name_parts(f"{item[:-1]}x")
+    if parts is None or parts[0] is None:
+        raise OptionError(
+            f"option 'tables' got {item!r}; a pattern is schema.* or *",
+            option="tables",
+            got=item,
+            takes="schema.*",
+        )
+    return parts[0]
+
+
+def _quoted(text: str) -> str:
+    return str(literal(text).sql("postgres"))

@@ -1,0 +1,471 @@
+"""Reads a table, a view or a query of a PostgreSQL database: by COPY, under a low limit by a cursor.
+
+As Arrow, or, for a target that is PostgreSQL too, as COPY writes the rows.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import pyarrow as pa
+
+from spark_channel.clock import SYSTEM_CLOCK, connecting
+from spark_channel.connectors.base.contract import FetchSize, NativeRows, Read, native_batch
+from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, HeldLog
+from spark_channel.connectors.base.health import Health
+from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
+from spark_channel.connectors.postgresql.copy_address import can_tell
+from spark_channel.connectors.postgresql.dialect import PostgresDialect
+from spark_channel.connectors.postgresql.failures import is_gone
+from spark_channel.connectors.postgresql.options import PostgresReadOptions
+from spark_channel.connectors.postgresql.publish import table_sql
+from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, literal_sql
+from spark_channel.connectors.postgresql.types import SYSTEM, native_types, own_names
+from spark_channel.connectors.sql.catalog import ReadColumn
+from spark_channel.connectors.sql.keyset import SessionHolder, keyset_of
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.session import PacedFetch, Session
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.connectors.sql.splits import Key, Quantiles, Splitter, distinct, split_conditions
+from spark_channel.errors import OptionError, SourceError
+from spark_channel.options import ReadOptions
+from spark_channel.planning import Split
+from spark_channel.retry import Retry
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.postgresql.session import PgCopySession
+
+__all__ = [
+    "PostgresReader",
+    "PostgresSplitter",
+]
+
+
+# Splits by a key's quantiles, or by pages under a held snapshot.
+#
+# Quantiles come from the statistics of ANALYZE where they are fresh, else from a sample of pages,
+# and from all
+# rows of what is small, a view or a query. Under a limit few pages do, so that the server sorts for
+# milliseconds.
+# Bounds travel as PostgreSQL's own texts.
+
+
+_SMALL_PAGES = 4096
+"""A table of at most so many pages (32 MiB) is looked at whole."""
+_PAGES_PER_SPLIT = 1000
+"""Sampled for each split: the rows of a range then vary by about 3 %."""
+_MIN_SAMPLED_PAGES = 3000
+_MOST_SAMPLED_PAGES = 50_000
+"""400 MiB, whose keys the server sorts in seconds. The many splits of a limited job then vary more, by about 20 %."""
+_GENTLE_PAGES, _GENTLE_ROWS = 200, 8
+"""Sampled under a limit, where that many rows are found for each split: the rows of a range may vary by a third."""
+_STALE = 0.05
+
+
+class PostgresSplitter(Splitter):
+    """`held`: a snapshot is held open, so that rows stay in their pages."""
+
+    held = False
+
+    def ranges(self) -> list[Split] | None:
+        table = self._table
+        assert table is not None
+        if self.held and table.kind in ("r", "m"):
+            return self._by_pages(table.pages)
+        key = self.source.dialect.split_key(table)
+        if not key:
+            return None
+        found = self._from_statistics(table, key) or self._from_rows(key)
+        if found.rows == 0 and not found.nulls:  # none of the sampled rows meets the condition
+            return None
+        return [*self.cut(key, found.bounds, found.rows), *self.nulls(key[0], found.nulls)]
+
+    def quantiles(self, name: str) -> Quantiles:
+        return self._from_rows((name,))
+
+    @property
+    def _table(self) -> PgTable | None:
+        table = self.source.table
+        assert table is None or isinstance(table, PgTable)
+        return table
+
+    def _by_pages(self, pages: int) -> list[Split]:
+        """Good for as long as one snapshot is held, since an update moves a row."""
+        parts = max(1, min(self.advice, pages))
+        return self.cut(
+            ["ctid"], [[f"({pages * part // parts},0)"] for part in range(1, parts)], None
+        )
+
+    def _from_statistics(self, table: PgTable, key: Sequence[str]) -> Quantiles | None:
+        """The histogram that ANALYZE made of a unique column, where few rows have changed since."""
+        if self.source.condition is not None or len(key) != 1 or tuple(key) not in table.unique:
+            return None
+        if table.pages <= _SMALL_PAGES or table.kind == "p":
+            return None
+        schema, name, column = (
+            self.source.dialect.literal(each, None) for each in (table.schema, table.name, key[0])
+        )
+        rows = self.session.rows(
+            "SELECT s.histogram_bounds::text::text[], c.reltuples::bigint, "  # noqa: S608 - quoted
+            "coalesce(t.n_mod_since_analyze, 0)::bigint "
+            f"FROM pg_catalog.pg_stats s JOIN pg_catalog.pg_class c ON c.oid = {table.oid} "
+            "LEFT JOIN pg_catalog.pg_stat_all_tables t ON t.relid = c.oid "
+            f"WHERE s.schemaname = {schema} AND s.tablename = {name} AND s.attname = {column} "
+            "AND s.most_common_vals IS NULL AND NOT s.inherited AND s.histogram_bounds IS NOT NULL"
+        )
+        if not rows:
+            return None
+        bounds, count, changed = rows[0]
+        buckets = len(bounds) - 1
+        even = (part for part in range(1, buckets + 1) if buckets % part == 0)
+        parts = min(even, key=lambda part: abs(part - self.advice))
+        if changed > _STALE * count or not self.advice * 0.75 <= parts <= self.advice * 1.5:
+            return None
+        step = buckets // parts
+        return Quantiles([[str(bounds[part * step])] for part in range(1, parts)], int(count), None)
+
+    def _from_rows(self, key: Sequence[str]) -> Quantiles:
+        sampled, share = (
+            self._sampled(_GENTLE_PAGES, 4 * _GENTLE_PAGES) if self.gently else (self.source, 1.0)
+        )
+        found = self._found(sampled, key) if share < 1.0 else None
+        if found is None or (found.rows or 0) < _GENTLE_ROWS * self.advice:
+            sampled, share = self._sampled()
+            found = self._found(sampled, key)
+        if share == 1.0:
+            return found
+        return Quantiles(
+            found.bounds, None if found.rows is None else round(found.rows / share), None
+        )
+
+    def _found(self, sampled: ReadSource, key: Sequence[str]) -> Quantiles:
+        return self._of_one(sampled, key[0]) if len(key) == 1 else self._of_several(sampled, key)
+
+    def _sampled(
+        self, wanted: int | None = None, small: int = _SMALL_PAGES
+    ) -> tuple[ReadSource, float]:
+        """Some pages of the table, and the share of them; all rows of one of `small` pages."""
+        if wanted is None:
+            wanted = min(
+                max(_MIN_SAMPLED_PAGES, _PAGES_PER_SPLIT * self.advice), _MOST_SAMPLED_PAGES
+            )
+        table = self._table
+        if table is None or table.is_view or table.pages <= max(small, wanted):
+            return self.source, 1.0
+        share = wanted / table.pages
+        sample = f"{self.source.origin} TABLESAMPLE SYSTEM ({100 * share:.6f}) REPEATABLE (0)"
+        return replace(self.source, origin=sample), share
+
+    def _of_one(self, sampled: ReadSource, name: str) -> Quantiles:
+        """One aggregate gives the number of rows, of NULLs, and the values at 0, 1/n, 2/n, ..."""
+        column = sampled.column(name)
+        shares = ", ".join(repr(part / self.advice) for part in range(self.advice))
+        values = (
+            f"CAST(percentile_disc(ARRAY[{shares}]) WITHIN GROUP (ORDER BY {column}) AS text[])"
+        )
+        rows, present, found = self.session.rows(
+            sampled.sql(["count(*)", f"count({column})", values])
+        )[0]
+        bounds = distinct([str(value) for value in found]) if found else []
+        return Quantiles(bounds, int(present), int(rows) - int(present))
+
+    def _of_several(self, sampled: ReadSource, key: Sequence[str]) -> Quantiles:
+        columns = [sampled.column(name) for name in key]
+        names = [f"k{number}" for number in range(len(key))]
+        texts = [
+            f"CAST({column} AS text) AS {name}" for column, name in zip(columns, names, strict=True)
+        ]
+        ranked = sampled.sql(
+            [
+                *texts,
+                f"row_number() OVER (ORDER BY {', '.join(columns)}) AS n",
+                "count(*) OVER () AS total",
+            ]
+        )
+        # The first row of each part is floor(total * part / advice) + 1. Of row n that part is asked, not of each part
+        # its row: for many parts that would take longer than the sort.
+        parts = self.advice
+        found = self.session.rows(
+            f"SELECT {', '.join(names)}, total, n FROM ({ranked}) AS ranked "  # noqa: S608 - quoted
+            f"WHERE ((n - 1) * {parts} + total - 1) / total * total / {parts} = n - 1 ORDER BY n"
+        )
+        bounds: list[Key] = [list(map(str, row[:-2])) for row in found if row[-1] > 1]
+        return Quantiles(bounds, int(found[0][-2]) if found else 0, 0)
+
+
+_log = logging.getLogger(__name__)
+
+_PIECE_BYTES = 1 << 20
+_SOCKET_BYTES = 10 << 20
+"""Linux lets a receive buffer grow to 6 MiB, and a send buffer to 4 MiB: so far a COPY runs ahead."""
+
+_CHANGES_NOTHING = {"transaction_read_only": "on"}
+_LONG_ROWS = 32
+_LONG_VALUES = """
+SELECT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.reltoastrelid <> 0
+  AND c.oid IN (SELECT {name}::regclass UNION ALL SELECT relid FROM pg_catalog.pg_partition_tree({name}::regclass))
+  AND pg_catalog.pg_relation_size(c.reltoastrelid) > 0)
+"""
+
+
+class PostgresReader(SqlReader):
+    """Splits by ranges of a key; under a held snapshot, which only a transfer has, by ranges of pages.
+
+    One split is one statement and sees one state of the database. Splits of one job may see different
+    states if another session writes meanwhile, unless option `snapshot` and `hold` tie them together.
+    """
+
+    Options: ClassVar[type[ReadOptions]] = PostgresReadOptions
+    Splitter = PostgresSplitter
+    takes_pieces = True
+    options: PostgresReadOptions
+
+    def __init__(self, options: PostgresReadOptions) -> None:
+        super().__init__(options, PostgresDialect(local=options.timestamps_as == "local"))
+        self._snapshot: str | None = None
+        self._is_native = False
+        self._long: bool | None = None
+
+    def connect(self, purpose: str) -> PgReadSession:
+        """The planner's knows types that were made since this process first connected."""
+        fresh = purpose == "plan" and self._source is None
+        return PgReadSession(
+            self.options,
+            failure=SourceError,
+            purpose=purpose,
+            settings=_CHANGES_NOTHING,
+            fresh=fresh,
+        )
+
+    def health(self) -> Health:
+        from spark_channel.connectors.postgresql.health import PostgresHealth
+
+        return PostgresHealth(self.options, SourceError, self.row_cost)
+
+    def schema(self) -> pa.Schema:
+        self._source = None
+        return super().schema()
+
+    def resolve(self, session: Session) -> ReadSource:
+        source = super().resolve(session)
+        columns = _declared(source)
+        builtin = (
+            all(each.builtin for each in columns)
+            if source.table is not None
+            else not own_names(session)
+        )
+        as_they_are = self.options.custom_schema is None and self.options.timestamps_as == "instant"
+        self._is_native = as_they_are and builtin
+        return source
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        if not self.options.snapshot:
+            yield
+            return
+        with self.connect("snapshot") as session:
+            session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            self._snapshot = str(session.value("SELECT pg_export_snapshot()"))
+            begun = SYSTEM_CLOCK.now()
+            try:
+                yield
+            finally:
+                self._snapshot = None
+                held = SYSTEM_CLOCK.now() - begun
+                _log.info("the transaction of option 'snapshot' was open for %.0f s", held)
+
+    def split(self, advice: int) -> list[Split]:
+        if self.options.snapshot and self._snapshot is None:
+            raise OptionError(
+                "option 'snapshot' needs a process that holds the snapshot open until all rows are read, "
+                "which only a transfer does: use spark_channel.transfer, or omit the option",
+                option="snapshot",
+            )
+        with self.connect("plan") as session:
+            self.find_stored(session)
+            with _of_snapshot(session, self._snapshot):
+                splits = self.fine_splits(session, max(1, advice))
+        snapshot = {"snapshot": self._snapshot} if self._snapshot is not None else {}
+        return [Split({**split.params, **snapshot}, split.rows, split.nbytes) for split in splits]
+
+    def splitter(self, session: Session, advice: int) -> PostgresSplitter:
+        made = cast(PostgresSplitter, super().splitter(session, advice))
+        made.held = self._snapshot is not None
+        return made
+
+    @contextmanager
+    def reading(self) -> Iterator[Read]:
+        connect: Callable[[str], PgSession] = self._copies if self.native else self.connect
+        reached = partial(self._reached, partial(connect, "read"))
+        # A new connection costs the server 10 to 50 ms of CPU.
+        with SessionHolder(reached) as kept, SessionHolder(self.connected) as line:
+            yield partial(self._read, kept, line)
+
+    def _reached(self, connect: Callable[[], PgSession]) -> PgSession:
+        """A session, of a server that may be away for a while: a job is running."""
+        retry = Retry(self.options.retry_timeout, what=f"reaching {self.options.address.shown}")
+        with connecting():
+            return retry.call(connect, is_gone)
+
+    def remarks(self, splits: Sequence[Split]) -> list[str]:
+        if self._snapshot is None or self.fetch_size == FetchSize():
+            return super().remarks(splits)
+        told = (
+            "option 'snapshot' holds one transaction open until all rows are read, however slow the limit makes that: "
+            "until then vacuum removes nothing that it can see. Without it each statement is short, and sees its own "
+            "state"
+        )
+        return [told]
+
+    def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
+        source = self._source
+        if (
+            source is None
+            or not self._is_native
+            or not can_tell(self.options.parameters(""), os.environ)
+        ):
+            return None
+        if any(self._rows_at_once(split) is not None for split in splits):
+            return None  # a cursor gives no rows as COPY writes them
+        if self.options.statement_seconds and any(
+            self.may_be_short(split) and keyset_of(source, split) is not None for split in splits
+        ):
+            return None  # the key of the last row is not read from what COPY writes
+        types = native_types(_declared(source))
+        return None if types is None else NativeRows(SYSTEM, source.schema, types)
+
+    def may_be_short(self, split: Split) -> bool:
+        """A snapshot's transaction is as long as its read."""
+        return self._snapshot is None and "snapshot" not in split.params
+
+    def _read(
+        self, kept: SessionHolder, line: SessionHolder, split: Split
+    ) -> Iterator[pa.RecordBatch]:
+        found = None if self.native else self.short(split, line)
+        if found is not None:
+            yield from found
+            return
+        with kept.answering() as session:
+            assert isinstance(session, PgSession)
+            snapshot = split.params.get("snapshot")
+            if snapshot is None and self._rows_at_once(split) is None:
+                yield from self.rows(session, split)
+                return
+            with session.transaction() if snapshot is None else _of_snapshot(session, snapshot):
+                yield from self.rows(session, split)
+
+    def rows(self, session: Session, split: Split) -> Iterator[pa.RecordBatch]:
+        if self.native:
+            return self._as_native(cast("PgCopySession", session), split)
+        return super().rows(session, split)
+
+    def _as_native(self, session: "PgCopySession", split: Split) -> Iterator[pa.RecordBatch]:
+        """The rows of a split, as they come."""
+        source = self._source
+        assert source is not None  # or native rows would not have been requested
+        columns = [source.column(column.name) for column in source.columns]
+        sql = source.sql(columns, split_conditions(source, split))
+        size = min(_PIECE_BYTES, self.batch_size(split).nbytes)
+        for piece, bounds in session.copy(sql, len(columns), size):
+            yield native_batch(piece, bounds)
+
+    def batches(self, session: Session, sql: str, split: Split) -> Iterator[pa.RecordBatch]:
+        """By COPY; or by a cursor, under a limit that the sockets of a COPY would run far ahead of."""
+        rows = self._rows_at_once(split)
+        if rows is None:
+            return super().batches(session, sql, split)
+        return cast(PgReadSession, session).fetch(sql, rows)
+
+    def short_batches(
+        self,
+        session: Session,
+        sql: str,
+        split: Split,
+        columns: Sequence[ReadColumn],
+        pieces: PacedFetch | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """By COPY, which costs the server least; in pieces by a cursor, since a COPY fills the sockets at once."""
+        if pieces is None:
+            return super().short_batches(session, sql, split, columns, pieces)
+        if self._has_long_values(session):
+            pieces.most_rows = _LONG_ROWS
+        return cast(PgReadSession, session).pieces(sql, lambda: pieces.rows)
+
+    def _has_long_values(self, session: Session) -> bool:
+        """Whether a value of the table is stored outside of its row: a piece is in memory before its size is known."""
+        if self._long is None:
+            table = self.known(session).table
+            assert table is not None  # or it had no key
+            name = literal_sql(table_sql(table.schema, table.name))
+            self._long = bool(session.value(_LONG_VALUES.format(name=name)))
+        return self._long
+
+    def feed(self, options: FeedOptions) -> ChangeFeed:
+        if options.slot is not None and options.cursor_column is not None:
+            raise OptionError(
+                "options 'slot' and 'cursorColumn' are two ways to follow a table: give one of them",
+                option="slot",
+            )
+        if options.cursor_column is not None:
+            return super().feed(options)
+        if options.slot is None:
+            raise OptionError(
+                "a PostgreSQL table is read as a stream by logical replication (options 'slot' and 'publication'), "
+                "or by a column that only grows ('cursorColumn')",
+                option="slot",
+            )
+        from spark_channel.connectors.postgresql.replication import ReplicationFeed
+
+        return ReplicationFeed(self, options)
+
+    def tables_feed(self, options: FeedOptions) -> ChangeFeed:
+        from spark_channel.connectors.postgresql.feed import TablesFeed
+
+        return TablesFeed(self, options)
+
+    def held_logs(self) -> list[HeldLog]:
+        from spark_channel.connectors.postgresql.catalog import held_logs
+
+        with self.connect("slots") as session:
+            return held_logs(session)
+
+    def lasts(self, split: Split) -> bool:
+        return "snapshot" not in split.params
+
+    def resource_mark(self, split: Split) -> str | None:
+        return self.options.address.parameters.get("host")
+
+    def _copies(self, purpose: str) -> "PgCopySession":
+        from spark_channel.connectors.postgresql.session import PgCopySession
+
+        return PgCopySession(
+            self.options, failure=SourceError, purpose=purpose, settings=_CHANGES_NOTHING
+        )
+
+    def _rows_at_once(self, split: Split) -> int | None:
+        """The rows of one FETCH; None: the limit is not low enough for a cursor."""
+        width, limit = int(split.params["row_bytes"]), self.fetch_size
+        in_rows = [] if limit.rows is None else [limit.rows * width]
+        most = min(
+            [*in_rows, *([] if limit.nbytes is None else [limit.nbytes])], default=_SOCKET_BYTES
+        )
+        if most >= _SOCKET_BYTES:
+            return None
+        rows = max(1, most // width)
+        return rows if self.options.fetch_size is None else min(rows, self.options.fetch_size)
+
+
+def _declared(source: ReadSource) -> list[PgColumn]:
+    """The declarations of the columns that are read."""
+    found = (source.about(column.name) for column in source.columns)
+    return [column for column in found if isinstance(column, PgColumn)]
+
+
+def _of_snapshot(session: PgSession, snapshot: str | None) -> AbstractContextManager[None]:
+    """A transaction that sees one state of the database: that of `snapshot`, or its own."""
+    imported = [] if snapshot is None else [f"SET TRANSACTION SNAPSHOT {literal_sql(snapshot)}"]
+    return session.transaction("ISOLATION LEVEL REPEATABLE READ, READ ONLY", *imported)

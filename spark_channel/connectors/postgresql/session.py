@@ -1,0 +1,788 @@
+"""Sessions: ADBC reads, psycopg writes and COPY bytes."""
+
+import asyncio
+import contextlib
+import os
+import re
+import socket
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from typing import Any, cast
+
+import adbc_driver_manager
+import adbc_driver_manager.dbapi
+import adbc_driver_postgresql
+import asyncpg
+import psycopg
+import pyarrow as pa
+from psycopg.pq import TransactionStatus
+from sqlglot import exp
+
+from spark_channel.clock import SYSTEM_CLOCK
+from spark_channel.connectors.postgresql.copy import (
+    HEADER,
+    TRAILER,
+    Bounds,
+    CopyRows,
+    PacedCopy,
+    row_bounds,
+)
+from spark_channel.connectors.postgresql.copy_address import connect_arguments
+from spark_channel.connectors.postgresql.failures import explain, is_ended, is_gone, sqlstate_of
+from spark_channel.connectors.postgresql.options import PostgresOptions
+from spark_channel.connectors.postgresql.settings import Settings
+from spark_channel.connectors.sql import statements
+from spark_channel.connectors.sql.dialect import marked
+from spark_channel.connectors.sql.postgresql_pooler import is_pooler, refused_by_pooler
+from spark_channel.connectors.sql.row_counts import hold_stored
+from spark_channel.connectors.sql.session import BatchSize, DriverSession, committed
+from spark_channel.connectors.sql.statements import Node, identifier
+from spark_channel.errors import ChannelError
+from spark_channel.retry import Retry
+
+__all__ = [
+    "KeptSession",
+    "PgCopySession",
+    "PgReadSession",
+    "PgSession",
+    "PgWriteSession",
+    "literal",
+    "literal_sql",
+    "reach",
+]
+
+
+# The interface of every connection to a server, of any driver; statements begin and end
+# transactions.
+#
+# The server may be a connection pooler, which hands each transaction to another session, and that
+# session to another
+# client between two. So nothing is set, held or prepared for longer than a transaction.
+
+
+_BEGINS = re.compile(r"\s*(?:BEGIN|START\s+TRANSACTION)\b(?P<modes>.*)", re.IGNORECASE | re.DOTALL)
+_ENDS = re.compile(r"\s*(?:COMMIT|ROLLBACK)\s*", re.IGNORECASE)
+
+
+class PgSession(DriverSession):
+    """`failure` is the class of what it raises for anything the server refuses.
+
+    Every statement runs in a transaction that begins with `Settings`: in the one that is open, or in its own. The time
+    zone is the server's, unless `sessionTimeZone` or the user's statements set another: values are sent in binary,
+    which has none. `settings` are those of the connection's own.
+    """
+
+    def __init__(
+        self,
+        options: PostgresOptions,
+        *,
+        failure: type[ChannelError],
+        purpose: str,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.place = options.address.shown
+        self._failure = failure
+        self._version: int | None = None
+        self._name = f"spark-channel {purpose}"
+        self._settings = Settings.of(options, {"application_name": self._name, **(settings or {})})
+        self._is_begun = False
+
+    @property
+    def version(self) -> int:
+        """As `server_version_num`, such as 150004."""
+        if self._version is None:
+            self._version = int(self.value("SELECT current_setting('server_version_num')"))
+        return self._version
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not closed; its server may be gone all the same."""
+        return self._connection is not None
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        if begins := _BEGINS.fullmatch(sql):
+            self.begin(begins["modes"].strip())
+            return []
+        if _ENDS.fullmatch(sql):
+            self._is_begun = False
+            return self._run(sql)
+        return self._run(sql) if self._is_begun else self._alone(sql)
+
+    def begin(self, modes: str = "", *first: str) -> None:
+        """Begin a transaction, with its settings; `first`: statements that no query may precede."""
+        self._is_begun = True
+        try:
+            self._script([f"BEGIN {modes}".rstrip(), *first, *self._settings.each])
+        except BaseException:
+            self.roll_back()
+            raise
+
+    def ping(self) -> None:
+        self._run("SELECT 1")
+
+    def explain(self, error: BaseException) -> ChannelError:
+        return self._failure(explain(error, self.place))
+
+    @contextmanager
+    def transaction(self, modes: str = "", *first: str) -> Iterator[None]:
+        """Commits in the end; any exception rolls back. For the arguments see `begin`."""
+        self.begin(modes, *first)
+        with committed(self):
+            yield
+
+    @contextmanager
+    def own_transaction(self) -> Iterator[None]:
+        """Around a result that is streamed: in the transaction that is open, or in one of its own.
+
+        Its user closes the connection on a failure, which takes the transaction along: a ROLLBACK would first read
+        what the server has still to send.
+        """
+        is_own = not self._is_begun
+        if is_own:
+            self.begin()
+        yield
+        if is_own:
+            self.rows("COMMIT")
+
+    def roll_back(self) -> None:
+        """End the transaction without its changes; a lost connection has done so."""
+        if self.is_open:
+            try:
+                self.rows("ROLLBACK")
+            except self._failure:
+                pass
+
+    @abstractmethod
+    def _run(self, sql: str) -> list[tuple[Any, ...]]:
+        """One statement. Outside a transaction: one exchange with the server, which a pooler does not divide."""
+
+    def _script(self, statements: Sequence[str]) -> None:
+        """Several statements, in one exchange where the driver can."""
+        for statement in statements:
+            self._run(statement)
+
+    def _alone(self, sql: str) -> list[tuple[Any, ...]]:
+        with self.transaction():
+            return self._run(sql)
+
+    @abstractmethod
+    def _is_own(self) -> str:
+        """A condition in SQL: no other client gets the session. Behind a pooler the protocol names another process than
+        the one that runs statements.
+        """
+
+    def _is_shared(self) -> bool:
+        return not self.value(f"SELECT {self._is_own()}")
+
+    def _reached(self) -> Any:
+        if self._connection is None:
+            raise self._failure(f"{self.place}: the connection is closed")
+        return self._connection
+
+    def _set_up(self) -> None:
+        """Name the session, and run the user's statements whose effect must last; the others are `Settings.each`."""
+        name = f"set_config('application_name', {literal_sql(self._name)}, false)"
+        named = f"CASE WHEN {self._is_own()} THEN {name} END"
+        for version, _ in self._run(f"SELECT current_setting('server_version_num'), {named}"):
+            self._version = int(version)
+        if not self._settings.once:
+            return
+        if self._is_shared():
+            raise self._failure(refused_by_pooler(self.place, self._settings.once[0], "url"))
+        for statement in self._settings.once:
+            self._run(statement)
+
+
+def literal(value: str | int | None) -> Node:
+    """A value in a statement: quoted, or NULL."""
+    if value is None:
+        return exp.null()
+    return exp.Literal.number(value) if isinstance(value, int) else exp.Literal.string(value)
+
+
+def literal_sql(value: str | int | None) -> str:
+    return literal(value).sql("postgres")
+
+
+# A connection that reads COPY's bytes with asyncpg, a hundred rows at a time.
+
+
+_COPY_FAILURES = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+)
+_KEEPALIVE = {
+    "keepalives_idle": socket.TCP_KEEPIDLE if hasattr(socket, "TCP_KEEPIDLE") else None,
+    "keepalives_interval": socket.TCP_KEEPINTVL,
+    "keepalives_count": socket.TCP_KEEPCNT,
+}
+_END_SECONDS = 2.0
+
+
+class PgCopySession(PgSession):
+    """Used by one thread, which runs the connection's event loop while it waits for something, and only then."""
+
+    failures = _COPY_FAILURES
+
+    def __init__(
+        self,
+        options: PostgresOptions,
+        *,
+        failure: type[ChannelError],
+        purpose: str,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        own = {"client_min_messages": "error", **(settings or {})}  # see `_hold_whole`
+        super().__init__(options, failure=failure, purpose=purpose, settings=own)
+        parameters = options.parameters()
+        self._copying: _Copying | None = None
+        self._loop = _Loop(parameters)
+        with self.closed_on_failure():
+            with self.explained():
+                self._connection = self._loop.run_until_complete(_connected(parameters))
+            self._set_up()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if self._loop.is_closed():
+            return
+        try:
+            if connection is not None:
+                self._loop.run_until_complete(self._end(connection))
+        finally:
+            self._loop.close()
+
+    def copy(self, sql: str, columns: int, piece_bytes: int) -> Iterator[tuple[bytes, Bounds]]:
+        """The rows of a query of so many columns, as COPY writes them: pieces, and where each row lies in one.
+
+        A piece of about `piece_bytes` is asked for when it is wanted; what the server sends meanwhile waits in the
+        sockets. Leaving early ends the connection: what the server has still to send is not read.
+        """
+        connection = self._reached()
+        rows = 0
+        with self.closed_on_failure(), self.own_transaction():
+            with self.explained():
+                copying = self._copying = self._loop.run_until_complete(
+                    _begun(connection, sql, piece_bytes)
+                )
+                while piece := self._loop.run_until_complete(copying.next()):
+                    bounds = self._bounds(piece, columns)
+                    rows += len(bounds) - 1
+                    yield piece, bounds
+            self._copying = None
+            self._hold_whole(rows, copying.rows)
+
+    def _bounds(self, piece: bytes, columns: int) -> Bounds:
+        try:
+            return row_bounds(piece, columns)
+        except ValueError as error:
+            raise self._failure(
+                f"{self.place}: the server sent data that is not in COPY's format: {error}"
+            ) from error
+
+    def _hold_whole(self, rows: int, sent: int) -> None:
+        """asyncpg 0.32 drops rows that precede another message: what a function says with RAISE INFO."""
+        if rows != sent:
+            raise self._failure(
+                f"{self.place}: the server sent {sent} rows, and {rows} were taken: "
+                "a function that the rows come through says something with RAISE INFO, or changes a setting. "
+                "Read them through Arrow, with a transformer or 'customSchema', or leave that function out"
+            )
+
+    def ping(self) -> None:
+        self._script(["SELECT 1"])
+
+    def _run(self, sql: str) -> list[tuple[Any, ...]]:
+        """Outside a transaction without its rows: asyncpg has two exchanges with the server for these."""
+        if not self._is_begun:
+            self._script([sql])
+            return []
+        with self.explained():
+            return [tuple(row) for row in self._loop.run_until_complete(self._reached().fetch(sql))]
+
+    def _script(self, statements: Sequence[str]) -> None:
+        with self.explained():
+            self._loop.run_until_complete(self._reached().execute(";\n".join(statements)))
+
+    def _is_own(self) -> str:
+        return f"pg_backend_pid() = {self._reached().get_server_pid()}"
+
+    async def _end(self, connection: asyncpg.Connection) -> None:
+        copying, self._copying = self._copying, None
+        if copying is None:
+            with contextlib.suppress(*_COPY_FAILURES):
+                await connection.close(timeout=_END_SECONDS)
+            return
+        connection.terminate()
+        await copying.leave()
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Sockets that notice a server that vanished, as libpq's do."""
+
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        super().__init__()
+        self._parameters = parameters
+
+    async def create_connection(self, *args: Any, **more: Any) -> Any:
+        """One address of a host that does not answer is not waited for."""
+        return await super().create_connection(*args, **{"happy_eyeballs_delay": 0.25, **more})
+
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+        if (
+            sock.family in (socket.AF_INET, socket.AF_INET6)
+            and self._parameters.get("keepalives") != "0"
+        ):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, option in _KEEPALIVE.items():
+                if option is not None and name in self._parameters:
+                    sock.setsockopt(socket.IPPROTO_TCP, option, int(self._parameters[name]))
+        await super().sock_connect(sock, address)
+
+
+async def _connected(parameters: Mapping[str, str]) -> asyncpg.Connection:
+    try:
+        return await asyncpg.connect(**connect_arguments(parameters, os.environ))
+    except TimeoutError as error:
+        raise TimeoutError("timeout expired") from error
+
+
+async def _begun(connection: asyncpg.Connection, sql: str, piece_bytes: int) -> "_Copying":
+    return _Copying(connection, sql, piece_bytes)
+
+
+class _Copying:
+    """One COPY that runs: a task of the loop, and what it has brought."""
+
+    def __init__(self, connection: asyncpg.Connection, sql: str, piece_bytes: int) -> None:
+        self._most = piece_bytes
+        self._pieces: asyncio.Queue[bytes] = asyncio.Queue(1)
+        self._gathered: list[bytes] = []
+        self._size = 0
+        self._begun = self._left = False
+        self.rows = 0
+        """How many the server says it sent, at the end."""
+        self._task = asyncio.ensure_future(self._run(connection, sql))
+
+    async def next(self) -> bytes:
+        """The next piece; nothing after the last one."""
+        if self._pieces.empty() and not self._task.done():
+            piece = asyncio.ensure_future(self._pieces.get())
+            await asyncio.wait({piece, self._task}, return_when=asyncio.FIRST_COMPLETED)
+            if piece.done():
+                return piece.result()
+            piece.cancel()
+        if self._pieces.empty():
+            self._task.result()
+            return b""
+        return self._pieces.get_nowait()
+
+    async def leave(self) -> None:
+        """Wait for the end, which comes since the connection was ended; what is brought until then is dropped."""
+        self._left = True
+        while not self._pieces.empty():
+            self._pieces.get_nowait()
+        await asyncio.wait({self._task}, timeout=_END_SECONDS)
+        if self._task.done():
+            self._task.exception()
+
+    async def _run(self, connection: asyncpg.Connection, sql: str) -> None:
+        status = await connection.copy_from_query(sql, output=self._take, format="binary")
+        self.rows = int(status.split()[-1])
+        await self._put(b"".join(self._gathered).removesuffix(TRAILER))
+
+    async def _take(self, data: bytes) -> None:
+        """Whole rows; the trailer comes with the last of them, or alone: the last ones are kept until the end."""
+        if not self._begun:
+            data, self._begun = data.removeprefix(HEADER), True
+        if self._size >= self._most:
+            await self._put(b"".join(self._gathered))
+            self._gathered.clear()
+            self._size = 0
+        self._gathered.append(data)
+        self._size += len(data)
+
+    async def _put(self, piece: bytes) -> None:
+        if piece and not self._left:
+            await self._pieces.put(piece)
+
+
+# A connection that reads rows as Arrow, through ADBC.
+
+
+_HINT = "adbc.postgresql.batch_size_hint_bytes"
+_BY_COPY = "adbc.postgresql.use_copy"
+_READ_FAILURES = (adbc_driver_manager.Error, pa.ArrowException, OSError)
+"""What the driver raises; the last two while a result is being read."""
+
+
+class _SharedDatabase:
+    """Stands for a database where a connection would close it at its own end."""
+
+    def close(self) -> None:
+        pass
+
+
+_databases: dict[tuple[int, str], tuple[Any, bool]] = {}
+_databases_lock = threading.Lock()
+_MOST_DATABASES = 8
+
+
+def _database(options: PostgresOptions, *, fresh: bool) -> tuple[Any, bool]:
+    """The driver's picture of a database: it holds no connection, and takes one to make, to list the types. And whether
+    a pooler is between, which the driver's connections do not tell.
+
+    One a process; `fresh` creates it again, with the present types.
+    """
+    conninfo = options.conninfo()
+    key = (os.getpid(), conninfo)
+    with _databases_lock:
+        kept = _databases.get(key)
+    found = None if fresh else kept
+    if found is None:
+        found = (
+            adbc_driver_postgresql.connect(conninfo),
+            is_pooler(conninfo) if kept is None else kept[1],
+        )
+        with _databases_lock:
+            while len(_databases) >= _MOST_DATABASES:
+                del _databases[next(iter(_databases))]
+            _databases[key] = found
+    return found
+
+
+class PgReadSession(PgSession):
+    """Used by one thread. `fresh`: it knows types that were made since this process first connected.
+
+    Outside a transaction no query by COPY runs: the driver prepares, describes and runs it in three exchanges with the
+    server, and a pooler may send each of them to another session.
+    """
+
+    failures = _READ_FAILURES
+
+    def __init__(
+        self,
+        options: PostgresOptions,
+        *,
+        failure: type[ChannelError],
+        purpose: str,
+        settings: Mapping[str, str] | None = None,
+        fresh: bool = False,
+    ) -> None:
+        # A cursor is read to its end here, and planned for that.
+        own = {"cursor_tuple_fraction": "1.0", **(settings or {})}
+        super().__init__(options, failure=failure, purpose=purpose, settings=own)
+        with self.closed_on_failure(), self.explained():
+            database, self._is_behind = _database(options, fresh=fresh)
+            connection: Any = adbc_driver_manager.dbapi.Connection
+            self._connection = connection(
+                _SharedDatabase(), adbc_driver_manager.AdbcConnection(database), autocommit=True
+            )
+            self._set_up()
+
+    def schema_of(self, sql: str) -> pa.Schema:
+        """The Arrow schema of a query's result, with the driver's notes on PostgreSQL's types."""
+        with nullcontext() if self._is_begun else self.transaction(), self._cursor() as cursor:
+            cursor.execute(sql)
+            return cursor.fetch_record_batch().schema
+
+    def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
+        """By COPY, in batches of about `size.nbytes` of its bytes; leaving early ends the connection."""
+        with self.closed_on_failure(), self.own_transaction(), self._cursor() as cursor:
+            cursor.adbc_statement.set_options(**{_HINT: str(size.nbytes)})
+            cursor.execute(sql)
+            yield from cursor.fetch_record_batch()
+
+    def fetch(self, sql: str, rows: int) -> Iterator[pa.RecordBatch]:
+        """A result as Arrow, `rows` at a time, each asked for when it is wanted; in the caller's transaction.
+
+        Two thirds as fast as `stream`, whose COPY the server pushes into sockets, megabytes ahead of its reader.
+        """
+        self.rows(f"DECLARE channel_rows NO SCROLL CURSOR FOR {sql}")
+        yield from self._fetched(f"FETCH FORWARD {rows} FROM channel_rows")
+
+    def pieces(self, sql: str, rows: Callable[[], int]) -> Iterator[pa.RecordBatch]:
+        """A result in one short transaction, `rows()` at a time, each asked for when it is wanted.
+
+        Leaving early ends the connection.
+        """
+        with self.closed_on_failure():
+            self.rows("BEGIN")
+            self.rows(f"DECLARE channel_rows NO SCROLL CURSOR FOR {sql}")
+            while True:
+                asked = rows()
+                batches = self._of(f"FETCH FORWARD {asked} FROM channel_rows")
+                yield from batches
+                if sum(batch.num_rows for batch in batches) < asked:
+                    break
+            self.rows("COMMIT")
+
+    def _fetched(self, sql: str) -> Iterator[pa.RecordBatch]:
+        while True:
+            batches = self._of(sql)
+            if not any(batch.num_rows for batch in batches):
+                return
+            yield from batches
+
+    def _of(self, sql: str) -> list[pa.RecordBatch]:
+        """A result that does not come by COPY."""
+        with self._cursor() as cursor:
+            cursor.adbc_statement.set_options(**{_BY_COPY: "false"})
+            cursor.execute(sql)
+            return list(cursor.fetch_record_batch())
+
+    def _is_own(self) -> str:
+        return "false" if self._is_behind else "true"
+
+    def _run(self, sql: str) -> list[tuple[Any, ...]]:
+        with self._cursor() as cursor:
+            cursor.adbc_statement.set_options(**{_BY_COPY: "false"})
+            cursor.execute(sql)
+            return cast(list[tuple[Any, ...]], cursor.fetchall()) if cursor.description else []
+
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        connection = self._reached()
+        with self.explained(), closing(connection.cursor()) as cursor:
+            yield cursor
+
+
+# A connection that writes with psycopg, which sends COPY's bytes unchanged.
+
+
+_BIT_BYTES = 8_192
+"""As libpq sends them."""
+_STILL_SECONDS = 30
+_INHERITED = """
+WITH RECURSIVE family (oid) AS (
+  SELECT {table}::regclass::oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN family f ON i.inhparent = f.oid
+)
+SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(oid)), 0)::bigint FROM family
+"""
+_BY_ITSELF = "25001"
+"""What is said of a statement that cannot run in a transaction, before it does anything."""
+_TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'statement_timeout'"
+
+
+class PgWriteSession(PgSession):
+    """Used by one thread."""
+
+    failures = (psycopg.Error, OSError)
+
+    def __init__(
+        self, options: PostgresOptions, *, failure: type[ChannelError], purpose: str
+    ) -> None:
+        super().__init__(options, failure=failure, purpose=purpose)
+        self._timeout: int | None = None
+        """`statement_timeout` in milliseconds, once it is known."""
+        self.pace: PacedCopy | None = None
+        """What was learned of the server's speed."""
+        self.parent: str | None = None
+        """A table, as SQL, whose rows may be stored in tables that inherit from it: they are counted there, too."""
+        with self.explained():
+            self._connection = psycopg.connect(
+                options.conninfo(), autocommit=True, prepare_threshold=None
+            )
+        with self.closed_on_failure():
+            self._set_up()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is open, without a transaction."""
+        connection = self._connection
+        return (
+            connection is not None and connection.info.transaction_status == TransactionStatus.IDLE
+        )
+
+    def answers(self) -> bool:
+        """Whether its server is there; one that is not is closed."""
+        try:
+            self.ping()
+        except self._failure:
+            self.close()
+            return False
+        return True
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """As `PgSession.rows`; each `?` of `sql` is the next of `parameters`."""
+        if parameters:
+            sql = marked(sql, lambda number: literal_sql(parameters[number - 1]))
+        return super().rows(sql)
+
+    def copy(
+        self, schema: str, table: str, rows: CopyRows, between: Callable[[int], None] | None = None
+    ) -> None:
+        """Send `rows` into the columns of the same names.
+
+        In a transaction they may be sent bit by bit: `between` is called after each bit, with the bytes that were sent.
+
+        Raises:
+            BatchRefusedError: the table has not stored all of them.
+        """
+        if rows.count == 0:
+            return
+        place = statements.named_table((schema, table)).expression.sql("postgres")
+        names = ", ".join(identifier(name).sql("postgres") for name in rows.names)
+        sql = f"COPY {place} ({names}) FROM STDIN (FORMAT binary)"
+        inside = nullcontext() if self._is_begun else self.transaction()
+        ended = nullcontext() if between is None else self._ended_when_still()
+        with (
+            inside,
+            self.all_stored(place, f"{schema}.{table}", rows.count) as stored,
+            ended,
+            self._cursor() as cursor,
+        ):
+            with cursor.copy(sql) as copy:
+                copy.write(HEADER)
+                if between is None:
+                    for piece in rows.pieces:
+                        copy.write(piece)
+                else:
+                    sent = 0
+                    for bit in _bits(rows.pieces):
+                        copy.write(bit)
+                        sent += len(bit)
+                        between(sent)
+                copy.write(TRAILER)
+            stored(cursor.rowcount)
+
+    def affected(self, sql: str) -> tuple[int, list[tuple[Any, ...]]]:
+        """Run statements: the rows that the first one affected, and those that the last one returns."""
+        with self._cursor() as cursor:
+            cursor.execute(cast(Any, sql))
+            affected = cursor.rowcount
+            while cursor.nextset():
+                pass
+            return affected, cursor.fetchall() if cursor.description else []
+
+    @contextmanager
+    def all_stored(self, place: str, label: str, sent: int) -> Iterator[Callable[[int], None]]:
+        """Around statements that send rows to the table `place`; to be called with what each says that it stored.
+
+        Raises:
+            BatchRefusedError: not all of the `sent` rows were stored.
+        """
+        counts: list[int] = []
+        before = self._inherited(place) if place == self.parent else 0
+        yield counts.append
+        stored = sum(counts)
+        if stored != sent and place == self.parent:
+            stored = self._inherited(place) - before
+        hold_stored(label, sent, stored)
+
+    def _inherited(self, place: str) -> int:
+        """The rows that this transaction inserted into the table and those that inherit from it."""
+        return int(self.value(_INHERITED.format(table=literal_sql(place))))
+
+    @contextmanager
+    def _ended_when_still(self) -> Iterator[None]:
+        """The server ends a statement that is not sent to its end, as of a process that was stopped in the middle."""
+        if self._timeout is None:
+            self._timeout = int(self.value(_TIMEOUT))
+        if 0 < self._timeout <= _STILL_SECONDS * 1000:
+            yield
+            return
+        self.rows(f"SET LOCAL statement_timeout = {_STILL_SECONDS * 1000}")
+        begun = SYSTEM_CLOCK.now()
+        try:
+            yield
+        except self._failure as error:
+            if is_ended(error) and SYSTEM_CLOCK.now() - begun >= _STILL_SECONDS:
+                self.close()
+                raise self._failure(
+                    f"{self.place}: the server ended a COPY in the middle of which this process stood still"
+                ) from ConnectionError("the connection is lost")
+            raise
+        self.rows(f"SET LOCAL statement_timeout = {self._timeout}")
+
+    def _script(self, statements: Sequence[str]) -> None:
+        self._run(";\n".join(statements))
+
+    def _alone(self, sql: str) -> list[tuple[Any, ...]]:
+        """With the settings in one exchange, which is one transaction to the server."""
+        try:
+            return self._run(";\n".join([*self._settings.each, sql]))
+        except self._failure as error:
+            if sqlstate_of(error) != _BY_ITSELF:
+                raise
+            return self._by_itself(sql, error)
+
+    def _by_itself(self, sql: str, error: ChannelError) -> list[tuple[Any, ...]]:
+        """A statement that no transaction may hold, such as VACUUM; settings that it needs are the session's then."""
+        if self._settings.chosen and self._is_shared():
+            raise self._failure(
+                f"{self.place} is a connection pooler (such as PgBouncer), and {sql[:200]!r} cannot run in a "
+                "transaction, for which alone 'currentSchema', 'sessionTimeZone' and 'sessionInitStatement' hold "
+                "there. Omit these and write names with their schema, or name the server itself in 'url'"
+            ) from error.__cause__
+        if self._settings.chosen:
+            self._script(self._settings.of_session)
+        return self._run(sql)
+
+    def _is_own(self) -> str:
+        return f"pg_backend_pid() = {self._reached().info.backend_pid}"
+
+    def _run(self, sql: str) -> list[tuple[Any, ...]]:
+        with self._cursor() as cursor:
+            cursor.execute(cast(Any, sql))
+            while cursor.nextset():
+                pass  # of several statements, the last one's rows
+            return cursor.fetchall() if cursor.description else []
+
+    @contextmanager
+    def _cursor(self) -> Iterator[psycopg.Cursor[Any]]:
+        connection = self._reached()
+        with self.explained(), connection.cursor() as cursor:
+            yield cursor
+
+
+class KeptSession:
+    """Between the tasks of one thread a session is kept: a server spends milliseconds on a new one."""
+
+    def __init__(self) -> None:
+        self._kept = threading.local()
+
+    def __reduce__(self) -> tuple[type["KeptSession"], tuple[()]]:
+        return KeptSession, ()
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """In this thread, until the end."""
+        self._kept.keeps, self._kept.session = True, None
+        try:
+            yield
+        finally:
+            session, self._kept.keeps, self._kept.session = self._kept.session, False, None
+            if session is not None:
+                session.close()
+
+    def take(self) -> PgWriteSession | None:
+        """The session that was kept, if its server still answers."""
+        session: PgWriteSession | None = getattr(self._kept, "session", None)
+        self._kept.session = None
+        return session if session is not None and session.answers() else None
+
+    def give(self, session: PgWriteSession) -> None:
+        """A session whose user needs it no more."""
+        if getattr(self._kept, "keeps", False) and session.is_idle and self._kept.session is None:
+            self._kept.session = session
+        else:
+            session.close()
+
+
+def _bits(pieces: Sequence[memoryview]) -> Iterator[memoryview]:
+    for piece in pieces:
+        for at in range(0, len(piece), _BIT_BYTES):
+            yield piece[at : at + _BIT_BYTES]
+
+
+def reach(options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> PgWriteSession:
+    """A new session, tried for `retryTimeout` with growing pauses while the server cannot be reached."""
+    return Retry(options.retry_timeout, what=f"reaching {options.address.shown}").call(
+        lambda: PgWriteSession(options, failure=failure, purpose=purpose),
+        lambda error: isinstance(error, failure) and is_gone(error),
+    )

@@ -1,0 +1,88 @@
+"""The settings that spark-channel's transactions have in PostgreSQL. Pure.
+
+Each is set for one transaction. What is set for a session stays in it, and behind a connection pooler the next
+transaction of that session is another client's.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from spark_channel.connectors.base.types import exp
+from spark_channel.connectors.postgresql.options import PostgresOptions
+from spark_channel.connectors.sql.postgresql_pooler import for_transaction
+from spark_channel.connectors.sql.session import session_script
+from spark_channel.connectors.sql.statements import Node
+
+__all__ = ["VALUES", "Settings"]
+
+VALUES: Mapping[str, str] = {
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "standard_conforming_strings": "on",
+}
+"""What the text of a value depends on, as rows are read and as conditions and keys are sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`each`: statements that begin every transaction. `once`: those of the user that only a session can keep."""
+
+    each: Sequence[str]
+    once: Sequence[str]
+    of_session: Sequence[str]
+    """As `each`, for the session: for what cannot run in a transaction, where no other client gets the session."""
+    chosen: bool
+    """Whether the user chose some of them, so that a statement means something else without."""
+
+    @classmethod
+    def of(cls, options: PostgresOptions, more: Mapping[str, str]) -> Self:
+        """`more`: settings of the connection's own.
+
+        Raises:
+            OptionError: `sessionInitStatement` cannot be parsed, or begins a transaction.
+        """
+        given = [
+            (statement, for_transaction(statement))
+            for statement in session_script(options, "postgres")
+        ]
+        values = {**VALUES, **more}
+        if options.current_schema is not None:
+            values["search_path"] = _search_path(options.current_schema)
+        if options.query_timeout:
+            values["statement_timeout"] = str(options.query_timeout * 1000)
+        zone = {} if options.session_time_zone is None else {"TimeZone": options.session_time_zone}
+
+        def all_of(scripts: Iterable[str], *, local: bool) -> list[str]:
+            return [
+                *([_set_config(zone, local=local)] if zone else []),
+                *scripts,
+                _set_config(values, local=local),
+            ]
+
+        return cls(
+            each=all_of((own for _, own in given if own is not None), local=True),
+            once=[statement for statement, own in given if own is None],
+            of_session=all_of(
+                (statement for statement, own in given if own is not None), local=False
+            ),
+            chosen=bool(given or zone or options.current_schema is not None),
+        )
+
+
+def _set_config(values: Mapping[str, str], *, local: bool) -> str:
+    """The statement that sets `values`; `local`: until the transaction ends."""
+    calls: list[Node] = [
+        exp.func(
+            "set_config", exp.Literal.string(name), exp.Literal.string(value), exp.convert(local)
+        )
+        for name, value in values.items()
+    ]
+    return exp.select(*calls).sql("postgres")
+
+
+def _search_path(text: str) -> str:
+    names: Sequence[str] = [name.strip().strip('"') for name in text.split(",")]
+    return ", ".join(exp.to_identifier(name, quoted=True).sql("postgres") for name in names)

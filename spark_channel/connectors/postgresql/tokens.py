@@ -1,0 +1,490 @@
+"""Tokens of a replication feed: a position in the log, how much of the base was read there, and by which entries of its
+publication the table is in the log. Pure.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from spark_channel.connectors.base.feed import Token
+from spark_channel.connectors.postgresql.pgoutput import TableColumns, lsn_text
+from spark_channel.connectors.sql.incremental_snapshot import BaseProgress, Key, safe_after
+from spark_channel.errors import SourceError, TunnelError
+
+__all__ = [
+    "OPERATIONS",
+    "Entries",
+    "LogToken",
+    "Snapshot",
+    "TablePlace",
+    "TablesToken",
+    "differ",
+    "lost_operations",
+    "position_of",
+    "read_entries",
+    "read_operations",
+    "token_of",
+]
+
+
+# By which entries a publication has a table: the log lacks the changes of the time without one.
+# Pure.
+#
+# The server decodes each change with the publication as it was then, so what it has now says
+# nothing of changes before:
+# a table that left and came back lacks those between. But it comes back by another entry. So a
+# stream keeps the
+# entries in its checkpoints: as long as one of them is there, the table never left. So it is with
+# the operations that
+# the publication has.
+
+
+OPERATIONS = {"i": "insert", "u": "update", "d": "delete", "t": "truncate"}
+"""What a publication may have, each by the letter that a token has for it."""
+
+Entries = tuple[str, ...]
+"""Of one table: numbers of catalog rows, each with a letter for its catalog. Empty: not known."""
+
+
+def read_entries(found: object) -> Entries:
+    """Entries as a token has them.
+
+    Raises:
+        ValueError: it was damaged.
+    """
+    if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
+        raise ValueError(found)
+    return tuple(found)
+
+
+def read_operations(found: object) -> str:
+    """Operations as a token has them; "" = not known.
+
+    Raises:
+        ValueError: it was damaged.
+    """
+    if not isinstance(found, str) or not set(found) <= set(OPERATIONS):
+        raise ValueError(found)
+    return found
+
+
+def lost_operations(was: str, now: str) -> list[str]:
+    """Those that a publication had, and does not have any more."""
+    return [name for letter, name in OPERATIONS.items() if letter in was and letter not in now]
+
+
+def differ(was: Entries, now: Entries) -> bool:
+    """Whether a table that was in its publication by some entries, and is by others now, may have left it between."""
+    return bool(was and now) and set(was).isdisjoint(now)
+
+
+_POSITION = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}")
+_ENTRIES = "entries"
+_OPERATIONS = "operations"
+_TABLE = "table"
+_BASE = {"after", "until", "safe", "doubt_at", "doubt", "read", "rows", "waited"}
+
+
+@dataclass(frozen=True, slots=True)
+class LogToken:
+    """`base` is None where all of it was read, or none belongs to the feed. `entries`: () = not known.
+
+    `operations`: see `entries.py`; "" = not known. `table`: its number and columns; None = not known.
+    """
+
+    lsn: int
+    base: BaseProgress | None = None
+    entries: Entries = ()
+    operations: str = ""
+    table: tuple[int, TableColumns] | None = None
+
+    @classmethod
+    def read(cls, token: Token) -> "LogToken":
+        """
+        Raises:
+            SourceError: no token of such a feed.
+        """
+        try:
+            base = token.get("base")
+            if set(token) - {"lsn", "base", _ENTRIES, _OPERATIONS, _TABLE} or (
+                base is not None and set(base) - {"chunks", "order"} != _BASE
+            ):
+                raise ValueError
+            entries = read_entries(token.get(_ENTRIES, ()))
+            operations = read_operations(token.get(_OPERATIONS, ""))
+            table = token.get(_TABLE)
+            return cls(
+                position_of(token["lsn"]),
+                None if base is None else _base(base),
+                entries,
+                operations,
+                None if table is None else (int(table["oid"]), TableColumns.of(table["shape"])),
+            )
+        except (KeyError, TypeError, ValueError):
+            raise SourceError(
+                f"the checkpoint {dict(token)!r} is not a position in a PostgreSQL log: it is damaged, or of another "
+                "source. Reset the tunnel, or begin with a new checkpoint directory"
+            ) from None
+
+    @property
+    def confirmable(self) -> int:
+        """The position up to which the log is not needed any more, once this token is done with."""
+        return self.lsn if self.base is None else self.base.safe
+
+    def token(self) -> Token:
+        base = self.base
+        found = dict(token_of(self.lsn))
+        if self.entries:
+            found[_ENTRIES] = list(self.entries)
+        if self.operations:
+            found[_OPERATIONS] = self.operations
+        if self.table is not None:
+            oid, shape = self.table
+            found[_TABLE] = {"oid": oid, "shape": shape.noted()}
+        if base is None:
+            return found
+        return {
+            **found,
+            "base": {
+                **base.noted(),
+                "safe": lsn_text(base.safe),
+                "doubt_at": lsn_text(base.doubt_at),
+                "doubt": list(base.doubt),
+            },
+        }
+
+
+def token_of(lsn: int) -> Token:
+    return {"lsn": lsn_text(lsn)}
+
+
+def position_of(text: Any) -> int:
+    if not isinstance(text, str) or not _POSITION.fullmatch(text):
+        raise ValueError
+    high, _, low = text.partition("/")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+def _base(found: Any) -> BaseProgress:
+    if not all(isinstance(each, int) for each in found["doubt"]):
+        raise ValueError
+    return replace(
+        BaseProgress.of(found),
+        safe=position_of(found["safe"]),
+        doubt_at=position_of(found["doubt_at"]),
+        doubt=tuple(found["doubt"]),
+    )
+
+
+# Which transactions a statement sees: PostgreSQL's `xmin:xmax:running`. Pure.
+
+
+_SPAN = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`xmax`: the first number that was not begun; `running`: those below it that had not ended."""
+
+    xmax: int
+    running: frozenset[int]
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Of the text of a `txid_snapshot`."""
+        _, xmax, running = text.split(":")
+        return cls(int(xmax), frozenset(int(each) for each in running.split(",") if each))
+
+    def sees(self, transaction: int) -> bool:
+        """Whether a committed transaction is seen; `transaction` are the last 32 bits of its number, as logs hold."""
+        behind = (self.xmax - transaction) % _SPAN  # 0 = xmax itself
+        if behind == 0 or behind > _SPAN // 2:
+            return False
+        return self.xmax - behind not in self.running
+
+
+# Tokens of a feed of several tables: one position in the log, and what was read of each table
+# there. Pure.
+#
+# A table that joins at position `since` is followed from there on: each of its later changes is
+# delivered. Its existing
+# rows are read only when all that was committed before `since` was seen to be visible (`safe` is
+# beyond it), as a new
+# slot waits for it: so no change is too early for the log and too late for a chunk.
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlace:
+    """One table. `since` is None when its existing rows are read, `base` until their reading begins.
+
+    `oid` is its number in the log. `columns` is a digest of the columns that the catalog had when `shape` was taken
+    from there; None: by an earlier build, which kept the digest alone. For `entries` see `entries.py`; () = not known.
+    """
+
+    oid: int
+    columns: str
+    since: int | None = None
+    base: BaseProgress | None = None
+    entries: Entries = ()
+    shape: TableColumns | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TablesToken:
+    """`tables` by name, in the order in which they joined. For the others see `BaseProgress`.
+
+    They are of the log, and so of all tables.
+    """
+
+    lsn: int
+    tables: Mapping[str, TablePlace]
+    safe: int = 0
+    doubt_at: int = 0
+    doubt: tuple[int, ...] = ()
+    waited: int = 0
+    operations: str = ""
+    """See `entries.py`; "" = not known."""
+    removed: tuple[str, ...] = ()
+    """Tables that were removed, which the options may still name."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the existing rows of all tables are read."""
+        return all(each.since is None for each in self.tables.values())
+
+    @property
+    def confirmable(self) -> int:
+        """The position up to which the log is not needed any more, once this token is done with."""
+        return self.lsn if self.is_read else self.safe
+
+    def seen(self, end: int, running: Collection[int]) -> "TablesToken":
+        """At `end`. `running`: the transactions that ran after a mark behind `end`; not asked when all is read."""
+        if self.is_read:
+            return replace(self, lsn=end, safe=0, doubt_at=0, doubt=(), waited=0)
+        safe, doubt_at, doubt = safe_after((self.safe, self.doubt_at, self.doubt), end, running)
+        return replace(self, lsn=end, safe=safe, doubt_at=doubt_at, doubt=doubt)
+
+    def due(self) -> str | None:
+        """The table whose existing rows are read next; None: none is read yet, or all are."""
+        for name, each in self.tables.items():
+            if each.base is not None or (each.since is not None and self.safe > each.since):
+                return name
+        return None
+
+    def awaited(self) -> list[str]:
+        """The tables whose existing rows wait for transactions of `doubt`."""
+        if not self.doubt or self.due() is not None:
+            return []
+        return [name for name, each in self.tables.items() if each.since is not None]
+
+    def held_by(self, entries: Mapping[int, Entries], operations: str = "") -> "TablesToken":
+        """With the entries by which the publication has its tables now, and its operations."""
+        tables = {
+            name: replace(each, entries=entries.get(each.oid, each.entries))
+            for name, each in self.tables.items()
+        }
+        return replace(self, tables=tables, operations=operations or self.operations)
+
+    def reshaped(self, columns: Mapping[str, tuple[str, TableColumns]]) -> "TablesToken":
+        """With other columns of some tables: a digest, and the columns."""
+        changed = {
+            name: replace(self.tables[name], columns=digest, shape=shape)
+            for name, (digest, shape) in columns.items()
+        }
+        return replace(self, tables={**self.tables, **changed})
+
+    def joined(
+        self,
+        name: str,
+        oid: int,
+        columns: str,
+        at: int = 0,
+        entries: Entries = (),
+        shape: TableColumns | None = None,
+    ) -> "TablesToken":
+        """With one more table from here on, or from position `at` if that is later: the end of the log when its columns
+        were looked at. Changes before it may have others.
+
+        Raises:
+            TunnelError: it is there already.
+        """
+        if name in self.tables:
+            raise TunnelError(
+                f"the tunnel has table {name!r} already: `tunnel resnapshot` reads it again"
+            )
+        return self._waiting(
+            name, TablePlace(oid, columns, max(self.lsn, at), entries=entries, shape=shape)
+        )
+
+    def restarted(
+        self,
+        name: str,
+        oid: int,
+        columns: str,
+        at: int = 0,
+        entries: Entries = (),
+        shape: TableColumns | None = None,
+        takes: Callable[[TableColumns, TableColumns], bool] | None = None,
+    ) -> "TablesToken":
+        """With the existing rows of a table to be read once more, with its present columns.
+
+        One that left the publication meanwhile is followed from `at` on, as one that joins: the log may lack earlier
+        changes of transactions that ran when it came back. So is one that was made again, or has other columns now;
+        but where `takes` says that the log may have rows of the old columns and of the new ones, none are left out.
+
+        Raises:
+            TunnelError: it is not there.
+        """
+        found = self.tables.get(name)
+        if found is None:
+            raise TunnelError(
+                f"the tunnel has no table {name!r}: it has {', '.join(self.tables)}. `tunnel add-table` adds one"
+            )
+        is_other = (found.oid, found.columns) != (oid, columns)
+        if is_other and found.oid == oid and found.shape and shape and takes is not None:
+            is_other = not takes(found.shape, shape)
+        since = max(
+            self.lsn, found.since or 0, at if is_other or differ(found.entries, entries) else 0
+        )
+        place = TablePlace(
+            oid, columns, since, entries=entries or found.entries, shape=shape or found.shape
+        )
+        return self._waiting(name, place)
+
+    def left(self, name: str) -> "TablesToken":
+        """Without one table.
+
+        Raises:
+            TunnelError: it is not there, or is the only one.
+        """
+        if name not in self.tables:
+            raise TunnelError(f"the tunnel has no table {name!r}: it has {', '.join(self.tables)}")
+        tables = {each: place for each, place in self.tables.items() if each != name}
+        if not tables:
+            raise TunnelError(
+                f"table {name!r} is the tunnel's only one: add another one first (`tunnel add-table`), or remove the "
+                "tunnel (`tunnel delete`)"
+            )
+        return replace(self, tables=tables, removed=(*self.removed, name))
+
+    def started(self, name: str, base: BaseProgress | None) -> "TablesToken":
+        """With the range of keys that is to be read of a table; None: it is empty."""
+        found = self.tables[name]
+        place = replace(found, base=base, since=None if base is None else found.since)
+        return replace(self, tables={**self.tables, name: place})
+
+    def advanced(self, name: str, upto: Key | None, rows: int) -> "TablesToken":
+        """With the chunk of a table up to key `upto`; None = with its last one."""
+        base = self.tables[name].base
+        assert base is not None
+        return replace(self.started(name, base.advanced(upto, rows)), waited=0)
+
+    def begins(self) -> dict[str, int]:
+        """Where the changes of each table begin to be delivered, in a range from here on."""
+        return {name: max(self.lsn, each.since or 0) for name, each in self.tables.items()}
+
+    def chunk_to(self, after: "TablesToken") -> tuple[str, TablePlace, Key] | None:
+        """The chunk between this token and a later one: its table at this token, and its last key."""
+        for name, each in self.tables.items():
+            new = after.tables[name].base
+            if each.base is not None and (new is None or new.after != each.base.after):
+                upper = each.base.until if new is None else new.after
+                assert upper is not None
+                return name, each, upper
+        return None
+
+    def token(self) -> Token:
+        found: dict[str, Any] = {
+            "lsn": lsn_text(self.lsn),
+            "tables": {name: _noted(each) for name, each in self.tables.items()},
+        }
+        if self.operations:
+            found["operations"] = self.operations
+        if self.removed:
+            found["removed"] = list(self.removed)
+        if not self.is_read:
+            found["base"] = {
+                "safe": lsn_text(self.safe),
+                "doubt_at": lsn_text(self.doubt_at),
+                "doubt": list(self.doubt),
+                "waited": self.waited,
+            }
+        return found
+
+    @classmethod
+    def read(cls, token: Token) -> "TablesToken":
+        """
+        Raises:
+            SourceError: no token of such a feed.
+        """
+        try:
+            tables = dict(_places(token["tables"]))
+            if not tables:
+                raise ValueError
+            operations = read_operations(token.get("operations", ""))
+            removed = tuple(token.get("removed", ()))
+            if not all(isinstance(each, str) for each in removed):
+                raise ValueError(removed)
+            made = cls(position_of(token["lsn"]), tables, operations=operations, removed=removed)
+            if made.is_read:
+                return made
+            base = token["base"]
+            doubt, waited = base["doubt"], base["waited"]
+            if not all(isinstance(each, int) for each in (*doubt, waited)):
+                raise ValueError
+            return replace(
+                made,
+                safe=position_of(base["safe"]),
+                doubt_at=position_of(base["doubt_at"]),
+                doubt=tuple(doubt),
+                waited=waited,
+            )
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise SourceError(
+                f"the checkpoint {str(dict(token))[:200]} is not a position of several tables "
+                "in a PostgreSQL log: it is damaged, or of another source. Reset the tunnel"
+            ) from None
+
+    def _waiting(self, name: str, place: TablePlace) -> "TablesToken":
+        tables = {**self.tables, name: place}
+        removed = tuple(each for each in self.removed if each != name)
+        if self.is_read:
+            return replace(
+                self, tables=tables, removed=removed, safe=self.lsn, doubt_at=self.lsn, doubt=()
+            )
+        return replace(self, tables=tables, removed=removed)
+
+
+def _noted(place: TablePlace) -> dict[str, Any]:
+    found: dict[str, Any] = {"oid": place.oid, "columns": place.columns}
+    if place.since is not None:
+        found["since"] = lsn_text(place.since)
+    if place.base is not None:
+        found["base"] = place.base.noted()
+    if place.entries:
+        found["entries"] = list(place.entries)
+    if place.shape is not None:
+        found["shape"] = place.shape.noted()
+    return found
+
+
+def _places(found: Mapping[str, Any]) -> Iterator[tuple[str, TablePlace]]:
+    for name, each in found.items():
+        oid, columns = each["oid"], each["columns"]
+        if not isinstance(oid, int) or not isinstance(columns, str):
+            raise ValueError(each)
+        since, base, shape = each.get("since"), each.get("base"), each.get("shape")
+        if base is not None and since is None:
+            raise ValueError(each)
+        yield (
+            name,
+            TablePlace(
+                oid,
+                columns,
+                None if since is None else position_of(since),
+                None if base is None else BaseProgress.of(base),
+                read_entries(each.get("entries", ())),
+                None if shape is None else TableColumns.of(shape),
+            ),
+        )

@@ -1,0 +1,277 @@
+"""Writes a table of a PostgreSQL database: atomically (`commit=job`), or task by task (`commit=task`)."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from spark_channel.connectors.base.contract import Receipt, TaskWriter, WriteContext
+from spark_channel.connectors.base.health import Health
+from spark_channel.connectors.postgresql.catalog import PgTable, find_table, name_parts
+from spark_channel.connectors.postgresql.dialect import (
+    DIALECT,
+    PostgresPlan,
+    create_statement,
+    match_target,
+    new_name,
+)
+from spark_channel.connectors.postgresql.failures import (
+    is_gone,
+    is_locked,
+    is_refused_data,
+    sqlstate_of,
+)
+from spark_channel.connectors.postgresql.load import TASK_SECONDS, open_task
+from spark_channel.connectors.postgresql.options import PostgresWriteOptions
+from spark_channel.connectors.postgresql.publish import (
+    create_stage,
+    drop_stage,
+    is_there,
+    keys_sql,
+    new_table,
+    patient_lock,
+    publish_stage,
+    stages,
+    table_sql,
+)
+from spark_channel.connectors.postgresql.session import KeptSession, PgWriteSession, literal_sql
+from spark_channel.connectors.sql.catalog import TargetTable
+from spark_channel.connectors.sql.claims import ClaimDialect
+from spark_channel.connectors.sql.postgresql_claims import claim_dialect
+from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter, WriteTarget
+from spark_channel.errors import OptionError, TargetError
+from spark_channel.options import WriteOptions
+
+__all__ = ["PostgresWriter"]
+
+_log = logging.getLogger(__name__)
+_CONFLICTS = frozenset({"23505", "42P07", "42710", "40001", "40P01"})
+_LOCKED = "55P03"
+_DENIED = "42501"
+_NAME_BYTES = 64
+_ALTER_SECONDS = 30
+
+
+class PostgresWriter(SqlWriter):
+    """`commit=job`: tasks fill a staging table, and the driver publishes it in one transaction with the claim.
+
+    `commit=task`: each task copies straight into the table.
+    """
+
+    Options: ClassVar[type[WriteOptions]] = PostgresWriteOptions
+    options: PostgresWriteOptions
+    dialect = DIALECT
+    task_speed: float | None = None
+    """Rows per second of the last limited task in this process."""
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self.kept = KeptSession()
+
+    def writing(self) -> AbstractContextManager[None]:
+        return self.kept.keeping()
+
+    @property
+    def task_seconds(self) -> float | None:
+        options = self.options
+        unsaid = options.commit is None and not options.tolerates_dirty_rows
+        by_job = options.commit == "job" or (unsaid and options.write_mode != "insert")
+        return None if by_job else TASK_SECONDS
+
+    @property
+    def shown(self) -> str:
+        return self.options.address.shown
+
+    def resource_mark(self) -> str | None:
+        return self.options.address.parameters.get("host")
+
+    def health(self) -> Health:
+        from spark_channel.connectors.postgresql.health import PostgresHealth
+
+        return PostgresHealth(self.options, TargetError, self.row_cost)
+
+    def check(self, context: WriteContext) -> None:
+        self.check_scripts()
+
+    def is_refusal(self, error: BaseException) -> bool:
+        return super().is_refusal(error) or is_refused_data(error)
+
+    def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> PgWriteSession:
+        return PgWriteSession(self.options, failure=failure, purpose=purpose)
+
+    def is_lost(self, error: BaseException) -> bool:
+        return isinstance(error, TargetError) and (is_gone(error) or is_locked(error))
+
+    def undo(self, session: PgWriteSession) -> None:
+        session.roll_back()
+
+    def is_conflict(self, error: TargetError) -> bool:
+        return sqlstate_of(error) in _CONFLICTS
+
+    def is_denied(self, error: TargetError) -> bool:
+        return sqlstate_of(error) == _DENIED
+
+    def ledger_names(self, text: str) -> tuple[str | None, str]:
+        return name_parts(text) or (None, text)
+
+    def claim_dialect(self, session: PgWriteSession, place: WriteTarget) -> ClaimDialect:
+        return claim_dialect(session.rows, place.schema, ledger=place.ledger)
+
+    def look(self, session: PgWriteSession) -> WriteTarget:
+        table = find_table(session, self.options.dbtable)
+        schema, name = (table.schema, table.name) if table is not None else self._new_place(session)
+        return WriteTarget(schema, name, f"{schema}.{name}", table)
+
+    def _new_place(self, session: PgWriteSession) -> tuple[str, str]:
+        """The schema and name of a table that is to be created."""
+        space, name = new_name(self.options)
+        known = session.value("SELECT current_schema()") if space is None else space
+        where = literal_sql(known)
+        if known is None or not session.rows(f"SELECT 1 FROM pg_namespace WHERE nspname = {where}"):  # noqa: S608
+            raise OptionError(
+                f"option 'dbtable' got {self.options.dbtable!r}, and there is no schema "
+                f"{'on the search path' if known is None else repr(known)}: create it, or name another",
+                option="dbtable",
+                got=self.options.dbtable,
+            )
+        return str(known), name
+
+    def plan(
+        self, session: PgWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> PostgresPlan:
+        sql = DIALECT.place(place.schema, place.name)
+        target = TargetTable(place.schema, place.name, place.label, sql)
+        own = PostgresPlan(**{**vars(plan), "native": False, "target": target})
+        if (table := self._kept(place, plan)) is not None:
+            return self._matched(own, table, context)
+        if self.options.write_mode == "apply" and plan.commit == "job":
+            raise TargetError(
+                f"writeMode apply changes an existing table; create {place.label} first, with a primary key"
+            )
+        create_statement(sql, plan.schema, self.options)
+        return own
+
+    def _matched(
+        self, plan: PostgresPlan, table: PgTable, context: WriteContext, made_as: str | None = None
+    ) -> PostgresPlan:
+        """Matches the rows to an existing table; `made_as`: the table was created for them, and gets this name."""
+        place = None if made_as is None else (plan.place.schema, made_as)
+        target, native = match_target(
+            table, plan.schema, self.options, made_as=place, native=context.native
+        )
+        return replace(plan, target=target, native=native, is_parent=table.is_parent)
+
+    def alter(self, session: PgWriteSession, statement: str) -> None:
+        with session.transaction():
+            session.rows(f"SET LOCAL lock_timeout = '{_ALTER_SECONDS}s'")
+            session.rows(statement)
+
+    @contextmanager
+    def altering(self, session: PgWriteSession, place: WriteTarget) -> Iterator[None]:
+        with session.transaction():
+            session.rows(f"SET LOCAL lock_timeout = '{_ALTER_SECONDS}s'")
+            table = DIALECT.place(place.schema, place.name)
+            session.rows(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+            yield
+
+    def _kept(self, place: WriteTarget, plan: SqlPlan) -> PgTable | None:
+        """The table, unless the write creates one."""
+        table: PgTable | None = place.table
+        return None if plan.overwrite and not self.options.truncate else table
+
+    def make_staging(
+        self, session: PgWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> PostgresPlan:
+        """Make the staging table, which is the future table itself where there is none."""
+        own = _own(plan)
+        with self.transaction(session):
+            # The lock lets those that prepare one write at the same time take turns.
+            self.claims(session, place).fence(own.claim, exclusive=True)
+            if self._kept(place, plan) is not None:
+                create_stage(session, own.target, place.staging, own.staging)
+                return own
+            sql = table_sql(place.staging, own.staging)
+            staged = find_table(session, sql)
+            if staged is None:
+                session.rows(create_statement(sql, plan.schema, self.options))
+                staged = find_table(session, sql)
+            assert staged is not None
+            return self._matched(own, staged, context, place.name)
+
+    def make_ready(
+        self,
+        session: PgWriteSession,
+        plan: SqlPlan,
+        place: WriteTarget,
+        context: WriteContext,
+        *,
+        first: bool,
+    ) -> PostgresPlan:
+        own = _own(plan)
+        if first:
+            self.script(session, self.options.pre_sql, "preSql")
+        if first and self._kept(place, plan) is None:
+            return self._create(session, own, context)
+        there = find_table(session, own.target.sql)
+        if there is None:
+            raise TargetError(f"table {place.label} was dropped while its rows were written")
+        own = self._matched(own, there, context)
+        if first:
+            is_there(session, own.target, self.options, overwrite=plan.overwrite)
+        return own
+
+    def _create(
+        self, session: PgWriteSession, plan: PostgresPlan, context: WriteContext
+    ) -> PostgresPlan:
+        table = plan.target
+        if plan.overwrite:
+            with patient_lock(session, table):
+                session.rows(f"DROP TABLE IF EXISTS {table.sql}")
+        with new_table(table):
+            session.rows(create_statement(table.sql, plan.schema, self.options))
+        if self.options.table_comment is not None:
+            comment = literal_sql(self.options.table_comment)
+            session.rows(f"COMMENT ON TABLE {table.sql} IS {comment}")
+        made = find_table(session, table.sql)
+        assert made is not None
+        own = self._matched(plan, made, context, table.name)
+        if own.target.key:
+            session.rows(f"ALTER TABLE {own.target.sql} ADD PRIMARY KEY ({keys_sql(own.target)})")
+        return replace(own, target=replace(own.target, create=None))
+
+    def open_task(self, plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:
+        return open_task(self, plan, task, attempt)
+
+    def end_sessions(self, session: PgWriteSession, run: str) -> None:
+        name = f"spark-channel write {run}"
+        if (
+            len(name.encode()) < _NAME_BYTES
+        ):  # the server cuts longer ones, which another run could share
+            session.rows(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "  # noqa: S608 - quoted
+                f"AND usename = session_user AND application_name = {literal_sql(name)}"
+            )
+
+    def publish_staged(
+        self, session: PgWriteSession, plan: PostgresPlan, receipts: Sequence[Receipt]
+    ) -> None:
+        publish_stage(session, plan, self.options, receipts)
+
+    def stages(self, session: PgWriteSession, place: WriteTarget, beginning: str) -> list[str]:
+        return stages(session, place.staging, beginning)
+
+    def drop_stage(self, session: PgWriteSession, place: WriteTarget, name: str) -> None:
+        try:
+            with self.transaction(session):
+                session.rows("SET LOCAL lock_timeout = '2s'")
+                drop_stage(session, place.staging, name)
+        except TargetError as error:
+            if sqlstate_of(error) != _LOCKED:
+                raise
+            _log.warning("staging table %s is in use, and stays for the next job to remove", name)
+
+
+def _own(plan: SqlPlan) -> PostgresPlan:
+    assert isinstance(plan, PostgresPlan)
+    return plan

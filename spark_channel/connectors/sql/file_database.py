@@ -1,0 +1,415 @@
+"""Writing a database that is one file."""
+
+import hashlib
+import logging
+import os
+import secrets
+import shutil
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from spark_channel.connectors.base.claims import HeldClaim, Identity
+from spark_channel.connectors.base.contract import PartialWrite, Receipt, WriteContext, WritePlan
+from spark_channel.connectors.sql.catalog import Table
+from spark_channel.connectors.sql.claims import STAGE, Claims, stage_prefix
+from spark_channel.connectors.sql.file_staging import (
+    StagedFile,
+    Staging,
+    stages_beside,
+    target_errors,
+)
+from spark_channel.connectors.sql.publish import make_ready, refuse_two_receipts
+from spark_channel.connectors.sql.task_writer import SqlTask
+from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter, WriteTarget
+from spark_channel.errors import CommitError, SupersededError, TargetError
+
+__all__ = [
+    "FilePlan",
+    "FileTask",
+    "FileWriter",
+]
+
+
+# The writer of a database that is one file: rows are staged beside it, and inserted on the driver's
+# host.
+#
+# A file that is not there yet has nowhere to keep a claim. With `commit=job` it is made whole, with
+# the claim and the
+# rows in it, under another name, and gets its own by a link, which fails when another job was
+# first: then the rows are
+# published into that file as into any other. A job that fails leaves no file, and removes none that
+# others use.
+
+
+_log = logging.getLogger(__name__)
+_NOT_TAKEN = 0
+"""The epoch of a claim that is taken when the file is made."""
+
+
+@dataclass(frozen=True)
+class FilePlan(SqlPlan):
+    """`token` proves that a task sees `staging`, a directory on the driver's disk."""
+
+    staging: str = ""
+    token: str = ""
+
+    @property
+    def stage(self) -> str:
+        """Before the file exists, no claim distinguishes the runs of one write: their names do."""
+        beginning = stage_prefix(self.claim)
+        if self.claim.epoch != _NOT_TAKEN:
+            return beginning
+        return f"{beginning}{hashlib.sha256(self.claim.owner.encode()).hexdigest()[:16]}_"
+
+
+class FileWriter(SqlWriter):
+    """The writer that SQLite and DuckDB share. `path` is the database, `beside` its other files during a write."""
+
+    beside: ClassVar[str]
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self.path: Path = options.file
+
+    def check(self, context: WriteContext) -> None:
+        self.check_scripts()
+        if self.path.exists():
+            self.check_file()
+        _hold_writable(self.path, self.dialect.product, self.beside)
+
+    def look(self, session: Any) -> WriteTarget:
+        table = self.dialect.find_table(session, self.options.dbtable)
+        return self.new_place() if table is None else self.place(table.schema, table.name, table)
+
+    @staticmethod
+    def place(schema: str, name: str, table: Table | None = None) -> WriteTarget:
+        label = name if schema.lower() == "main" else f"{schema}.{name}"
+        return WriteTarget(schema, name, label, table, folds=True)
+
+    def make_ready(
+        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
+    ) -> SqlPlan:
+        if first:
+            self.script(session, self.options.pre_sql, "preSql")
+        make_ready(
+            session, self.dialect, plan.target, self.options, overwrite=plan.overwrite and first
+        )
+        return self._staged(plan)
+
+    @property
+    def shown(self) -> str:
+        return str(self.path)
+
+    def exists(self) -> bool | None:
+        return self.path.exists() and super().exists()
+
+    def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
+        self.check(context)
+        if self.path.exists() or context.commit == "task":
+            return super().prepare(context, schema)
+        place = self.new_place()
+        self._check_place(place)
+        position = context.stream[1] if context.stream else None
+        held = HeldClaim(Identity.of(place.claimed, context), context.job, _NOT_TAKEN, position)
+        plan = SqlPlan(
+            context.job, schema, "job", context.overwrite, context.txn, held=held, place=place
+        )
+        own = self.plan(None, plan, place, context)
+        for name in stages_beside(self.path):
+            self._remove_if_dead(name)
+        return self._staged(own)
+
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+        if plan.held is not None and plan.held.epoch == _NOT_TAKEN and plan.published_at is None:
+            assert isinstance(plan, FilePlan)
+            refuse_two_receipts(receipts)
+            if self._make_file(plan, receipts):
+                self._drop_quietly(plan)
+                return
+            self._commit_late(plan, receipts)
+            return
+        super().commit(plan, receipts)
+
+    def _commit_late(self, plan: FilePlan, receipts: Sequence[Receipt]) -> None:
+        """Publish into the file that another job has made meanwhile; the rows are staged as before there was one."""
+        late = plan
+        try:
+            late = self._take_late(plan)
+            super().commit(late, receipts)
+        except SupersededError:
+            self._drop_quietly(plan)
+            raise
+        except TargetError:
+            if late is not plan:
+                self._abort_late(late)  # `abort` is given a plan that holds no claim
+            raise
+        self._drop_quietly(plan)
+
+    def _abort_late(self, late: FilePlan) -> None:
+        try:
+            super().abort(late, None)
+        except TargetError as error:  # why the commit failed is what counts
+            _log.warning(
+                "job %s keeps its claim on %s for now: %s", late.job, late.place.label, error
+            )
+
+    def unfinished(self, context: WriteContext) -> PartialWrite | None:
+        return super().unfinished(context) if self.path.exists() else None
+
+    def hold_claim(self, plan: FilePlan) -> None:
+        """Why the staging of a task was removed, if the database can tell.
+
+        Raises:
+            SupersededError: another run took over, or has published.
+        """
+        if plan.claim.epoch == _NOT_TAKEN or not self.path.exists():
+            return
+        with self.open_file(self.path, TargetError) as session, self.transaction(session):
+            self.claims(session, plan.place).fence(plan.claim)
+
+    def sweep(self, session: Any, plan: SqlPlan) -> None:
+        names = stages_beside(self.path)
+        orphans = names
+        if names:
+            with self.transaction(session):
+                orphans = self.claims(session, plan.place).orphans(
+                    names, plan.claim, beat_of=self._beat
+                )
+        for name in orphans:
+            if name.startswith(STAGE) and f"_{_NOT_TAKEN}_" not in name.removeprefix(STAGE):
+                self._remove(name)
+            else:  # claimed nowhere: the directory itself tells
+                self._remove_if_dead(name)
+
+    def plan(
+        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        return FilePlan(**{**vars(plan), "target": self.target(plan, place)})
+
+    def make_staging(
+        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
+    ) -> SqlPlan:
+        return self._staged(plan)
+
+    def stages(self, session: Any, place: WriteTarget, beginning: str) -> list[str]:
+        return [name for name in stages_beside(self.path) if name.startswith(beginning)]
+
+    def drop_stage(self, session: Any, place: WriteTarget, name: str) -> None:
+        Staging.beside(self.path, name).remove()
+
+    def _drop_quietly(self, plan: SqlPlan) -> None:
+        self.drop_staging(None, plan)
+
+    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
+        if plan.published_at is None and (
+            plan.held is None or plan.held.epoch == _NOT_TAKEN or not self.path.exists()
+        ):
+            assert isinstance(plan, FilePlan)
+            self.drop_staging(None, plan)
+            return
+        super().abort(plan, receipts)
+
+    def publish_staged(self, session: Any, plan: Any, receipts: Sequence[Receipt]) -> None:
+        files = self.staged_files(plan, receipts)
+        self.script(session, self.options.pre_sql, "preSql")
+        make_ready(session, self.dialect, plan.target, self.options, overwrite=plan.overwrite)
+        inserted = self.insert_files(session, plan, files)
+        promised = sum(receipt.rows for receipt in receipts)
+        if inserted != promised:
+            raise CommitError(f"{inserted} rows are staged, and the receipts say {promised}")
+
+    def staged_files(self, plan: FilePlan, receipts: Sequence[Receipt]) -> list[Path]:
+        """The files that `receipts` name, in the order of their tasks.
+
+        Raises:
+            CommitError: one is not there any more.
+        """
+        files = []
+        for receipt in sorted(receipts, key=lambda each: each.task):
+            name = receipt.details.get("file")
+            if name is not None:
+                files.append(Path(plan.staging) / name)
+                if not files[-1].is_file():
+                    raise CommitError(
+                        f"the staged file {files[-1]} of task {receipt.task} is not there any more"
+                    )
+        return files
+
+    def _staged(self, plan: SqlPlan) -> FilePlan:
+        assert isinstance(plan, FilePlan)
+        staging = Staging.beside(self.path, plan.stage)
+        return replace(plan, staging=str(staging.directory), token=staging.make())
+
+    def _make_file(self, plan: FilePlan, receipts: Sequence[Receipt]) -> bool:
+        """Make the database with the rows in it; False = another job has made it."""
+        if self.path.exists():
+            return False
+        # In a separate directory: another run of the same job must not open, or link, a file that is half made.
+        made = Path(plan.staging) / secrets.token_hex(4) / self.path.name
+        try:
+            self._make_directory(made.parent, plan)
+            with self.open_file(made, CommitError, new=True) as session:
+                held = self._claim_in(session, plan)
+                assert held is not None, "a new file has no claim"
+                self._publish(session, replace(plan, held=held), receipts)
+        except TargetError as error:
+            shutil.rmtree(made.parent, ignore_errors=True)
+            raise CommitError(
+                f"{error}. Nothing of this job was written: no file {self.path} was made"
+            ) from error
+        with target_errors(self.path):
+            _sync(made)
+            try:
+                os.link(made, self.path)
+            except FileExistsError:
+                return False
+            _sync(self.path.absolute().parent)
+        return True
+
+    def _make_directory(self, directory: Path, plan: FilePlan) -> None:
+        with target_errors(directory):
+            try:
+                directory.mkdir(mode=0o700)
+            except FileNotFoundError:
+                raise CommitError(
+                    f"the staging {plan.staging} of job {plan.job} was removed: "
+                    "the job was aborted, or was taken for dead. Run it again"
+                ) from None
+
+    def _take_late(self, plan: FilePlan) -> FilePlan:
+        held = self.run(
+            CommitError, f"publish {plan.job}", lambda session: self._claim_in(session, plan)
+        )
+        if held is None:
+            return replace(plan, published_at="before")
+        return replace(plan, held=held)
+
+    def _claim_in(self, session: Any, plan: FilePlan) -> HeldClaim | None:
+        """The claim in a file that is there now; None = the write was published to it.
+
+        Raises:
+            SupersededError: a run has claimed the write in it, which began after the file was made, and after this one.
+        """
+        claims: Claims = self.claims(session, plan.place)
+        with self.transaction(session):
+            claims.ensure()
+            wanted = plan.claim
+            claims.refuse_later(wanted)
+            return claims.take(wanted.identity, wanted.owner, position=wanted.position).held
+
+    def _beat(self, name: str) -> str:
+        return Staging.beside(self.path, name).last_beat() or ""
+
+    def _remove_if_dead(self, name: str) -> None:
+        if Staging.beside(self.path, name).is_dead():
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        Staging.beside(self.path, name).remove()
+        _log.warning("removed orphaned staging %s", name)
+
+    def session(
+        self, failure: type[TargetError], purpose: str, *, patient: bool
+    ) -> AbstractContextManager[Any]:
+        return self.open_file(self.path, failure)
+
+    def is_lost(self, error: BaseException) -> bool:
+        return False
+
+    @abstractmethod
+    @contextmanager
+    def open_file(
+        self, path: Path, failure: type[TargetError], *, new: bool = False
+    ) -> Iterator[Any]:
+        """A session on `path`, which is made when it is not there."""
+
+    @abstractmethod
+    def insert_files(self, session: Any, plan: Any, files: Sequence[Path]) -> int:
+        """Insert the rows of staged files as `writeMode` says; returns how many rows the files held.
+
+        Raises:
+            TargetError: the database refused a row, or two rows have one key.
+        """
+
+    @abstractmethod
+    def check_file(self) -> None:
+        """Hold the file to be a database that can be read."""
+
+    @abstractmethod
+    def new_place(self) -> WriteTarget:
+        """The place that `dbtable` names in a file that does not exist."""
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _hold_writable(path: Path, product: str, beside: str) -> None:
+    """Hold this user to be able to write the file, which may not be there yet, and its directory.
+
+    `beside` is what `product` keeps in the directory while it writes.
+
+    Raises:
+        TargetError: no directory, or no right; says what to do.
+    """
+    directory = path.absolute().parent
+    if not directory.is_dir():
+        raise TargetError(
+            f"there is no directory {directory}; make it, or name the database in another one"
+        )
+    for each in (directory, *([path] if path.exists() else [])):
+        if not os.access(each, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise TargetError(
+                f"this user may not write {each}; {product} needs the file and its directory, "
+                f"where it keeps its {beside}, to be writable"
+            )
+
+
+# One attempt of one task that stages its rows in a file beside the database.
+
+
+class FileTask(SqlTask):
+    """Stages under a separate name; an attempt without rows stages nothing. A database implements `encode`."""
+
+    _writer: FileWriter
+
+    def __init__(self, writer: FileWriter, plan: FilePlan, task: int, attempt: int) -> None:
+        super().__init__(writer, plan, task, attempt)
+        self._file = StagedFile(
+            plan.staging, plan.token, task, attempt, when_gone=partial(writer.hold_claim, plan)
+        )
+
+    def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The staged columns of the batch: those of the table, and the operation.
+
+        Raises:
+            TargetError: a value that the table would change.
+        """
+        raise NotImplementedError
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._tally.hold_open()
+        self._file.write(self.encode(batch))
+        self._tally.add(batch)
+
+    def flush(self) -> None:
+        self._tally.hold_open()
+        self._file.flush()
+
+    def finish(self) -> dict[str, Any]:
+        return {"file": self._file.path.name if self._file.close() else None}
+
+    def rollback(self) -> None:
+        super().rollback()
+        self._file.drop()

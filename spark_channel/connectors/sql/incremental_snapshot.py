@@ -1,0 +1,221 @@
+"""The existing rows of a table, read in chunks while its log is followed: which rows are delivered. Pure.
+
+These are the watermarks of DBLog. A range of the log begins at position `after`, and is delivered with the next chunk.
+The chunk's statement sees the table at some later moment, and a high watermark is written to the log behind it. A row
+of the chunk is delivered only if the log names its key neither between `after` and the high watermark, nor in an
+earlier transaction that the statement did not see: then it is what the log up to `after` made of it, however late the
+chunk was read, and however often. A row that is dropped has a change in the log, which is or will be delivered.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self, TypeVar
+
+__all__ = [
+    "BaseProgress",
+    "Chunk",
+    "ChunkWindow",
+    "Key",
+    "Safety",
+    "WatermarkLog",
+    "read_window",
+    "safe_after",
+]
+
+Key = tuple[Any, ...]
+P = TypeVar("P")
+"""A position in a log."""
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class ChunkWindow:
+    """The keys that a chunk must not deliver. `sees`: whether the chunk's statement saw a transaction."""
+
+    def __init__(self, sees: Callable[[Any], bool]) -> None:
+        self._sees = sees
+        self.keys: set[Key] = set()
+        """Keys as the log writes them."""
+        self.is_emptied = False
+        """Whether no row may be delivered: the table was truncated."""
+
+    def holds(self, is_new: bool, transaction: Any) -> bool:
+        """Whether the changes of a transaction are to be told. `is_new`: it is not before the range of the log.
+
+        Asked once for each transaction, in the order of the log.
+        """
+        is_seen = self._sees(transaction)
+        return is_new or not is_seen
+
+    def changed(self, key: Key) -> None:
+        self.keys.add(key)
+
+    def emptied(self) -> None:
+        self.is_emptied = True
+
+
+class Chunk(Protocol[T_co]):
+    """Rows in the order of their key, and what their statement saw."""
+
+    @property
+    def last(self) -> Key | None:
+        """The last key, where more rows may follow; None at the end of the asked range."""
+        ...
+
+    def sees(self, transaction: Any) -> bool:
+        """Whether the statement saw what `transaction` wrote. Asked in the order of the log."""
+        ...
+
+    def kept(self, window: ChunkWindow) -> Iterator[T_co]:
+        """The rows whose keys `window` does not hold."""
+        ...
+
+
+class WatermarkLog(Protocol[P, T_co]):
+    """What a database offers to read chunks of a table between watermarks in its log."""
+
+    def mark(self) -> P:
+        """Where the log must be read to: this can be read, and is behind the commit of every transaction that a
+        chunk's statement saw before. It is written to the log where its server tells no such position.
+        """
+        ...
+
+    def chunk(self, lower: Key | None, upper: Key, rows: int) -> Chunk[T_co]:
+        """At most `rows` rows behind `lower`, up to and with `upper`, by a statement that begins now."""
+        ...
+
+    def events(self, after: P, upto: P, high: P, window: ChunkWindow) -> Iterator[T_co]:
+        """The changes committed from `after` up to `upto`, in order. `window` is told of all that it `holds`, up to
+        the later one of `upto` and `high`.
+
+        It begins where the log has the first transaction that a chunk's statement may not have seen.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BaseProgress:
+    """How much of the base was read at a position of the log; part of its token.
+
+    `after` is the last key read (None: none), `until` the last of the base. `read` counts rows, `rows` estimates all,
+    `chunks` counts the ranges of keys that were read.
+    `waited`: ranges since the last one with a chunk.
+
+    A chunk needs the log from the first transaction on that its statement may not see, although it is committed: it is
+    written to the log before others see it, for as long as a synchronous standby takes. So a log that its server keeps
+    for its reader is confirmed up to `safe` only: everything before it was seen to be visible. `doubt` are the
+    transactions that were running when all of the log up to `doubt_at` was read: when they have ended, `doubt_at` is
+    safe.
+
+    `order`: what the order of the keys depends on; () = not known. In another order, `after` would be another place.
+    `since`: where the log begins to be delivered, if a chunk may be read from a server that is not there yet; else "".
+    """
+
+    after: Key | None
+    until: Key
+    safe: int = 0
+    doubt_at: int = 0
+    doubt: tuple[int, ...] = ()
+    read: int = 0
+    rows: int | None = None
+    waited: int = 0
+    order: tuple[str, ...] = ()
+    since: str = ""
+    chunks: int = 0
+
+    def confirmable(self, end: int, running: Collection[int]) -> "BaseProgress":
+        """With what is known when the log is read up to `end`; `running` was asked for after a `mark` behind `end`."""
+        safe, doubt_at, doubt = safe_after((self.safe, self.doubt_at, self.doubt), end, running)
+        return replace(self, safe=safe, doubt_at=doubt_at, doubt=doubt)
+
+    def advanced(self, upto: Key | None, rows: int) -> "BaseProgress | None":
+        """With the chunk up to key `upto`; None = with the last one."""
+        if upto is None or upto == self.until:
+            return None
+        return replace(self, after=upto, read=self.read + rows, waited=0, chunks=self.chunks + 1)
+
+    def noted(self) -> dict[str, Any]:
+        """Plain data, without what is known of the log's safety."""
+        return {
+            "after": None if self.after is None else list(self.after),
+            "until": list(self.until),
+            "read": self.read,
+            "rows": self.rows,
+            "waited": self.waited,
+            **({"chunks": self.chunks} if self.chunks else {}),
+            **({"order": list(self.order)} if self.order else {}),
+            **({"since": self.since} if self.since else {}),
+        }
+
+    @classmethod
+    def of(cls, found: Any) -> Self:
+        """What `noted` gave.
+
+        Raises:
+            KeyError, TypeError, ValueError: it was damaged.
+        """
+        if not isinstance(found, Mapping):
+            raise TypeError(found)
+        chunks = found.get("chunks", 0)  # earlier builds counted none
+        numbers = [found["read"], found["waited"], chunks]
+        keys = [*(found["after"] or ()), *found["until"]]
+        if not all(isinstance(each, int) for each in numbers) or not found["until"]:
+            raise ValueError(found)
+        if not all(isinstance(each, int | str) for each in keys) or not isinstance(
+            found["rows"], int | None
+        ):
+            raise ValueError(found)
+        after = None if found["after"] is None else tuple(found["after"])
+        order = tuple(found.get("order", ()))
+        since = found.get("since", "")
+        if not all(isinstance(each, str) for each in (*order, since)):
+            raise ValueError(found)
+        return cls(
+            after,
+            tuple(found["until"]),
+            read=found["read"],
+            rows=found["rows"],
+            waited=found["waited"],
+            order=order,
+            since=since,
+            chunks=chunks,
+        )
+
+    @property
+    def left(self) -> int | None:
+        """Rows that were not read yet, about."""
+        return None if self.rows is None else max(0, self.rows - self.read)
+
+
+Safety = tuple[int, int, tuple[int, ...]]
+"""`safe`, `doubt_at` and `doubt` of a `BaseProgress`."""
+
+
+def safe_after(known: Safety, end: int, running: Collection[int]) -> Safety:
+    """What is safe when the log is read up to `end`; `running` was asked for after a `mark` behind `end`."""
+    safe, doubt_at, doubt = known
+    left = tuple(each for each in doubt if each in set(running))
+    if left:
+        return safe, doubt_at, left
+    if not running:
+        return end, end, ()
+    return doubt_at, end, tuple(sorted(running))
+
+
+def read_window(
+    log: WatermarkLog[P, T], after: P, upto: P, lower: Key | None, upper: Key, rows: int
+) -> Iterator[T]:
+    """The changes in [after, upto), then the base behind `lower` up to `upper`, in chunks of `rows` rows.
+
+    No key is in both: what has changed since `after` is not delivered from a chunk.
+    """
+    is_first = True
+    while True:
+        chunk = log.chunk(lower, upper, rows)
+        high = log.mark()
+        window = ChunkWindow(chunk.sees)
+        yield from log.events(after, upto if is_first else after, high, window)
+        yield from chunk.kept(window)
+        if chunk.last is None:
+            return
+        lower, is_first = chunk.last, False

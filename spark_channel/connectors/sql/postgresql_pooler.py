@@ -1,0 +1,55 @@
+"""PostgreSQL behind a connection pooler: how one is recognised, and what it cannot do.
+
+Used by the connector `postgresql`, and by `adbc` with PostgreSQL's driver.
+"""
+
+import re
+from typing import Any
+
+__all__ = ["for_transaction", "is_pooler", "refused_by_pooler"]
+
+_SPACE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)"
+_SET = re.compile(
+    rf"{_SPACE}*SET{_SPACE}+(?:LOCAL{_SPACE}+|SESSION{_SPACE}+(?!AUTHORIZATION\b|CHARACTERISTICS\b))?(?P<rest>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_OF_A_SESSION = re.compile(
+    r"(?:SESSION\s+CHARACTERISTICS|TRANSACTION|CONSTRAINTS|default_transaction_\w+|idle_session_timeout)\b",
+    re.IGNORECASE,
+)
+"""What SET LOCAL does nothing with, or another thing than SET."""
+
+
+def is_pooler(conninfo: str, **login: Any) -> bool:
+    """Whether the protocol names another process than the one that runs statements; by a connection of its own.
+
+    Raises:
+        OSError: there is no connection.
+    """
+    import psycopg
+
+    try:
+        with psycopg.connect(
+            conninfo, autocommit=True, prepare_threshold=None, **login
+        ) as connection:
+            found = connection.execute("SELECT pg_backend_pid()").fetchone()
+            return found != (connection.info.backend_pid,)
+    except psycopg.Error as error:
+        raise OSError(str(error)) from error
+
+
+def for_transaction(statement: str) -> str | None:
+    """A user's SET, for one transaction; None = another statement, or a setting that transactions do not have."""
+    found = _SET.fullmatch(statement)
+    if found is None or _OF_A_SESSION.match(found["rest"]):
+        return None
+    return f"SET LOCAL {found['rest']}"
+
+
+def refused_by_pooler(place: str, statement: str, option: str) -> str:
+    """What is said of a statement of `sessionInitStatement` that only a session can keep; `option` names the server."""
+    return (
+        f"{place} is a connection pooler (such as PgBouncer), and option 'sessionInitStatement' holds "
+        f"{statement[:200]!r}, whose effect would stay in a session that other applications get next. Use SET for a "
+        f"setting, which then holds for a transaction, or ALTER ROLE ... SET, or name the server itself in {option!r}"
+    )

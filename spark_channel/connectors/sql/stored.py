@@ -1,0 +1,239 @@
+"""What a table, a view or a query of a database reads: the server by names of its own, and the tables behind views.
+
+Spelling is no evidence: one server has many addresses, and one table many names. So the server is asked for its own
+names, and the catalog for the tables.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from spark_channel.connectors.base.stored import Stored
+from spark_channel.connectors.base.types import Node, exp, sqlglot
+from spark_channel.connectors.sql.catalog import Table
+from spark_channel.errors import ChannelError
+
+__all__ = ["stored_query", "stored_table"]
+
+_log = logging.getLogger(__name__)
+
+_MOST_VIEWS = 100
+"""Views behind views that are looked into."""
+
+Part = tuple[str, ...]
+
+
+class Asked(Protocol):
+    """A session, of a reader or of a writer."""
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]: ...
+
+
+class Catalog(Protocol):
+    """A dialect, of a reader or of a writer."""
+
+    @property
+    def sql(self) -> str: ...
+
+    def quoted(self, name: str) -> str: ...
+
+    def find_table(self, session: Any, text: str) -> Table | None: ...
+
+
+def stored_table(
+    session: Asked, dialect: Catalog, schema: str, name: str, *, is_view: bool
+) -> Stored:
+    """Where a table's or a view's rows are."""
+    return _Search(session, dialect).stored(
+        lambda search: search.add(schema, name, is_view=is_view)
+    )
+
+
+def stored_query(session: Asked, dialect: Catalog, query: str) -> Stored:
+    """Where the rows are that `query` reads."""
+    return _Search(session, dialect).stored(lambda search: search.follow(query))
+
+
+class _Search:
+    def __init__(self, session: Asked, dialect: Catalog) -> None:
+        self._session, self._dialect = session, dialect
+        self._parts: set[Part] = set()
+        self._views: set[tuple[str, str]] = set()
+        self._complete = True
+
+    def stored(self, find: Callable[["_Search"], None]) -> Stored:
+        """A database that does not answer these questions is an unknown server."""
+        system, servers = self._dialect.sql, _SERVERS.get(self._dialect.sql, _no_names)
+        names: frozenset[str] = frozenset()
+        try:
+            names = frozenset(servers(self._session))
+            find(self)
+        except ChannelError as error:
+            _log.debug("which tables are read, or where, is not known: %s", error)
+            self._complete = False
+        return Stored(system, names, frozenset(self._parts), self._complete)
+
+    def add(self, schema: str, name: str, *, is_view: bool) -> None:
+        if self._dialect.sql == "postgres":
+            self._add_relations(schema, name)
+            return
+        if self._dialect.sql in ("sqlite", "duckdb"):
+            schema, name = (schema or "main").lower(), name.lower()
+        elif self._dialect.sql == "mysql" and not schema:
+            schema = str(self._session.rows("SELECT DATABASE()")[0][0] or "")
+        self._parts.add((schema, name))
+        if is_view and (schema, name) not in self._views:
+            self._views.add((schema, name))
+            self._look_into(schema, name)
+
+    def _add_relations(self, schema: str, name: str) -> None:
+        """With partitions, children, and what views select from: the catalog knows all of them."""
+        quoted = ".".join(self._dialect.quoted(each) for each in (schema, name) if each)
+        found = self._session.rows(_RELATIONS.format(name=_text(quoted)))
+        self._complete = self._complete and bool(found)
+        for database, oid, is_known in found:
+            self._parts.add((str(database), str(oid)))
+            self._complete = self._complete and bool(is_known)
+
+    def _look_into(self, schema: str, name: str) -> None:
+        question = _VIEWS.get(self._dialect.sql)
+        if question is None or len(self._views) > _MOST_VIEWS:
+            self._complete = False
+            return
+        rows = self._session.rows(question.format(schema=_text(schema), name=_text(name)))
+        if rows and rows[0][0]:
+            self.follow(str(rows[0][0]))
+        else:
+            self._complete = False  # this user may not see it
+
+    def follow(self, query: str) -> None:
+        """The tables that a query, or the definition of a view, names."""
+        try:
+            trees = [
+                tree
+                for tree in sqlglot.parse(query, read=self._dialect.sql or None)
+                if tree is not None
+            ]
+        except sqlglot.errors.SqlglotError:
+            self._complete = False
+            return
+        for tree in trees:
+            if tree.find(exp.Anonymous) is not None:  # a function of the user's may read any table
+                self._complete = False
+            for schema, name in _named(tree):
+                self._add_named(schema, name, {each.alias for each in tree.find_all(exp.CTE)})
+
+    def _add_named(self, schema: "exp.Identifier | None", name: Node, own: set[str]) -> None:
+        if not isinstance(name, exp.Identifier):
+            self._complete = False  # a function that returns rows
+            return
+        text = ".".join(
+            each.sql(self._dialect.sql or None) for each in (schema, name) if each is not None
+        )
+        table = self._dialect.find_table(self._session, text)
+        if table is not None:
+            self.add(table.schema, table.name, is_view=table.is_view)
+        elif schema is not None or name.name not in own:
+            self._complete = False
+
+
+def _named(tree: Node) -> Iterator[tuple["exp.Identifier | None", Node]]:
+    """The schema and name of each table in FROM; not the name of a view that is made."""
+    made = tree.this if isinstance(tree, exp.Create) else None
+    for table in tree.find_all(exp.Table):
+        if table is not made and table.parent is not made:
+            yield table.args.get("db"), table.this
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _postgres(session: Asked) -> Iterator[str]:
+    """The cluster's number, which a standby shares; and for a role that may not ask, when the server was started."""
+    may = "has_function_privilege(to_regprocedure('pg_catalog.pg_control_system()'), 'EXECUTE')"
+    if session.rows(f"SELECT 1 WHERE {may}"):
+        ((number,),) = session.rows(
+            "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
+        )
+        yield f"cluster {number}"
+    started = "extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text"
+    ((at, port),) = session.rows(f"SELECT {started}, pg_catalog.current_setting('port')")
+    yield f"started {at} {port}"
+
+
+def _mysql(session: Asked) -> Iterator[str]:
+    """The number that a server makes for itself; of servers that have none, what tells two on one network apart."""
+    wanted = "'server_uuid', 'server_uid', 'hostname', 'port', 'datadir', 'socket', 'server_id'"
+    found = {
+        str(name).lower(): str(value)
+        for name, value in session.rows(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({wanted})")
+    }
+    number = found.get("server_uuid") or found.get("server_uid")
+    yield f"server {number}" if number else f"server {sorted(found.items())}"
+
+
+def _clickhouse(session: Asked) -> Iterator[str]:
+    ((number,),) = session.rows("SELECT toString(serverUUID())")
+    yield f"server {number}"
+
+
+def _file(session: Asked) -> Iterator[str]:
+    """The file itself, by whatever path or link it was opened."""
+    for row in session.rows("PRAGMA database_list"):
+        path = row[2]
+        if row[1] in ("temp", "system") or not path:
+            continue
+        try:
+            found = Path(str(path)).stat()
+        except OSError:
+            continue
+        yield f"file {found.st_dev} {found.st_ino}"
+        return
+
+
+def _no_names(session: Asked) -> Iterator[str]:
+    yield from ()
+
+
+_SERVERS: Mapping[str, Callable[[Asked], Iterator[str]]] = {
+    "postgres": _postgres,
+    "mysql": _mysql,
+    "sqlite": _file,
+    "duckdb": _file,
+    "clickhouse": _clickhouse,
+}
+_RELATIONS = """
+WITH RECURSIVE behind (one, other) AS (
+  SELECT i.inhparent, i.inhrelid FROM pg_catalog.pg_inherits i
+  UNION ALL
+  SELECT r.ev_class, d.refobjid FROM pg_catalog.pg_rewrite r
+  JOIN pg_catalog.pg_class v ON v.oid = r.ev_class AND v.relkind = 'v'
+  JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = r.oid
+    AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid <> r.ev_class
+), family (oid) AS (
+  SELECT to_regclass({name})::oid WHERE to_regclass({name}) IS NOT NULL
+  UNION
+  SELECT b.other FROM behind b JOIN family f ON f.oid = b.one
+)
+SELECT (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())::bigint,
+  f.oid::bigint,
+  c.relkind <> 'f' AND NOT EXISTS (
+    SELECT FROM pg_catalog.pg_rewrite r
+    JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = r.oid
+      AND d.refclassid = 'pg_catalog.pg_proc'::regclass
+    JOIN pg_catalog.pg_proc p ON p.oid = d.refobjid
+    JOIN pg_catalog.pg_language l ON l.oid = p.prolang AND l.lanname NOT IN ('internal', 'c')
+    WHERE r.ev_class = f.oid AND c.relkind = 'v')
+FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid
+"""
+"""A table's rows may also be in its partitions or children, and a view's in what it selects from."""
+_VIEWS: Mapping[str, str] = {
+    "sqlite": "SELECT sql FROM main.sqlite_master WHERE type = 'view' AND lower(name) = lower({name})",
+    "duckdb": "SELECT sql FROM duckdb_views() WHERE lower(schema_name) = lower({schema}) "
+    "AND lower(view_name) = lower({name}) AND database_name = current_database()",
+    "mysql": "SELECT view_definition FROM information_schema.views WHERE table_schema = {schema} "
+    "AND table_name = {name}",
+    "clickhouse": "SELECT as_select FROM system.tables WHERE database = {schema} AND name = {name}",
+}

@@ -1,0 +1,346 @@
+"""SqlTaskWriter: gathers, judges, loads, receipts."""
+
+import secrets
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.base.contract import Receipt, RowTally, TaskWriter
+from spark_channel.connectors.base.feed import OPERATION
+from spark_channel.connectors.sql.claims import Claims
+from spark_channel.connectors.sql.encode import BadValueError
+from spark_channel.connectors.sql.publish import PLACE
+from spark_channel.connectors.sql.row_counts import hold_stored
+from spark_channel.connectors.sql.session import WriteSession
+from spark_channel.connectors.sql.write_protocol import HeartbeatThread
+from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter
+from spark_channel.errors import BatchRefusedError, TargetError
+
+__all__ = [
+    "ATTEMPT",
+    "BatchBuffer",
+    "SqlTask",
+    "TableTask",
+]
+
+
+# Combines small batches into one that is worth a call of the database.
+
+
+_MOST_BYTES = 16 << 20
+
+
+class BatchBuffer:
+    """Batches that wait to be sent together. Of one thread.
+
+    `add` says when it is time: at `rows` rows, at 16 MiB, or when the first of them has waited for `seconds`. The
+    time matters under a limit: without it a slow job would hit the target with a burst of `rows` rows every few
+    seconds, at whatever speed the target takes them.
+    """
+
+    def __init__(self, rows: int, seconds: float, *, clock: Clock | None = None) -> None:
+        self._most_rows = rows
+        self._most_seconds = seconds
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._since = 0.0
+        self._batches: list[pa.RecordBatch] = []
+        self._nbytes = 0
+        self.rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> bool:
+        """True when all of it should be sent now."""
+        if not self._batches:
+            self._since = self._clock.now()
+        self._batches.append(batch)
+        self.rows += batch.num_rows
+        self._nbytes += batch.nbytes
+        return (
+            self.rows >= self._most_rows
+            or self._nbytes >= _MOST_BYTES
+            or self._clock.now() - self._since >= self._most_seconds
+        )
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which rows have gathered that are not enough yet, since they come slowly; 0.0 = enough."""
+        if not self._batches or self.rows >= self._most_rows or self._nbytes >= _MOST_BYTES:
+            return 0.0
+        return min(self._most_seconds, self._clock.now() - self._since)
+
+    def take(self) -> list[pa.RecordBatch]:
+        """Returns and removes the gathered batches, in their order."""
+        batches, self._batches = self._batches, []
+        self.rows = self._nbytes = 0
+        return batches
+
+
+# One attempt of one task, for every database. Each database has its own way to load the rows.
+
+
+_SPREAD = 1 / 3
+"""Of the time in which rows have gathered: the next ones gather meanwhile."""
+_LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
+"""Of the time since the last ones were sent, under a limit; and in seconds."""
+_LIMITED_SECONDS = 0.25
+
+
+class SqlTask(TaskWriter):
+    """Gathers batches until they are worth a call of the database.
+
+    A database implements `store`, `finish`, and `judge` where it takes refused rows back one by one; it sets
+    `_session`, which ends with the attempt, and `_done` when another attempt has committed: this one's rows are then
+    dropped.
+    """
+
+    seconds: ClassVar[float] = 0.5
+    """How long rows may be gathered. See `BatchBuffer`."""
+
+    def __init__(self, writer: SqlWriter, plan: Any, task: int, attempt: int) -> None:
+        self._writer, self._plan, self._task, self._attempt = writer, plan, task, attempt
+        self._options: Any = writer.options
+        self._tally = RowTally(task, attempt)
+        self._clock: Clock = SYSTEM_CLOCK
+        seconds = min(self.seconds, _LIMITED_SECONDS) if self._is_limited else self.seconds
+        self._gathered = BatchBuffer(writer.options.batch_size, seconds)
+        self._sent_at = self._clock.now()
+        self._done: Receipt | None = None
+        self._session: Any = None
+        self._sign: HeartbeatThread | None = None
+
+    spread: float = 0.0
+    """Seconds over which what is stored may be sent: slow rows need not keep a core of the server busy."""
+
+    # --- what a database implements ---
+
+    def store(self, rows: pa.Table, before: int) -> None:
+        """Put `rows` into staging, or into the open transaction; the attempt took `before` rows before them."""
+        raise NotImplementedError
+
+    def judge(self, batch: pa.RecordBatch) -> None:
+        """Dirty rows are allowed: put the batch into the open transaction, all of it or nothing.
+
+        Raises:
+            BatchRefusedError: the database refuses a row of it, and holds none.
+        """
+        raise BatchRefusedError("rows are judged one by one with commit=task alone")
+
+    def finish(self) -> dict[str, Any]:
+        """All rows are stored: make them durable, or commit them. Returns the receipt's details."""
+        raise NotImplementedError
+
+    # --- what they share ---
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._tally.hold_open()
+        if batch.num_rows == 0:
+            return
+        if self.tolerant:
+            self.judge(batch)
+            self._tally.add(batch)
+            return
+        self._tally.add(batch)
+        if self._gathered.add(batch):
+            self._send()
+
+    def flush(self) -> None:
+        self._tally.hold_open()
+        self._send()
+
+    def close(self) -> Receipt:
+        self.flush()
+        details = self.finish()
+        receipt, done = self._tally.receipt(**details), self._done
+        self._end()
+        if done is None or done.attempt == receipt.attempt:
+            return receipt
+        # An attempt before this one has committed, and its answer was lost: what it left out was refused.
+        dirty = max(0, receipt.rows - done.rows) if self.tolerant else 0
+        return Receipt(receipt.task, done.attempt, done.rows, done.nbytes, {}, dirty)
+
+    def rollback(self) -> None:
+        self._tally.ended = True
+        self._gathered.take()
+        self._end()
+
+    @property
+    def _is_limited(self) -> bool:
+        return bool(getattr(self._options, "is_limited", False))
+
+    def _send(self) -> None:
+        before = self._tally.rows - self._gathered.rows
+        self.spread = self._spread()
+        self._sent_at = self._clock.now()
+        if batches := self._gathered.take():
+            self.store(pa.Table.from_batches(batches), before)
+
+    def _spread(self) -> float:
+        """Under a limit nearly all of the time until the next rows are sent; as long as the channel's rows wait.
+
+        Rows that come faster than they are sent are not kept waiting.
+        """
+        waited = self._gathered.waited
+        if not self._is_limited or not waited:
+            return waited * _SPREAD
+        since = self._clock.now() - self._sent_at
+        room: float = self._options.batch_size / 2 * since / self._gathered.rows
+        return min(_LIMITED_SPREAD * since, _LONGEST_SPREAD, room)
+
+    def _end(self) -> None:
+        if self._sign is not None:
+            self._sign.end()
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _show_life(self) -> None:
+        self._sign = HeartbeatThread(partial(self._writer.beat, self._plan))
+
+    def _claims(self, session: Any) -> Claims:
+        return self._writer.claims(session, self._plan.place)
+
+    def _add_task(self, session: Any) -> bool:
+        """Fence, and note the task beside the claim, before COMMIT. False: another attempt has committed, see `_done`.
+
+        Raises:
+            SupersededError: the claim is another run's.
+        """
+        claims, held, tally = self._claims(session), self._plan.claim, self._tally
+        try:
+            claims.fence(held)
+            claims.add_task(held, Receipt(tally.task, tally.attempt, tally.rows, tally.nbytes))
+        except TargetError as error:
+            if not self._writer.is_conflict(error):
+                raise
+            self._writer.undo(session)
+            self._done = claims.task(held, self._task)
+            if self._done is None:
+                raise
+            return False
+        return True
+
+    def _settle(self, error: BaseException) -> None:
+        """After a COMMIT without an answer: the receipt with which the task committed, or `error`."""
+        self._session.close()
+        self._done = self._writer.settle(self._plan, self._task)
+        if self._done is None:
+            raise error
+
+    def _refused(self, error: BadValueError, before: int | None = None) -> BatchRefusedError:
+        """The error for a value that cannot be stored; `before` rows were accepted before its batch."""
+        row = "" if before is None else f", row {before + error.index + 1} of task {self._task}"
+        return BatchRefusedError(
+            f"column {error.column.name!r}{row}: {error.value!r} cannot be stored in table "
+            f"{self._plan.target.label!r}: {error.why}"
+        )
+
+
+# One attempt of one task: into the run's staging table, or in one transaction into the table
+# itself.
+
+
+ATTEMPT = "spark_channel_attempt"
+"""The column of a staging table that says which attempt a row is of, by a random number.
+
+A driver that begins the same job again counts its attempts from the start.
+"""
+_ROWS_OF_A_TASK = 1 << 40
+
+
+class TableTask(SqlTask):
+    """`commit=job`: each batch is staged in a separate session, so that nothing stays locked between two."""
+
+    def __init__(self, writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> None:
+        super().__init__(writer, plan, task, attempt)
+        self._host: Any = writer  # a `TableWriter`
+        self._stored, self._mark = 0, secrets.randbits(62)
+        self._show_life()
+
+    def rollback(self) -> None:
+        drops = self._plan.commit == "job" and self._stored and not self._tally.ended
+        super().rollback()
+        if drops:
+            self._host.forget(self._plan, self._mark)
+
+    def store(self, rows: pa.Table, before: int) -> None:
+        for batch in rows.combine_chunks().to_batches():
+            self.judge(batch)
+
+    def judge(self, batch: pa.RecordBatch) -> None:
+        """Rows of one batch: all of them, or none."""
+        plan, held = self._plan, self._plan.claim
+        columns = [
+            self._host.values(each.name, batch.column(each.name), plan)
+            for each in plan.target.columns
+        ]
+        if plan.target.operation is not None:
+            columns.append(batch.column(OPERATION).to_pylist())
+        if plan.commit == "job":
+            with self._host.session(TargetError) as session, session.transaction():
+                claims = self._claims(session)
+                claims.show_life(held, claims.peek(held))
+                self._load(session, columns, staged=True)
+            return
+        session = self._begun()
+        if self._done is not None:
+            return
+        try:
+            with session.savepoint():
+                self._load(session, columns, staged=bool(plan.target.key))
+                if plan.target.key and self.tolerant:
+                    self._bring(session)
+        except TargetError as error:
+            if self.tolerant and self._host.is_refusal(error):
+                raise BatchRefusedError(str(error)) from error
+            raise
+
+    def finish(self) -> dict[str, Any]:
+        if self._plan.commit == "task":
+            self._commit(self._begun())
+        return {"mark": self._mark}
+
+    def _load(
+        self, session: WriteSession, columns: Sequence[Sequence[Any]], *, staged: bool
+    ) -> None:
+        plan, count = self._plan, len(columns[0])
+        names = [self._host.dialect.quoted(name) for name in plan.target.staged_names]
+        table = plan.target.sql
+        if staged:
+            first = self._tally.task * _ROWS_OF_A_TASK + self._stored
+            columns = [[self._mark] * count, list(range(first, first + count)), *columns]
+            names, table = [ATTEMPT, PLACE, *names], self._host.staging(plan)
+        stored = session.load(table, names, list(zip(*columns, strict=True)))
+        if stored is not None:
+            hold_stored(plan.target.label, count, stored)
+        self._stored += count
+
+    def _begun(self) -> WriteSession:
+        """The session with the transaction of `commit=task`; `_done` when another attempt has committed."""
+        if self._session is None:
+            self._session = self._host.session(TargetError)
+            claims = self._claims(self._session)
+            claims.peek(self._plan.claim)
+            self._done = claims.task(self._plan.claim, self._task)
+            self._session.begin()
+        session: WriteSession = self._session
+        return session
+
+    def _bring(self, session: WriteSession) -> None:
+        self._host.bring(session, self._plan, self._stored)
+        session.rows(f"DELETE FROM {self._host.staging(self._plan)}")  # noqa: S608 - a quoted name
+
+    def _commit(self, session: WriteSession) -> None:
+        if self._done is not None:
+            return
+        if self._plan.target.key and not self.tolerant:
+            self._bring(session)
+        if not self._add_task(session):
+            return
+        try:
+            session.commit()
+        except TargetError as error:
+            if not self._host.is_lost(error):
+                raise
+            self._settle(error)

@@ -1,0 +1,456 @@
+"""SQLite's SQL: its catalog, and expressions that return only values that fit.
+
+A value that does not fit stops the statement (the driver takes a column's type from its first rows and trips
+over another one, or the selected expression overflows on purpose); `misfit` then finds it.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from spark_channel.connectors.base.types import Node, exp, fits
+from spark_channel.connectors.sql.catalog import Column, KeyColumn, ReadColumn, Table, WriteColumn
+from spark_channel.connectors.sql.dialect import Dialect, WriteDialect, misfit, wrong_table_options
+from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.statements import name_readings
+from spark_channel.connectors.sqlite.session import statements_of
+from spark_channel.connectors.sqlite.types import (
+    EXACT_DIGITS,
+    INSTANT,
+    LOCAL,
+    TIME,
+    affinity,
+    declared_type,
+    decode,
+    is_real_decimal,
+    is_text_decimal,
+    raw_type,
+)
+from spark_channel.errors import OptionError, SchemaError
+
+__all__ = [
+    "SqliteColumn",
+    "SqliteDialect",
+    "SqliteTable",
+    "SqliteWriteDialect",
+    "misfit_condition",
+]
+
+
+_ROWIDS = ("rowid", "_rowid_", "oid")
+_SAMPLE_ROWS = 10_000
+"""Rows looked at to type a column that declares no type."""
+_STOP = "abs(-9223372036854775808)"
+_WHOLE = "BETWEEN -9007199254740992 AND 9007199254740992"
+_SENTINELS = {pa.int64(): "0", pa.float64(): "0.0", pa.binary(): "x''", pa.string(): "''"}
+_CLASSES = ("integer", "real", "text", "blob")
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteColumn(Column):
+    key_position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteTable(Table):
+    """`rowid` is a name by which its rowid can be asked for; None for views, tables WITHOUT ROWID, and tables
+    whose columns hide it.
+    """
+
+    columns: tuple[SqliteColumn, ...] = ()
+    rowid: str | None = None
+    without_rowid: bool = False
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    def rowid_alias(self) -> str | None:
+        """The column that is the rowid itself (INTEGER PRIMARY KEY), which SQLite fills when it is absent."""
+        if len(self.primary) == 1 and not self.without_rowid and not self.is_view:
+            column = next(column for column in self.columns if column.name == self.primary[0])
+            if column.declared.upper() == "INTEGER":
+                return column.name
+        return None
+
+
+class SqliteDialect(Dialect):
+    """See `Dialect`."""
+
+    product = "SQLite"
+    no_keys = "tables without a rowid, views and queries have no key here whose order is sure"
+    sql = "sqlite"
+    row_values = True
+    late_seconds = 0.0  # one writes at a time, so rows come to light in the order of their ids
+    batch_rows = 16_384
+
+    def literal(self, value: Any, column: Column | None) -> str:
+        if isinstance(value, float):
+            return _real(value)
+        if isinstance(value, str) and "\0" in value:
+            return f"CAST(X'{value.encode().hex()}' AS TEXT)"
+        return super().literal(value, column)
+
+    def bound(self, value: Any, column: Column) -> Any:
+        """As this connector stores such a value."""
+        if is_text_decimal(column.declared):
+            raise OptionError(
+                f"option 'partitionColumn' names {column.name!r}, which keeps its decimals as text: "
+                "a stride of numbers does not fit it. Omit 'lowerBound' and 'upperBound'",
+                option="partitionColumn",
+                got=column.name,
+            )
+        found = super().bound(value, column)
+        return found if getattr(value, "tzinfo", None) is None else f"{found}Z"
+
+    def find_table(self, session: Session, text: str) -> SqliteTable | None:
+        for schema, name in name_readings(text, "sqlite", "main"):
+            if schema.lower() in ("main", "temp"):
+                rows = session.rows(
+                    "SELECT schema, name, type, wr FROM pragma_table_list WHERE "  # noqa: S608 - quoted
+                    f"lower(schema) = lower({_text(schema)}) AND lower(name) = lower({_text(name)})"
+                )
+                if rows:
+                    return _described(session, *rows[0])
+        return None
+
+    def table_names(self, session: Session) -> list[str]:
+        rows = session.rows(
+            "SELECT name FROM main.sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' "
+            "ESCAPE '\\' ORDER BY name"
+        )
+        return [str(name) for (name,) in rows]
+
+    def describe(self, session: Session, query: str) -> tuple[Column, ...]:
+        """With the types of the columns that the query passes on."""
+        session.rows(f"CREATE TEMP VIEW spark_channel_query AS {query}")
+        try:
+            return _columns(session, "temp", "spark_channel_query")
+        finally:
+            session.rows("DROP VIEW temp.spark_channel_query")
+
+    def arrow_type(self, column: Column) -> pa.DataType | None:
+        return declared_type(column.declared)
+
+    def types(
+        self, session: Session, columns: Sequence[tuple[Column, str]], origin: str
+    ) -> list[pa.DataType | None]:
+        kinds = super().types(session, columns, origin)
+        unknown = [number for number, kind in enumerate(kinds) if kind is None]
+        if not unknown:
+            return kinds
+        sample = ", ".join(f"{columns[number][1]} AS c{number}" for number in unknown)
+        flags = ", ".join(
+            f"max(typeof(c{number}) = '{each}')" for number in unknown for each in _CLASSES
+        )
+        query = f"SELECT {flags} FROM (SELECT {sample} {origin} LIMIT {_SAMPLE_ROWS})"  # noqa: S608 - quoted
+        (seen,) = session.rows(query)
+        for place, number in enumerate(unknown):
+            there = {
+                each
+                for each, flag in zip(_CLASSES, seen[4 * place : 4 * place + 4], strict=True)
+                if flag
+            }
+            kinds[number] = _kind_of_values(columns[number][0].name, there)
+        return kinds
+
+    def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
+        """The value, or a failing statement for one that does not fit."""
+        stored = affinity(column.declared)
+        if (
+            pa.types.is_integer(kind)
+            or pa.types.is_boolean(kind)
+            or is_real_decimal(column.declared, kind)
+        ):
+            return text
+        if pa.types.is_floating(kind):
+            if stored == "REAL":
+                return text
+            return f"CASE WHEN typeof({text}) IN ('real', 'null') OR {text} {_WHOLE} THEN {text} ELSE {_STOP} END"
+        if pa.types.is_binary(kind):
+            return f"CASE WHEN {text} IS NULL OR {text} >= x'' THEN {text} ELSE {_STOP} END"
+        if pa.types.is_decimal(kind) or (pa.types.is_string(kind) and stored != "TEXT"):
+            digits = 15 if pa.types.is_decimal(kind) else 17
+            return (
+                f"CASE typeof({text}) WHEN 'text' THEN {text} WHEN 'integer' THEN CAST({text} AS TEXT) "
+                f"WHEN 'real' THEN printf('%!.{digits}g', {text}) WHEN 'null' THEN NULL ELSE {_STOP} END"
+            )
+        if stored == "TEXT":
+            return f"CASE WHEN {text} >= x'' THEN {_STOP} ELSE {text} END"
+        return f"CASE WHEN {text} IS NULL OR ({text} >= '' AND {text} < x'') THEN {text} ELSE {_STOP} END"
+
+    def statement(self, columns: Sequence[ReadColumn], origin: str) -> str:
+        """A first row gives the driver the columns' types; `SqliteReader` drops it."""
+        first = ", ".join(_SENTINELS[raw_type(column)] for column in columns)
+        return f"SELECT {first} UNION ALL {super().statement(columns, origin)}"
+
+    def decode(
+        self, raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema
+    ) -> pa.RecordBatch:
+        return decode(raw, columns, schema)
+
+    def hidden_column(self, table: Table) -> str | None:
+        assert isinstance(table, SqliteTable)
+        return table.rowid
+
+    def check_condition(self, column: Column, compared: Node) -> None:
+        if is_text_decimal(column.declared) and not isinstance(compared.parent, exp.Is | exp.Cast):
+            raise OptionError(
+                f"option 'where': column {column.name!r} keeps its decimals as text, which compares as text; "
+                f"write CAST({column.name} AS REAL)",
+                option="where",
+            )
+
+    def key_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
+        return declared_type(column.declared) if read is None else read.kind
+
+    def is_never_null(self, table: Table, column: Column) -> bool:
+        assert isinstance(table, SqliteTable)
+        return column.not_null or table.rowid_alias() == column.name
+
+    def remainder(self, text: str, parts: int) -> str:
+        return f"{text} % {parts}"
+
+    def cursor_text(self, text: str, kind: pa.DataType) -> str:
+        return text  # as SQLite holds it: numbers as numbers, times as texts
+
+    def cursor_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
+        """What a column of TEXT affinity holds compares as text, whatever it is read as, decimals included."""
+        return pa.string() if affinity(column.declared) == "TEXT" else self.key_type(column, read)
+
+    def is_cursor_value(self, value: Any, kind: pa.DataType | None) -> bool:
+        return not (isinstance(value, str) and kind is not None and pa.types.is_integer(kind))
+
+    def size(self, text: str) -> str:
+        return f"length(CAST({text} AS BLOB))"
+
+    def is_passing(self, error: BaseException) -> bool:
+        text = str(error.__cause__ or error)
+        return "is locked" in text or "is busy" in text
+
+    def keys(self, table: Table) -> Sequence[tuple[KeyColumn, ...]]:
+        """The rowid: other keys hold values of any type."""
+        assert isinstance(table, SqliteTable)
+        rowid = table.rowid or table.rowid_alias()
+        return [] if rowid is None else [(KeyColumn(rowid),)]
+
+    def key_read(self, column: Column | None, text: str) -> tuple[pa.DataType, str] | None:
+        return pa.int64(), text
+
+    def short_statement(
+        self, columns: Sequence[ReadColumn], origin: str, order: str, rows: int
+    ) -> str:
+        first = ", ".join(_SENTINELS[raw_type(column)] for column in columns)
+        ordered = self.limited(f"{super().statement(columns, origin)} ORDER BY {order}", rows)
+        return f"SELECT {first} UNION ALL SELECT * FROM ({ordered})"  # noqa: S608 - quoted
+
+    def split_key(self, table: Table) -> tuple[str, ...]:
+        """The rowid, or the key of a table WITHOUT ROWID: rows are in their order, and need no sort."""
+        assert isinstance(table, SqliteTable)
+        if table.without_rowid:
+            return table.primary
+        rowid = table.rowid or table.rowid_alias()
+        return () if rowid is None else (rowid,)
+
+
+def misfit_condition(text: str, column: ReadColumn) -> str:
+    """The condition that holds for values whose storage class does not fit."""
+    kind, stored = column.kind, f"typeof({text})"
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return f"{stored} NOT IN ('integer', 'null')"
+    if pa.types.is_floating(kind):
+        return f"{stored} NOT IN ('real', 'integer', 'null') OR ({stored} = 'integer' AND NOT {text} {_WHOLE})"
+    if is_real_decimal(column.declared, kind):
+        return f"{stored} NOT IN ('real', 'integer', 'null')"
+    if pa.types.is_binary(kind):
+        return f"{stored} NOT IN ('blob', 'null')"
+    if pa.types.is_string(kind) or pa.types.is_decimal(kind):
+        return f"{stored} = 'blob'"
+    return f"{stored} NOT IN ('text', 'null')"
+
+
+def _described(
+    session: Session, schema: str, name: str, kind: str, without_rowid: int
+) -> SqliteTable:
+    columns = _columns(session, schema, name)
+    hidden = {column.name.lower() for column in columns}
+    rowid = next((each for each in _ROWIDS if each not in hidden), None)
+    primary = tuple(
+        name
+        for _, name in sorted(
+            (each.key_position, each.name) for each in columns if each.key_position
+        )
+    )
+    return SqliteTable(
+        schema,
+        name,
+        columns,
+        kind == "view",
+        _unique(session, schema, name, primary),
+        primary,
+        rowid if kind == "table" and not without_rowid else None,
+        bool(without_rowid),
+    )
+
+
+def _columns(session: Session, schema: str, name: str) -> tuple[SqliteColumn, ...]:
+    rows = session.rows(
+        'SELECT name, type, "notnull", dflt_value IS NOT NULL, hidden, pk '  # noqa: S608 - quoted
+        f"FROM pragma_table_xinfo({_text(name)}, {_text(schema)})"
+    )
+    return tuple(
+        SqliteColumn(
+            str(column),
+            str(declared or ""),
+            bool(not_null),
+            bool(default),
+            hidden in (2, 3),
+            int(key),
+        )
+        for column, declared, not_null, default, hidden, key in rows
+        if hidden != 1
+    )
+
+
+def _unique(
+    session: Session, schema: str, table: str, primary: tuple[str, ...]
+) -> tuple[tuple[str, ...], ...]:
+    found: list[tuple[str, ...]] = [primary] if primary else []
+    rows = session.rows(
+        f'SELECT name FROM pragma_index_list({_text(table)}, {_text(schema)}) WHERE "unique" AND NOT partial'  # noqa: S608
+    )
+    for (index,) in rows:
+        columns = session.rows(
+            f"SELECT name FROM pragma_index_info({_text(index)}, {_text(schema)})"  # noqa: S608
+        )
+        if all(name is not None for (name,) in columns):
+            found.append(tuple(str(name) for (name,) in columns))
+    return tuple(found)
+
+
+def _kind_of_values(name: str, classes: set[str]) -> pa.DataType:
+    if classes == {"integer"}:
+        return pa.int64()
+    if classes and classes <= {"integer", "real"}:
+        return pa.float64()
+    if classes == {"blob"}:
+        return pa.binary()
+    if "blob" in classes:
+        others = ", ".join(sorted(classes - {"blob"}))
+        raise SchemaError(
+            f"column {name!r} declares no type, and holds blobs beside {others}: make it one type in a query"
+        )
+    return pa.string()
+
+
+def _text(value: str) -> str:
+    return SqliteDialect().literal(value, None)
+
+
+def _real(value: float) -> str:
+    """Exactly this number: SQLite reads more than 15 digits nearly, and a whole number over a power of two exactly."""
+    if value in (float("inf"), float("-inf")):
+        return "9e999" if value > 0 else "-9e999"
+    whole, over = value.as_integer_ratio()
+    if abs(whole) < 1 << 53 and over < 1 << 62:
+        return f"({whole}.0 / {over}.0)"
+    return repr(value)
+
+
+# SQLite's SQL for writing: declarations of new columns, and the values that a column holds exactly.
+
+
+_TABLE_OPTIONS = re.compile(
+    r"\s*(STRICT|WITHOUT\s+ROWID)(\s*,\s*(STRICT|WITHOUT\s+ROWID))?\s*", re.IGNORECASE
+)
+
+
+class SqliteWriteDialect(SqliteDialect, WriteDialect):
+    """See `WriteDialect`."""
+
+    begin = "BEGIN IMMEDIATE"  # the lock is taken first, so that a transaction never fails half way for want of it
+
+    new_types: ClassVar = {
+        pa.bool_(): "BOOLEAN",
+        pa.int8(): "INT1",
+        pa.int16(): "INT2",
+        pa.int32(): "INT4",
+        pa.int64(): "BIGINT",
+        pa.uint8(): "INT2",
+        pa.uint16(): "INT4",
+        pa.uint32(): "BIGINT",
+        pa.uint64(): "DECIMAL_TEXT(20,0)",
+        pa.float16(): "FLOAT4",
+        pa.float32(): "FLOAT4",
+        pa.float64(): "DOUBLE",
+        pa.string(): "TEXT",
+        pa.binary(): "BLOB",
+        pa.date32(): "DATE",
+        TIME: "TIME",
+        LOCAL: "TIMESTAMP",
+        INSTANT: "TIMESTAMPTZ",
+    }
+
+    def new_decimal(self, digits: int, scale: int) -> str | None:
+        exact = digits <= (18 if scale == 0 else EXACT_DIGITS)
+        return (
+            f"{'DECIMAL' if exact else 'DECIMAL_TEXT'}({digits},{scale})" if digits <= 38 else None
+        )
+
+    def place(self, schema: str | None, name: str) -> str:
+        return super().place("main", name)
+
+    def is_filled(self, table: Table, column: Column) -> bool:
+        assert isinstance(table, SqliteTable)
+        return super().is_filled(table, column) or column.name == table.rowid_alias()
+
+    def write_column(self, field: pa.Field, column: Column) -> WriteColumn:
+        wanted = declared_type(column.declared)
+        natural = (
+            ""
+            if pa.types.is_null(field.type)
+            else self.created_type(field.name, field.type, key=False)
+        )
+        if wanted is not None and natural:
+            given = declared_type(natural)
+            assert given is not None
+            if not fits(given, wanted):
+                raise misfit(field, column, wanted, natural=natural, shown=f" ({wanted})")
+        return WriteColumn(field.name, column, field.type)
+
+    def retyped(self, table: str, column: Column, declared: str) -> str:
+        """SQLite changes no declared type: by another column."""
+        old, new = self.quoted(column.name), self.quoted(f"{column.name} new")
+        alter = f"ALTER TABLE {table}"
+        copy = f"UPDATE {table} SET {new} = {old}"  # noqa: S608 - quoted names
+        return (
+            f"{alter} ADD COLUMN {new} {declared}; {copy}; {alter} DROP COLUMN {old}; "
+            f"{alter} RENAME COLUMN {new} TO {old}"
+        )
+
+    def nullable(self, table: str, column: Column) -> str:
+        return self.retyped(table, column, column.declared)
+
+    def after_create(self, options: SqlWriteOptions) -> str:
+        text = options.create_table_options
+        if text is None:
+            return ""
+        if not _TABLE_OPTIONS.fullmatch(text) or "STRICT" in text.upper():
+            why = "SQLite has no other"
+            if "STRICT" in text.upper():
+                why = "STRICT tables know none of the types that keep decimals, dates and booleans"
+            raise wrong_table_options(text, "WITHOUT ROWID", f": {why}")
+        if not options.key_columns:
+            raise OptionError(
+                "option 'createTableOptions' WITHOUT ROWID needs a primary key: name it with 'keyColumns'",
+                option="createTableOptions",
+                got=text,
+            )
+        return " WITHOUT ROWID"
+
+    def script(self, texts: Iterable[str], option: str) -> Sequence[str]:
+        return statements_of(texts, option)

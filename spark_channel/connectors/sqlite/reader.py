@@ -1,0 +1,152 @@
+"""Reads a table, a view or a query of a SQLite file as Arrow."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar
+
+import pyarrow as pa
+
+from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.session import PacedFetch, Session
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.connectors.sql.splits import split_conditions
+from spark_channel.connectors.sqlite.dialect import SqliteDialect, SqliteTable, misfit_condition
+from spark_channel.connectors.sqlite.session import (
+    SqliteReadOptions,
+    SqliteSession,
+    check_file,
+    session_statements,
+)
+from spark_channel.connectors.sqlite.types import SHOWN, declared_type, raw_type
+from spark_channel.errors import ChannelError, SourceError
+from spark_channel.options import ReadOptions
+from spark_channel.planning import Split
+
+__all__ = ["SqliteReader"]
+
+
+class SqliteReader(SqlReader):
+    """Splits by rowid ranges of equal rows; a read call sees one consistent state of the file.
+
+    The file is opened read-only. Other read calls may see other states, if another process writes meanwhile.
+    """
+
+    Options: ClassVar[type[ReadOptions]] = SqliteReadOptions
+    options: SqliteReadOptions
+
+    def __init__(self, options: SqliteReadOptions) -> None:
+        super().__init__(options, SqliteDialect())
+        self._path = options.file
+        self._looked: tuple[object, ReadSource] | None = None
+
+    @contextmanager
+    def connect(self, purpose: str) -> Iterator[Session]:
+        """In a transaction."""
+        check_file(self._path, SourceError)
+        with SqliteSession(
+            self._path,
+            "ro",
+            lock_timeout=self.options.lock_timeout,
+            failure=SourceError,
+            init=session_statements(self.options.session_init_statement or ()),
+        ) as session:
+            session.rows("BEGIN")
+            yield session
+
+    @contextmanager
+    def looking(self) -> Iterator[tuple[Session, ReadSource]]:
+        """The source is looked at again when the file or its schema has changed."""
+        file = (
+            self._file()
+        )  # before it is opened: one that is replaced meanwhile is another at the next look
+        with self.connect("changes") as session:
+            version = file, session.value("PRAGMA schema_version")
+            if self._looked is None or self._looked[0] != version:
+                self._looked = version, self.resolve(session)
+            source = self._looked[1]
+            if not _is_declared(source):
+                self._looked = None
+            yield session, source
+
+    def batches(self, session: Session, sql: str, split: Split) -> Iterator[pa.RecordBatch]:
+        return self.short_batches(session, sql, split, self.known(session).columns, None)
+
+    def short_batches(
+        self,
+        session: Session,
+        sql: str,
+        split: Split,
+        columns: Sequence[ReadColumn],
+        pieces: PacedFetch | None,
+    ) -> Iterator[pa.RecordBatch]:
+        for number, raw in enumerate(super().short_batches(session, sql, split, columns, pieces)):
+            if number == 0:
+                for found, column in zip(raw.schema, columns, strict=True):
+                    if not found.type.equals(raw_type(column)):
+                        raise SourceError(
+                            f"column {column.name!r} begins with {found.type}, not {raw_type(column)}"
+                        )
+            yield raw.slice(1) if number == 0 else raw
+
+    def misfit(
+        self, session: Session, source: ReadSource, split: Split, error: MisfitError, before: int
+    ) -> ChannelError:
+        """The value came as text or number, and is none of its column's type."""
+        assert error.index is not None
+        where = f": row {before + error.index + 1} of the split"
+        if isinstance(source.table, SqliteTable) and source.table.rowid is not None:
+            column, held = source.column(error.column.name), self.dialect.literal(error.value, None)
+            same = f"{f'CAST({column} AS BLOB)' if isinstance(error.value, bytes) else column} = {held}"
+            query = source.sql(
+                [source.column(source.table.rowid)], [*split_conditions(source, split), same]
+            )
+            rowid = session.value(self.dialect.limited(query, 1))
+            where = where if rowid is None else f": the row with rowid {rowid}"
+        return self.refused(session, source, error, where)
+
+    def stopped(
+        self, session: Session, source: ReadSource, split: Split, error: ChannelError
+    ) -> ChannelError:
+        """The statement stopped: find the value whose storage class does not fit, else tell what SQLite said."""
+        number = source.table.rowid if isinstance(source.table, SqliteTable) else None
+        place = "row_number() OVER ()" if number is None else source.column(number)
+        for column in source.columns:
+            found = _odd_value(session, source, column, place, split_conditions(source, split))
+            if found is not None:
+                where, what = found
+                said = f": {'row' if number is None else 'the row with rowid'} {where}"
+                return self.refused(
+                    session,
+                    source,
+                    MisfitError(column, f"{what}, which is not {column.kind}"),
+                    said,
+                )
+        return error
+
+    def _file(self) -> int:
+        try:
+            return self._path.stat().st_ino
+        except OSError:
+            return 0  # `connect` says what is wrong with it
+
+
+def _odd_value(
+    session: Session, source: ReadSource, column: ReadColumn, place: str, conditions: list[str]
+) -> tuple[object, str] | None:
+    """(place, value) of one whose storage class does not fit."""
+    rows = source.sql([f"{place} AS place", f"{source.column(column.name)} AS v"], conditions)
+    shown = f"substr(quote(v), 1, {SHOWN})"
+    query = f"SELECT place, {shown}, typeof(v) FROM ({rows}) WHERE {misfit_condition('v', column)} LIMIT 1"  # noqa: S608
+    try:
+        found = session.rows(query)
+    except SourceError:
+        return None
+    return (found[0][0], f"{found[0][1]} ({found[0][2]})") if found else None
+
+
+def _is_declared(source: ReadSource) -> bool:
+    """Whether all is said by declarations, and nothing by the rows that are there."""
+    table = source.table
+    is_table = table is not None and table.schema == "main" and not table.is_view
+    return is_table and all(declared_type(column.declared) is not None for column in source.columns)

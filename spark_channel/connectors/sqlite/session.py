@@ -1,0 +1,250 @@
+"""A session on a SQLite file, through ADBC.
+
+All access goes through this one SQLite library. Python's `sqlite3` is a second one, and closing a file in one of them
+drops the locks (POSIX) that the other holds on it: see `elsewhere`. For the same reason nothing else opens the file.
+"""
+
+import os
+import re
+import sqlite3
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar, Literal, cast
+
+import adbc_driver_manager
+import pyarrow as pa
+
+from spark_channel.connectors.sql.options import FileReadOptions, FileUrl, FileWriteOptions
+from spark_channel.connectors.sql.session import IN_SESSION, IN_TRANSACTION, BatchSize, BoundSession
+from spark_channel.connectors.sqlite.apart import ChildConnection
+from spark_channel.connectors.sqlite.connection import FAILURES, Connection
+from spark_channel.connectors.sqlite.elsewhere import connect
+from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
+
+__all__ = [
+    "DriverError",
+    "SqliteReadOptions",
+    "SqliteSession",
+    "SqliteWriteOptions",
+    "check_file",
+    "refuses_data",
+    "session_statements",
+    "statements_of",
+]
+
+
+_OFF = ("case_sensitive_like", "foreign_keys", "ignore_check_constraints", "recursive_triggers")
+"""What changes rows, and may be on in a library of SQLite that was built so; a file holds no such settings."""
+
+DriverError = adbc_driver_manager.Error
+"""What the driver raises; also `OSError` and `pa.ArrowInvalid` while a result is being read."""
+
+
+class SqliteSession(BoundSession):
+    """A connection in autocommit: transactions are begun and ended by statements.
+
+    Used by one thread. `failure` is the class of what it raises for anything that SQLite refuses.
+    `init` are statements that run first.
+    """
+
+    failures = FAILURES
+
+    def __init__(
+        self,
+        path: Path,
+        mode: Literal["ro", "rw", "rwc"],
+        *,
+        lock_timeout: float,
+        failure: type[ChannelError],
+        init: Sequence[str] = (),
+    ) -> None:
+        self.path, self.place = path, str(path)
+        self._failure = failure
+        self._lock_timeout = lock_timeout
+        self._connection: Connection | None = None
+        uri = f"{path.absolute().as_uri()}?mode={mode}"
+        with self.explained():
+            self._connection = connect(path, uri)
+        with self.closed_on_failure():
+            self.rows(f"PRAGMA busy_timeout = {int(lock_timeout * 1000)}")
+            for name in _OFF:
+                self.rows(f"PRAGMA {name} = OFF")
+            for statement in init:
+                self.rows(statement)
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self.explained():
+            return self._open.rows(sql, parameters)
+
+    def insert(self, sql: str, rows: pa.Table | pa.RecordBatch) -> None:
+        """Run `sql` once per row, its parameters taken from the columns in order."""
+        if rows.num_rows:
+            with self.explained():
+                self._open.insert(sql, rows)
+
+    def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
+        batches = cast(Generator[pa.RecordBatch], self._open.stream(sql, size.rows))
+        with self.explained(), closing(batches):
+            yield from batches
+
+    def rest(self) -> None:
+        """A transaction that has read nothing yet holds no lock."""
+        self.rows("COMMIT")
+        self.rows("BEGIN")
+
+    @property
+    def _open(self) -> Connection:
+        assert self._connection is not None, "the session is closed"
+        return self._connection
+
+    def explain(self, error: BaseException) -> ChannelError:
+        text = str(error).split("\nquery", 1)[0]
+        hint = ""
+        if "is locked" in text or "is busy" in text:
+            holder = "another process"
+            if isinstance(self._connection, ChildConnection):
+                holder = "another process, or another connection of this program,"
+            hint = (
+                f"{holder} held its lock for longer than lockTimeout ({self._lock_timeout:g} s); "
+                "end that transaction, or raise 'lockTimeout'"
+            )
+        elif "disk is full" in text or "No space left" in text:
+            hint = "the disk is full (or max_page_count is reached); free space on it and run again"
+        elif "readonly" in text:
+            hint = (
+                "this user may not write the file or its directory, where SQLite keeps its journal"
+            )
+        elif "not a database" in text:
+            return self._failure(
+                f"{self.path} is not a SQLite database, or it is encrypted; name another file"
+            )
+        elif "malformed" in text and "JSON" not in text:
+            hint = "the file is damaged: see PRAGMA integrity_check, and restore it"
+        elif "failed to open" in text or "unable to open" in text:
+            hint = "the file or its directory cannot be opened by this user"
+        return self._failure(f"{self.path}: {hint}{'. ' if hint else ''}SQLite says: {text}")
+
+
+def refuses_data(error: BaseException) -> bool:
+    """Whether `error` of a `Session` says that a row is bad (a constraint, a type), not that SQLite is in trouble."""
+    cause = error.__cause__
+    if isinstance(cause, adbc_driver_manager.IntegrityError | adbc_driver_manager.DataError):
+        return True
+    return isinstance(cause, adbc_driver_manager.Error) and any(
+        text in str(cause)
+        for text in ("constraint failed", "datatype mismatch", "string or blob too big")
+    )
+
+
+def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> None:
+    """Hold `path` to be a readable file. Whether it is a database is told by SQLite's first look into it.
+
+    It is not opened: closing it again would drop the locks that this process holds on it.
+
+    Raises:
+        failure: missing, a directory or unreadable; says what to do.
+    """
+    if path.is_dir():
+        raise failure(f"{path} is a directory; name the database file in it")
+    if not path.exists():
+        hint = ""
+        if path.is_absolute() and Path(str(path).lstrip("/")).exists():
+            hint = f"; a relative file is written sqlite:{str(path).lstrip('/')}"
+        raise failure(f"there is no database file {path}{hint}")
+    if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise failure(f"{path}: Permission denied; let this user read the file")
+
+
+# Options of the SQLite connector, and the file that they name.
+
+
+_IGNORED: Mapping[str, str] = {
+    "user": "a SQLite file has no logins",
+    "password": "a SQLite file has no logins",
+    "queryTimeout": "a statement on a SQLite file has no timeout; 'lockTimeout' bounds the wait for a lock",
+    "isolationLevel": "SQLite's transactions are always serializable",
+    "hint": "SQLite takes no hints",
+    "cascadeTruncate": "SQLite cascades only where its foreign keys say so",
+    "tableComment": "SQLite keeps no comments on tables",
+}
+
+_FILE_URL = FileUrl(
+    "sqlite",
+    "SQLite",
+    "db",
+    "give 'lockTimeout' for busy_timeout, and 'sessionInitStatement' for a PRAGMA",
+)
+
+
+class SqliteReadOptions(FileReadOptions):
+    """Options of the SQLite reader."""
+
+    ignored: ClassVar[Mapping[str, str]] = {**FileReadOptions.ignored, **_IGNORED}
+    file_url: ClassVar[FileUrl] = _FILE_URL
+
+
+class SqliteWriteOptions(FileWriteOptions):
+    """Options of the SQLite writer."""
+
+    ignored: ClassVar[Mapping[str, str]] = {**FileWriteOptions.ignored, **_IGNORED}
+    file_url: ClassVar[FileUrl] = _FILE_URL
+
+
+# SQL of users that runs unchanged (`preSql`, `sessionInitStatement`), split into statements.
+
+
+_TRANSACTION = re.compile(
+    r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
+    r"(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|ATTACH|DETACH|VACUUM)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_OUTSIDE = frozenset({"ATTACH", "DETACH", "VACUUM"})
+"""Those that run outside a transaction alone, as a session's first statements do."""
+_EMPTY = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)
+
+
+def statements_of(texts: Iterable[str], option: str) -> list[str]:
+    """The single statements of `texts`, in order; triggers with their semicolons stay whole.
+
+    Raises:
+        OptionError: a statement that would leave the transaction in which they run.
+    """
+    return [
+        _allowed(each, option, frozenset(), IN_TRANSACTION)
+        for text in texts
+        for each in _split(text)
+    ]
+
+
+def session_statements(texts: Iterable[str]) -> list[str]:
+    """The single statements of `sessionInitStatement`; it may attach files.
+
+    Raises:
+        OptionError: a statement that begins or ends a transaction.
+    """
+    option = "sessionInitStatement"
+    return [_allowed(each, option, _OUTSIDE, IN_SESSION) for text in texts for each in _split(text)]
+
+
+def _allowed(statement: str, option: str, but: frozenset[str], why: str) -> str:
+    match = _TRANSACTION.match(statement)
+    if match and match.group(1).upper() not in but:
+        raise OptionError(
+            f"option {option!r} holds {match.group(1).upper()}: {why}",
+            option=option,
+            got=statement.strip(),
+        )
+    return statement.strip()
+
+
+def _split(text: str) -> Iterator[str]:
+    begin = 0
+    for place, letter in enumerate(text):
+        # complete_statement knows quotes, comments and triggers; it opens no file.
+        if letter == ";" and sqlite3.complete_statement(text[begin : place + 1]):
+            if not _EMPTY.fullmatch(text, begin, place + 1):
+                yield text[begin : place + 1]
+            begin = place + 1
+    if not _EMPTY.fullmatch(text, begin):
+        yield text[begin:]

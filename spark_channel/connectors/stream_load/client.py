@@ -1,0 +1,522 @@
+"""Options; one Stream Load over HTTP; SQL."""
+
+import http.client
+import ipaddress
+import json
+import re
+import socket
+import ssl
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from math import ceil
+from typing import IO, Annotated, Any, ClassVar
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
+
+from pydantic import BeforeValidator, Field
+
+from spark_channel.connectors.base.network import (
+    BUSY,
+    Busy,
+    Seconds,
+    TlsOptions,
+    basic,
+    connection_to,
+    untrusted,
+    whole,
+)
+from spark_channel.connectors.records.direct_writer import DirectOptions
+from spark_channel.connectors.records.reader import Zone, texts_by_name
+from spark_channel.errors import MissingPackageError, OptionError, TargetError
+from spark_channel.options import ByteAmount, Secret, Trait, Url
+
+__all__ = [
+    "Busy",
+    "Load",
+    "StreamLoadOptions",
+    "host_and_port",
+    "run",
+    "table_columns",
+]
+
+
+# The options of Stream Load.
+
+
+_TAKES = "http://fe:8030 or https://fe:8443; several are separated by commas"
+_OURS = frozenset(
+    {
+        "authorization",
+        "label",
+        "expect",
+        "format",
+        "columns",
+        "column_separator",
+        "row_delimiter",
+        "line_delimiter",
+        "content-length",
+        "host",
+        "transfer-encoding",
+        "max_filter_ratio",
+        "strict_mode",
+        "two_phase_commit",
+        "timeout",
+        "compress_type",
+        "enclose",
+        "escape",
+        "trim_double_quotes",
+        "trim_space",
+        "skip_lines",
+        "skip_header",
+    }
+)
+
+
+def _urls(value: object) -> str:
+    made = []
+    for text in str(value).split(","):
+        try:
+            parts = urlsplit(text.strip())
+            named = parts.hostname and parts.port != 0
+        except ValueError:  # its text has the login
+            raise ValueError(_TAKES) from None
+        if (
+            parts.scheme not in ("http", "https")
+            or not named
+            or parts.path.strip("/")
+            or parts.query
+        ):
+            raise ValueError(_TAKES)
+        made.append(text.strip().rstrip("/"))
+    return ",".join(made)
+
+
+def _headers(value: object) -> dict[str, str]:
+    found = texts_by_name(value)
+    for name, text in found.items():
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or "\n" in text or "\r" in text:
+            raise ValueError(f"names and values of HTTP headers; {name!r} is not one")
+        if name.lower() in _OURS:
+            raise ValueError(f"headers that the connector does not set itself; it sets {name!r}")
+    return found
+
+
+def _hosts(value: object) -> tuple[str, ...]:
+    if isinstance(value, (list, tuple)):
+        return tuple(map(str, value))
+    text = str(value).strip()
+    listed = _statements(text) if text.startswith("[") else text.split(",")
+    return tuple(each.strip().lower() for each in listed if each.strip())
+
+
+def host_and_port(text: str, port: int) -> tuple[str, int]:
+    parts = urlsplit(f"//{text}")
+    return parts.hostname or "", parts.port or port
+
+
+def _server(value: object) -> str:
+    try:
+        host, _ = host_and_port(str(value), 0)
+    except ValueError:
+        host = ""
+    if not host or "/" in str(value) or "@" in str(value):
+        raise ValueError("host:port, such as fe:9030")
+    return str(value)
+
+
+def _statements(value: object) -> tuple[str, ...]:
+    if isinstance(value, (list, tuple)):
+        return tuple(map(str, value))
+    text = str(value).strip()
+    found = json.loads(text) if text.startswith("[") else [text]
+    return tuple(str(each) for each in found if str(each).strip())
+
+
+Statements = Annotated[tuple[str, ...], BeforeValidator(_statements)]
+
+
+class StreamLoadOptions(TlsOptions, DirectOptions):
+    """Options of the Stream Load writer."""
+
+    url: Annotated[Url, BeforeValidator(_urls)] = Field(
+        description="`http://fe:8030`: the HTTP port of the frontends, several with commas; the next one is asked if "
+        "one does not answer"
+    )
+    database: str = Field(description="the database")
+    dbtable: str = Field(description="the table; it must exist")
+    user: str | None = Field(None, description="user name; default: from the url")
+    password: Secret | None = Field(
+        None,
+        description="password, or `${env:NAME}` or `${file:PATH}`; default: from the url, else empty",
+    )
+    backends: Annotated[tuple[str, ...], BeforeValidator(_hosts)] = Field(
+        (),
+        description="hosts to which a frontend may redirect a load, and with it the login, separated by commas; "
+        "`*.example.com` takes each host below; default: the frontends' hosts and hosts with private addresses",
+    )
+    headers: Annotated[Mapping[str, str], BeforeValidator(_headers)] = Field(
+        default_factory=dict,
+        description='JSON object of more headers of a load, such as `{"partial_update": "true"}`; default: none',
+    )
+    query_server: Annotated[str | None, BeforeValidator(_server)] = Field(
+        None,
+        description="`fe:9030`: where SQL is asked, for an overwrite, `startSql` and `endSql`; default: none",
+    )
+    start_sql: Statements = Field((), description="SQL that runs before the write; default: none")
+    end_sql: Statements = Field(
+        (), description="SQL that runs when the rows are written; default: none"
+    )
+    max_bytes_per_load: ByteAmount = Field(
+        1 << 30,
+        description="most bytes of one load; a task with more rows is written in several loads",
+    )
+    time_zone: Zone = Field("UTC", description="zone in which instants are written")
+    timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
+        60.0, description="seconds to wait for a connection, and for a server to accept a load"
+    )
+    load_timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
+        600.0, description="seconds for a load, once its rows are sent"
+    )
+    retry_timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
+        120.0, description="seconds for which a load is sent again, under the same label"
+    )
+
+    aliases: ClassVar[Mapping[str, str]] = {**DirectOptions.aliases, "table": "dbtable"}
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        for name, text in (("database", self.database), ("dbtable", self.dbtable)):
+            if not text.strip() or re.search(r"[/?#`\s]", text):
+                raise OptionError(
+                    f"option {name!r} got {text!r}; it takes a name", option=name, got=text
+                )
+        if (self.start_sql or self.end_sql) and self.query_server is None:
+            raise OptionError(
+                "options 'startSql' and 'endSql' need 'queryServer'", option="queryServer"
+            )
+
+    @property
+    def is_secure(self) -> bool:
+        return any(each.startswith("https:") for each in self.frontends)
+
+    @property
+    def frontends(self) -> tuple[str, ...]:
+        return tuple(self.url.split(","))
+
+    @property
+    def login(self) -> tuple[str, str]:
+        parts = urlsplit(self.frontends[0])
+        user = self.user or unquote(parts.username or "") or "root"
+        if self.password is not None:
+            return user, self.password.get_secret_value()
+        return user, unquote(parts.password or "")
+
+    @property
+    def address(self) -> str:
+        """Without a login."""
+        parts = urlsplit(self.frontends[0])
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/{self.database}.{self.dbtable}"
+
+
+# One Stream Load: asked of a frontend, which names the backend that takes the rows.
+
+
+_BLOCK = 1 << 20
+_LONGEST = 16 << 20
+"""Bytes of an answer: it is held in memory."""
+_MOST_REDIRECTS = 4
+_DONE = ("FINISHED", "VISIBLE", "COMMITTED")
+
+
+class _Response(http.client.HTTPResponse):
+    """Sends the body once the server asks for it with 100 Continue: a frontend redirects before that."""
+
+    send_body: Callable[[], None] | None = None
+
+    def _read_status(self) -> tuple[str, int, str]:
+        found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+        if found[1] == http.client.CONTINUE and self.send_body is not None:
+            send, self.send_body = self.send_body, None
+            send()
+        return found
+
+
+class Load:
+    """The requests of one writer."""
+
+    def __init__(self, options: StreamLoadOptions) -> None:
+        self._options = options
+        self.login = basic(*options.login)
+        path = f"/api/{quote(options.database, safe='')}/{quote(options.dbtable, safe='')}"
+        self.load_path, self.schema_path = f"{path}/_stream_load", f"{path}/_schema"
+
+    def send(
+        self, label: str, headers: Mapping[str, str], body: IO[bytes], size: int
+    ) -> dict[str, Any]:
+        """Load `size` bytes of `body` under `label`. Returns the server's answer, {} if the label was loaded before.
+
+        Raises:
+            Busy: not known. TargetError: refused; none of the rows are loaded.
+        """
+        sent = {
+            **headers,
+            "label": label,
+            "Expect": "100-continue",
+            "Content-Length": str(size),
+            "timeout": str(int(self._options.load_timeout)),
+            "strict_mode": "true",
+            "max_filter_ratio": "0",
+        }
+
+        def blocks() -> Iterator[bytes]:
+            body.seek(0)
+            left = size
+            while left > 0 and (block := body.read(min(_BLOCK, left))):
+                left -= len(block)
+                yield block
+
+        status, text = self.ask("PUT", self.load_path, sent, blocks)
+        return self._judged(status, text, label)
+
+    def _judged(self, status: int, text: bytes, label: str) -> dict[str, Any]:
+        try:
+            answer = json.loads(text)
+            word = str(answer.get("Status") or answer.get("status") or "")
+        except (ValueError, AttributeError, RecursionError):
+            raise Busy(
+                f"HTTP {status}, and the answer is not JSON: {self.login.beginning(text)!r}"
+            ) from None
+        message = self.login.shown(str(answer.get("Message") or answer.get("msg") or ""))[:400]
+        if word in ("Success", "Publish Timeout"):
+            return dict(answer)
+        if word == "Label Already Exists":
+            state = str(answer.get("ExistingJobStatus") or "")
+            if state in _DONE:
+                return {}
+            raise Busy(f"a load with label {label} is {state or 'not ended'}: {message}")
+        filtered = answer.get("NumberFilteredRows") or 0
+        more = f"; {filtered} rows do not fit their columns" if filtered else ""
+        url = self.login.shown(str(answer.get("ErrorURL") or ""))
+        where = f"; the server shows them at {url}" if url else ""
+        raise self._refused(f"{word or f'HTTP {status}'}: {message}{more}{where}")
+
+    def _refused(self, why: str) -> TargetError:
+        return TargetError(
+            f"{self._options.address}: the load was refused: {why}. None of its rows are loaded; "
+            "correct them, or the table's columns"
+        )
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: Callable[[], Iterator[bytes]] | None = None,
+    ) -> tuple[int, bytes]:
+        """(status, answer) of the first frontend that answers, or of where it redirects."""
+        failed: Exception | None = None
+        for frontend in self._options.frontends:
+            try:
+                return self._followed(method, urljoin(frontend, path), headers, body)
+            except ssl.SSLCertVerificationError as error:
+                raise TargetError(f"{self._options.address}: {untrusted(error)}") from error
+            except (OSError, http.client.HTTPException) as error:
+                failed = error
+        raise Busy(
+            f"no server answers: {type(failed).__name__} {self.login.shown(str(failed))[:200]}"
+        ) from (failed and self._options.hidden(failed))
+
+    def _followed(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: Callable[[], Iterator[bytes]] | None,
+    ) -> tuple[int, bytes]:
+        first = urlsplit(url)
+        for _ in range(_MOST_REDIRECTS):
+            status, found, text = self._once(method, urlsplit(url), headers, body)
+            if status not in (301, 302, 307, 308):
+                if status in BUSY:
+                    raise Busy(f"the server is busy: HTTP {status} {self.login.beginning(text)}")
+                if status in (401, 403):
+                    raise TargetError(
+                        f"{self._options.address}: HTTP {status}: {self.login.beginning(text)}; check 'user', "
+                        "'password' and the right LOAD on the table"
+                    )
+                return status, text
+            try:
+                url = urljoin(url, found or "")
+                target = urlsplit(url)
+                target.port  # noqa: B018 - it is parsed here
+            except ValueError:  # its text has the login that a frontend puts into the url
+                raise TargetError(
+                    f"{self._options.address}: the server redirects the load to something that is not a url"
+                ) from None
+            self._check_redirect(first, target)
+        raise TargetError(
+            f"{self._options.address}: more than {_MOST_REDIRECTS} redirects; check 'url'"
+        )
+
+    def _check_redirect(self, first: SplitResult, target: SplitResult) -> None:
+        """Hold the target to be one that the login may be sent to."""
+        host = (target.hostname or "").lower()
+        why = ""
+        if target.scheme not in ("http", "https") or not host:
+            why = "which is not a url of a server"
+        elif first.scheme == "https" and target.scheme != "https":
+            why = "without TLS, and the login would be readable on the way"
+        elif not self._is_allowed(host):
+            why = "which option 'backends' does not name, and whose address is public"
+        if why:
+            raise TargetError(
+                f"{self._options.address}: the server redirects the load to {target.scheme}://{host}, {why}. Nothing "
+                "was sent there; name the backends in 'backends', such as be1,be2 or *.example.com"
+            )
+
+    def _is_allowed(self, host: str) -> bool:
+        if self._options.backends:
+            return any(fnmatchcase(host, each) for each in self._options.backends)
+        if host in {(urlsplit(each).hostname or "").lower() for each in self._options.frontends}:
+            return True
+        try:
+            found = {info[4][0] for info in socket.getaddrinfo(host, None)}
+        except OSError:
+            return False
+        return bool(found) and all(_is_private(str(each)) for each in found)
+
+    def _once(
+        self,
+        method: str,
+        url: SplitResult,
+        headers: Mapping[str, str],
+        body: Callable[[], Iterator[bytes]] | None,
+    ) -> tuple[int, str | None, bytes]:
+        connection = self._connected(url)
+        try:
+            connection.response_class = _Response
+            connection.putrequest(method, url.path + (f"?{url.query}" if url.query else ""))
+            for name, value in {**headers, **self.login.headers}.items():
+                connection.putheader(name, value.encode())
+            connection.endheaders()
+            with self._response(connection, body) as response:
+                return response.status, response.getheader("Location"), whole(response, _LONGEST)
+        finally:
+            connection.close()
+
+    def _response(
+        self, connection: http.client.HTTPConnection, body: Callable[[], Iterator[bytes]] | None
+    ) -> http.client.HTTPResponse:
+        if body is None:
+            return connection.getresponse()
+        wanted = body
+
+        def send() -> None:
+            for block in wanted():
+                connection.send(block)
+            # The answer comes when the rows are loaded.
+            connection.sock.settimeout(self._options.load_timeout + self._options.timeout)
+
+        def made(*values: Any, **named: Any) -> _Response:
+            response = _Response(*values, **named)
+            response.send_body = send
+            return response
+
+        connection.response_class = made  # type: ignore[assignment]
+        return connection.getresponse()
+
+    def _connected(self, url: SplitResult) -> http.client.HTTPConnection:
+        port = url.port or (443 if url.scheme == "https" else 8030)
+        return connection_to(
+            url.scheme,
+            url.hostname or "",
+            port,
+            timeout=self._options.timeout,
+            sslrootcert=self._options.sslrootcert,
+        )
+
+
+def _is_private(text: str) -> bool:
+    address = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.is_private
+
+
+def table_columns(load: Load) -> list[str] | None:
+    """The table's columns, if the server says them.
+
+    Raises:
+        Busy: no server answers. TargetError: the login is refused, or the table is not there.
+    """
+    status, text = load.ask("GET", load.schema_path, {})
+    try:
+        answer = json.loads(text)
+        answer = (
+            answer.get("data", answer) if isinstance(answer.get("data", answer), dict) else answer
+        )
+        found = answer.get("properties")
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    if isinstance(found, list):
+        return [str(each["name"]) for each in found if isinstance(each, dict) and "name" in each]
+    if (
+        status >= 400
+        or answer.get("exception")
+        or str(answer.get("status")).upper() in ("FAILED", "404")
+    ):
+        message = (
+            answer.get("exception")
+            or answer.get("msg")
+            or answer.get("message")
+            or f"HTTP {status}"
+        )
+        raise TargetError(
+            f"{load.load_path.removesuffix('/_stream_load')}: {load.login.shown(str(message))[:300]}; check 'dbtable'"
+        )
+    return None
+
+
+# SQL over MySQL's protocol, which these databases speak on a second port.
+
+
+def run(options: StreamLoadOptions, statements: Iterable[str]) -> None:
+    """
+    Raises:
+        TargetError: a statement failed; those before it have run.
+    """
+    try:
+        import pymysql
+    except ImportError:
+        raise MissingPackageError(
+            "option 'queryServer' needs pymysql: pip install 'spark-channel[mysql]', on the driver's host",
+            name="pymysql",
+        ) from None
+    assert options.query_server is not None
+    host, port = host_and_port(options.query_server, 9030)
+    user, password = options.login
+    place = f"{host}:{port}/{options.database}"
+    try:
+        connection = pymysql.connect(
+            host=host,
+            port=port,
+            user=user,
+            password=password,
+            database=options.database,
+            autocommit=True,
+            connect_timeout=ceil(options.timeout),
+            read_timeout=ceil(options.load_timeout),
+            write_timeout=ceil(options.timeout),
+        )
+    except pymysql.MySQLError as error:
+        raise TargetError(
+            f"{place}: {error}; check 'queryServer', 'user' and 'password'"
+        ) from error
+    try:
+        with connection.cursor() as cursor:
+            for statement in statements:
+                try:
+                    cursor.execute(statement)
+                except pymysql.MySQLError as error:
+                    raise TargetError(f"{place}: {statement[:200]}: {error}") from error
+    finally:
+        connection.close()

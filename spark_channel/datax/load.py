@@ -1,0 +1,389 @@
+"""Job file to TransferSpecs."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from pydantic.alias_generators import to_camel
+
+from spark_channel.datax.columns import job_transformers, time_patterns
+from spark_channel.datax.document import Content, JobFile, Plugin, expand_data, parse_text
+from spark_channel.datax.place import (
+    CommitSetting,
+    ParsedPlugin,
+    PluginContext,
+    at,
+    parse_transaction,
+)
+from spark_channel.datax.plugins import find_plugin
+from spark_channel.datax.plugins.connectors import is_database, with_local_times
+from spark_channel.datax.values import ineffective_keys, parse_section, refusal, refused
+from spark_channel.errors import JobFileError, OptionError
+from spark_channel.planning import Endpoint, Target, TransferSpec, channel_count
+
+__all__ = [
+    "LoadedJob",
+    "dirty_limit",
+    "load_job",
+    "loaded_of",
+    "places",
+    "settings_of",
+    "with_end",
+]
+
+
+# What the options of a reader and a writer say of the whole job, beside the job's own settings.
+
+
+_UNSET = {"channels_per_task": 1}
+"""What a setting is that the job does not give, unless None."""
+
+
+def with_end(settings: dict[str, Any], end: ParsedPlugin, path: str) -> dict[str, Any]:
+    """`settings` of the job with those that the options of one end have; `path` is that of its parameter.
+
+    Raises:
+        JobFileError: the job says something else.
+    """
+    for name, value in end.of_job.items():
+        if settings.get(name) not in (None, _UNSET.get(name), value):
+            raise refused(
+                f"{path}.{to_camel(name)}",
+                str(value),
+                f"{settings[name]}, as the job's settings or its other end say, or nothing",
+            )
+    return {**settings, **end.of_job}
+
+
+def dirty_limit(
+    settings: Mapping[str, Any], ends: Iterable[tuple[str, ParsedPlugin]], warnings: list[str]
+) -> dict[str, Any]:
+    """The settings of refused rows that change for these writers, by the paths of their parameters.
+
+    Raises:
+        JobFileError: the job allows refused rows, and a target cannot leave one out; or both have a limit.
+    """
+    given = settings["max_dirty_rows"] is not None or settings.get("max_dirty_fraction") is not None
+    allows = settings["max_dirty_rows"] or settings.get("max_dirty_fraction")
+    changed: dict[str, Any] = {}
+    for path, end in ends:
+        if end.own_dirty_limit and given:
+            raise refused(
+                "job.setting.errorLimit",
+                f"a limit, and {path} has another",
+                "one limit of refused rows: omit errorLimit, or the writer's maxDirtyRows and maxDirtyFraction",
+            )
+        if end.no_dirty_rows and allows:
+            raise refused(
+                "job.setting.errorLimit",
+                "a number of rows that may be refused",
+                f"record 0, or none: {end.endpoint.name} cannot leave rows out: {end.no_dirty_rows}",
+            )
+        if end.no_dirty_rows and not given:
+            warnings.append(f"{path}: one row that is refused ends the job, and nothing is written")
+        if end.own_dirty_limit or end.no_dirty_rows:
+            changed = {"max_dirty_rows": 0}  # which an option of the writer may change
+    return changed
+
+
+# A job file becomes the transfers that it asks for. Opens nothing but the file.
+
+
+Source = str | os.PathLike[str] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedJob:
+    """What a job file asks for: one transfer for each content that runs, and what the user should know."""
+
+    specs: tuple[TransferSpec, ...]
+    warnings: tuple[str, ...] = ()
+    name: str = "job"
+
+    @property
+    def spec(self) -> TransferSpec:
+        """The first transfer, which is the only one unless all contents were asked for."""
+        return self.specs[0]
+
+
+def load_job(
+    source: Source,
+    variables: Mapping[str, Any] | None = None,
+    *,
+    all_content: bool = False,
+    commit: str | None = None,
+    transaction: str | None = None,
+) -> LoadedJob:
+    """Read a DataX job: a path, JSON text, or the data itself; `variables` are put in for `${name}`.
+
+    DataX runs the first entry of `job.content`; `all_content` makes a transfer of each. `commit` ("job" or "task") and
+    `transaction` ("name:version") count instead of the same keys of `job.setting`.
+
+    Raises:
+        OptionError: `commit` or `transaction` that is neither.
+        JobFileError: the file is not there, is not JSON, or asks for what cannot be done; names the place.
+    """
+    values = {name: _as_text(value) for name, value in (variables or {}).items()}
+    name, data = _read(source, values)
+    try:
+        job = parse_section(JobFile, data, "")
+        return loaded_of(job, name, all_content, _commit(job, values, commit, transaction))
+    except RecursionError:
+        raise JobFileError(f"{name}: nested too deeply") from None
+
+
+def _commit(
+    job: JobFile, values: Mapping[str, str], commit: str | None, transaction: str | None
+) -> CommitSetting:
+    setting = job.job.setting
+    if commit not in (None, "job", "task"):
+        raise OptionError(
+            f"option '--commit' got {commit!r}; it takes job or task",
+            option="--commit",
+            got=commit,
+            takes="job or task",
+        )
+    mode = cast(Literal["job", "task"] | None, commit or setting.commit)
+    if transaction is not None:
+        return CommitSetting(mode, parse_transaction(transaction, values, "--txn"))
+    if setting.transaction is None:
+        return CommitSetting(mode)
+    path = "job.setting.transaction"
+    with at(path):
+        return CommitSetting(mode, parse_transaction(setting.transaction, values, path))
+
+
+def _as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _read(source: Source, variables: dict[str, str]) -> tuple[str, Any]:
+    if isinstance(source, Mapping):
+        try:
+            return "job", expand_data(_plain(source, ""), variables)
+        except RecursionError:
+            raise JobFileError("job: nested too deeply") from None
+    if isinstance(source, str) and (source.lstrip()[:1] in ("{", "[") or "\n" in source):
+        return "job", parse_text(source, variables, "job")
+    path = Path(source)
+    if str(source).lower().startswith(("http:", "https:")):
+        raise JobFileError("a job is a file or its text; fetch it from its url first")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise JobFileError(f"{path}: cannot be read: {reason}") from None
+    return path.stem, parse_text(text, variables, str(path))
+
+
+def _plain(data: Any, path: str) -> Any:
+    """JSON data with lists for tuples and text for paths.
+
+    Raises:
+        JobFileError: a key that is not text, or a value that JSON has no word for.
+    """
+    if isinstance(data, Mapping):
+        made = {}
+        for key, value in data.items():
+            if not isinstance(key, str):
+                raise JobFileError(f"{path or 'job'}: key {key!r} is not text")
+            made[key] = _plain(value, f"{path}.{key}" if path else key)
+        return made
+    if isinstance(data, (list, tuple)):
+        return [_plain(value, f"{path}[{number}]") for number, value in enumerate(data)]
+    if isinstance(data, os.PathLike):
+        return os.fspath(data)
+    if data is None or isinstance(data, (str, int, float, bool)):
+        return data
+    raise refusal(
+        path, type(data).__name__, "what JSON can hold: text, numbers, true, false, lists, objects"
+    )
+
+
+def loaded_of(job: JobFile, name: str, all_content: bool, commit: CommitSetting) -> LoadedJob:
+    warnings: list[str] = []
+    contents = job.job.content
+    left = [text for text in ineffective_keys(job) if all_content or not _of_later_content(text)]
+    if len(contents) > 1 and not all_content:
+        others = ", ".join(
+            f"job.content[{n}] ({content.reader.name} to {', '.join(each.name for each in content.writers)})"
+            for n, content in enumerate(contents[1:], 1)
+        )
+        warnings.append(
+            f"only job.content[0] runs, as in DataX; left out: {others}. --all-content runs each"
+        )
+    settings = settings_of(job, warnings)
+    chosen = contents if all_content else contents[:1]
+    specs = tuple(
+        _spec(job, content, f"job.content[{number}]", settings, warnings, left, commit)
+        for number, content in enumerate(chosen)
+    )
+    if left:
+        warnings.append("without effect: " + "; ".join(dict.fromkeys(left)))
+    return LoadedJob(specs, tuple(dict.fromkeys(warnings)), name)
+
+
+def _of_later_content(text: str) -> bool:
+    return text.startswith("job.content[") and not text.startswith("job.content[0]")
+
+
+def settings_of(job: JobFile, warnings: list[str]) -> dict[str, Any]:
+    speed = job.job.setting.speed
+    channel = job.core.transport.channel
+    errors = job.job.setting.error_limit
+    settings: dict[str, Any] = {
+        "channels": speed.channel,
+        "rows_per_second": speed.record,
+        "bytes_per_second": speed.byte,
+        "channel_rows_per_second": channel.speed.record,
+        "channel_bytes_per_second": channel.speed.byte,
+        "capacity_rows": channel.capacity,
+        "capacity_bytes": channel.byte_capacity,
+        "channels_per_task": job.core.container.task_group.channel or 1,
+        "max_dirty_rows": None,
+    }
+    if errors is not None:
+        settings["max_dirty_rows"] = errors.record
+        if errors.record is None:
+            settings["max_dirty_fraction"] = errors.percentage
+        elif errors.percentage is not None:
+            warnings.append(
+                "job.setting.errorLimit.percentage has no effect, as in DataX, since record is set too"
+            )
+    job_id = job.core.container.job.id
+    if job_id is not None and job_id.strip() not in ("", "-1"):
+        settings["job_id"] = job_id.strip()
+    return settings
+
+
+def _judged_whole(
+    settings: Mapping[str, Any], commit: CommitSetting, target: Endpoint, warnings: list[str]
+) -> dict[str, Any]:
+    """With `commit=job` a database judges all rows at once, so that one bad row refuses them all.
+
+    Raises:
+        JobFileError: the job allows refused rows.
+    """
+    if commit.mode != "job" or not is_database(target.name):
+        return {}
+    if settings["max_dirty_rows"] or settings.get("max_dirty_fraction"):
+        raise refused(
+            "job.setting.errorLimit",
+            "a number of rows that may be refused, with commit job",
+            "record 0, or none: the rows are published together, and one refused row refuses them all; or commit task",
+        )
+    if settings["max_dirty_rows"] is None:
+        warnings.append(
+            "commit job: one row that the target refuses ends the job, and nothing is written"
+        )
+    return {"max_dirty_rows": 0}
+
+
+def places(
+    job: JobFile,
+    path: str,
+    settings: Mapping[str, Any],
+    warnings: list[str],
+    left: list[str],
+    commit: CommitSetting,
+) -> Callable[[str, Plugin], PluginContext]:
+    """What gives a plugin of the content at `path` its place."""
+    channels = channel_count(
+        rows_per_second=settings["rows_per_second"],
+        bytes_per_second=settings["bytes_per_second"],
+        channel_rows_per_second=settings["channel_rows_per_second"],
+        channel_bytes_per_second=settings["channel_bytes_per_second"],
+        channels=settings["channels"],
+    )
+
+    def place(half: str, plugin: Plugin) -> PluginContext:
+        where = f"{path}.{half}.parameter"
+        return PluginContext(
+            where, plugin.name, job.common.column, channels, commit, warnings, left
+        )
+
+    return place
+
+
+def _spec(
+    job: JobFile,
+    content: Content,
+    path: str,
+    settings: dict[str, Any],
+    warnings: list[str],
+    left: list[str],
+    commit: CommitSetting,
+) -> TransferSpec:
+    place = places(job, path, settings, warnings, left, commit)
+    read = find_plugin(content.reader.name, "reader", f"{path}.reader.name")
+    reader = read(content.reader.parameter, place("reader", content.reader))
+    steps = job_transformers(content.transformer, f"{path}.transformer", left)
+    ends = _writers(content, path, place)
+    targets = tuple(
+        Target(
+            end.endpoint,
+            end.transformers,
+            end.save_mode,
+            plugin.on_slow,
+            plugin.on_failure,
+            plugin.spill_bytes,
+        )
+        for plugin, (_, end) in zip(content.writers, ends, strict=True)
+    )
+    source, first = reader.endpoint, targets[0]
+    if any(end.local_times for _, end in ends):
+        source = with_local_times(source)
+        if source != reader.endpoint and not all(end.local_times for _, end in ends):
+            raise refused(
+                f"{path}.writer",
+                "writers of texts beside others: "
+                f"{content.reader.name} gives texts the times of its session, and others exact ones",
+                "writers of one kind, and a separate job for the others",
+            )
+    if reader.splits_per_channel is not None:
+        settings = {**settings, "splits_per_channel": reader.splits_per_channel}
+    settings = with_end(settings, reader, f"{path}.reader.parameter")
+    if len(ends) == 1:  # of several writers each has its own
+        settings = with_end(settings, ends[0][1], ends[0][0])
+    settings = {**settings, **dirty_limit(settings, ends, warnings)}
+    if commit:
+        more = commit.options(int(path[len("job.content[") : -1]))
+        for plugin, target in zip(content.writers, targets, strict=True):
+            if target.writer.spark_format:
+                raise refused(
+                    f"{path}.writer",
+                    f"commit or transaction with {plugin.name}, which Spark writes",
+                    "neither: Spark's own writers have no transaction",
+                )
+            settings = {**settings, **_judged_whole(settings, commit, target.writer, warnings)}
+        targets = tuple(
+            replace(each, writer=replace(each.writer, options={**each.writer.options, **more}))
+            for each in targets
+        )
+        first = targets[0]
+    several = len(targets) > 1
+    return TransferSpec(
+        source,
+        first.writer,
+        (*reader.transformers, *steps, *(() if several else first.transformers)),
+        save_mode=first.save_mode,
+        targets=targets if several else (),
+        time_patterns=time_patterns(job.common.column),
+        **settings,
+    )
+
+
+def _writers(
+    content: Content, path: str, place: Callable[[str, Plugin], PluginContext]
+) -> list[tuple[str, ParsedPlugin]]:
+    """The writers with the paths of their parameters."""
+    if not content.writers:
+        raise refusal(f"{path}.writer", [], "a writer, or a list of them")
+    made = []
+    for number, plugin in enumerate(content.writers):
+        half = f"writer[{number}]" if isinstance(content.writer, tuple) else "writer"
+        write = find_plugin(plugin.name, "writer", f"{path}.{half}.name")
+        made.append((f"{path}.{half}.parameter", write(plugin.parameter, place(half, plugin))))
+    return made

@@ -1,0 +1,488 @@
+"""Our connectors as plugins; stream plugins."""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+import pyarrow as pa
+from pydantic import BeforeValidator
+
+from spark_channel.connectors.base.registry import (
+    Connector,
+    DataxCompatibility,
+    all_connectors,
+    connector_names,
+    find_connector,
+)
+from spark_channel.datax.columns import column_type, time_patterns
+from spark_channel.datax.place import ParsedPlugin, PluginContext, at
+from spark_channel.datax.values import JobSection, Positive, Text, refusal, refused
+from spark_channel.errors import ChannelError, JobFileError, OptionError
+from spark_channel.option_types import has_reference, without_references
+from spark_channel.options import Options, WriteOptions
+from spark_channel.planning import Endpoint
+from spark_channel.planning.transfer import SaveMode
+from spark_channel.transform import Labelled, Output, RandomColumn, Select, strptime_pattern
+
+__all__ = [
+    "connector_plugin",
+    "declared_plugins",
+    "duplicate_options",
+    "is_database",
+    "mode_options",
+    "reading_options",
+    "stream_reader",
+    "stream_writer",
+    "with_local_times",
+    "writing_options",
+]
+
+
+# Connectors by their own names: `parameter` holds the connector's own options, as `transfer()`
+# takes them.
+
+
+_MODES: dict[str, SaveMode] = {
+    "append": "append",
+    "overwrite": "overwrite",
+    "errorifexists": "errorIfExists",
+    "error": "errorIfExists",
+}
+_OF_JOB = (
+    "channels",
+    "channels_per_task",
+    "rows_per_second",
+    "bytes_per_second",
+    "capacity_rows",
+    "capacity_bytes",
+    "job_id",
+)
+"""Options that settings of the job mean, too."""
+_TOGETHER = "with commit job, the rows are published together, and one refused row refuses them all"
+
+
+def connector_plugin(
+    name: str, half: str
+) -> Callable[[dict[str, Any], PluginContext], ParsedPlugin] | None:
+    """The plugin of the connector `name`; None = there is none of that name that has this half."""
+    if name not in connector_names(half):
+        return None
+    return partial(
+        _reader if half == "reader" else _writer, find_connector({half: name}, half), name
+    )
+
+
+def declared_plugins(
+    half: str,
+) -> dict[str, Callable[[dict[str, Any], PluginContext], ParsedPlugin]]:
+    """By their names, those of connectors that declare names of DataX and speak no SQL."""
+    made = _reader if half == "reader" else _writer
+    return {
+        f"{name}{half}": partial(made, connector, connector.name)
+        for connector in all_connectors()
+        if not connector.dialect and getattr(connector, half)
+        for name in connector.datax
+    }
+
+
+def _reader(
+    connector: Connector, name: str, parameter: dict[str, Any], place: PluginContext
+) -> ParsedPlugin:
+    given = _Given(connector, "reader", parameter, place)
+    return ParsedPlugin(Endpoint(name, given.options), of_job=given.of_job())
+
+
+def _writer(
+    connector: Connector, name: str, parameter: dict[str, Any], place: PluginContext
+) -> ParsedPlugin:
+    mode: SaveMode = "append"
+    rest = {}
+    for key, value in parameter.items():
+        if key.lower() != "mode":
+            rest[key] = value
+        elif value is not None:
+            found = _MODES.get(str(value).strip().lower())
+            if found is None:
+                raise refusal(place.key(key), value, "append, overwrite or errorIfExists")
+            mode = found
+    given = _Given(connector, "writer", rest, place)
+    return ParsedPlugin(
+        Endpoint(name, given.options),
+        save_mode=mode,
+        of_job=given.of_job(),
+        own_dirty_limit=given.has_dirty_limit(),
+        no_dirty_rows=given.why_no_dirty_rows(),
+    )
+
+
+@dataclass
+class _Key:
+    """One option: its key in the file, and its value for the connector. `listed`: it came as a list."""
+
+    typed: str
+    value: str
+    listed: list[str] | None = None
+
+
+class _Given:
+    """The options of one end, held to be what the connector takes. Opens nothing."""
+
+    def __init__(
+        self, connector: Connector, half: str, parameter: Mapping[str, Any], place: PluginContext
+    ) -> None:
+        self._connector, self._half, self._place = connector, half, place
+        self._parsed: Options | None = None
+        self._keys: dict[str, _Key] = {}
+        try:
+            self._model: type[Options] | None = connector.options_class(half)
+        except ImportError:  # `check` and the run name what must be installed
+            self._model = None
+        for key, value in parameter.items():
+            if value is not None:
+                self._add(key, value)
+        if self._model is not None:
+            self._parse(self._model)
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {name: key.value for name, key in self._keys.items()}
+
+    def of_job(self) -> dict[str, Any]:
+        """Those that are for the whole job, by the names of its settings."""
+        if self._parsed is None:
+            return {}
+        return {
+            name: getattr(self._parsed, name)
+            for name in _OF_JOB
+            if name in self._parsed.model_fields_set
+        }
+
+    def has_dirty_limit(self) -> bool:
+        return not {"maxdirtyrows", "maxdirtyfraction"}.isdisjoint(map(str.lower, self._keys))
+
+    def why_no_dirty_rows(self) -> str:
+        """Why the target cannot leave single rows out; "" = it can."""
+        model = self._model
+        if model is None or not issubclass(model, WriteOptions):
+            return ""
+        own = self._keys.get("commit")
+        by_job = (
+            "job" in (self._place.commit.mode, own and own.value) and model.dirty_commit == "task"
+        )
+        return model.refused.get("maxDirtyRows", _TOGETHER if by_job else "")
+
+    def _add(self, key: str, value: Any) -> None:
+        if key.lower() == self._half:
+            raise refusal(
+                self._place.key(key), value, f"nothing: {self._half}.name names the connector"
+            )
+        model = self._model
+        name = _spelled(model, key) if model is not None else key
+        if model is not None and isinstance(value, (list, dict)) and _is_plain_text(model, name):
+            raise refusal(self._place.key(key), value, "a text")
+        earlier = self._keys.get(name)
+        if earlier is not None and earlier.value != _text(value):
+            raise refused(
+                self._place.key(key),
+                "another value",
+                f"that of {earlier.typed}, which is the same option",
+            )
+        reason = (
+            {each.lower(): why for each, why in model.ignored.items()}.get(key.lower())
+            if model
+            else None
+        )
+        if reason is not None:
+            self._place.left.append(f"{self._place.key(key)} ({reason})")
+            return
+        listed = list(map(_text, value)) if isinstance(value, list) else None
+        self._keys[name] = _Key(key, _text(value), listed)
+
+    def _parse(self, model: type[Options]) -> None:
+        """
+        Raises:
+            JobFileError: what the connector does not take; names the key.
+        """
+        more = self._place.commit.options() if self._half == "writer" else {}
+        self._refuse_twice(more)
+        later: set[str] = set()
+        if (
+            self._half == "reader" and "schema" not in model.names()
+        ):  # as `spark.read.schema` takes it
+            later.update(name for name in self._keys if name.lower() == "schema")
+        while True:
+            given = without_references({**self.options, **more})
+            given = {name: value for name, value in given.items() if name not in later}
+            try:
+                self._parsed, _ = model.parse(given, connector=self._connector.name)
+            except ChannelError as error:
+                name = self._named(getattr(error, "option", ""))
+                if name is not None and self._as_commas(self._keys[name]):
+                    continue
+                if name in later:
+                    return  # whether it is right is known when the job runs
+                if name is not None and has_reference(self._keys[name].value):
+                    later.add(name)
+                    continue
+                raise self._fault(error, name, more) from error
+            break
+        for option in _OF_JOB:  # `50k` and 50000 are one limit
+            name = self._named(_alias(model, option))
+            if name is not None and option in self._parsed.model_fields_set:
+                self._keys[name].value = str(getattr(self._parsed, option))
+
+    def _refuse_twice(self, commit: Mapping[str, Any]) -> None:
+        for option in commit:
+            name = self._named(option)
+            if name is not None and self._keys[name].value != commit[option]:
+                setting = "commit" if option == "commit" else "transaction"
+                raise refused(
+                    self._place.key(self._keys[name].typed),
+                    repr(self._keys[name].value),
+                    f"nothing beside the job's own {setting}: job.setting.{setting}, or the command line, sets it",
+                )
+
+    def _as_commas(self, key: _Key) -> bool:
+        """A list that was refused as JSON becomes a text with commas, once."""
+        listed, key.listed = key.listed, None
+        if not listed or any("," in each for each in listed):
+            return False
+        key.value = ",".join(listed)
+        return True
+
+    def _named(self, option: str) -> str | None:
+        """The key of `options` that an error's option is."""
+        wanted = option if self._model is None else _spelled(self._model, option)
+        return next(
+            (name for name in self._keys if name.lower() in (option.lower(), wanted.lower())), None
+        )
+
+    def _fault(
+        self, error: ChannelError, name: str | None, more: Mapping[str, Any]
+    ) -> JobFileError:
+        path = self._place.path
+        if name is not None:
+            path = self._place.key(self._keys[name].typed)
+        elif isinstance(error, OptionError) and error.option in more:
+            by_mode = error.option == "commit"
+            path = (
+                "job.setting.commit, or --commit"
+                if by_mode
+                else "job.setting.transaction, or --txn"
+            )
+        return JobFileError(f"{path}: {error}")
+
+
+def _text(value: Any) -> str:
+    """A value of JSON as Spark hands an option over; lists and objects stay JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _spelled(model: type[Options], key: str) -> str:
+    """The option's own name, whatever alias or case it is typed in; another key stays."""
+    lowered = {other.lower(): name for other, name in {**model.aliases, **model.renamed}.items()}
+    field = model.names().get(lowered.get(key.lower(), key).lower())
+    return (
+        key
+        if field is None or key.lower() in map(str.lower, model.renamed)
+        else _alias(model, field)
+    )
+
+
+def _alias(model: type[Options], field: str) -> str:
+    found = model.model_fields.get(field)
+    return field if found is None else found.alias or field
+
+
+def _is_plain_text(model: type[Options], name: str) -> bool:
+    """Whether an option is any text, so that the JSON of a list would be taken for one."""
+    field = model.model_fields.get(model.names().get(name.lower(), ""))
+    if field is None or any(isinstance(each, BeforeValidator) for each in field.metadata):
+        return False
+    return field.annotation in (str, str | None)
+
+
+# What a DataX job asks of our connectors so that they read and write as DataX does.
+
+
+_IN_URL = {"zeroDates": "zerodatetimebehavior"}
+"""Options that a url calls otherwise."""
+
+
+def reading_options(connector: str, urls: Collection[str]) -> dict[str, str]:
+    """DataX's defaults, but for what the urls themselves say."""
+    said = " ".join(urls).lower()
+    defaults = _as_datax(connector).reader
+    return {
+        name: value
+        for name, value in defaults.items()
+        if _IN_URL.get(name, name.lower()) not in said
+    }
+
+
+def mode_options(connector: str, texts: Iterable[str]) -> Mapping[str, str]:
+    """A job that sets `sql_mode` gets it unchanged."""
+    asks = any("sql_mode" in text.lower() for text in texts)
+    return _as_datax(connector).own_mode if asks else {}
+
+
+def duplicate_options(connector: str, write_mode: str) -> Mapping[str, str]:
+    """`writeMode` by every unique key, where the database has such a mode; {} = it has none."""
+    words = " ".join(write_mode.lower().partition("(")[0].split()).removesuffix(" into")
+    return _as_datax(connector).modes.get(words, {})
+
+
+def with_local_times(end: Endpoint) -> Endpoint:
+    """The reader that brings instants as its session shows them, where it can."""
+    return (
+        end
+        if end.spark_format
+        else replace(end, options={**_as_datax(end.name).texts, **end.options})
+    )
+
+
+def is_database(connector: str) -> bool:
+    """Whether the connector of that name is of a database."""
+    return any(each.name == connector and each.dialect for each in all_connectors())
+
+
+def writing_options(connector: str, *, promises: bool) -> Mapping[str, str]:
+    """DataX's defaults of a write; `promises`: the job asks for more than at least once, which needs the ledger."""
+    defaults = _as_datax(connector).writer
+    return {name: value for name, value in defaults.items() if not (promises and name == "ledger")}
+
+
+def _as_datax(connector: str) -> DataxCompatibility:
+    return next(
+        (each.as_datax for each in all_connectors() if each.name == connector), DataxCompatibility()
+    )
+
+
+# streamreader and streamwriter: rows generated, and rows dropped.
+
+
+_TWO_VALUES = re.compile(r"\s*(?:random\s+)?([^,]+?)\s*,\s*([^,]+?)\s*", re.IGNORECASE)
+_DATE_TIME = "%Y-%m-%d %H:%M:%S"
+
+
+class MadeUpColumn(JobSection):
+    type: Text = "string"
+    value: Text | None = None
+    random: Text | None = None
+    date_format: Text | None = None
+
+
+def _columns(value: Any) -> Any:
+    if not isinstance(value, list) or not value:
+        raise ValueError('a list of {"type": "long", "value": 1}')
+    return value
+
+
+class StreamReader(JobSection):
+    column: Annotated[tuple[MadeUpColumn, ...], BeforeValidator(_columns)]
+    slice_record_count: Positive
+
+
+class StreamWriter(JobSection):
+    ignored: ClassVar[dict[str, str]] = {
+        "print": "rows are counted and dropped, not printed",
+        "visible": "rows are counted and dropped, not printed",
+        "encoding": "rows are counted and dropped",
+        "fieldDelimiter": "rows are counted and dropped",
+    }
+    refused: ClassVar[dict[str, str]] = {
+        "path": "rows are dropped here; write files with txtfilewriter",
+        "fileName": "rows are dropped here; write files with txtfilewriter",
+        "recordNumBeforeSleep": "a pause after some rows is a limit: job.setting.speed.record",
+        "sleepTime": "a pause after some rows is a limit: job.setting.speed.record",
+    }
+
+
+def stream_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    """As DataX: every channel makes `sliceRecordCount` rows, all of them equal but for `random` columns."""
+    given = place.read(StreamReader, parameter)
+    slices = place.channels
+    if slices is None:
+        place.warnings.append(
+            f"{place.path}: streamreader makes sliceRecordCount rows for each channel, "
+            "and no number of channels is set; it makes them once"
+        )
+    rows = given.slice_record_count * (slices or 1)
+    if rows > 2**63 - 1:
+        raise refusal(
+            place.key("sliceRecordCount"), given.slice_record_count, "fewer than 2**63 rows in all"
+        )
+    outputs = tuple(_output(column, n, place) for n, column in enumerate(given.column))
+    with at(place.key("column")):
+        step = Labelled(Select(outputs), place.key("column"))
+    return ParsedPlugin(Endpoint("generator", {"rows": str(rows), "schema": "id BIGINT"}), (step,))
+
+
+def _output(column: MadeUpColumn, number: int, place: PluginContext) -> Output:
+    path = f"{place.key('column')}[{number}]"
+    kind = column_type(column.type, f"{path}.type")
+    patterns: tuple[str, ...] = ()
+    if pa.types.is_timestamp(kind):
+        patterns = time_patterns(place.formats)
+        if column.date_format is not None:
+            with at(f"{path}.dateFormat"):
+                patterns = (strptime_pattern(column.date_format),)
+    if column.value is not None:
+        if column.random is not None:
+            place.left.append(f"{path}.random (value is set, and wins)")
+        with at(path):
+            made = Output(None, f"c{number}", kind, patterns, column.value)
+            Select((made,))
+            return made
+    if column.random is None:
+        raise refused(path, "neither value nor random", "one of them")
+    return Output(
+        None, f"c{number}", kind, random=_random(column.random, kind, patterns, f"{path}.random")
+    )
+
+
+def _random(text: str, kind: pa.DataType, patterns: tuple[str, ...], path: str) -> RandomColumn:
+    two = _TWO_VALUES.fullmatch(text)
+    if two is None:
+        raise refusal(path, text, "two values with a comma between them, such as 0, 10")
+    try:
+        if pa.types.is_timestamp(kind):
+            low, high = (_microseconds(value, patterns or (_DATE_TIME,)) for value in two.groups())
+        else:
+            low, high = (int(value) for value in two.groups())
+    except ValueError:
+        takes = "two times" if pa.types.is_timestamp(kind) else "two whole numbers"
+        raise refusal(
+            path, text, f"{takes}, such as {_EXAMPLES[pa.types.is_timestamp(kind)]}"
+        ) from None
+    limit = 100_000 if kind in (pa.string(), pa.binary()) else 2**53
+    if low < 0 and not pa.types.is_timestamp(kind):
+        raise refusal(path, text, "two whole numbers of 0 or more")
+    if max(abs(low), abs(high)) > limit and not pa.types.is_timestamp(kind):
+        raise refusal(path, text, f"numbers up to {limit}")
+    with at(path):
+        return RandomColumn(low, high)
+
+
+_EXAMPLES = {True: "2024-01-01 00:00:00, 2024-12-31 23:59:59", False: "0, 10"}
+
+
+def _microseconds(text: str, patterns: tuple[str, ...]) -> int:
+    for pattern in patterns:
+        try:
+            moment = datetime.strptime(text, pattern).replace(tzinfo=UTC)
+        except ValueError:
+            continue
+        return int(moment.timestamp()) * 1_000_000
+    raise ValueError(text)
+
+
+def stream_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    place.read(StreamWriter, parameter)
+    return ParsedPlugin(Endpoint("discard"))

@@ -1,0 +1,558 @@
+"""DataX's database plugins: onto the connectors that declare them, and the others onto Spark's JDBC."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from spark_channel.connectors.base.registry import Connector, all_connectors
+from spark_channel.datax.columns import with_unique_names
+from spark_channel.datax.place import ParsedPlugin, PluginContext
+from spark_channel.datax.plugins.connectors import (
+    duplicate_options,
+    mode_options,
+    reading_options,
+    writing_options,
+)
+from spark_channel.datax.sql import expand_tables, plain_columns, select_statements, selects
+from spark_channel.datax.values import (
+    Flag,
+    JobSection,
+    NotNegative,
+    Positive,
+    Text,
+    Texts,
+    refusal,
+    refused,
+)
+from spark_channel.planning import Endpoint, EndpointOverrides
+from spark_channel.planning.transfer import SaveMode
+from spark_channel.transform import Labelled, Output, Rename, Select, Transformer
+
+__all__ = [
+    "Database",
+    "database_reader",
+    "database_writer",
+    "jdbc_port",
+    "known_databases",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A kind of server: the connector that reaches it, or None for Spark's JDBC source and its `driver`."""
+
+    connector: str | None
+    dialect: str
+    schemes: tuple[str, ...]
+    driver: str | None = None
+    port: int | None = None
+
+
+_BY_JDBC = {
+    "oracle": Database(None, "oracle", ("oracle",), "oracle.jdbc.OracleDriver", 1521),
+    "sqlserver": Database(
+        None, "tsql", ("sqlserver",), "com.microsoft.sqlserver.jdbc.SQLServerDriver", 1433
+    ),
+    "db2": Database(None, "", ("db2",), "com.ibm.db2.jcc.DB2Driver", 50000),
+    "dm": Database(None, "oracle", ("dm",), "dm.jdbc.driver.DmDriver", 5236),
+}
+"""Databases without a connector, by DataX's name; `dm` has no own plugin, and is an `rdbms`."""
+_OTHER = Database(None, "", ())
+
+
+def known_databases() -> dict[str, Database]:
+    """By DataX's plugin names without `reader` or `writer`: those that connectors declare, then Spark's JDBC source."""
+    found = {
+        name: _of(connector)
+        for connector in all_connectors()
+        if _is_database(connector)
+        for name in connector.datax
+    }
+    rest = {name: database for name, database in _BY_JDBC.items() if name != "dm"}
+    return {**rest, **found, "rdbms": _OTHER}
+
+
+def jdbc_port(scheme: str) -> int | None:
+    """The port of a database that Spark's JDBC source reaches, where its url names none."""
+    return next((each.port for each in _BY_JDBC.values() if scheme in each.schemes), None)
+
+
+def _by_scheme(scheme: str) -> Database:
+    for connector in all_connectors():
+        if scheme in connector.schemes and _is_database(connector):
+            return _of(connector)
+    return next((each for each in _BY_JDBC.values() if scheme in each.schemes), _OTHER)
+
+
+def _is_database(connector: Connector) -> bool:
+    return connector.dialect != "" and connector.schemes != ()
+
+
+def _of(connector: Connector) -> Database:
+    return Database(connector.name, connector.dialect, connector.schemes, port=connector.port)
+
+
+_SCHEME = re.compile(r"\s*(?:jdbc:)?([a-z][a-z0-9]*):", re.IGNORECASE)
+_WHERE_END = re.compile("\\s*[;\uff1b]+\\s*$")
+_UPDATE = re.compile(r"(?:update|replace)\s*(?:\((.*)\))?", re.IGNORECASE | re.DOTALL)
+_TRUNCATE = re.compile(r"^\s*truncate\s+(?:table\s+)?(\S+?)\s*;?\s*$", re.IGNORECASE)
+_TRUNCATED = frozenset({"oracle", "sqlserver", "db2", "derby", "teradata"})
+"""Where Spark's JDBC writer empties a table: it drops the tables of others, and creates them with its own types."""
+_EMPTIES = re.compile(r"(?:truncate\s+table|delete\s+from)\s+(\S+?)\s*;?", re.IGNORECASE)
+
+
+def _objects(value: Any) -> Any:
+    if isinstance(value, dict):
+        return [value]
+    if not isinstance(value, list) or not value:
+        raise ValueError('a list of {"jdbcUrl": [...], "table": [...]}')
+    return value
+
+
+def _properties(value: Any) -> Any:
+    if not isinstance(value, dict) or any(isinstance(one, (dict, list)) for one in value.values()):
+        raise ValueError("an object of the driver's settings")
+    return {key: str(one) for key, one in value.items()}
+
+
+class ReaderConnection(JobSection):
+    jdbc_url: Texts
+    table: Texts = ()
+    query_sql: Texts = ()
+
+
+class WriterConnection(JobSection):
+    jdbc_url: Texts
+    table: Texts
+
+
+class DatabaseReader(JobSection):
+    ignored: ClassVar[dict[str, str]] = {
+        "splitMode": "splits hold about equal rows whatever the skew",
+        "samplePercentage": "splits hold about equal rows whatever the skew",
+        "mandatoryEncoding": "the driver decodes text",
+        "checkSlave": "the replica's lag is not checked",
+        "hint": "the database plans the query",
+    }
+
+    username: Text | None = None
+    password: Text | None = None
+    jdbc_config: Annotated[dict[str, str], BeforeValidator(_properties)] = Field(
+        default_factory=dict
+    )
+    column: Texts = ()
+    connection: Annotated[tuple[ReaderConnection, ...], BeforeValidator(_objects)]
+    where: Text = ""
+    split_pk: Text = ""
+    split_factor: Positive | None = None
+    fetch_size: NotNegative | None = None
+    session: Texts = ()
+    lower_bound: Text | None = None
+    upper_bound: Text | None = None
+
+
+class DatabaseWriter(JobSection):
+    ignored: ClassVar[dict[str, str]] = {
+        "batchByteSize": "batches follow the channel's bytes",
+        "dryRun": "use `spark-channel run --dry-run`, or `plan`",
+    }
+    refused: ClassVar[dict[str, str]] = {
+        "dbNamePattern": "rows are not routed by value; name the tables",
+        "dbRule": "rows are not routed by value; name the tables",
+        "tableNamePattern": "rows are not routed by value; name the tables",
+        "tableRule": "rows are not routed by value; name the tables",
+    }
+
+    username: Text | None = None
+    password: Text | None = None
+    column: Texts
+    connection: Annotated[tuple[WriterConnection, ...], BeforeValidator(_objects)]
+    write_mode: Text = "insert"
+    key_columns: Texts = ()
+    conflict_column: Texts = ()
+    pre_sql: Texts = ()
+    post_sql: Texts = ()
+    session: Texts = ()
+    batch_size: Positive | None = None
+    empty_as_null: Flag = False
+    staging_schema: Text | None = None
+    ledger_table: Text | None = None
+    ledger: Literal["required", "optional", "none"] | None = None
+
+
+def _login(given: DatabaseReader | DatabaseWriter) -> dict[str, str]:
+    login = {"user": given.username, "password": given.password}
+    return {key: value for key, value in login.items() if value is not None}
+
+
+def _database(named: Database, urls: Sequence[str], path: str) -> Database:
+    """The server kind that the urls are of; a plugin for any database goes by them alone."""
+    if not urls:
+        raise refusal(path, [], "a jdbc url, or a list of them")
+    found = None
+    for url in urls:
+        match = _SCHEME.match(url)
+        if match is None:
+            raise refusal(path, url, "a jdbc url, such as jdbc:mysql://host:3306/database")
+        scheme = match.group(1).lower()
+        if named.schemes and scheme not in named.schemes:
+            raise refused(path, f"a url of {scheme}", "jdbc:" + " or jdbc:".join(named.schemes))
+        this = _by_scheme(scheme)
+        if found not in (None, this):
+            raise refused(path, "urls of several kinds of database", "urls of one kind")
+        found = this
+    return found or named
+
+
+def _endpoint(
+    database: Database, options: dict[str, str], parts: list[EndpointOverrides]
+) -> Endpoint:
+    if database.connector is None:
+        if database.driver is not None:
+            options = {**options, "driver": database.driver}
+        name, spark_format = "jdbc", True
+    else:
+        name, spark_format = database.connector, False
+    if len(parts) == 1 and len(parts[0].urls) == 1:
+        return Endpoint(
+            name, {**options, "url": parts[0].urls[0], **parts[0].options}, spark_format
+        )
+    return Endpoint(name, options, spark_format, tuple(parts))
+
+
+def _kinds(named: Database, urls: list[tuple[str, ...]], place: PluginContext) -> Database:
+    kinds = [
+        _database(named, group, f"{place.key('connection')}[{n}].jdbcUrl")
+        for n, group in enumerate(urls)
+    ]
+    if any(kind != kinds[0] for kind in kinds):
+        raise refused(
+            place.key("connection"), "urls of several kinds of database", "urls of one kind"
+        )
+    return kinds[0]
+
+
+def database_reader(
+    named: Database, parameter: dict[str, Any], place: PluginContext
+) -> ParsedPlugin:
+    """Every table, or every querySql, is a part of the reader; one of them alone is the reader itself."""
+    given = place.read(DatabaseReader, parameter)
+    database = _kinds(named, [connection.jdbc_url for connection in given.connection], place)
+    urls = [url for connection in given.connection for url in connection.jdbc_url]
+    options = {**_login(given), **_session(given.session, database)}
+    if database.connector is not None:
+        options = {**reading_options(database.connector, urls), **options}
+        options |= mode_options(database.connector, (*urls, *given.session))
+    if given.jdbc_config and database.connector is None:
+        options = {**given.jdbc_config, **options}
+    elif given.jdbc_config:
+        place.left.append(f"{place.key('jdbcConfig')} (no JDBC driver takes part)")
+    if given.fetch_size is not None:
+        options["fetchsize"] = str(given.fetch_size)
+    by_query = [bool(connection.query_sql) for connection in given.connection]
+    for number, connection in enumerate(given.connection):
+        if bool(connection.table) == bool(connection.query_sql):
+            got = "both table and querySql" if connection.table else "neither table nor querySql"
+            raise refused(f"{place.key('connection')}[{number}]", got, "one of them")
+    if any(by_query) and not all(by_query):
+        raise refused(
+            place.key("connection"), "table here and querySql there", "one of them for all"
+        )
+    if all(by_query):
+        return _queries(given, database, options, place)
+    return _tables(given, database, options, place)
+
+
+def _session(statements: tuple[str, ...], database: Database) -> dict[str, str]:
+    if not statements:
+        return {}
+    if database.connector is not None:
+        return {"sessionInitStatement": json.dumps(statements)}
+    if len(statements) == 1:
+        return {"sessionInitStatement": statements[0]}
+    bare = [text.strip().rstrip(";") for text in statements]
+    if database.dialect == "oracle":
+        block = " ".join("EXECUTE IMMEDIATE '" + text.replace("'", "''") + "';" for text in bare)
+        return {"sessionInitStatement": f"BEGIN {block} END;"}
+    return {"sessionInitStatement": "; ".join(bare)}
+
+
+def _queries(
+    given: DatabaseReader, database: Database, options: dict[str, str], place: PluginContext
+) -> ParsedPlugin:
+    unused = {
+        "column": given.column,
+        "where": given.where.strip(),
+        "splitPk": given.split_pk.strip(),
+        "splitFactor": given.split_factor,
+    }
+    place.left.extend(
+        f"{place.key(key)} (querySql says all)" for key, value in unused.items() if value
+    )
+    parts = [
+        EndpointOverrides({"query": _query(query, database)}, connection.jdbc_url)
+        for connection in given.connection
+        for query in connection.query_sql
+    ]
+    if database.connector is not None and any("*" in part.options["query"] for part in parts):
+        options["duplicateNames"] = (
+            "number"  # the names behind `a.*, b.*` are the database's to say
+        )
+    return ParsedPlugin(_endpoint(database, options, parts))
+
+
+def _query(text: str, database: Database) -> str:
+    bare = text.strip().rstrip(";").rstrip()
+    return bare if database.connector is None else with_unique_names(bare, database.dialect)
+
+
+def _tables(
+    given: DatabaseReader, database: Database, options: dict[str, str], place: PluginContext
+) -> ParsedPlugin:
+    if not given.column:
+        raise place.missing("column", 'a list of columns and expressions, or ["*"]')
+    if "*" in given.column and len(given.column) > 1:
+        raise refused(place.key("column"), "* beside other columns", '["*"] alone, or columns')
+    where = _WHERE_END.sub("", given.where).strip() or None
+    every = given.column == ("*",)
+    names = None if every else plain_columns(given.column, database.dialect, place.key("column"))
+    key = _split_key(given, database, place)
+    direct = database.connector is not None and (every or names is not None)
+    asked = given.column
+    if direct:
+        if names is not None:
+            options["columns"] = json.dumps(names)
+        if where is not None:
+            options["where"] = where
+    elif key is not None and not every and not selects(asked, key, database.dialect):
+        asked = (*asked, given.split_pk.strip())
+    if key is not None:
+        options |= {"partitionColumn": key, **_bounds(given, database, place)}
+    by_query = not direct and (where is not None or not every)
+    select = select_statements(asked, where, database.dialect, place) if by_query else None
+    parts = []
+    for number, connection in enumerate(given.connection):
+        for table in expand_tables(connection.table, f"{place.key('connection')}[{number}].table"):
+            source = {"dbtable": table}
+            if select is not None:
+                query = select(table)
+                source = {"query": query} if key is None else {"dbtable": f"({query}) source"}
+            parts.append(EndpointOverrides(source, connection.jdbc_url))
+    steps: tuple[Transformer, ...] = ()
+    if len(asked) > len(given.column):
+        wanted = Select(tuple(Output(position) for position in range(len(given.column))))
+        steps = (Labelled(wanted, place.key("column")),)
+    return ParsedPlugin(
+        _endpoint(database, options, parts), steps, splits_per_channel=given.split_factor
+    )
+
+
+def _split_key(given: DatabaseReader, database: Database, place: PluginContext) -> str | None:
+    """The column that splits the tables; Spark's JDBC source can split between bounds alone."""
+    bounds = {"lowerBound": given.lower_bound, "upperBound": given.upper_bound}
+    found = {name: value for name, value in bounds.items() if value is not None}
+    if len(found) == 1:
+        absent = next(name for name in bounds if name not in found)
+        raise place.missing(absent, "both bounds or none")
+    if not given.split_pk.strip():
+        place.left.extend(f"{place.key(name)} (no splitPk is given)" for name in found)
+        return None
+    names = plain_columns((given.split_pk.strip(),), database.dialect, place.key("splitPk"))
+    if names is None:
+        raise refusal(place.key("splitPk"), given.split_pk, "one column's name")
+    if database.connector is None and not found:
+        place.warnings.append(
+            f"{place.key('splitPk')}: each table is read through one connection, since Spark's JDBC source "
+            "splits only between bounds; give lowerBound and upperBound beside splitPk to split it"
+        )
+        return None
+    return names[0]
+
+
+def _bounds(given: DatabaseReader, database: Database, place: PluginContext) -> dict[str, str]:
+    if given.lower_bound is None or given.upper_bound is None or not given.split_pk.strip():
+        return {}
+    bounds = {"lowerBound": given.lower_bound, "upperBound": given.upper_bound}
+    if database.connector is None:
+        bounds["numPartitions"] = str(place.channels or 1)
+    return bounds
+
+
+def database_writer(
+    named: Database, parameter: dict[str, Any], place: PluginContext
+) -> ParsedPlugin:
+    given = place.read(DatabaseWriter, parameter)
+    for number, connection in enumerate(given.connection):
+        if len(connection.jdbc_url) != 1:
+            path = f"{place.key('connection')}[{number}].jdbcUrl"
+            raise refused(
+                path, f"{len(connection.jdbc_url)} urls", "one url: a write goes to one server"
+            )
+    database = _kinds(named, [connection.jdbc_url for connection in given.connection], place)
+    if not given.column:
+        raise place.missing("column", 'a list of the target\'s columns, or ["*"]')
+    if given.empty_as_null:
+        raise refusal(
+            place.key("emptyAsNull"), True, "false; NULLIF in the reader's column makes NULLs"
+        )
+    tables = [
+        (connection.jdbc_url, table)
+        for number, connection in enumerate(given.connection)
+        for table in expand_tables(connection.table, f"{place.key('connection')}[{number}].table")
+    ]
+    options = _login(given)
+    names = [table for _, table in tables]
+    if database.connector is None:
+        shared, each, mode = _spark_jdbc(given, tables, place)
+    else:
+        shared, each, mode = _own(given, names, place, database.connector)
+        urls = [url for group, _ in tables for url in group]
+        shared |= mode_options(database.connector, (*urls, *given.session))
+    parts = [
+        EndpointOverrides({"dbtable": table, **more}, url)
+        for (url, table), more in zip(tables, each, strict=True)
+    ]
+    return ParsedPlugin(
+        _endpoint(database, {**options, **shared}, parts), _renamed(given, database, place), mode
+    )
+
+
+def _renamed(
+    given: DatabaseWriter, database: Database, place: PluginContext
+) -> tuple[Transformer, ...]:
+    path = place.key("column")
+    if given.column == ("*",):
+        place.warnings.append(
+            f"{path}: * matches the columns by name, where DataX goes by position"
+        )
+        return ()
+    names = plain_columns(given.column, database.dialect, path)
+    if names is None:
+        raise refusal(path, list(given.column), "the target's column names, each once")
+    return (Labelled(Rename(names), path),)
+
+
+Built = tuple[dict[str, str], list[dict[str, str]], SaveMode]
+
+
+def _statements(texts: tuple[str, ...], table: str) -> str:
+    return json.dumps([text.replace("@table", table) for text in texts])
+
+
+def _own(given: DatabaseWriter, tables: list[str], place: PluginContext, connector: str) -> Built:
+    options = {"createTable": "false", **_writing(given, place, connector)}
+    if given.batch_size is not None:
+        options["batchSize"] = str(given.batch_size)
+    if given.session:
+        options["sessionInitStatement"] = json.dumps(given.session)
+    mode, keys = _write_mode(given, place)
+    by_every_key = duplicate_options(connector, given.write_mode)
+    if by_every_key and not (given.key_columns or given.conflict_column):
+        options |= by_every_key
+    elif mode != "insert":
+        options["writeMode"] = mode
+        if keys:
+            options["keyColumns"] = json.dumps(keys)
+    each = []
+    for table in tables:
+        more = {}
+        if given.pre_sql:
+            if place.commit:
+                more["preSql"] = _statements(_emptying(given.pre_sql, connector), table)
+            else:
+                more["startSql"] = _statements(given.pre_sql, table)
+        if given.post_sql:
+            more["postSql"] = _statements(given.post_sql, table)
+        each.append(more)
+    return options, each, "append"
+
+
+def _writing(given: DatabaseWriter, place: PluginContext, connector: str) -> dict[str, str]:
+    """A job that asks for no transaction runs also where its role may only change rows, as with DataX."""
+    asked = {
+        "stagingSchema": given.staging_schema,
+        "ledgerTable": given.ledger_table,
+        "ledger": given.ledger,
+    }
+    found = {name: value for name, value in asked.items() if value is not None}
+    defaults = writing_options(connector, promises=bool(place.commit))
+    if found and "ledger" not in writing_options(connector, promises=False):
+        name = next(iter(found))
+        raise refusal(
+            place.key(name), found[name], f"nothing: {connector} keeps its claims beside the table"
+        )
+    return {**defaults, **found}
+
+
+def _emptying(texts: tuple[str, ...], connector: str) -> tuple[str, ...]:
+    """MySQL's TRUNCATE would commit the transaction that it is to be a part of."""
+    if connector != "mysql":
+        return texts
+    return tuple(_TRUNCATE.sub(r"DELETE FROM \1", text) for text in texts)
+
+
+def _write_mode(given: DatabaseWriter, place: PluginContext) -> tuple[str, tuple[str, ...]]:
+    text = " ".join(given.write_mode.split())
+    if text.lower() in ("insert", "insert into", ""):
+        return "insert", ()
+    if text.lower() in ("insert ignore", "insert ignore into"):
+        return "skipExisting", given.key_columns or given.conflict_column
+    update = _UPDATE.fullmatch(text)
+    if update is None:
+        raise refusal(
+            place.key("writeMode"),
+            text,
+            "insert, insert ignore, replace, update, or update(key, columns)",
+        )
+    inside = tuple(name.strip() for name in (update.group(1) or "").split(",") if name.strip())
+    return "upsert", inside or given.key_columns or given.conflict_column
+
+
+def _schemes(urls: Iterable[str]) -> set[str]:
+    return {found.group(1).lower() for found in map(_SCHEME.match, urls) if found}
+
+
+def _spark_jdbc(
+    given: DatabaseWriter, targets: list[tuple[tuple[str, ...], str]], place: PluginContext
+) -> Built:
+    """Spark's JDBC writer inserts; what else a job asks for is refused, since rows would be wrong."""
+    mode, _ = _write_mode(given, place)
+    if mode != "insert":
+        raise refusal(
+            place.key("writeMode"), given.write_mode, "insert: Spark's JDBC writer knows no other"
+        )
+    if given.post_sql:
+        raise refusal(
+            place.key("postSql"), list(given.post_sql), "nothing: Spark's JDBC writer runs no SQL"
+        )
+    tables = [table for _, table in targets]
+    options = {"createTable": "false"}
+    if given.batch_size is not None:
+        options["batchsize"] = str(given.batch_size)
+    if given.session:
+        place.left.append(f"{place.key('session')} (Spark's JDBC writer opens its sessions itself)")
+    save_mode: SaveMode = "append"
+    if given.pre_sql:
+        emptied = [_EMPTIES.fullmatch(text.strip()) for text in given.pre_sql]
+        names = {match.group(1) for match in emptied if match}
+        if not all(emptied) or not names <= {"@table", *tables} or len(tables) > 1:
+            raise refusal(
+                place.key("preSql"),
+                list(given.pre_sql),
+                "`truncate table @table` or `delete from @table`; Spark's JDBC writer runs no other SQL",
+            )
+        unknown = _schemes(url for urls, _ in targets for url in urls) - _TRUNCATED
+        if unknown:
+            raise refusal(
+                place.key("preSql"),
+                list(given.pre_sql),
+                f"nothing for jdbc:{min(unknown)}: Spark does not know how to empty a table there, "
+                "and would drop it and create another; empty it before the job",
+            )
+        save_mode = "overwrite"
+        options["truncate"] = "true"
+    return options, [{} for _ in tables], save_mode

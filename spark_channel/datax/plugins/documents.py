@@ -1,0 +1,501 @@
+"""MongoDB and Redis plugins."""
+
+import json
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import quote
+
+import pyarrow as pa
+from pydantic import BeforeValidator, Field
+
+from spark_channel.datax.place import ParsedPlugin, PluginContext, at
+from spark_channel.datax.plugins.files import times_as_text
+from spark_channel.datax.values import (
+    Flag,
+    JobSection,
+    NotNegative,
+    Positive,
+    Text,
+    Texts,
+    refusal,
+    refused,
+)
+from spark_channel.planning import Endpoint
+from spark_channel.transform import Labelled, Output, Rename, Select
+from spark_channel.transform.convert import local_zone
+
+__all__ = [
+    "ddl",
+    "local_zone",
+    "mongodb_reader",
+    "mongodb_writer",
+    "redis_reader",
+    "redis_writer",
+    "typed",
+]
+
+
+# Columns of DataX's readers of documents: read as texts and then cast, so that a value that does
+# not fit is dirty.
+
+
+_KINDS = {
+    "string": None,
+    "text": None,
+    "keyword": None,
+    "json": None,
+    "array": None,
+    "objectid": None,
+    "int": pa.int64(),
+    "integer": pa.int64(),
+    "short": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float64(),
+    "double": pa.float64(),
+    "bool": pa.bool_(),
+    "boolean": pa.bool_(),
+    "date": pa.timestamp("us"),
+    "timestamp": pa.timestamp("us"),
+    "bytes": pa.binary(),
+}
+
+
+def ddl(columns: Iterable[tuple[str, str]]) -> str:
+    """The option `schema` of these columns (name, DataX's type)."""
+    quoted = [(name.replace("`", "``"), kind.strip().lower()) for name, kind in columns]
+    return ", ".join(
+        f"`{name}` {'BINARY' if kind == 'bytes' else 'STRING'}" for name, kind in quoted
+    )
+
+
+def typed(columns: Iterable[tuple[str, str]], place: PluginContext) -> Labelled:
+    """The step that gives the texts their types.
+
+    Raises:
+        JobFileError: a type that is not known.
+    """
+    path = place.key("column")
+    outputs = []
+    for number, (_, given) in enumerate(columns):
+        kind = given.strip().lower()
+        word = (
+            "json"
+            if kind.startswith(("document", "object", "nested")) and kind != "objectid"
+            else kind
+        )
+        if word not in _KINDS:
+            raise refusal(f"{path}[{number}].type", given, "one of " + ", ".join(_KINDS))
+        found = _KINDS[word]
+        outputs.append(Output(number, None, None if word == "bytes" else found))
+    with at(path):
+        return Labelled(Select(tuple(outputs)), path)
+
+
+# mongodbreader and mongodbwriter, also with Addax's spelling of their keys.
+
+
+_TYPES = {
+    "objectid": "objectId",
+    "int": "int",
+    "long": "long",
+    "float": "double",
+    "double": "double",
+    "date": "date",
+    "timestamp": "date",
+    "string": "string",
+    "bool": "bool",
+    "boolean": "bool",
+    "bytes": "binary",
+    "json": "json",
+}
+_CONDITIONS = ("$gt", "$gte", "$lt", "$lte", "$ne", "$in", "$nin", "$eq")
+
+
+class MongoColumn(JobSection):
+    """One field of the documents."""
+
+    name: Text
+    type: Text = "string"
+    splitter: Text = ""
+    item_type: Text = Field("string", alias="itemtype")
+
+
+def _columns(value: Any) -> Any:
+    if not isinstance(value, list) or not value:
+        raise ValueError('a list of {"name": "_id", "type": "string"}')
+    return [{"name": one} if isinstance(one, str) else one for one in value]
+
+
+Columns = Annotated[tuple[MongoColumn, ...], BeforeValidator(_columns)]
+
+
+class MongoConnection(JobSection):
+    """Addax's `connection` object: the address of a server."""
+
+    address: Texts = ()
+    database: Text = ""
+    collection: Text = ""
+    auth_db: Text = ""
+
+
+class MongoPlugin(JobSection):
+    address: Texts = ()
+    user_name: Text = ""
+    username: Text = ""
+    user_password: Text = ""
+    password: Text = ""
+    auth_db: Text = ""
+    db_name: Text = ""
+    collection_name: Text = ""
+    connection: MongoConnection = MongoConnection()
+    column: Columns
+
+
+class MongoReader(MongoPlugin):
+    ignored: ClassVar[dict[str, str]] = {
+        "batchSize": "documents are fetched by the speed limit",
+        "fetchSize": "documents are fetched by the speed limit",
+        "isObjectId": "splits are cut by the index of _id, of any type",
+    }
+
+    query: Any = None
+
+
+class Upsert(JobSection):
+    is_upsert: Flag = False
+    upsert_key: Text = ""
+    is_replace: Flag = False
+    replace_key: Text = ""
+
+
+class PreItem(JobSection):
+    name: Text
+    condition: Text = ""
+    value: Any
+
+
+class PreAction(JobSection):
+    type: Text
+    json_text: Any = Field(None, alias="json")
+    item: tuple[PreItem, ...] = ()
+
+
+def _mongodb_mode(value: Any) -> Any:
+    """Addax's `insert` and `update(key)` in DataX's form."""
+    if not isinstance(value, str):
+        return value
+    text = "".join(value.split())
+    if text.lower() == "insert":
+        return {}
+    if text.lower().startswith(("update(", "replace(")) and text.endswith(")"):
+        return {"isReplace": True, "replaceKey": text.partition("(")[2][:-1]}
+    raise ValueError('insert, update(key), or {"isReplace": true, "replaceKey": "_id"}')
+
+
+class MongoWriter(MongoPlugin):
+    write_mode: Annotated[Upsert, BeforeValidator(_mongodb_mode)] = Upsert()
+    upsert_info: Upsert = Upsert()
+    pre_sql: PreAction | None = None
+    batch_size: Positive | None = None
+
+
+def mongodb_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    given = place.read(MongoReader, parameter)
+    columns = [(column.name, column.type) for column in given.column]
+    options = {**_mongodb_address(given, place), "schema": ddl(columns), "timeZone": local_zone()}
+    separators = {}
+    for number, column in enumerate(given.column):
+        if column.type.strip().lower() == "array":
+            if not column.splitter:
+                raise place.missing(
+                    f"column[{number}].splitter", "the text between the items of an array"
+                )
+            separators[column.name] = column.splitter
+    if separators:
+        options["arraySeparators"] = json.dumps(separators)
+    if given.query not in (None, ""):
+        options["filter"] = _json(given.query)
+    return ParsedPlugin(Endpoint("mongodb", options), (typed(columns, place),))
+
+
+def _json(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _mongodb_address(given: MongoReader | MongoWriter, place: PluginContext) -> dict[str, str]:
+    connection = given.connection
+    hosts = given.address or connection.address
+    database, collection = (
+        given.db_name or connection.database,
+        given.collection_name or connection.collection,
+    )
+    for key, value in (("address", hosts), ("dbName", database), ("collectionName", collection)):
+        if not value:
+            raise place.missing(
+                key, 'a list such as ["127.0.0.1:27017"]' if key == "address" else "a name"
+            )
+    for host in hosts:
+        if "/" in host or "@" in host:
+            raise refusal(place.key("address"), host, "host:port, as 127.0.0.1:27017")
+    options = {
+        "url": f"mongodb://{','.join(host.strip() for host in hosts)}/{quote(database, safe='')}"
+    }
+    options["collection"] = collection
+    user, password = given.user_name or given.username, given.user_password or given.password
+    if user:
+        options |= {"user": user, "password": password}
+        # DataX asks the database itself for the user, where no other is named.
+        options["authSource"] = given.auth_db or connection.auth_db or database
+    return options
+
+
+def mongodb_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    given = place.read(MongoWriter, parameter)
+    names = tuple(column.name for column in given.column)
+    types = {
+        column.name: _type(column, f"{place.key('column')}[{n}]")
+        for n, column in enumerate(given.column)
+    }
+    options = {
+        **_mongodb_address(given, place),
+        "fieldTypes": json.dumps(types),
+        "timeZone": local_zone(),
+        "truncateTimes": "true",
+    }
+    if given.batch_size is not None:
+        options["batchSize"] = str(given.batch_size)
+    key = _key(given, names, place)
+    if key:
+        options |= {"writeMode": "replace", "keyColumns": json.dumps([key])}
+    else:
+        place.warnings.append(
+            f"{place.path}: documents are inserted, so a rerun inserts them again; "
+            "writeMode with isReplace and replaceKey replaces them"
+        )
+    if given.pre_sql is not None:
+        options["deleteFilter"] = _removed(given.pre_sql, place)
+    with at(place.key("column")):
+        step = Labelled(Rename(names), place.key("column"))
+    return ParsedPlugin(Endpoint("mongodb", options), (step,))
+
+
+def _type(column: MongoColumn, path: str) -> str:
+    kind = column.type.strip().lower()
+    if kind == "array":
+        item = column.item_type.strip().lower() or "string"
+        if item not in _TYPES:
+            raise refusal(f"{path}.itemtype", column.item_type, "one of " + ", ".join(_TYPES))
+        if not column.splitter:
+            raise refused(path, "an array without splitter", "splitter, the text between the items")
+        return f"array:{column.splitter}:{_TYPES[item]}"
+    if kind not in _TYPES:
+        raise refusal(f"{path}.type", column.type, "one of " + ", ".join([*_TYPES, "array"]))
+    return _TYPES[kind]
+
+
+def _key(given: MongoWriter, names: tuple[str, ...], place: PluginContext) -> str:
+    """The column by which documents are replaced; "" = they are inserted."""
+    for path, mode in (("writeMode", given.write_mode), ("upsertInfo", given.upsert_info)):
+        if not (mode.is_replace or mode.is_upsert):
+            continue
+        key = mode.replace_key or mode.upsert_key
+        word = "replaceKey" if mode.is_replace else "upsertKey"
+        if not key:
+            raise place.missing(f"{path}.{word}", "the column that identifies a document")
+        if key not in names:
+            raise refusal(
+                f"{place.key(path)}.{word}", key, "one of the columns: " + ", ".join(names)
+            )
+        return key
+    return ""
+
+
+def _removed(action: PreAction, place: PluginContext) -> str:
+    path, kind = place.key("preSql"), action.type.strip().lower()
+    if kind == "drop":
+        place.warnings.append(
+            f"{path}: all documents are removed, and the collection keeps its indexes"
+        )
+        return "{}"
+    if kind != "remove":
+        raise refusal(f"{path}.type", action.type, "drop or remove")
+    if action.json_text:
+        return _json(action.json_text)
+    if not action.item:
+        raise refused(
+            path, "remove without json and item", "one of them; drop removes all documents"
+        )
+    made: dict[str, Any] = {}
+    for number, item in enumerate(action.item):
+        if item.condition and item.condition not in _CONDITIONS:
+            raise refusal(
+                f"{path}.item[{number}].condition",
+                item.condition,
+                "one of " + ", ".join(_CONDITIONS),
+            )
+        if item.condition:
+            made.setdefault(item.name, {})[item.condition] = item.value
+        else:
+            made[item.name] = item.value
+    return json.dumps(made)
+
+
+# rediswriter and redisreader, as the plugins for DataX that write and read values (not Addax's,
+# which copy dumps).
+
+
+_KEY = "_key"
+
+
+class RedisColumn(JobSection):
+    """A column of the reader, by its position."""
+
+    name: Text = ""
+    index: NotNegative
+
+
+class RedisReaderColumn(JobSection):
+    name: Text
+    type: Text = "string"
+
+
+def _one_or_more(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+def _named(value: Any) -> Any:
+    if not isinstance(value, list) or not value:
+        raise ValueError('a list of names, or of {"name": "_key", "type": "string"}')
+    return [{"name": one} if isinstance(one, str) else one for one in value]
+
+
+class RedisConfig(JobSection):
+    """What a value is made of."""
+
+    col_key: RedisColumn | None = None
+    str_key: Text = ""
+    col_value: Annotated[tuple[RedisColumn, ...], BeforeValidator(_one_or_more)] = ()
+    expire: Positive | None = None
+    batch_size: Positive | None = None
+    key_prefix: Text = ""
+    key_suffix: Text = ""
+    value_delimiter: Text = ""
+    push_type: Literal["overwrite", "rpush", "lpush"] = "overwrite"
+    hash_fields: Text = ""
+
+
+class RedisPlugin(JobSection):
+    ignored: ClassVar[dict[str, str]] = {"timeout": "one answer may take a minute"}
+    refused: ClassVar[dict[str, str]] = {
+        "connection": "Addax's plugins copy dumps of keys; here values are read and written: name the server in address"
+    }
+
+    address: Texts
+    auth: Text = ""
+    ssl: Flag = False
+    db: NotNegative = 0
+
+
+class RedisWriter(RedisPlugin):
+    redis_mode: Literal["singleton", "cluster"] = "singleton"
+    write_type: Literal["string", "list", "hash", "set"]
+    write_mode: Literal["insert", "delete"] = "insert"
+    config: RedisConfig
+
+
+class RedisReader(RedisPlugin):
+    mode: Literal["standalone", "singleton", "cluster"] = "standalone"
+    include: Text = "*"
+    column: Annotated[tuple[RedisReaderColumn, ...], BeforeValidator(_named)] = (
+        RedisReaderColumn(name="_key"),
+        RedisReaderColumn(name="_value"),
+    )
+
+
+def redis_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    given = place.read(RedisReader, parameter)
+    columns = [(column.name, column.type) for column in given.column]
+    options = {**_redis_address(given, given.mode == "cluster", place), "keys": given.include}
+    options |= {"schema": ddl(columns), "timeZone": local_zone()}
+    return ParsedPlugin(Endpoint("redis", options), (typed(columns, place),))
+
+
+def _redis_address(given: RedisPlugin, cluster: bool, place: PluginContext) -> dict[str, str]:
+    hosts = [host.strip() for text in given.address for host in text.split(",") if host.strip()]
+    if not hosts or any(sign in host for host in hosts for sign in "/@"):
+        raise refusal(place.key("address"), ",".join(given.address), "host:port, as 127.0.0.1:6379")
+    if len(hosts) > 1 and not cluster:
+        raise refusal(
+            place.key("address"), ",".join(hosts), "one address; a cluster is redisMode cluster"
+        )
+    scheme = "rediss" if given.ssl else "redis"
+    options = {"url": f"{scheme}://{hosts[0]}/{given.db or ''}".rstrip("/")}
+    if cluster:
+        options["cluster"] = "true"
+    return {**options, "password": given.auth} if given.auth else options
+
+
+def redis_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    given = place.read(RedisWriter, parameter)
+    config, path = given.config, place.key("config")
+    if config.str_key or config.col_key is None:
+        raise refused(
+            f"{path}.colKey", "nothing" if not config.str_key else "strKey", "the column of the key"
+        )
+    deletes = given.write_mode == "delete"
+    if not deletes and not config.col_value:
+        raise place.missing("config.colValue", 'a column, such as {"name": "city", "index": 1}')
+    values = () if deletes else config.col_value
+    names = [column.name or f"c{column.index}" for column in values]
+    if len({*names, _KEY}) <= len(names):
+        raise refused(f"{path}.colValue", "a name twice", "each name once, and not _key")
+    if given.write_type in ("list", "set") and len(names) > 1:
+        raise refused(
+            f"{path}.colValue", f"{len(names)} columns", f"one column for {given.write_type}"
+        )
+    options = {
+        **_redis_address(given, given.redis_mode == "cluster", place),
+        "valueType": given.write_type,
+        "writeMode": _redis_mode(given, place),
+        "keyColumns": json.dumps([_KEY]),
+        "timeZone": local_zone(),
+    }
+    more = (
+        ("keyPrefix", config.key_prefix),
+        ("keySuffix", config.key_suffix),
+        ("valueDelimiter", config.value_delimiter if given.write_type in ("list", "set") else ""),
+        ("expireSeconds", "" if config.expire is None or deletes else str(config.expire)),
+        ("batchSize", "" if config.batch_size is None else str(config.batch_size)),
+    )
+    options |= {option: text for option, text in more if text}
+    if deletes and given.write_type == "hash" and config.hash_fields:
+        options["hashFields"] = json.dumps(
+            [name.strip() for name in config.hash_fields.split(",") if name.strip()]
+        )
+    outputs = [Output(config.col_key.index, _KEY)]
+    outputs += [Output(column.index, name) for column, name in zip(values, names, strict=True)]
+    with at(path):
+        step = Labelled(Select(tuple(outputs)), path)
+    return ParsedPlugin(
+        Endpoint("redis", options), (step, times_as_text(None, place)), local_times=True
+    )
+
+
+def _redis_mode(given: RedisWriter, place: PluginContext) -> str:
+    if given.write_mode == "delete":
+        return "delete"
+    if given.write_type != "list":
+        return "upsert"
+    if given.config.push_type == "lpush":
+        raise refusal(
+            place.key("config.pushType"),
+            "lpush",
+            "overwrite or rpush: items are appended at the end",
+        )
+    if given.config.push_type == "rpush":
+        place.warnings.append(
+            f"{place.path}: items are appended, so a rerun appends them again; pushType overwrite replaces "
+            "the list, and a transaction (--commit job --txn NAME:VERSION) appends them once"
+        )
+        return "upsert"
+    return "replace"

@@ -1,0 +1,483 @@
+"""txtfile, hdfs and hive plugins."""
+
+import json
+import re
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from spark_channel.datax.columns import (
+    NamedColumns,
+    picked_columns,
+    text_positions,
+    written_columns,
+)
+from spark_channel.datax.place import ParsedPlugin, PluginContext, at
+from spark_channel.datax.values import Flag, JobSection, Text, Texts, refusal, refused
+from spark_channel.planning import Endpoint, EndpointOverrides
+from spark_channel.planning.transfer import SaveMode
+from spark_channel.transform import (
+    CsvTexts,
+    JavaTexts,
+    Labelled,
+    RefuseMalformed,
+    Rename,
+    TimesAsText,
+    Transformer,
+    strptime_pattern,
+)
+
+__all__ = [
+    "FileMode",
+    "TextReader",
+    "TextWriter",
+    "file_connector",
+    "hdfs_reader",
+    "hdfs_writer",
+    "hive_reader",
+    "hive_writer",
+    "text_end",
+    "text_writer_end",
+    "times_as_text",
+    "txtfile_reader",
+    "txtfile_writer",
+    "typed_end",
+    "typed_writer_end",
+]
+
+
+# txtfilereader and txtfilewriter, hdfsreader and hdfswriter, onto the file connectors.
+
+
+_KERBEROS = "log in with kinit before the job starts; its ticket is used"
+_HADOOP: dict[str, str] = {
+    "hadoopConfig": "it is read from HADOOP_CONF_DIR",
+    "haveKerberos": _KERBEROS,
+    "kerberosKeytabFilePath": _KERBEROS,
+    "kerberosPrincipal": _KERBEROS,
+}
+_BUFFER = {
+    "bufferSize": "blocks follow the speed limit",
+    "maxTraversalLevel": "folders are read to their ends",
+}
+_FOLDERS = {"recursiveFileLookup": "true"}
+_NULL = "\\N"
+_WRITTEN_NULL = "null"
+"""What txtfilewriter writes for NULL where a job says nothing."""
+_CODECS = {
+    "gzip": "gzip",
+    "gz": "gzip",
+    "bzip2": "bz2",
+    "bz2": "bz2",
+    "zstd": "zstd",
+    "snappy": "snappy",
+    "none": "none",
+    "": "none",
+}
+_FORMATS = {"text": "csv", "csv": "csv", "orc": "orc", "parquet": "parquet", "par": "parquet"}
+_FORMAT_NAMES = "text, csv, orc or parquet"
+_NO_FORMAT = {
+    "rc": "RC files have no reader for Arrow; turn them into ORC or Parquet with Hive or Spark",
+    "seq": "sequence files have no reader for Arrow; turn them into ORC or Parquet with Hive or Spark",
+}
+
+
+def _word(value: object) -> object:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+_SAVE_MODES: dict[object, SaveMode] = {
+    "append": "append",
+    "nonconflict": "errorIfExists",
+    "truncate": "overwrite",
+}
+
+
+def _save_mode(value: object) -> SaveMode:
+    mode = _SAVE_MODES.get(_word(value)) if isinstance(value, str) else None
+    if mode is None:
+        raise ValueError("append, nonConflict or truncate")
+    return mode
+
+
+FileMode = Annotated[SaveMode, BeforeValidator(_save_mode)]
+
+
+class CsvReaderConfig(JobSection):
+    """The settings of DataX's CSV parser that change what is read."""
+
+    ignored: ClassVar[dict[str, str]] = {
+        "safetySwitch": "a value may be of any length",
+        "skipEmptyRecords": "empty lines are skipped",
+        "captureRawRecord": "a row that does not fit is named with its place",
+        "caseSensitive": "columns go by number",
+        "delimiter": "fieldDelimiter is read",
+        "recordDelimiter": "any of the usual line ends is read",
+        "escapeMode": "a quote inside quotes is doubled",
+    }
+
+    use_text_qualifier: Flag = True
+    trim_whitespace: Flag = True
+    use_comments: Flag = False
+
+
+class TextReader(JobSection):
+    """Settings of every file reader."""
+
+    column: Any = None
+    field_delimiter: Text = ","
+    encoding: Text = "utf-8"
+    null_format: Text = _NULL
+    compress: Text = ""
+    skip_header: Flag = False
+    csv_reader_config: CsvReaderConfig = CsvReaderConfig()
+
+
+class TxtFileReader(TextReader):
+    ignored: ClassVar[dict[str, str]] = _BUFFER
+
+    path: Texts
+
+
+class HdfsReader(TextReader):
+    ignored: ClassVar[dict[str, str]] = {**_HADOOP, **_BUFFER}
+
+    path: Texts
+    default_fs: Text = Field("", alias="defaultFS")
+    file_type: Text
+
+
+def txtfile_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    given = place.read(TxtFileReader, parameter)
+    return text_end(given, _located(given.path, "", place), place)
+
+
+def hdfs_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    given = place.read(HdfsReader, parameter)
+    connector = file_connector(given.file_type, place)
+    paths = _located(given.path, given.default_fs, place)
+    if connector == "csv":
+        return text_end(given, paths, place)
+    return typed_end(given, connector, paths, place)
+
+
+def typed_end(
+    given: TextReader, connector: str, paths: dict[str, str], place: PluginContext
+) -> ParsedPlugin:
+    """Files with types; as in DataX, a folder named `dt=2024-01-31` adds no column."""
+    columns = picked_columns(given.column, place)
+    return ParsedPlugin(Endpoint(connector, {**paths, **_FOLDERS}), (columns,) if columns else ())
+
+
+def file_connector(file_type: str, place: PluginContext, key: str = "fileType") -> str:
+    name = file_type.strip().lower()
+    if name in _NO_FORMAT:
+        raise refusal(place.key(key), file_type, f"{_FORMAT_NAMES}; {_NO_FORMAT[name]}")
+    if name not in _FORMATS:
+        raise refusal(place.key(key), file_type, _FORMAT_NAMES)
+    return _FORMATS[name]
+
+
+def _located(paths: tuple[str, ...], default_fs: str, place: PluginContext) -> dict[str, str]:
+    if not paths:
+        raise place.missing("path", "a path or a list of paths")
+    whole = [_join(default_fs, each) for each in paths]
+    return {"path": whole[0]} if len(whole) == 1 else {"paths": json.dumps(whole)}
+
+
+def _join(default_fs: str, path: str) -> str:
+    if not default_fs or re.match(r"[a-z][a-z0-9+.-]*://", path, re.IGNORECASE):
+        return path
+    return f"{default_fs.rstrip('/')}/{path.lstrip('/')}"
+
+
+def text_end(given: TextReader, paths: dict[str, str], place: PluginContext) -> ParsedPlugin:
+    config = given.csv_reader_config
+    options = {
+        **paths,
+        **_FOLDERS,
+        "header": str(given.skip_header).lower(),
+        "inferSchema": "false",
+        "sep": given.field_delimiter,
+        "encoding": given.encoding,
+        "nullValue": given.null_format,
+        "emptyIsNull": str(given.null_format == "").lower(),
+        "quote": '"' if config.use_text_qualifier else "",
+        "escape": '"' if config.use_text_qualifier else "",
+        "multiLine": str(config.use_text_qualifier).lower(),
+        "mode": "MARK",
+    }
+    if config.trim_whitespace:
+        options |= {"ignoreLeadingWhiteSpace": "true", "ignoreTrailingWhiteSpace": "true"}
+    if config.use_comments:
+        options["comment"] = "#"
+    codec = _codec(given.compress, place)
+    if codec != "none":
+        options["compression"] = codec
+    columns = picked_columns(given.column, place)
+    lines = Labelled(RefuseMalformed(), place.key("path"))
+    return ParsedPlugin(Endpoint("csv", options), (lines, columns) if columns else (lines,))
+
+
+def _codec(compress: str, place: PluginContext) -> str:
+    name = compress.strip().lower()
+    if name not in _CODECS:
+        raise refusal(
+            place.key("compress"), compress, "gzip, bzip2, zstd, snappy (ORC and Parquet) or none"
+        )
+    return _CODECS[name]
+
+
+class TextWriter(JobSection):
+    """Settings of every writer of text files."""
+
+    field_delimiter: Text = ","
+    encoding: Text = "utf-8"
+    null_format: Text = _WRITTEN_NULL
+    compress: Text = ""
+    file_format: Annotated[Text, BeforeValidator(_word)] = "text"
+    date_format: Text | None = None
+    format: Text | None = None
+    header: Texts = ()
+    quote_char: Text = '"'
+
+
+class TxtFileWriter(TextWriter):
+    ignored: ClassVar[dict[str, str]] = {
+        "maxFileSize": "a file is as large as its task; see the option maxBytesPerFile",
+        "suffix": "file names end with the format's own suffix",
+        "markDoneFileName": "files appear when the job is done, which its exit code says",
+        "markDoingFileName": "files are visible when the job is done",
+        "maxRetryTime": "Spark retries tasks",
+        "lineDelimiter": r"lines end with \n",
+    }
+
+    path: Text
+    file_name: Text
+    write_mode: FileMode
+    file_format: Annotated[Literal["text", "csv"], BeforeValidator(_word)] = "text"
+
+
+class HdfsWriter(JobSection):
+    ignored: ClassVar[dict[str, str]] = {
+        **_HADOOP,
+        "nullFormat": "a NULL is an empty text, as DataX's hdfswriter writes it",
+    }
+
+    default_fs: Text = Field("", alias="defaultFS")
+    file_type: Text
+    path: Text
+    file_name: Text = ""
+    column: NamedColumns
+    write_mode: FileMode
+    field_delimiter: Text = ","
+    encoding: Text = "utf-8"
+    compress: Text = ""
+    overwrite_directory: Flag = False
+
+
+def txtfile_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    """Files `fileName__...` in the folder `path` itself, beside those of others."""
+    given = place.read(TxtFileWriter, parameter)
+    name = given.file_name.strip()
+    if not name or "/" in name or name[0] in "._":
+        raise refusal(
+            place.key("fileName"), given.file_name, "a name without /, and not . or _ first"
+        )
+    if re.match(r"(?!file:)[a-z][a-z0-9+.-]+://", given.path, re.IGNORECASE):
+        target = f"{given.path.rstrip('/')}/{name}"
+        place.warnings.append(
+            f"{place.path}: the files go into the folder {target}, since an object store hides no file until the job "
+            "has ended"
+        )
+        return text_writer_end(given, target, given.write_mode, place)
+    end = text_writer_end(given, given.path, given.write_mode, place)
+    return replace(
+        end, endpoint=replace(end.endpoint, options={**end.endpoint.options, "filePrefix": name})
+    )
+
+
+def text_writer_end(
+    given: TextWriter, target: str, mode: SaveMode, place: PluginContext
+) -> ParsedPlugin:
+    """Texts into the folder `target`."""
+    options = _text_options(given, target, place)
+    options["header"] = str(bool(given.header)).lower()
+    steps: list[Transformer] = []
+    if given.header:
+        steps.append(Labelled(Rename(given.header), place.key("header")))
+    steps.append(times_as_text(given.date_format or given.format, place))
+    if given.file_format == "csv":
+        if len(given.quote_char) != 1:
+            raise refusal(place.key("quoteChar"), given.quote_char, "one character")
+        steps.append(CsvTexts(given.field_delimiter, given.quote_char))
+    return ParsedPlugin(Endpoint("csv", options), tuple(steps), mode, local_times=True)
+
+
+def _text_options(
+    given: TextWriter | HdfsWriter, target: str, place: PluginContext
+) -> dict[str, str]:
+    codec = _codec(given.compress, place)
+    return {
+        "path": target,
+        "header": "false",
+        "sep": given.field_delimiter,
+        "encoding": given.encoding,
+        "nullValue": given.null_format if isinstance(given, TextWriter) else "",
+        "raw": "true",
+        **({} if codec == "none" else {"compression": codec}),
+    }
+
+
+def times_as_text(
+    date_format: str | None, place: PluginContext, only: frozenset[int] | None = None
+) -> Transformer:
+    """DataX writes times to the second, days and times of day by `common.column`, or all by `dateFormat`."""
+    formats = place.formats
+    given = {
+        "timestamps": (date_format or formats.datetime_format, "dateFormat"),
+        "dates": (date_format or formats.date_format, "dateFormat"),
+        "times": (formats.time_format, "timeFormat"),
+    }
+    patterns = {}
+    for what, (text, key) in given.items():
+        if text is not None:
+            with at(place.key(key) if date_format else f"common.column ({what})"):
+                patterns[what] = strptime_pattern(text)
+    return TimesAsText(**patterns, only=only)
+
+
+def hdfs_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    given = place.read(HdfsWriter, parameter)
+    connector = file_connector(given.file_type, place)
+    target = _join(given.default_fs, given.path)
+    if target.lower().startswith("webhdfs://"):
+        raise refused(
+            place.key("defaultFS"),
+            f"a write to {target}",
+            "the same folder by Hadoop's own protocol (hdfs://...), a mounted disk (file:///mnt/...) or a bucket (s3://...)",
+        )
+    if given.write_mode == "overwrite" and not given.overwrite_directory:
+        raise refusal(
+            place.key("writeMode"),
+            "truncate",
+            f'append or nonConflict, or truncate with "overwriteDirectory": true. DataX removes the files '
+            f"whose names begin with {given.file_name!r}; here the whole folder {target} is replaced",
+        )
+    place.left.append(f"{place.key('fileName')} (files get unique names)")
+    if connector != "csv":
+        return typed_writer_end(
+            connector, target, given.column, given.compress, given.write_mode, place
+        )
+    steps = [*_named_columns(given.column, place), JavaTexts()]
+    options = _text_options(given, target, place)
+    return ParsedPlugin(
+        Endpoint(connector, options), tuple(steps), given.write_mode, local_times=True
+    )
+
+
+def _named_columns(columns: NamedColumns, place: PluginContext) -> list[Transformer]:
+    # A time that becomes text is shown as `common.column` says, whatever the files' format is.
+    return [times_as_text(None, place, text_positions(columns)), written_columns(columns, place)]
+
+
+def typed_writer_end(
+    connector: str,
+    target: str,
+    columns: NamedColumns,
+    compress: str,
+    mode: SaveMode,
+    place: PluginContext,
+) -> ParsedPlugin:
+    """Files with types into the folder `target`; without `columns` they have the reader's names and types."""
+    steps = _named_columns(columns, place) if columns else []
+    codec = _codec(compress, place)
+    options = {
+        "path": target,
+        **({} if codec == "none" and not compress else {"compression": codec}),
+    }
+    return ParsedPlugin(Endpoint(connector, options), tuple(steps), mode, local_times=bool(columns))
+
+
+# hivereader and hivewriter, onto Spark's own Hive tables.
+
+
+_METASTORE = "Spark reads the metastore: spark.sql.catalogImplementation=hive"
+_SERVER_KEYS = (
+    "jdbcUrl",
+    "user",
+    "username",
+    "password",
+    "defaultFS",
+    "hadoopConfig",
+    "haveKerberos",
+    "kerberosKeytabFilePath",
+    "kerberosPrincipal",
+    "tmpDatabase",
+    "tmpDatabasePath",
+    "fileType",
+    "fieldDelimiter",
+    "compress",
+    "connection",
+)
+_SERVER = dict.fromkeys(_SERVER_KEYS, _METASTORE)
+_IDENTIFIER = re.compile(r"\w+(\.\w+)?")
+
+
+class HiveReader(JobSection):
+    ignored: ClassVar[dict[str, str]] = _SERVER
+
+    sqls: Texts = ()
+    hive_sql: Texts = ()
+    query_sql: Texts = ()
+
+
+def _columns(value: Any) -> Any:
+    if not isinstance(value, list) or not value:
+        raise ValueError("a list of names, or of objects with a name")
+    return tuple(one.get("name") if isinstance(one, dict) else one for one in value)
+
+
+class HiveWriter(JobSection):
+    ignored: ClassVar[dict[str, str]] = _SERVER
+
+    database_name: Text = ""
+    table_name: Text
+    column: Annotated[Texts, BeforeValidator(_columns)]
+    write_mode: Text = "insert"
+    partition: Texts = ()
+
+
+def hive_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    given = place.read(HiveReader, parameter)
+    queries = given.sqls or given.hive_sql or given.query_sql
+    if not queries:
+        raise place.missing("sqls", "a list of queries")
+    bare = [query.strip().rstrip(";").rstrip() for query in queries]
+    if len(bare) == 1:
+        return ParsedPlugin(Endpoint("hive", {"query": bare[0]}, spark_format=True))
+    parts = tuple(EndpointOverrides({"query": query}) for query in bare)
+    return ParsedPlugin(Endpoint("hive", {}, spark_format=True, parts=parts))
+
+
+def hive_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    given = place.read(HiveWriter, parameter)
+    table = f"{given.database_name}.{given.table_name}" if given.database_name else given.table_name
+    if _IDENTIFIER.fullmatch(table) is None:
+        raise refusal(place.key("tableName"), table, "a table, or database.table")
+    modes: dict[str, SaveMode] = {"insert": "append", "append": "append", "overwrite": "overwrite"}
+    mode = modes.get(given.write_mode.strip().lower())
+    if mode is None:
+        raise refusal(place.key("writeMode"), given.write_mode, "insert or overwrite")
+    path = place.key("column")
+    if len(set(given.column)) < len(given.column):
+        raise refusal(path, list(given.column), "each name once")
+    options = {"dbtable": table}
+    if given.partition:
+        missing = [name for name in given.partition if name not in given.column]
+        if missing:
+            raise refusal(place.key("partition"), missing[0], "names that column has too")
+        options["partitionBy"] = ",".join(given.partition)
+    step = Labelled(Rename(given.column), path)
+    return ParsedPlugin(Endpoint("hive", options, spark_format=True), (step,), mode)

@@ -1,0 +1,367 @@
+"""OSS, S3 and FTP plugins."""
+
+import ipaddress
+import json
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import quote, urlencode, urlsplit
+
+from pydantic import BeforeValidator, Field
+
+from spark_channel.datax.columns import NamedColumns
+from spark_channel.datax.place import ParsedPlugin, PluginContext
+from spark_channel.datax.plugins.files import (
+    FileMode,
+    TextReader,
+    TextWriter,
+    file_connector,
+    text_end,
+    text_writer_end,
+    typed_end,
+    typed_writer_end,
+)
+from spark_channel.datax.values import Flag, JobSection, Positive, Text, Texts, refusal
+
+__all__ = [
+    "ftp_reader",
+    "ftp_writer",
+    "oss_reader",
+    "oss_writer",
+    "s3_reader",
+    "s3_writer",
+]
+
+
+# DataX's ossreader and osswriter, Addax's s3reader and s3writer: files in a bucket, over S3's
+# protocol.
+
+
+_PROXY = ("Host", "Port", "Username", "Password", "Domain", "Workstation")
+_OSS_IGNORED = {
+    **{f"proxy{name}": "the endpoint is asked without a proxy" for name in _PROXY},
+    "hadoopConfig": "files are read and written without Hadoop",
+    "parquetSchema": "the files have their own",
+    "balanceThreshold": "files are cut into splits of about equal bytes",
+    "successOnNoObject": "a source without files is an error, unless its columns are given",
+    "encrypt": "set the bucket's own encryption",
+}
+_NULL = "\\N"
+_MEGABYTE = 1 << 20
+
+
+class Bucket(JobSection):
+    """The address of a bucket, and the login."""
+
+    endpoint: Text
+    access_id: Text = ""
+    access_key: Text = ""
+    bucket: Text
+
+
+class Oss(Bucket):
+    ignored: ClassVar[dict[str, str]] = _OSS_IGNORED
+    cname: Flag = False
+
+
+class S3(Bucket):
+    endpoint: Text = ""
+    region: Text = ""
+    path_style_access_enabled: Flag = False
+    ssl_enabled: Flag = True
+
+
+class ObjectReader(TextReader):
+    """Which objects are read; DataX's newer plugin names them `path`."""
+
+    ignored: ClassVar[dict[str, str]] = {"bufferSize": "blocks follow the speed limit"}
+
+    objects: Texts = Field((), alias="object")
+    path: Texts = ()
+    file_format: Text = ""
+    file_type: Text = ""
+
+
+class ObjectWriter(TextWriter):
+    ignored: ClassVar[dict[str, str]] = {
+        "suffix": "file names end with the format's own suffix",
+        "defaultSuffix": "file names end with the format's own suffix",
+        "generateEmptyFile": "an empty write leaves one file without rows",
+        "lineDelimiter": r"lines end with \n",
+    }
+    refused: ClassVar[dict[str, str]] = {"syncMode": "objects are not copied as they are; rows are"}
+
+    objects: Text = Field(alias="object")
+    write_mode: FileMode = "append"
+    null_format: Text = _NULL
+    max_file_size: Positive | None = None
+    write_single_object: Flag = False
+    file_type: Text = ""
+    column: NamedColumns = ()
+
+
+class OssReader(Oss, ObjectReader):
+    ignored: ClassVar[dict[str, str]] = {**Oss.ignored, **ObjectReader.ignored}
+
+
+class S3Reader(S3, ObjectReader):
+    ignored: ClassVar[dict[str, str]] = {
+        **ObjectReader.ignored,
+        "writeMode": "a reader writes nothing",
+    }
+
+
+class OssWriter(Oss, ObjectWriter):
+    ignored: ClassVar[dict[str, str]] = {**Oss.ignored, **ObjectWriter.ignored}
+
+
+class S3Writer(S3, ObjectWriter):
+    pass
+
+
+def oss_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    return _reader(place.read(OssReader, parameter), place)
+
+
+def s3_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    return _reader(place.read(S3Reader, parameter), place)
+
+
+def oss_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    return _writer(place.read(OssWriter, parameter), place)
+
+
+def s3_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    return _writer(place.read(S3Writer, parameter), place)
+
+
+def _reader(given: OssReader | S3Reader, place: PluginContext) -> ParsedPlugin:
+    names = given.objects or given.path
+    if not names:
+        raise place.missing("object", "an object, or a list of them; * and ? are taken")
+    # A uri's parameters begin with ?, so the wildcard of one character is written as a class.
+    paths = [_uri(given, name.replace("?", "[!/]"), place) for name in names]
+    where = {"path": paths[0]} if len(paths) == 1 else {"paths": json.dumps(paths)}
+    where |= _login(given, place)
+    connector, _ = _format(given, place)
+    if connector == "csv":
+        return text_end(given, where, place)
+    return typed_end(given, connector, where, place)
+
+
+def _writer(given: OssWriter | S3Writer, place: PluginContext) -> ParsedPlugin:
+    """The objects that begin with `object` become a folder of that name, so that truncate touches nothing else."""
+    if given.write_single_object:
+        raise refusal(
+            place.key("writeSingleObject"),
+            "true",
+            "false: each task writes objects, and one entry publishes them",
+        )
+    name = given.objects.strip("/")
+    if not name or "?" in name:
+        raise refusal(
+            place.key("object"), given.objects, "the name of a folder in the bucket, without ?"
+        )
+    target = _uri(given, name, place)
+    connector, word = _format(given, place)
+    place.warnings.append(f"{place.path}: the files go into the folder {name} of the bucket")
+    if connector == "csv":
+        texts = given.model_copy(update={"file_format": word})
+        end = text_writer_end(texts, target, given.write_mode, place)
+    else:
+        end = typed_writer_end(
+            connector, target, given.column, given.compress, given.write_mode, place
+        )
+    more = _login(given, place)
+    if given.max_file_size is not None:
+        more["maxBytesPerFile"] = str(given.max_file_size * _MEGABYTE)
+    return replace(end, endpoint=replace(end.endpoint, options={**end.endpoint.options, **more}))
+
+
+def _format(
+    given: OssReader | S3Reader | OssWriter | S3Writer, place: PluginContext
+) -> tuple[str, str]:
+    """(the connector, DataX's word): `fileFormat` is DataX's key, `fileType` Addax's."""
+    key = "fileType" if given.file_type.strip() else "fileFormat"
+    word = (given.file_type.strip() or given.file_format.strip() or "text").lower()
+    return file_connector(word, place, key), word
+
+
+def _uri(given: Oss | S3, name: str, place: PluginContext) -> str:
+    scheme, address = _address(given, place)
+    query = {"scheme": scheme} if scheme == "http" else {}
+    query["region"] = _region(given, address)
+    if address:
+        query["endpoint_override"] = address
+    return f"s3://{quote(given.bucket)}/{name.lstrip('/')}?{urlencode(query)}"
+
+
+def _address(given: Oss | S3, place: PluginContext) -> tuple[str, str]:
+    """(http or https, host and port); no host: the one of AWS."""
+    if isinstance(given, Oss) and given.cname:
+        raise refusal(place.key("cname"), "true", "false: give the endpoint of the bucket's region")
+    text = given.endpoint.strip().rstrip("/")
+    plain = isinstance(given, S3) and not given.ssl_enabled
+    takes = "a host, such as https://oss-cn-hangzhou.aliyuncs.com"
+    try:
+        parts = urlsplit(text if "://" in text else f"{'http' if plain else 'https'}://{text}")
+    except ValueError:  # a bracket that is not closed
+        raise refusal(place.key("endpoint"), given.endpoint, takes) from None
+    if parts.scheme not in ("http", "https") or parts.path or parts.query or parts.username:
+        raise refusal(place.key("endpoint"), given.endpoint, takes)
+    if isinstance(given, Oss) and not parts.hostname:
+        raise place.missing("endpoint", "the address of the bucket's region")
+    if isinstance(given, S3) and parts.netloc in (
+        "",
+        "s3.amazonaws.com",
+        f"s3.{given.region}.amazonaws.com",
+    ):
+        return parts.scheme, ""
+    return parts.scheme, parts.netloc
+
+
+def _region(given: Oss | S3, address: str) -> str:
+    if isinstance(given, S3):
+        return given.region.strip() or "us-east-1"
+    labels = [label.removesuffix("-internal") for label in address.partition(":")[0].split(".")]
+    return next((label for label in labels if label.startswith("oss-")), "us-east-1")
+
+
+def _login(given: Oss | S3, place: PluginContext) -> dict[str, str]:
+    if bool(given.access_id) != bool(given.access_key):
+        raise place.missing(
+            "accessKey" if given.access_id else "accessId", "both, or neither: the environment's"
+        )
+    settings = {}
+    if given.access_id:
+        settings = {"aws_access_key_id": given.access_id, "aws_secret_access_key": given.access_key}
+    if _virtual_hosted(given, _address(given, place)[1]):
+        settings["aws_virtual_hosted_style_request"] = "true"
+    return {"storageOptions": json.dumps(settings)} if settings else {}
+
+
+def _virtual_hosted(given: Oss | S3, address: str) -> bool:
+    """Whether the bucket is a part of the host's name: OSS takes nothing else, and AWS SDKs send nothing else.
+
+    A host that is an address, or has no domain, cannot have such names.
+    """
+    host = urlsplit(f"//{address}").hostname or ""
+    if not host or "." not in host or (isinstance(given, S3) and given.path_style_access_enabled):
+        return False
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    return False
+
+
+# ftpreader and ftpwriter: the files of txtfilereader and txtfilewriter, on a server.
+
+
+_WITHOUT = {
+    "maxTraversalLevel": "folders are read to their ends",
+    "bufferSize": "blocks follow the speed limit",
+}
+
+
+def _word(value: object) -> object:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+Protocol = Annotated[Literal["ftp", "ftps", "sftp"], BeforeValidator(_word)]
+Pattern = Annotated[Literal["pasv", "port"], BeforeValidator(_word)]
+
+
+class Server(JobSection):
+    """The address of the server, and the login. `timeout` is in milliseconds."""
+
+    protocol: Protocol
+    host: Text
+    port: Positive | None = None
+    timeout: Positive = 60_000
+    connect_pattern: Pattern = "pasv"
+    username: Text = ""
+    password: Text = ""
+    use_key: Flag = False
+    key_path: Text = ""
+    key_pass: Text = ""
+    host_key: Text = ""
+
+
+class FtpReader(Server, TextReader):
+    ignored: ClassVar[dict[str, str]] = _WITHOUT
+
+    path: Texts
+    file_format: Annotated[Literal["text", "csv"], BeforeValidator(_word)] = Field(
+        "text", alias="fileFormat"
+    )
+
+
+class FtpWriter(Server, TextWriter):
+    ignored: ClassVar[dict[str, str]] = {
+        "maxFileSize": "a file is as large as its task; see the option maxBytesPerFile",
+        "suffix": "file names end with the format's own suffix",
+        "markDoneFileName": "files are visible when they are whole, and the job is done",
+        "markDoingFileName": "files are visible when they are whole, and the job is done",
+        "maxRetryTime": "tasks are tried again",
+        "lineDelimiter": r"lines end with \n",
+        "skipHeader": "a writer skips nothing",
+        "column": "the columns are those of the reader",
+    }
+
+    path: Text
+    file_name: Text
+    write_mode: FileMode = "append"
+    file_format: Annotated[Literal["text", "csv"], BeforeValidator(_word)] = "text"
+
+
+def ftp_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    given = place.read(FtpReader, parameter)
+    if not given.path:
+        raise place.missing("path", "a path or a list of paths")
+    paths = [_ftp_uri(given, path, place) for path in given.path]
+    where = {"path": paths[0]} if len(paths) == 1 else {"paths": json.dumps(paths)}
+    return text_end(given, {**where, "storageOptions": _ftp_login(given, place)}, place)
+
+
+def ftp_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin:
+    """Files named after `fileName` in the folder `path` itself, so that who fetches them finds nothing else."""
+    given = place.read(FtpWriter, parameter)
+    name = given.file_name.strip()
+    if not name or "/" in name or name[0] in "._":
+        raise refusal(
+            place.key("fileName"), given.file_name, "a name without /, and not . or _ first"
+        )
+    end = text_writer_end(given, _ftp_uri(given, given.path, place), given.write_mode, place)
+    more = {"storageOptions": _ftp_login(given, place), "filePrefix": name}
+    return replace(end, endpoint=replace(end.endpoint, options={**end.endpoint.options, **more}))
+
+
+def _ftp_uri(given: FtpReader | FtpWriter, path: str, place: PluginContext) -> str:
+    if not path.startswith("/"):
+        raise refusal(place.key("path"), path, "a path from the root, such as /home/data")
+    if not given.host.strip() or any(sign in given.host for sign in "/@:"):
+        raise refusal(
+            place.key("host"), given.host, "a name or an address; the port is the key port"
+        )
+    port = "" if given.port is None else f":{given.port}"
+    return f"{given.protocol}://{given.host.strip()}{port}{path}"
+
+
+def _ftp_login(given: FtpReader | FtpWriter, place: PluginContext) -> str:
+    settings = {
+        "user": given.username,
+        "password": given.password,
+        "timeout": str(given.timeout / 1000),
+    }
+    if given.connect_pattern == "port":
+        settings["active"] = "true"
+    if given.protocol == "sftp":
+        settings["host_key"] = given.host_key or "any"
+        if given.key_path and (given.use_key or not given.password):
+            settings |= {"private_key_file": given.key_path, "private_key_password": given.key_pass}
+        if not given.host_key:
+            place.warnings.append(
+                f"{place.path}: the server's key is not checked, as in DataX; "
+                "hostKey takes the one expected, as SHA256:..."
+            )
+    return json.dumps({name: value for name, value in settings.items() if value})

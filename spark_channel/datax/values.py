@@ -1,0 +1,267 @@
+"""The kinds of values that a job file holds, and the error for a value that is refused.
+
+DataX reads numbers and flags from strings too; so do these.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from spark_channel.errors import JobFileError
+from spark_channel.masking import MASK, is_secret_name, mask_text
+
+__all__ = [
+    "Flag",
+    "Fraction",
+    "JobSection",
+    "NotNegative",
+    "Positive",
+    "Speed",
+    "Text",
+    "Texts",
+    "ineffective_keys",
+    "json_path",
+    "parse_section",
+    "refusal",
+    "refused",
+]
+
+
+_LARGEST = 2**63 - 1
+_WORD = re.compile(r"[A-Za-z0-9_-]*")
+_WHOLE = re.compile(r"[-+]?\d{1,20}")
+
+ONE, MANY = "$one", "$many"
+"""Tags of a value that is an object or a list of them."""
+
+
+def _whole(value: object, takes: str) -> int:
+    if isinstance(value, bool):
+        raise ValueError(takes)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
+        value = int(value)
+    if not isinstance(value, int) or abs(value) > _LARGEST:
+        raise ValueError(takes)
+    return value
+
+
+def _positive(value: object) -> int:
+    takes = "a whole number from 1 to 2**63-1"
+    number = _whole(value, takes)
+    if number < 1:
+        raise ValueError(takes)
+    return number
+
+
+def _not_negative(value: object) -> int:
+    takes = "a whole number from 0 to 2**63-1"
+    number = _whole(value, takes)
+    if number < 0:
+        raise ValueError(takes)
+    return number
+
+
+def _speed(value: object) -> int | None:
+    takes = "a whole number from 1 to 2**63-1; 0 or -1: no limit"
+    number = _whole(value, takes)
+    if number < -1:
+        raise ValueError(takes)
+    return number if number > 0 else None
+
+
+def _fraction(value: object) -> float:
+    takes = "a number from 0 to 1; 0.02 is 2 %"
+    try:
+        number = float(value) if isinstance(value, (int, float, str)) else -1.0
+    except (ValueError, OverflowError):
+        raise ValueError(takes) from None
+    if isinstance(value, bool) or not 0 <= number <= 1:
+        raise ValueError(takes)
+    return number
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise ValueError("a text")
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    takes = "a text, or a list of texts"
+    if not isinstance(value, (list, tuple)):
+        value = [value]
+    try:
+        made = [_text(one) for one in value]
+    except ValueError:
+        raise ValueError(takes) from None
+    return tuple(text for text in made if text.strip())
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise ValueError("true or false")
+
+
+Positive = Annotated[int, BeforeValidator(_positive)]
+NotNegative = Annotated[int, BeforeValidator(_not_negative)]
+Speed = Annotated[int | None, BeforeValidator(_speed)]
+"""A limit per second; DataX's 0 and -1 mean none."""
+Fraction = Annotated[float, BeforeValidator(_fraction)]
+Text = Annotated[str, BeforeValidator(_text)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+"""One text or a list; blank ones, which job generators leave behind, are dropped."""
+Flag = Annotated[bool, BeforeValidator(_flag)]
+
+
+class JobSection(BaseModel):
+    """One object of a job file. Keys it does not know are kept aside, for one warning.
+
+    `ignored` maps keys that DataX knows and that have no effect here to the reason; `refused` those
+    whose meaning cannot be kept.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        extra="allow",
+        frozen=True,
+        hide_input_in_errors=True,
+        arbitrary_types_allowed=True,
+    )
+
+    ignored: ClassVar[dict[str, str]] = {}
+    refused: ClassVar[dict[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _object_without_nulls(cls, data: Any) -> Any:
+        if isinstance(data, JobSection):
+            return data
+        if not isinstance(data, dict):
+            raise ValueError("an object")
+        return {key: value for key, value in data.items() if value is not None}
+
+
+def json_path(location: tuple[Any, ...], root: str = "") -> str:
+    """("job", "content", 0) -> job.content[0]"""
+    path = root
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{part}" if path else str(part)
+    return path
+
+
+_S = TypeVar("_S", bound=JobSection)
+
+
+def parse_section(model: type[_S], data: Any, root: str) -> _S:
+    """Validate `data` as the object at JSON path `root`.
+
+    Raises:
+        JobFileError: names the JSON path, what it got and what it takes.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+    first, *others = (_refusal_of(detail, root) for detail in details)
+    first.others = tuple(dict.fromkeys(str(each) for each in others))
+    raise first
+
+
+def _refusal_of(detail: Any, root: str) -> JobFileError:
+    # The tag of a shape is not part of the path.
+    path = (
+        json_path(tuple(each for each in detail["loc"] if each not in (ONE, MANY)), root) or "job"
+    )
+    if detail["type"] == "missing":
+        return JobFileError(f"{path} is missing")
+    takes = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else _standard(detail)
+    got = detail["input"]
+    if takes.startswith("an object") and isinstance(got, str) and not _WORD.fullmatch(got):
+        return refused(
+            path, "a text", takes
+        )  # the settings in another form, and a login among them
+    return refusal(path, got, takes)
+
+
+def _standard(detail: Any) -> str:
+    if detail["type"] in ("list_type", "tuple_type"):
+        return "a list"
+    if detail["type"] in ("dict_type", "model_type"):
+        return "an object"
+    if detail["type"] == "literal_error":
+        return f"one of {detail['ctx']['expected']}"
+    message = str(detail["msg"])
+    return message[0].lower() + message[1:]
+
+
+def refusal(path: str, got: Any, takes: str) -> JobFileError:
+    """`path` got something else than it takes. Secrets, and what is inside objects, are not shown."""
+    if isinstance(got, dict):
+        seen = "an object"
+    elif isinstance(got, (list, tuple)):
+        seen = "a list" if got else "an empty list"
+    elif got is None:
+        seen = "null"
+    else:
+        # The keys of other tools' job files are typed nowhere: a name that sounds like a secret's is taken for one.
+        text = MASK if is_secret_name(path.rsplit(".", 1)[-1]) else mask_text(str(got))
+        text = text if len(text) <= 60 else text[:57] + "..."
+        seen = repr(text) if isinstance(got, str) else text
+    return refused(path, seen, takes)
+
+
+def refused(path: str, seen: str, takes: str) -> JobFileError:
+    """`path` got what `seen` describes."""
+    return JobFileError(f"{path} got {seen}; it takes {takes}")
+
+
+# What of a job file has no effect: refused where that would change the result, else listed once.
+
+
+def ineffective_keys(section: JobSection, path: str = "") -> Iterator[str]:
+    """Every key below `section` that is not used, with the reason.
+
+    Raises:
+        JobFileError: a key whose meaning cannot be kept.
+    """
+    known = {
+        field.alias or name: getattr(section, name)
+        for name, field in type(section).model_fields.items()
+    }
+    for key in section.model_extra or {}:
+        place = f"{path}.{key}" if path else key
+        if key in section.refused:
+            raise JobFileError(f"{place} is not supported: {section.refused[key]}")
+        if key.startswith("*"):
+            raise JobFileError(
+                f"{place} is encrypted by DataX and cannot be read here; "
+                f"give {key[1:]!r} as ${{env:NAME}} or ${{file:PATH}}"
+            )
+        yield f"{place} ({section.ignored.get(key) or _unknown(key, [*known, *section.ignored])})"
+    for key, value in known.items():
+        place = f"{path}.{key}" if path else key
+        if isinstance(value, JobSection):
+            yield from ineffective_keys(value, place)
+        elif isinstance(value, tuple):
+            for number, one in enumerate(value):
+                if isinstance(one, JobSection):
+                    yield from ineffective_keys(one, f"{place}[{number}]")
+
+
+def _unknown(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    return f"unknown; did you mean {near[0]!r}?" if near else "unknown"

@@ -1,0 +1,443 @@
+"""What an asking client gets: fair queue, turns, savings, static shares."""
+
+from collections.abc import Iterable
+from itertools import islice
+
+from spark_channel.limits.grants import (
+    DIMENSIONS,
+    HORIZON,
+    Client,
+    IssuedGrant,
+    JobShare,
+    LimitShares,
+    grant_amount,
+)
+from spark_channel.limits.messages import Grant, RetryLater
+from spark_channel.limits.token_bucket import MICROS, NANOS, SLICE_SECONDS, nanoseconds
+
+__all__ = [
+    "STATIC_HEARTBEAT",
+    "BurstCredit",
+    "FairQueue",
+    "GrantAllocator",
+    "UnreachableClients",
+]
+
+
+# Who is next: a line for each job, and the job that has least goes first.
+
+
+LINE_COUNTED = 256
+"""Places up to which a line is counted; further back the tickets are near enough."""
+
+
+class FairQueue:
+    """The lines of a pool's jobs, seen as one."""
+
+    def __init__(self, pool: LimitShares) -> None:
+        self._pool = pool
+
+    def is_next(self, client: Client, least: tuple[int, int] | list[int], now: int) -> bool:
+        """There is room for `least` for this client and all who are before it in line."""
+        room = self._pool.max_clients
+        for dimension in DIMENSIONS:
+            if self._pool.limits[dimension] is not None:
+                free = self._pool.free(dimension)
+                room = min(room, free // max(1, least[dimension]))
+        if room <= 0:
+            return False
+        self._drop_absent(now)
+        lined = [job for job in self._pool.jobs.values() if job.line or job is client.job]
+        picks = room if len(lined) == 1 else self._picks(client.job, lined, room, least)
+        return self._is_among(client, picks)
+
+    def _picks(
+        self, mine: JobShare, lined: list[JobShare], room: int, least: tuple[int, int] | list[int]
+    ) -> int:
+        """How many of `mine` are among the next `room`, when the job with the least goes first."""
+        picks = dict.fromkeys(lined, 0)
+        step = 1 + room // 64
+        for _ in range(0, room, step):
+            job = min(picks, key=lambda each: self._weight(each, picks[each], least))
+            picks[job] += step
+            if job is not mine and picks[job] >= len(job.line):
+                del picks[job]
+        return picks[mine]
+
+    def _is_among(self, client: Client, first: int) -> bool:
+        """`client` is one of the `first` in the line of its job, or would be."""
+        line = client.job.line
+        if client in line and first < min(len(line), LINE_COUNTED):
+            return client in islice(line, first)
+        return self.ahead(client) < first
+
+    def ahead(self, client: Client) -> int:
+        """How many of its job are before `client` in line; at most, since some may have left it."""
+        line = client.job.line
+        if client not in line:
+            return len(line)
+        return line[client] - next(iter(line.values()))
+
+    def _drop_absent(self, now: int) -> None:
+        """Heads of lines that did not come when it was their turn lose their place."""
+        late = now - nanoseconds(HORIZON)
+        for job in list(self._pool.jobs.values()):
+            while job.line and (head := next(iter(job.line))).due < late:
+                self._pool.leave_line(head)
+                self._pool.want(head, bool(head.issued_grants()))
+
+    def _weight(self, job: JobShare, picks: int, least: tuple[int, int] | list[int]) -> float:
+        """The part of the limit that `job` has, with `picks` more grants."""
+        return max(
+            (job.charge[dimension] + picks * least[dimension]) / self._pool.rates[dimension]
+            if self._pool.rates[dimension]
+            else 0.0
+            for dimension in DIMENSIONS
+        )
+
+    def is_near(self, client: Client) -> bool:
+        """The client's turn comes within half a turn."""
+        lined = [job for job in self._pool.jobs.values() if job.line]
+        if lined and client.job is not min(lined, key=lambda job: self._weight(job, 0, (0, 0))):
+            return False
+        return self._is_among(client, max(1, self._pool.slots() // 2))
+
+
+# What the part of a limit that no grant holds has saved up, for the next grant that is cut of it.
+
+
+_MOST_NS = nanoseconds(SLICE_SECONDS)
+
+
+class BurstCredit:
+    """The free part of a limit flows as a grant does: evenly, and 20 ms of it are kept.
+
+    So a limit is one flow with 20 ms of surplus, whoever holds which part of it, and a part that goes from one client
+    to the next takes its surplus along: what a task's end and the next one's start cost is not lost, as long as
+    it is no more than that. Amounts are units times `NANOS` times `MICROS`, whole numbers.
+    """
+
+    def __init__(self, begins: int) -> None:
+        """Nothing is saved before the instant `begins`: until then a predecessor's grants may be spent."""
+        self._at = begins
+        self._saved = [0, 0]
+
+    def advance(self, free: tuple[int, int], now: int) -> None:
+        """Let the parts that were `free` since the last time bring what they do until `now`."""
+        passed = max(0, now - self._at)
+        self._at = max(self._at, now)
+        for each in DIMENSIONS:
+            part = max(0, free[each])
+            self._saved[each] = min(self._saved[each] + part * passed, part * _MOST_NS)
+
+    def take(self, more: tuple[int, int]) -> tuple[int, int]:
+        """What goes along with a grant of `more` of the free part, in millionths of a unit."""
+        taken = [
+            min(self._saved[each], max(0, more[each]) * _MOST_NS) // NANOS for each in DIMENSIONS
+        ]
+        for each in DIMENSIONS:
+            self._saved[each] -= taken[each] * NANOS
+        return taken[0], taken[1]
+
+    def give_back(self, issued: IssuedGrant, missed: tuple[int, int], now: int) -> None:
+        """`issued` ends before its time: what it brought on the way to its client, and what was not spent, is saved.
+
+        Not where a client had more than it could keep: what came on the way was lost then.
+        """
+        if issued.over or issued.pace != issued.cut or issued.after is not None:
+            return
+        for each in DIMENSIONS:
+            brought = issued.pace[each] * max(0, now - issued.starts) + issued.saved[each] * NANOS
+            rest = brought - issued.spent[each] * NANOS
+            if not missed[each] and rest > 0:
+                self._saved[each] += min(rest, issued.pace[each] * _MOST_NS)
+
+
+# What a client that asks gets: its share when that is enough to be worth it, else a turn.
+
+
+ROOM = 16
+"""One part of so many of a limit that comes free is told to those who could use it."""
+
+MOST_CALLED = 8
+"""So many clients that have a share each are told of it at most: among more, a share is not worth the asks."""
+
+
+class GrantAllocator:
+    """Makes the grants of a pool. No grant takes the sum of all above the limit."""
+
+    def __init__(self, pool: LimitShares, epoch: str, savings: BurstCredit) -> None:
+        self._pool = pool
+        self._savings = savings
+        self._line = FairQueue(pool)
+        self._epoch = epoch
+        self.version = 0
+
+    def decide(self, client: Client, now: int) -> Grant | RetryLater:
+        """What `client`, which asks, gets now."""
+        self._pool.want(client, True)
+        if client.successor is not None:
+            return self._in_turn(client, now)
+        if self._pool.wanting <= self._pool.slots() or self._pool.has_own_share(client.job):
+            return self._take_share(client, now)
+        return self._take_turn(client, now)
+
+    def to_call(self) -> list[Client]:
+        """Those who should ask now, since enough of the limit is free: the heads of lines, else those with too little.
+
+        Where many share the limit a part is small, asks are spread, and places that come free have a successor.
+        """
+        pool = self._pool
+        if pool.horizon() > HORIZON or not self._has_room():
+            return []
+        if pool.in_line:
+            heads = [next(iter(job.line)) for job in pool.jobs.values() if job.line]
+            return [head for head in heads if not head.called]
+        if pool.wanting > min(MOST_CALLED, pool.slots()):
+            return []
+        return [client for client in pool.spending if not client.called and self._is_short(client)]
+
+    def _has_room(self) -> bool:
+        """A part of the limit is free that is worth a message."""
+        pool = self._pool
+        return all(
+            limit is None or ROOM * pool.free(each) >= pool.rates[each]
+            for each, limit in enumerate(pool.limits)
+        )
+
+    def _is_short(self, client: Client) -> bool:
+        """`client` would use more than it has, and its share is more."""
+        for each in DIMENSIONS:
+            if self._pool.limits[each] is not None and client.saturated[each]:
+                more = self._pool.share(client, each) - client.charge[each]
+                if ROOM * more >= self._pool.rates[each]:
+                    return True
+        return False
+
+    def _take_share(self, client: Client, now: int) -> Grant | RetryLater:
+        shares = [self._pool.share(client, dimension) for dimension in DIMENSIONS]
+        part = grant_amount(client, self._pool.rates)
+        alone = self._pool.in_line == (client in client.job.line)
+        may_take = alone or self._line.is_next(client, [share // 8 for share in shares], now)
+        paces = []
+        short = lowered = starved = False
+        for dimension in DIMENSIONS:
+            own, share = part[dimension], shares[dimension]
+            free = max(0, self._pool.free(dimension))
+            most = own + free if may_take else own
+            pace = min(self._wish(client, dimension, share, own, free, alone), most)
+            paces.append(pace)
+            short = short or pace < 0.9 * share
+            lowered = lowered or pace < 0.9 * client.charge[dimension]
+            starved = starved or (
+                self._pool.limits[dimension] is not None and pace < max(1, share // 8)
+            )
+        if short:
+            self._pool.enter_line(client)
+        else:
+            self._pool.leave_line(client)
+        if starved:
+            return RetryLater("turn", self._pool.retry())
+        lasts = horizon = self._pool.horizon()
+        brief = horizon < 2 * HORIZON
+        if not client.measured:
+            lasts = horizon / 4 if brief else horizon / 2
+        ends = now + nanoseconds(lasts)
+        within = self._pool.retry() if short or (lowered and brief) else None
+        if lowered and brief and not alone:
+            within = 0.0  # a client in line gets what it had before, as soon as it has said that it has this
+        return self._grant(client, (paces[0], paces[1]), now, ends, within=within)
+
+    def _wish(
+        self, client: Client, dimension: int, share: int, own: int, free: int, alone: bool
+    ) -> int:
+        """The share; with a long horizon, also what others left, which they would take only much later."""
+        if not alone or not client.saturated[dimension] or self._pool.horizon() < 2 * HORIZON:
+            return share
+        if 10 * free > self._pool.rates[dimension]:
+            return share
+        return max(share, min(share + free, 3 * share // 2), min(own, 3 * share // 2))
+
+    def _take_turn(self, client: Client, now: int) -> Grant | RetryLater:
+        slots = self._pool.slots()
+        pace = (self._pool.rates[0] // slots, self._pool.rates[1] // slots)
+        turn = self._pool.turn(pace)
+        if client.issued_grants():
+            return self._go_on(client, pace, turn, now) or self._in_turn(client, now)
+        if self._line.is_next(client, pace, now):
+            self._pool.leave_line(client)
+            client.turn_ends = now + turn
+            return self._grant(client, pace, now, client.turn_ends)
+        self._pool.enter_line(client)
+        return self._inherit(client, pace, turn, now) or self._in_turn(client, now)
+
+    def _go_on(self, client: Client, pace: tuple[int, int], turn: int, now: int) -> Grant | None:
+        """The rest of the client's turn; or another one, when no client waits and the limit allows it."""
+        free = [self._pool.free(each) for each in DIMENSIONS]
+        alone = self._pool.in_line == (client in client.job.line)
+        again = alone and client.turn_ends - now <= turn // 2 and min(free) >= 0
+        if again:
+            client.turn_ends = now + turn
+        if client.turn_ends - now <= turn // 8:
+            return None
+        part = grant_amount(client, self._pool.rates)
+        rows, nbytes = (min(pace[each], part[each] + max(0, free[each])) for each in DIMENSIONS)
+        if rows < pace[0] // 8 or nbytes < pace[1] // 8:
+            return None
+        self._pool.leave_line(client)
+        return self._grant(client, (rows, nbytes), now, client.turn_ends)
+
+    def _inherit(self, client: Client, pace: tuple[int, int], turn: int, now: int) -> Grant | None:
+        """The next place to come free, kept for the head of the line, so that it is never empty."""
+        issued = self._pool.grants.next_end()
+        if issued is None or issued.ends > now + turn // 2 or not self._line.is_near(client):
+            return None
+        part = grant_amount(issued.client, self._pool.rates)
+        for each, mine in enumerate(pace):
+            others = self._pool.grants.charge[each] - issued.client.charge[each]
+            if mine > part[each] or others + mine > self._pool.rates[each]:
+                return None
+        self._pool.leave_line(client)
+        client.turn_ends = issued.ends + turn
+        return self._grant(
+            client, pace, now, client.turn_ends, starts=issued.ends, after=issued.client
+        )
+
+    def _in_turn(self, client: Client, now: int) -> RetryLater:
+        """Wait for a turn, and ask again when the turn is near."""
+        self._pool.enter_line(client)
+        ahead = self._line.ahead(client)
+        slots = self._pool.slots()
+        turn = self._pool.turn((self._pool.rates[0] // slots, self._pool.rates[1] // slots)) / NANOS
+        first = self._pool.grants.next_end()
+        free_in = turn if first is None else (first.ends - now) / NANOS
+        return RetryLater(
+            "turn", min(20.0, max(self._pool.retry(), free_in + (ahead / slots - 0.4) * turn))
+        )
+
+    def _grant(
+        self,
+        client: Client,
+        pace: tuple[int, int],
+        now: int,
+        ends: int,
+        *,
+        starts: int | None = None,
+        after: Client | None = None,
+        within: float | None = None,
+    ) -> Grant:
+        starts = now if starts is None else starts
+        before = client.charge
+        issued = self._pool.grants.issue(client, pace, self._pool.rates, starts, ends, after=after)
+        if after is None:
+            # One that does not spend all it has would only seem to, with what was saved.
+            rows, nbytes = (
+                client.charge[each] - before[each] if client.saturated[each] else 0
+                for each in DIMENSIONS
+            )
+            self._pool.grants.add_saved(issued, self._savings.take((rows, nbytes)))
+        limited = [limit is not None for limit in self._pool.limits]
+        of = self._pool.worth()
+        lasts = (ends - starts) / NANOS
+        ask_in = min(lasts, self._pool.horizon()) / 2
+        if ends == client.turn_ends and lasts < 0.6 * HORIZON:
+            ask_in = lasts
+        if within is not None:
+            ask_in = min(ask_in, within)
+        return Grant(
+            grant=issued.id,
+            rows=issued.amount[0] // MICROS if limited[0] else None,
+            nbytes=issued.amount[1] // MICROS if limited[1] else None,
+            rows_per_second=pace[0] / MICROS if limited[0] else None,
+            bytes_per_second=pace[1] / MICROS if limited[1] else None,
+            starts_in=(starts - now) / NANOS,
+            lasts=lasts,
+            ask_in=(starts - now) / NANOS + ask_in,
+            use_by=ends / NANOS,
+            epoch=self._epoch,
+            version=self.version,
+            limit_rows_per_second=of[0],
+            limit_bytes_per_second=of[1],
+            saved_rows=issued.saved[0] / MICROS,
+            saved_bytes=issued.saved[1] / MICROS,
+        )
+
+
+# `Absent`: which clients may be spending a static share of the limit, because they do not reach the
+# coordinator.
+
+
+STATIC_HEARTBEAT = 3.0
+"""Seconds between two signs of life of a client that falls back on its static share when it is cut off."""
+
+SILENT_SECONDS = 8.0
+"""A client that is cut off spends its static share 10 s after its first request without an answer: by then what it
+may spend has to be set aside."""
+
+LAUNCH_SECONDS = 3.0
+"""A task that never reached the coordinator begins with its static share after 4 s."""
+
+
+class UnreachableClients:
+    """Of `tasks` clients, each with 1/tasks of the limit when it is cut off, those that are not heard of.
+
+    `at_once`: all of them run at a time, so that one that never joined is one that cannot. Else only those are
+    counted that joined and fell silent. What is set aside for a client comes free when it is heard of again,
+    leaves, or when another attempt of its task joins.
+    """
+
+    def __init__(self, tasks: int, at_once: bool) -> None:
+        self._tasks = tasks
+        self._at_once = at_once
+        self._silent: dict[str, tuple[str, str]] = {}
+        self._newest: dict[tuple[str, str], str] = {}
+        """Of each task the client that joined last: one before it belongs to an attempt that is over."""
+        self._names: set[str] = set()
+        self._first: int | None = None
+        self.count = 0
+
+    @property
+    def factor(self) -> float:
+        """The part of the limit that is left for those who are heard of."""
+        return max(0, self._tasks - self.count) / self._tasks
+
+    def joined(self, client: Client, before: str, now: int) -> None:
+        self._first = now if self._first is None else self._first
+        if len(self._names) < self._tasks:
+            self._names.add(client.name)
+        self._silent.pop(before, None)
+        self._newest[client.job.name, client.name] = client.id
+        self._forget((client.job.name, client.name))
+
+    def heard(self, client: Client) -> None:
+        self._silent.pop(client.id, None)
+
+    def left(self, client: Client) -> None:
+        """Its task is done, or begins again with another client."""
+        task = client.job.name, client.name
+        self._forget(task)
+        if self._newest.get(task) == client.id:
+            del self._newest[task]
+
+    def _forget(self, task: tuple[str, str]) -> None:
+        for earlier in [each for each, one in self._silent.items() if one == task]:
+            del self._silent[earlier]
+
+    def look(self, clients: Iterable[Client], heartbeat: float, now: int) -> bool:
+        """Look for silent ones among `clients`, the longest silent first; whether `count` has changed."""
+        silence = nanoseconds(max(SILENT_SECONDS, heartbeat + SILENT_SECONDS - STATIC_HEARTBEAT))
+        for client in clients:
+            if client.seen + silence > now:
+                break
+            task = client.job.name, client.name
+            if self._newest.get(task) == client.id and len(self._silent) < self._tasks:
+                self._silent[client.id] = task
+        count = len(self._silent)
+        if (
+            self._at_once
+            and self._first is not None
+            and now - self._first >= nanoseconds(LAUNCH_SECONDS)
+        ):
+            count += self._tasks - len(self._names)
+        changed, self.count = count != self.count, count
+        return changed

@@ -1,0 +1,242 @@
+"""Engine without Spark: task groups as threads here."""
+
+import atexit
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from spark_channel.errors import ChannelError, JobCancelledError
+from spark_channel.planning import TaskGroup
+from spark_channel.progress import JobProgress, TransferReport
+from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer
+from spark_channel.transfers.task import Runner, TaskGroupAttempt
+
+__all__ = [
+    "LocalEngine",
+    "TaskGroupThreads",
+    "cores",
+]
+
+
+# Runs task groups beside each other in this process, a thread for each.
+
+
+_Cancel = Callable[[], None]
+
+
+class TaskGroupThreads:
+    """Some task groups of one job, each tried once. `run` is called once; `cancel` ends it from any thread.
+
+    The first that fails ends the others. `first` is the number of the first attempt: unique in the job.
+    """
+
+    def __init__(self, runner: Runner[Any], groups: Sequence[TaskGroup], first: int = 0) -> None:
+        self._runner = runner
+        self._groups = groups
+        self._first = first
+        self._lock = threading.Lock()
+        self._cancels: dict[int, _Cancel] = {}
+        self._cancelled = False
+        self._ended: queue.SimpleQueue[tuple[int, Any, BaseException | None]] = queue.SimpleQueue()
+
+    def run(self) -> list[Any]:
+        """The outcome of each group, in their order.
+
+        Raises:
+            ChannelError: what the first group that failed has met.
+        """
+        threads = [
+            threading.Thread(
+                target=self._run, args=(place,), name=f"spark-channel-group-{group.id}", daemon=True
+            )
+            for place, group in enumerate(self._groups)
+        ]
+        outcomes: list[Any] = [None] * len(threads)
+        failed: BaseException | None = None
+        started = 0
+        try:
+            for thread in threads:
+                thread.start()
+                started += 1
+            for _ in threads:
+                place, outcomes[place], error = self._ended.get()
+                if error is not None and failed is None:
+                    failed = error
+                    self.cancel()
+        except BaseException:
+            self.cancel()
+            raise
+        finally:
+            for thread in threads[:started]:
+                thread.join()  # bounded by the group, which leaves behind what is stuck in its source or target
+        if failed is not None:
+            raise failed
+        return outcomes
+
+    def cancel(self) -> None:
+        """Rows are not wanted any more: those that run end soon, and others do not begin."""
+        with self._lock:
+            self._cancelled = True
+            cancels = list(self._cancels.values())
+        for cancel in cancels:
+            cancel()
+
+    def _run(self, place: int) -> None:
+        outcome: Any = None
+        failed: BaseException | None = None
+        try:
+            outcome = self._runner.run(
+                self._groups[place],
+                TaskGroupAttempt(
+                    self._first + place, cancelling=lambda cancel: self._cancelling(place, cancel)
+                ),
+            )
+        except BaseException as error:
+            failed = error
+        self._ended.put((place, outcome, failed))
+
+    @contextlib.contextmanager
+    def _cancelling(self, place: int, cancel: _Cancel) -> Iterator[None]:
+        with self._lock:
+            if self._cancelled:
+                raise JobCancelledError("the job ended before this task group had begun")
+            self._cancels[place] = cancel
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._cancels[place]
+
+
+# `LocalEngine`: task groups on this machine, without Spark.
+
+
+_T = TypeVar("_T")
+_REPORTS_KEPT = 1000
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0)) or 1
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
+
+
+class LocalEngine:
+    """See `Engine`. All channels of a job run beside each other, whatever number of cores there is.
+
+    Used in a `with` block, whose end shows what was not shown yet and ends the service. With `served`, the limits
+    of its jobs can be looked at and changed by `spark-channel limits`.
+    """
+
+    def __init__(self, *, served: bool = False) -> None:
+        self._served = served
+        self._ends = contextlib.ExitStack()
+        self._server: ServiceServer | None = None
+        self._lock = threading.Lock()
+        self._running: set[TaskGroupThreads] = set()
+        self._cancelled = False
+        self._reports: dict[str, TransferReport] = {}
+
+    def parallelism(self) -> int:
+        return cores()
+
+    def slots(self) -> int | None:
+        return None
+
+    def one_host(self) -> bool:
+        return True
+
+    def service(self) -> ServiceAddress:
+        with self._lock:
+            if self._server is None:
+                self._server = self._serve()
+            return self._server.address
+
+    def named(self, source: str, target: str) -> AbstractContextManager[None]:
+        del source, target
+        return contextlib.nullcontext()
+
+    def run(self, runner: Runner[_T], groups: Sequence[TaskGroup], job: str) -> list[_T]:
+        running = TaskGroupThreads(runner, groups)
+        with self._lock:
+            if self._cancelled:
+                raise JobCancelledError(
+                    f"job {job} was cancelled before it had moved a row: run it again"
+                )
+            self._running.add(running)
+        try:
+            return running.run()
+        finally:
+            with self._lock:
+                self._running.discard(running)
+
+    def cancel(self) -> None:
+        """End all jobs, from any thread: those that run fail soon, and others do not begin."""
+        with self._lock:
+            self._cancelled = True
+            running = list(self._running)
+        for each in running:
+            each.cancel()
+
+    def report(self, job: str) -> TransferReport | None:
+        """What the jobs whose name begins with `job` counted last, also one that failed; None = nothing."""
+        server = self._server
+        if server is not None:
+            server.jobs.settle()
+        return next(
+            (self._reports[name] for name in reversed(self._reports) if name.startswith(job)), None
+        )
+
+    def job_opened(self, progress: JobProgress) -> None:
+        """Nothing to keep yet."""
+
+    def job_closed(self, progress: JobProgress) -> None:
+        self._reports.pop(progress.job, None)
+        self._reports[progress.job] = progress.report()
+        while len(self._reports) > _REPORTS_KEPT:
+            del self._reports[next(iter(self._reports))]
+
+    def own_error(self, error: BaseException) -> ChannelError | None:
+        return error if isinstance(error, ChannelError) else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        atexit.unregister(self._ends.close)
+        self._server = None
+        self._ends.close()
+
+    def _serve(self) -> ServiceServer:
+        server = ServiceServer()
+        server.jobs.subscribe(self)
+        server.jobs.subscribe(self._ends.enter_context(ProgressDisplay()))
+        address = server.start()
+        self._ends.callback(server.stop)
+        if self._served:
+            self._advertise(address)
+        atexit.register(self._ends.close)
+        return server
+
+    def _advertise(self, address: ServiceAddress) -> None:
+        from spark_channel.service import advertise
+
+        take_back = advertise(address, os.getpid())
+
+        def withdraw() -> None:
+            with contextlib.suppress(OSError):  # the runtime directory went before this process
+                take_back()
+
+        self._ends.callback(withdraw)

@@ -1,0 +1,265 @@
+"""Pay ahead of fetches, hand over, watch for stalls."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+import pyarrow as pa
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.errors import StalledError
+from spark_channel.progress import Counters
+from spark_channel.progress.tasks import LastProgress
+
+__all__ = [
+    "HandoffSlot",
+    "PrefetchingPayer",
+    "StallWatch",
+    "pushing",
+]
+
+
+# Pays for one batch while the next is fetched.
+
+
+Pay = Callable[[pa.RecordBatch, int], object]
+
+
+class PrefetchingPayer:
+    """Passes batches from the thread that fetches to its own thread, which pays for them, in order.
+
+    A limit saves up 20 ms and no more: where one thread fetches and pays in turn, what a longer fetch
+    leaves unused is lost, and a copy falls short of its limit. Here the fetch of a batch begins when the
+    payment of the one before begins, so that nothing is lost unless it takes longer to fetch a batch than
+    to pay for one. Two batches are held at most: one that is paid, and one that is fetched.
+
+    Used in a `with` block by the fetching thread. Its end waits until all is paid; an exception in it is
+    handed to `fail`, and drops what is not paid.
+
+    Args:
+        pay: called as `pay(batch, nbytes)` in the paying thread; `fail` must end its wait.
+        fail: told once of what `pay` raised, or of the exception that ends the block.
+        name: of the paying thread.
+    """
+
+    def __init__(self, pay: Pay, fail: Callable[[BaseException], None], *, name: str) -> None:
+        self._pay = pay
+        self._fail = fail
+        self._changed = threading.Condition()
+        self._next: tuple[pa.RecordBatch, int] | None = None
+        self._over = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def put(self, batch: pa.RecordBatch, nbytes: int) -> None:
+        """Hand over a batch and wait until its payment begins: then it is time to fetch the next.
+
+        Raises:
+            ChannelError: what `pay` raised for this batch or one before it.
+        """
+        with self._changed:
+            self._next = batch, nbytes
+            self._changed.notify_all()
+            while self._next is not None and self._error is None:
+                self._changed.wait()
+            self._raise_if_failed()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None and error is not self._error:
+            self._fail(error)
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+        self._thread.join()
+        if error is None:
+            self._raise_if_failed()
+
+    def _run(self) -> None:
+        try:
+            while (taken := self._take()) is not None:
+                self._pay(*taken)
+                del taken  # while it waits for the next one, this one may go
+        except BaseException as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+            self._fail(error)
+
+    def _take(self) -> tuple[pa.RecordBatch, int] | None:
+        """The next batch; None at the end."""
+        with self._changed:
+            while self._next is None:
+                if self._over:
+                    return None
+                self._changed.wait()
+            taken, self._next = self._next, None
+            self._changed.notify_all()
+            return taken
+
+    def _raise_if_failed(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+class _Push(Protocol):
+    def __call__(self, batch: pa.RecordBatch, *, nbytes: int) -> object: ...
+
+
+@contextmanager
+def pushing(
+    push: _Push, fail: Callable[[BaseException], None], *, limited: bool, name: str
+) -> Iterator[Pay]:
+    """What a fetching thread hands its batches to: `push`, and under a limit a `PrefetchingPayer` before it."""
+
+    def pay(batch: pa.RecordBatch, nbytes: int) -> None:
+        push(batch, nbytes=nbytes)
+
+    if not limited:
+        yield pay
+        return
+    with PrefetchingPayer(pay, fail, name=name) as ahead:
+        yield ahead.put
+
+
+# Passes one object from one thread to another.
+
+
+_T = TypeVar("_T")
+
+
+class HandoffSlot(Generic[_T]):
+    """Holds at most one object, so the giving thread is at most one ahead of the taking one."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._held: list[_T] = []
+        self._closed = False
+        self._cancelled = False
+
+    def give(self, thing: _T) -> bool:
+        """Wait for the place to be free. False: cancelled, and `thing` was not taken."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held or self._cancelled)
+            if self._cancelled:
+                return False
+            self._held.append(thing)
+            self._changed.notify_all()
+            return True
+
+    def take(self) -> _T | None:
+        """Wait for the next thing; None when it was closed and is empty, or cancelled."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._held) or self._closed or self._cancelled)
+            if self._cancelled or not self._held:
+                return None
+            thing = self._held.pop()
+            self._changed.notify_all()
+            return thing
+
+    @property
+    def holds(self) -> bool:
+        """Whether the giver is ahead, by what the taker takes next."""
+        with self._changed:
+            return bool(self._held)
+
+    def close(self) -> None:
+        """Nothing more will be given."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def cancel(self) -> None:
+        """Both sides end at once."""
+        with self._changed:
+            self._cancelled = True
+            self._changed.notify_all()
+
+
+# Ends a task that makes no progress, with `onStall=fail`.
+
+
+class StallWatch:
+    """Looks at counters when the first of them could have stalled, from another thread, in a `with` block.
+
+    Args:
+        seconds: without a row moved, waits for the limit left out, after which `stalled` is called, once.
+        stalled: told of the error; from the watch's thread.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        stalled: Callable[[BaseException], None],
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self._seconds = seconds
+        self._stalled = stalled
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._changed = threading.Condition()
+        self._watched: dict[Counters, LastProgress] = {}
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name="spark-channel-stall", daemon=True)
+
+    def add(self, counters: Counters) -> Counters:
+        """Watch these, too; returns them."""
+        with self._changed:
+            growth = self._watched[counters] = LastProgress()
+            growth.see(counters.snapshot(), self._clock.now())
+            self._changed.notify_all()
+        return counters
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (error := self._next()) is not None:
+            self._stalled(error)
+            return
+
+    def _next(self) -> StalledError | None:
+        """Wait for the first that stalls; None at the end."""
+        with self._changed:
+            while not self._over:
+                now, wait = self._clock.now(), None
+                for counters, growth in list(self._watched.items()):
+                    snapshot = counters.snapshot()
+                    if snapshot.phase.final:
+                        del self._watched[counters]
+                        continue
+                    growth.see(snapshot, now)
+                    idle = growth.idle(snapshot, now)
+                    if idle >= self._seconds:
+                        return StalledError(
+                            f"task {snapshot.task} has read {snapshot.rows_read} rows and written "
+                            f"{snapshot.rows_written}, and none for {idle:.0f} s (options 'stallTimeout' "
+                            "and 'onStall=fail'): its source or its target does not answer. Look for locks "
+                            "and full disks there; Spark tries the task again, spark.task.maxFailures times"
+                        )
+                    left = self._seconds - idle
+                    wait = left if wait is None else min(wait, left)
+                self._clock.wait(self._changed, wait)
+            return None

@@ -1,0 +1,448 @@
+"""How processes of one user on one host find a service: 0600 files in a private directory.
+
+An advert holds the token, so the directory is 0700 and ours, nothing follows a symbolic link, and a file with
+other owners or modes is none. All changes are made under a lock on the directory itself, by compare-
+and-swap on the advert's nonce, so that two starters and a stopping service cannot undo each other.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import select
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
+
+from spark_channel.errors import ServiceUnavailableError
+from spark_channel.serialization import Strict, from_plain, to_plain
+from spark_channel.service.protocol import ServiceAddress
+
+__all__ = [
+    "ServiceDirectory",
+    "ServiceRecord",
+    "advert_name",
+    "alive",
+    "bare_environment",
+    "driver_pid",
+    "pid_namespace",
+    "private_directory",
+    "started",
+    "wait_until_gone",
+]
+
+
+# Identifies processes, finds the driver's JVM, and waits for the end of a process.
+
+
+_NEEDED = frozenset(
+    {
+        "HOME",
+        "LANG",
+        "LANGUAGE",
+        "LD_LIBRARY_PATH",
+        "DYLD_LIBRARY_PATH",
+        "PATH",
+        "PYTHONHOME",
+        "PYTHONUTF8",
+        "TMPDIR",
+        "TZ",
+        "TZDIR",
+        "VIRTUAL_ENV",
+        "XDG_RUNTIME_DIR",
+    }
+)
+
+_PROC = Path("/proc")
+_CHECK_MILLISECONDS = 1000
+_MOST_ANCESTORS = 64
+
+
+def started(pid: int) -> str | None:
+    """A mark that, with the pid, names one process for good; None when it is gone (a zombie is).
+
+    With /proc: its start in clock ticks since boot. Elsewhere "", which cannot tell a reused pid.
+    """
+    if _PROC.joinpath("self/stat").exists():
+        fields = _stat(pid)
+        return None if fields is None or fields[0] in "ZX" else fields[19]
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return ""
+
+
+def bare_environment() -> dict[str, str]:
+    """What a process of ours needs to start, and nothing else.
+
+    A job's environment holds logins (`PG*`, `AWS_*`, what Spark hands to its workers), which a process that
+    outlives the call has no use for, and `/proc` shows for as long as it runs.
+    """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _NEEDED or name.startswith("LC_")
+    }
+
+
+def alive(pid: int, since: str) -> bool:
+    """Whether the process that was `started` at `since` still runs."""
+    return started(pid) == since
+
+
+def pid_namespace() -> str:
+    """What tells this machine's (or container's) pids from those of another that shares the directory."""
+    try:
+        return str((_PROC / "self/ns/pid").stat().st_ino)
+    except OSError:
+        return "0"
+
+
+def driver_pid() -> int:
+    """The pid of the nearest ancestor that is a JVM: from a planner worker, the driver's.
+
+    Without one, or without /proc: the parent.
+    """
+    pid = os.getppid()
+    for _ in range(_MOST_ANCESTORS):
+        fields = _stat(pid)
+        if fields is None or pid <= 1:
+            break
+        if _name(pid) == "java":
+            return pid
+        pid = int(fields[1])
+    return os.getppid()
+
+
+def wait_until_gone(pid: int, since: str, wake: int | None = None) -> None:
+    """Block until the process ends, or descriptor `wake` can be read.
+
+    Waits on a pidfd where there is one; else it looks each second.
+    """
+    poll = select.poll()
+    if wake is not None:
+        poll.register(wake, select.POLLIN)
+    descriptor = _pidfd(pid)
+    try:
+        if descriptor is not None:
+            poll.register(descriptor, select.POLLIN)
+        while alive(pid, since):
+            if poll.poll(None if descriptor is not None else _CHECK_MILLISECONDS):
+                return
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of /proc/PID/stat from the third on (state, parent, ...), behind the name in brackets."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()
+
+
+def _name(pid: int) -> str:
+    try:
+        return (_PROC / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+_LARGEST_FILE = 64 << 10
+_LOCK_SECONDS = 5.0
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRecord:
+    """One service: its address, its process, and the process whose end is its own (pid and `started`).
+
+    `grant_seconds`: none of its grants outlives its own end for longer.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = Strict
+
+    address: ServiceAddress
+    service_pid: int
+    service_started: str
+    watch_pid: int
+    watch_started: str
+    nonce: str
+    namespace: str
+    grant_seconds: float = 1.0
+
+    @classmethod
+    def of_this_process(
+        cls, address: ServiceAddress, watch_pid: int, watch_started: str
+    ) -> "ServiceRecord":
+        pid = os.getpid()
+        return cls(
+            address,
+            pid,
+            started(pid) or "",
+            watch_pid,
+            watch_started,
+            secrets.token_hex(8),
+            pid_namespace(),
+        )
+
+    @property
+    def live(self) -> bool:
+        """Both processes run. True for another pid namespace, of which nothing can be known."""
+        return self.namespace != pid_namespace() or (
+            alive(self.service_pid, self.service_started)
+            and alive(self.watch_pid, self.watch_started)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return to_plain(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> "ServiceRecord":
+        """Read what `to_json` made; `ValueError` when it is something else."""
+        return from_plain(cls, data, "an advert")
+
+
+def advert_name(watch_pid: int) -> str:
+    """The file of the service that ends with process `watch_pid`."""
+    return f"driver-{watch_pid}.{pid_namespace()}.json"
+
+
+def private_directory() -> Path:
+    """The directory of adverts, made with mode 0700 when it is missing.
+
+    `$XDG_RUNTIME_DIR/spark-channel` where that variable names a directory of ours alone, else
+    `spark-channel-UID` among the temporary files.
+
+    Raises:
+        ServiceUnavailableError: it exists but is not ours, open to others, or a link.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and Path(runtime).is_absolute() and _is_private(Path(runtime)):
+        path = Path(runtime) / "spark-channel"
+    else:
+        path = Path(tempfile.gettempdir()) / f"spark-channel-{os.geteuid()}"
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise ServiceUnavailableError(
+            f"the directory {path} cannot be made: {error.strerror}"
+        ) from None
+    if not _is_private(path):
+        raise ServiceUnavailableError(
+            f"{path} is not a directory of this user alone (mode 0700); "
+            "remove it, or set XDG_RUNTIME_DIR or TMPDIR"
+        )
+    return path
+
+
+def _is_private(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not status.st_mode & 0o077
+    )
+
+
+class ServiceDirectory:
+    """The adverts in one private directory. Each call opens what it needs and leaves nothing open."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = directory or private_directory()
+
+    def read(self, name: str) -> ServiceRecord | None:
+        """The advert in file `name`; None when there is none, or nothing that can be trusted."""
+        with self._opened() as directory:
+            return _read(directory, name)
+
+    def names(self) -> list[str]:
+        """The files of all adverts."""
+        with self._opened() as directory:
+            return sorted(name for name in _files(directory) if name.endswith(".json"))
+
+    def publish(
+        self, name: str, advert: ServiceRecord, *, replace: str | None = None
+    ) -> ServiceRecord:
+        """Put `advert` there, unless a live one other than that with nonce `replace` was first.
+
+        Returns the advert that is there now. Adverts of processes that are gone are removed.
+        """
+        with self._locked() as directory:
+            _sweep(directory)
+            before = _read(directory, name)
+            if before is not None and before.live and before.nonce not in (replace, advert.nonce):
+                return before
+            temporary = f".{name}.{advert.nonce}"
+            descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=directory)
+            try:
+                with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                    json.dump(advert.to_json(), file)
+                os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            except BaseException:
+                _remove(directory, temporary)
+                raise
+            return advert
+
+    def withdraw(self, name: str, nonce: str) -> None:
+        """Remove file `name` if it still holds the advert with this nonce."""
+        with self._locked() as directory:
+            standing = _read(directory, name)
+            if standing is not None and standing.nonce == nonce:
+                _remove(directory, name)
+
+    def hold(self, name: str) -> int | None:
+        """Lock file `name` for as long as this process lives; None while another process holds it.
+
+        Pids say nothing across containers that share the directory; the kernel's lock ends with its process
+        wherever that ran. Give the descriptor back with `release`.
+        """
+        with self._opened() as directory:
+            while True:
+                descriptor = os.open(name, _LOCK_FILE, 0o600, dir_fd=directory)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if _is_file(directory, name, descriptor):
+                        return descriptor
+                except BlockingIOError:
+                    os.close(descriptor)
+                    return None
+                except BaseException:
+                    os.close(descriptor)
+                    raise
+                os.close(descriptor)  # its last holder removed it just now
+
+    def release(self, name: str, descriptor: int) -> None:
+        """End `hold`, and remove the file."""
+        try:
+            with self._opened() as directory:
+                if _is_file(directory, name, descriptor):
+                    _remove(directory, name)
+        except OSError:
+            pass  # the directory is gone
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        descriptor = os.open(self.directory, _READ | os.O_DIRECTORY)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[int]:
+        descriptor = os.open(self.directory, _READ | os.O_DIRECTORY)
+        if not _lock(descriptor):
+            raise ServiceUnavailableError(
+                f"another process holds the lock on {self.directory} for more than {_LOCK_SECONDS:g} s"
+            )
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock an open directory, which closing unlocks; False (and closed, in time) after 5 s."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pass
+    else:
+        return True
+    # flock has no timeout. A holder keeps it for microseconds, unless it was stopped right there.
+    guard = threading.Lock()
+    locked, given_up = threading.Event(), False
+
+    def wait() -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with guard:
+            if given_up:
+                os.close(descriptor)
+            else:
+                locked.set()
+
+    threading.Thread(target=wait, name="spark-channel-lock", daemon=True).start()
+    if locked.wait(_LOCK_SECONDS):
+        return True
+    with guard:
+        given_up = not locked.is_set()
+        return not given_up
+
+
+def _read(directory: int, name: str) -> ServiceRecord | None:
+    try:
+        descriptor = os.open(name, _READ, dir_fd=directory)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if (
+            not stat.S_ISREG(status.st_mode)
+            or status.st_uid != os.geteuid()
+            or status.st_mode & 0o077
+        ):
+            return None
+        data = file.read(_LARGEST_FILE + 1)
+    try:
+        return ServiceRecord.from_json(json.loads(data)) if len(data) <= _LARGEST_FILE else None
+    except ValueError:
+        return None
+
+
+def _sweep(directory: int) -> None:
+    """Remove what killed processes left: adverts of the dead, and halves of adverts."""
+    for name in _files(directory):
+        if name.startswith("driver-"):
+            advert = _read(directory, name)
+            dead = advert is not None and not advert.live
+        else:
+            dead = name.startswith(".driver-")
+        if dead:
+            _remove(directory, name)
+
+
+def _is_file(directory: int, name: str, descriptor: int) -> bool:
+    """Whether the open file is still the one of that name."""
+    try:
+        there = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    return os.path.samestat(there, os.fstat(descriptor))
+
+
+def _files(directory: int) -> list[str]:
+    return os.listdir(directory)
+
+
+def _remove(directory: int, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=directory)

@@ -1,0 +1,328 @@
+"""Limits the service keeps, and their protection."""
+
+import hashlib
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
+from spark_channel.limits import (
+    AdaptiveLimit,
+    Grant,
+    HealthSample,
+    Joined,
+    Leave,
+    LimitChanged,
+    LimitRegistry,
+    LimitStatus,
+    Pause,
+    Rejected,
+    Reply,
+    Request,
+    Resume,
+    SetRates,
+    Subscribe,
+    decode_request,
+    encode,
+)
+from spark_channel.progress import JobProgress
+from spark_channel.service.protocol import LISTEN_SECONDS, SERVICE_SCOPE, Subscriptions
+
+if TYPE_CHECKING:
+    from spark_channel.service.http_server import Caller
+
+__all__ = [
+    "LimitService",
+    "ProtectionController",
+    "job_limit",
+    "limit_scope",
+]
+
+
+# `Protector`: follows what a job's source and target say of their health, and sets the speed of its
+# limit.
+
+
+_TOLD_AGAIN = 1.5
+"""The report tells of a speed that is so many times the one it told of."""
+
+
+class ProtectionController:
+    """Of one job. Thread-safe: two sides are heard of at the same time."""
+
+    def __init__(
+        self,
+        progress: JobProgress,
+        name: str,
+        book: LimitRegistry,
+        subscriptions: Subscriptions,
+        clock: Clock | None = None,
+    ) -> None:
+        spec = progress.spec
+        self._progress = progress
+        self._name = name
+        self._book = book
+        self._subscriptions = subscriptions
+        self._bytes = spec.bytes_per_second
+        self._most_rows: float | None = spec.rows_per_second
+        self._lock = threading.Lock()
+        self._protection = AdaptiveLimit(
+            spec.rows_per_second,
+            bounds=spec.pressure,
+            auto=spec.protect,
+            clock=clock or SYSTEM_CLOCK,
+        )
+        self._told: tuple[str, float] = ("", 0.0)
+        self._apply()
+
+    def observe(self, side: str, sample: HealthSample) -> None:
+        """What `side` says now; the limit is changed at once."""
+        with self._lock:
+            self._follow_limit()
+            before = self._protection.rows_per_second
+            self._protection.observe(side, sample, self._book.spent(self._name))
+            self._apply()
+            changed = self._protection.rows_per_second != before
+        if changed:
+            self._subscriptions.notify(self._name)
+
+    def tell_report(self) -> None:
+        """The job ends: its report says what held the speed."""
+        with self._lock:
+            self._progress.set_held(self._protection.held_seconds)
+
+    def _follow_limit(self) -> None:
+        """A user may have set another limit meanwhile."""
+        rows, nbytes = self._book.limits(self._name)
+        self._bytes = None if nbytes is None else max(1, round(nbytes))
+        if rows != self._most_rows:
+            self._most_rows = rows
+            self._protection.limit_to(rows)
+
+    def _apply(self) -> None:
+        protection = self._protection
+        rows, text = protection.rows_per_second, protection.text
+        self._book.cap(self._name, rows, text)
+        holder, told = protection.holder, self._told
+        if holder != told[0] or not told[1] / _TOLD_AGAIN < rows < told[1] * _TOLD_AGAIN:
+            self._told = (holder, rows)
+            self._progress.set_limits(max(1, round(rows)), self._bytes, text)
+
+
+# The limits that a service keeps: each job's own, and named ones that several jobs share.
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9._:/-]{1,200}")
+_LONGEST_PART = 100
+_CHANGES = (SetRates, Pause, Resume)
+_Given = TypeVar("_Given")
+_SPARE = 1.25
+"""So that a growing number of clients is not written down at each step."""
+
+
+def job_limit(job: str) -> str:
+    """The name of the limit, and of the permits, that are a job's own."""
+    if _PLAIN.fullmatch(job):
+        return f"job:{job}"
+    plain = re.sub(r"[^A-Za-z0-9._:/-]+", "-", job)[:_LONGEST_PART]
+    return f"job:{plain}-{hashlib.blake2s(job.encode(), digest_size=6).hexdigest()}"
+
+
+def limit_scope(name: str) -> str:
+    """The scope of a token that may use limit `name`, and nothing else."""
+    return f"limit:{name}"
+
+
+class LimitService:
+    """A `LimitRegistry` with access control: checks tokens, and adds and removes each job's own limit with the job.
+
+    A `JobListener`. A token of the service may do everything; one of a limit may spend it and look at it, not
+    change it. `book` takes the limits that several jobs share (`add_limit`). Who listens waits here, in the
+    thread that carries the call, for what there is to tell; `end` wakes all of them.
+    """
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._subscriptions = Subscriptions()
+        self.book = LimitRegistry(clock=clock, on_call=self._subscriptions.notify)
+        self._on_longer: Callable[[float], None] | None = None
+        self._longest = 0.0
+        self._lock = threading.Lock()
+        self._clock = clock
+        self._jobs: dict[str, JobProgress] = {}
+        self._protectors: dict[str, ProtectionController] = {}
+
+    def job_opened(self, progress: JobProgress) -> None:
+        """Its limit is there before its first client is answered."""
+        spec, name = progress.spec, job_limit(progress.job)
+        if spec.limited:
+            self.book.add_limit(
+                name,
+                spec.rows_per_second,
+                spec.bytes_per_second,
+                per_mark=spec.per_mark,
+                static_tasks=None if spec.per_mark else spec.static_tasks,
+                at_once=spec.at_once,
+                on_absent=progress.keep_limit,
+            )
+        protector = (
+            ProtectionController(progress, name, self.book, self._subscriptions, self._clock)
+            if spec.protected
+            else None
+        )
+        if spec.max_connections is not None:
+            self.book.add_permits(name, spec.max_connections)
+        with self._lock:
+            self._jobs[name] = progress
+            if protector is not None:
+                self._protectors[name] = protector
+
+    def job_closed(self, progress: JobProgress) -> None:
+        name = job_limit(progress.job)
+        with self._lock:
+            protector = self._protectors.pop(name, None)
+        if protector is not None:
+            protector.tell_report()
+        self.book.remove(name)
+        self._subscriptions.notify(name)
+        with self._lock:
+            self._jobs.pop(name, None)
+
+    def handle(self, request: Request, scope: str = SERVICE_SCOPE) -> Reply:
+        """Carry out a request under a token of `scope`.
+
+        Raises:
+            PermissionError: the token is for something else.
+            RejoinError: the client is not known (any more).
+            ServiceDeniedError, OptionError: the request makes no sense; nothing changed.
+        """
+        _check_scope(request, scope)
+        if isinstance(request, Subscribe):
+            raise ServiceDeniedError("who listens takes the action for it")
+        changes = isinstance(request, _CHANGES)
+        reply = self.book.handle(request)
+        self._measure(reply)
+        if changes:
+            self._subscriptions.notify(request.limit)
+        elif isinstance(request, Leave):
+            self._subscriptions.notify(request.limit, request.client)
+        if changes and isinstance(reply, LimitStatus):
+            self._show(request.limit, reply)
+        return reply
+
+    def remember_grants(self, seconds: float, on_longer: Callable[[float], None]) -> None:
+        """Call `on_longer` with a new bound before a grant that lives for more than `seconds` is told."""
+        with self._lock:
+            self._longest, self._on_longer = seconds, on_longer
+
+    def _measure(self, reply: Reply) -> None:
+        grant = reply.answer if isinstance(reply, Joined) else reply
+        if self._on_longer is None or not isinstance(grant, Grant):
+            return
+        seconds = grant.starts_in + grant.lasts
+        if seconds <= self._longest:
+            return
+        with self._lock:
+            if seconds > self._longest:
+                bound = _SPARE * seconds
+                self._on_longer(bound)
+                self._longest = bound
+
+    def observe(self, job: str, side: str, sample: HealthSample) -> None:
+        """What the source or the target of a job says of its health; nothing happens for a job that has ended."""
+        with self._lock:
+            protector = self._protectors.get(job_limit(job))
+        if protector is not None:
+            protector.observe(side, sample)
+
+    def press(self, name: str, factor: float, state: str) -> None:
+        """`LimitRegistry.press`, heard of at once."""
+        self.book.press(name, factor, state)
+        self._subscriptions.notify(name)
+
+    def end(self) -> None:
+        """The service ends: no call is kept waiting."""
+        self._subscriptions.end()
+
+    def listen(self, request: Subscribe, scope: str = SERVICE_SCOPE) -> Iterator[Reply]:
+        """The news of a limit as they come, for a minute; nothing after a refusal, and at the end.
+
+        Raises:
+            PermissionError: the token is for something else.
+        """
+        _check_scope(request, scope)
+        return self._tell(request)
+
+    def _tell(self, request: Subscribe) -> Iterator[Reply]:
+        limit, client = request.limit, request.client
+        event = self._subscriptions.subscribe(limit, client)
+        if event is None:
+            reply = _or_denied(self.book.handle, request)
+            yield (
+                replace(reply, again_in=LISTEN_SECONDS)
+                if isinstance(reply, LimitChanged)
+                else reply
+            )
+            return
+        try:
+            until, told = SYSTEM_CLOCK.now() + LISTEN_SECONDS, (request.version, request.calls)
+            while True:
+                event.clear()
+                if not self._subscriptions.is_subscribed(limit, client, event):
+                    return
+                reply = _or_denied(self.book.handle, request)
+                if not isinstance(reply, LimitChanged):
+                    yield reply
+                    return
+                left = until - SYSTEM_CLOCK.now()
+                if left <= 0:
+                    yield replace(reply, again_in=0.0)
+                    return
+                if (reply.version, reply.calls) != told:
+                    told = reply.version, reply.calls
+                    yield reply
+                event.wait(left)
+        finally:
+            self._subscriptions.unsubscribe(limit, client, event)
+
+    def endpoint(self, body: bytes, caller: "Caller") -> bytes:
+        """`handle` for bytes from outside; what is refused is answered with `Rejected`."""
+        return encode(
+            _or_denied(lambda data: self.handle(decode_request(data), caller.scope), body)
+        )
+
+    def listen_endpoint(self, body: bytes, caller: "Caller") -> Iterator[bytes]:
+        """`listen` for bytes from outside."""
+        try:
+            request = decode_request(body)
+            if not isinstance(request, Subscribe):
+                raise ServiceDeniedError("this action takes a Listen")
+        except ServiceDeniedError as error:
+            return iter((encode(Rejected(str(error))),))
+        return (encode(reply) for reply in self.listen(request, caller.scope))
+
+    def _show(self, name: str, status: LimitStatus) -> None:
+        """A job's progress line shows the limit that holds now."""
+        with self._lock:
+            progress = self._jobs.get(name)
+        if progress is not None:
+            progress.set_limits(*status.shown)
+
+
+def _check_scope(request: Request, scope: str) -> None:
+    spends = not isinstance(request, _CHANGES) and scope == limit_scope(
+        request.limit.partition("@")[0]
+    )
+    if scope != SERVICE_SCOPE and not spends:
+        raise PermissionError("this token does not open that limit")
+
+
+def _or_denied(handle: Callable[[_Given], Reply], given: _Given) -> Reply:
+    try:
+        return handle(given)
+    except RejoinError as error:
+        return Rejected(str(error), rejoin=True)
+    except (ServiceDeniedError, OptionError) as error:
+        return Rejected(str(error))

@@ -1,0 +1,402 @@
+"""Addresses, tokens, checked JSON, long polls."""
+
+import hmac
+import json
+import math
+import secrets
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn, Self
+
+from pydantic import ConfigDict, Field
+
+from spark_channel.limits import HealthSample
+from spark_channel.serialization import from_plain, to_plain
+
+__all__ = [
+    "LARGEST_BODY",
+    "LARGEST_INTEGER",
+    "LISTEN_SECONDS",
+    "SERVICE_SCOPE",
+    "RequestError",
+    "ServiceAddress",
+    "Subscriptions",
+    "TlsFiles",
+    "Tokens",
+    "decode",
+    "encode",
+    "fields",
+    "identifier",
+    "new_job_id",
+    "run_id",
+    "sample_from_json",
+    "sample_to_json",
+]
+
+
+# JSON bodies of requests and answers: bounded in size, and checked strictly.
+
+
+LARGEST_BODY = 4 << 20
+"""Bytes of one request or answer: 10 000 snapshots of 400 bytes."""
+
+LARGEST_INTEGER = 2**63 - 1
+
+_LONGEST_IDENTIFIER = 200
+
+
+class RequestError(ValueError):
+    """A request that makes no sense; the message says why and holds no secret."""
+
+
+def encode(data: Mapping[str, Any]) -> bytes:
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def decode(body: bytes) -> dict[str, Any]:
+    """Read one JSON object.
+
+    Raises:
+        RequestError: too large, not UTF-8, not JSON, NaN or infinity, not an object, a key twice,
+            or an integer outside of -2**63 to 2**63-1.
+    """
+    if len(body) > LARGEST_BODY:
+        raise RequestError(f"a body has at most {LARGEST_BODY} bytes, this one {len(body)}")
+    try:
+        data = json.loads(
+            body,
+            parse_constant=_constant,
+            parse_float=_finite,
+            parse_int=_integer,
+            object_pairs_hook=_unique,
+        )
+    except RequestError:
+        raise
+    except (ValueError, RecursionError):
+        raise RequestError("the body is not JSON") from None
+    if not isinstance(data, dict):
+        raise RequestError("the body is not a JSON object")
+    return data
+
+
+def fields(
+    data: Mapping[str, Any], *, required: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> None:
+    """Check which fields a request has.
+
+    Raises:
+        RequestError: one is missing, or unknown.
+    """
+    for name in required:
+        if name not in data:
+            raise RequestError(f"the field {name!r} is missing")
+    unknown = data.keys() - set(required) - set(optional)
+    if unknown:
+        raise RequestError(f"unknown field {min(unknown)[:64]!r}")
+
+
+def identifier(value: Any, name: str) -> str:
+    """A text of 1 to 200 printable characters, spaces included.
+
+    Raises:
+        RequestError: anything else.
+    """
+    if (
+        not isinstance(value, str)
+        or not 0 < len(value) <= _LONGEST_IDENTIFIER
+        or not value.isprintable()
+    ):
+        raise RequestError(f"{name} is a text of 1 to {_LONGEST_IDENTIFIER} printable characters")
+    return value
+
+
+def _constant(_name: str) -> NoReturn:
+    raise RequestError("the body has a number that is not finite")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _constant(text)
+
+
+def _integer(text: str) -> int:
+    value = int(text) if len(text) <= 20 else LARGEST_INTEGER + 1
+    if not -LARGEST_INTEGER - 1 <= value <= LARGEST_INTEGER:
+        raise RequestError("the body has an integer outside of -2**63 to 2**63-1")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        raise RequestError("the body has a key twice")
+    return data
+
+
+# Where a service is, and the token that opens it.
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAddress:
+    """Host, port and bearer token of one service; plain data that travels to the executors.
+
+    `tls_root` is the PEM certificate that the service's is checked against; None = no TLS. Neither it
+    nor the token is in the `repr`.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        extra="ignore", strict=True, hide_input_in_errors=True
+    )
+
+    host: Annotated[str, Field(min_length=1)]
+    port: Annotated[int, Field(gt=0, lt=65536)]
+    token: Annotated[str, Field(min_length=1)] = field(repr=False)
+    tls_root: str | None = field(default=None, repr=False)
+
+    @property
+    def location(self) -> str:
+        """As a url."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http{'s' if self.tls_root else ''}://{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, token included: for a 0600 file, or a pickled reader."""
+        return to_plain(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """Read what `to_json` made.
+
+        Raises:
+            ValueError: not such data.
+        """
+        return from_plain(cls, data, "an address")
+
+
+# What a job is called.
+
+
+def new_job_id() -> str:
+    """Unique among all runs."""
+    return uuid.uuid4().hex[:12]
+
+
+def run_id(plan: str, execution: str | None, stage: int) -> str:
+    """The job that a task of a lazily read plan belongs to; every task of a run computes the same.
+
+    `plan` is unique per `load()`. One SQL execution (Spark's local property `spark.sql.execution.id`) is
+    one run: an action on the DataFrame. Its stages, retried stages, retried and speculative tasks
+    share the id, and with it the limit, also when a self-join reads the plan in two stages at
+    once. Without an execution (`df.rdd`) each stage is a run.
+    """
+    return f"{plan}-{execution}" if execution else f"{plan}-stage{stage}"
+
+
+# `Subscriptions`: calls that wait until there is something new to tell.
+
+
+LISTEN_SECONDS = 60.0
+"""How long a call listens at most. A client that was lost costs a thread for so long."""
+
+MOST_LISTENERS = 2_000
+"""Each is a thread of the server's that sleeps."""
+
+
+class Subscriptions:
+    """One event for each client that listens to a limit. Thread-safe."""
+
+    def __init__(self, most: int = MOST_LISTENERS) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._subscriptions: dict[str, dict[str, threading.Event]] = {}
+        self._count = 0
+        self._ended = False
+
+    def subscribe(self, limit: str, client: str) -> threading.Event | None:
+        """An event for `client`, before it looks for news; None when there are too many, or it is the end.
+
+        An earlier one of the same client is set.
+        """
+        event = threading.Event()
+        with self._lock:
+            if self._ended or self._count >= self._most:
+                return None
+            subscriptions = self._subscriptions.setdefault(limit, {})
+            before = subscriptions.get(client)
+            subscriptions[client] = event
+            if before is None:
+                self._count += 1
+            else:
+                before.set()
+        return event
+
+    def is_subscribed(self, limit: str, client: str, event: threading.Event) -> bool:
+        """`event` is still the one of that client, and it is not the end."""
+        with self._lock:
+            return not self._ended and self._subscriptions.get(limit, {}).get(client) is event
+
+    def unsubscribe(self, limit: str, client: str, event: threading.Event) -> None:
+        """Forget `event`, unless the client has another one by now."""
+        with self._lock:
+            subscriptions = self._subscriptions.get(limit, {})
+            if subscriptions.get(client) is event:
+                del subscriptions[client]
+                self._count -= 1
+                if not subscriptions:
+                    del self._subscriptions[limit]
+
+    def notify(self, limit: str, client: str | None = None) -> None:
+        """Wake the calls that listen to `limit` and its resources: all, or `client` alone."""
+        with self._lock:
+            if client is not None:
+                event = self._subscriptions.get(limit, {}).get(client)
+                notified = [] if event is None else [event]
+            else:
+                notified = [
+                    event
+                    for name, subscriptions in self._subscriptions.items()
+                    if name.partition("@")[0] == limit.partition("@")[0]
+                    for event in subscriptions.values()
+                ]
+        for event in notified:
+            event.set()
+
+    def end(self) -> None:
+        """Wake all, and accept no more."""
+        with self._lock:
+            self._ended = True
+            notified = [
+                event
+                for subscriptions in self._subscriptions.values()
+                for event in subscriptions.values()
+            ]
+        for event in notified:
+            event.set()
+
+
+# Where a service's certificate and key are. Light to import: planners know of them, and serve
+# nothing.
+
+
+class TlsFiles(NamedTuple):
+    """Paths of a PEM certificate (with its chain) and of its private key.
+
+    Clients trust `root`, by default the certificate itself, as fits a self-signed one.
+    """
+
+    certificate: str
+    key: str
+    root: str | None = None
+
+
+# Who may call: bearer tokens, compared in constant time.
+
+
+SERVICE_SCOPE = ""
+"""The scope of the service's own token, which may do everything."""
+
+
+class Tokens:
+    """Random tokens, each for one scope. Thread-safe; no token is ever in a message."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._scopes: dict[str, str] = {}
+
+    def add(self, scope: str, token: str | None = None) -> str:
+        """Accept `token`, or a new random one, for `scope`; an earlier one of the scope is void."""
+        token = token or secrets.token_urlsafe(32)
+        with self._lock:
+            self._scopes[scope] = token
+        return token
+
+    def remove(self, scope: str) -> None:
+        with self._lock:
+            self._scopes.pop(scope, None)
+
+    def scope_of(self, authorization: str) -> str | None:
+        """The scope of an `Authorization` header; None when it opens nothing."""
+        given = authorization.encode("utf-8", "surrogateescape")
+        with self._lock:
+            accepted = list(self._scopes.items())
+        found = None
+        for scope, token in accepted:
+            if hmac.compare_digest(given, b"Bearer " + token.encode()):
+                found = scope
+        return found
+
+    def __repr__(self) -> str:
+        return f"Tokens({len(self._scopes)})"
+
+
+# A `Sample` as JSON, and back: bounded, and checked, since it comes from another process.
+
+
+_MOST_NAMES = 50
+_MOST_DELAYS = 1_000
+_LONGEST_TEXT = 200
+_LARGEST = float(1 << 62)
+
+
+def sample_to_json(sample: HealthSample) -> dict[str, Any]:
+    return {
+        "values": {name: list(pair) for name, pair in sample.values.items()},
+        "delays": {name: list(each) for name, each in sample.delays.items()},
+        "missing": [_shown(each) for each in sample.missing],
+        "error": _shown(sample.error),
+        "row_seconds": sample.row_seconds,
+    }
+
+
+def sample_from_json(data: Mapping[str, Any]) -> HealthSample:
+    """Of the fields of a request.
+
+    Raises:
+        RequestError: it makes no sense.
+    """
+    values, delays = _named(data["values"], "values"), _named(data["delays"], "delays")
+    missing, error = data["missing"], data["error"]
+    if any(len(_numbers(pair)) != 2 for pair in values.values()):
+        raise RequestError("a value is a number and what it may be")
+    if not isinstance(missing, list) or len(missing) > _MOST_NAMES:
+        raise RequestError("missing is a list of texts")
+    return HealthSample(
+        {name: (float(pair[0]), float(pair[1])) for name, pair in values.items()},
+        {name: tuple(_numbers(each)) for name, each in delays.items()},
+        tuple(_text(each) for each in missing),
+        _text(error),
+        _numbers([data.get("row_seconds", 0.0)])[0],
+    )
+
+
+def _named(data: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(data, dict) or len(data) > _MOST_NAMES:
+        raise RequestError(f"{name} is an object of at most {_MOST_NAMES} names")
+    for each in data:
+        _text(each)
+    return data
+
+
+def _numbers(data: Any) -> list[float]:
+    if not isinstance(data, list) or len(data) > _MOST_DELAYS:
+        raise RequestError(f"a signal has at most {_MOST_DELAYS} numbers")
+    for each in data:
+        if type(each) not in (int, float) or not 0 <= each <= _LARGEST:
+            raise RequestError("a signal is a number of 0 or more")
+    return [float(each) for each in data]
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT or not value.isprintable():
+        raise RequestError(f"a text has at most {_LONGEST_TEXT} printable characters")
+    return value
+
+
+def _shown(text: str) -> str:
+    """What a driver says, in one line."""
+    return "".join(each if each.isprintable() else " " for each in text)[:_LONGEST_TEXT]

@@ -1,0 +1,186 @@
+"""Tells a DataFrame write which tables its rows may come from.
+
+Spark passes nothing from a source to a sink. It plans a read before the write that takes its rows, and on one host: so
+a planner notes what it plans to read, for as long as the driver runs. Which of these reads feeds a write is known only
+in the task: there, source and sink are two processes on one host, and the source notes what it reads before its first
+row. After a shuffle no such note exists, and none is needed: all rows were read before the first one is written.
+
+Notes of planners are small files in the private directory of this user, those of tasks in the executor's own directory,
+which Spark removes with the executor. No other user can put a file or a link in the way.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+
+from spark_channel.connectors.base.stored import Stored
+from spark_channel.errors import ServiceUnavailableError
+from spark_channel.service import driver_pid
+from spark_channel.service.discovery import pid_namespace, private_directory, started
+
+__all__ = ["note_planned", "note_read", "planned_reads", "reads_of_task"]
+
+_log = logging.getLogger(__name__)
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LARGEST = 16 << 20
+_FOLDER = "spark-channel-reads"
+_UNKNOWN = "whether a write goes into the table that is read here cannot be noted for it: %s"
+
+
+def note_planned(stored: Stored | None) -> None:
+    """A planner: this driver's queries may read from there from now on."""
+    if stored is None:
+        return
+    text = json.dumps(_plain(stored), sort_keys=True)
+    name = f"{_driver()}{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+    try:
+        with _directory(private_directory(), make=True) as directory:
+            for each in os.listdir(directory):  # noqa: PTH208 - a descriptor
+                if _is_gone(each):
+                    with contextlib.suppress(OSError):
+                        os.unlink(each, dir_fd=directory)
+            if not _read(directory, name):
+                _write(directory, name, [stored])
+    except (OSError, ServiceUnavailableError) as error:
+        _log.warning(_UNKNOWN, error)
+
+
+def planned_reads() -> tuple[Stored, ...]:
+    """A planner: what queries of this driver have read, or will read."""
+    try:
+        with _directory(private_directory()) as directory:
+            names = [each for each in os.listdir(directory) if each.startswith(_driver())]  # noqa: PTH208 - as above
+            return tuple(stored for name in sorted(names) for stored in _read(directory, name))
+    except (OSError, ServiceUnavailableError):
+        return ()
+
+
+def note_read(task: TaskContext, stored: Stored) -> None:
+    """The source: rows from there come next in this task."""
+    own, name = _executor_directory(), _name(task)
+    if own is None:
+        return
+    try:
+        with _directory(own, make=True) as directory:
+            known = _read(directory, name)
+            if stored not in known:
+                _write(directory, name, [*known, stored])
+    except OSError as error:
+        _log.warning(_UNKNOWN, error)
+
+
+def reads_of_task(task: TaskContext) -> tuple[Stored, ...]:
+    """The sink: what the sources of this task have read so far."""
+    own = _executor_directory()
+    if own is None:
+        return ()
+    try:
+        with _directory(own) as directory:
+            return tuple(_read(directory, _name(task)))
+    except OSError:
+        return ()
+
+
+def _driver() -> str:
+    pid = driver_pid()
+    return f"driver-{pid_namespace()}-{pid}-{started(pid)}-"
+
+
+def _is_gone(name: str) -> bool:
+    """Whether the driver of a note has ended; of another pid namespace nothing can be known."""
+    parts = name.split("-")
+    if len(parts) != 5 or parts[1] != pid_namespace() or not parts[2].isdigit():
+        return False
+    return started(int(parts[2])) != parts[3]
+
+
+def _name(task: TaskContext) -> str:
+    return f"task-{task.stageId()}-{task.partitionId()}-{task.taskAttemptId()}"
+
+
+def _executor_directory() -> Path | None:
+    """Where the executor keeps its blocks; None = nothing tells, or others may write there."""
+    given = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    if not given:
+        return None
+    try:
+        status = os.lstat(given)
+    except OSError:
+        return None
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return Path(given) if is_own and not status.st_mode & 0o022 else None
+
+
+def _plain(stored: Stored) -> list[Any]:
+    parts = sorted(list(part) for part in stored.parts)
+    return [stored.system, sorted(stored.servers), parts, stored.complete]
+
+
+def _stored(plain: list[Any]) -> Stored:
+    system, servers, parts, complete = plain
+    return Stored(
+        str(system),
+        frozenset(map(str, servers)),
+        frozenset(tuple(map(str, part)) for part in parts),
+        bool(complete),
+    )
+
+
+@contextlib.contextmanager
+def _directory(parent: Path, *, make: bool = False) -> Iterator[int]:
+    """The directory of notes in `parent`, opened. No link is followed on the way."""
+    outer = os.open(parent, _DIRECTORY)
+    try:
+        if make:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(_FOLDER, 0o700, dir_fd=outer)
+        directory = os.open(_FOLDER, _DIRECTORY, dir_fd=outer)
+    finally:
+        os.close(outer)
+    try:
+        yield directory
+    finally:
+        os.close(directory)
+
+
+def _write(directory: int, name: str, noted: list[Stored]) -> None:
+    made = f".{name}.{secrets.token_hex(8)}"
+    descriptor = os.open(made, _CREATE, 0o600, dir_fd=directory)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump([_plain(each) for each in noted], file)
+        os.rename(made, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(made, dir_fd=directory)
+        raise
+
+
+def _read(directory: int, name: str) -> list[Stored]:
+    try:
+        descriptor = os.open(name, _READ, dir_fd=directory)
+    except OSError:
+        return []
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if (
+            not stat.S_ISREG(status.st_mode)
+            or status.st_uid != os.geteuid()
+            or status.st_mode & 0o077
+        ):
+            return []
+        with contextlib.suppress(ValueError, TypeError):
+            return [_stored(each) for each in json.loads(file.read(_LARGEST))]
+    return []

@@ -1,0 +1,326 @@
+"""Python worker: errors shortened, hang-up noticed, rows sent."""
+
+import contextlib
+import logging
+import os
+import re
+import select
+import socket
+import stat
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, TextIO, TypeVar, cast
+
+from spark_channel import errors
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.errors import ChannelError, JobCancelledError, MissingPackageError
+
+__all__ = [
+    "HangupWatch",
+    "connection_to_the_jvm",
+    "docs_link_of",
+    "is_worker",
+    "output_to_the_jvm",
+    "own_error",
+    "portable",
+    "sent_as_they_come",
+    "without_traceback",
+]
+
+
+# Passes this package's errors through Spark: shortens them in the worker, and finds them in Spark's
+# exception.
+
+
+_log = logging.getLogger(__name__)
+_OURS = re.compile(
+    r"(?:^(?:E\s+)?|: )spark_channel\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\Z)",
+    re.DOTALL | re.MULTILINE,
+)
+_NO_CLASS = re.compile(
+    r"java\.lang\.(?:ClassNotFoundException|NoClassDefFoundError): (?P<named>[\w./$]*[Dd]river[\w$]*)"
+    r"|java\.sql\.SQLException: No suitable driver"
+)
+_PAGES = {
+    errors.OptionError: "docs/options.md",
+    errors.JobFileError: "docs/datax.md",
+    errors.SupersededError: "docs/commits.md#errors",
+    errors.CommitError: "docs/commits.md#errors",
+    errors.DirtyRowsError: "docs/transfer.md#dirty-rows",
+    errors.TunnelError: "docs/tunnel.md#what-is-refused-and-what-to-do",
+    errors.LimitError: "docs/limits.md#what-goes-wrong",
+}
+"""Where a class of errors is explained; the first that fits counts."""
+_ANY_PAGE = "docs/troubleshoot.md"
+_SEE = re.compile(r"\nSee docs/\S+.*\Z", re.DOTALL)
+_CANCELLED = re.compile(r"(?:\[SPARK_JOB_CANCELLED\] )?Job \d+ cancelled[^\n]*")
+
+
+@contextmanager
+def without_traceback() -> Iterator[None]:
+    """In a worker of Spark, send an error of this package as its message and the page of the docs, without a traceback.
+
+    It says what happened, why, and what to do: the frames of worker and package below it do not. pyspark reads
+    this setting when it sends an error, after which the worker ends. Other errors keep their traceback.
+    """
+    try:
+        yield
+    except ChannelError as error:
+        if is_worker():
+            _log.debug("the error was raised here", exc_info=True)
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            if not getattr(error, "__notes__", None):  # blocks of this kind may be nested
+                error.add_note(f"See {docs_link_of(error)}")
+        raise
+
+
+def docs_link_of(error: ChannelError) -> str:
+    """The page of the documentation that explains this error."""
+    return next((page for kind, page in _PAGES.items() if isinstance(error, kind)), _ANY_PAGE)
+
+
+def is_worker() -> bool:
+    """Whether Spark started this process, to plan or to run a task."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")
+
+
+def own_error(error: BaseException) -> ChannelError | None:
+    """The error of this package that made a Spark job fail, as the task raised it; None = another one."""
+    if isinstance(error, ChannelError):
+        return error
+    if (missing := _missing_class(str(error))) is not None:
+        return missing
+    found = _OURS.findall(str(error))
+    if not found:
+        cancelled = _CANCELLED.search(str(error))
+        if cancelled is None:
+            return None
+        return JobCancelledError(
+            f"the job was cancelled in Spark ({cancelled[0].strip()}). What it had staged is removed; with commit=task "
+            "the rows of finished tasks stay in the target. Run it again to copy the rest"
+        )
+    name, message = found[-1]
+    kind = getattr(errors, name, ChannelError)
+    made: ChannelError = kind(_SEE.sub("", message.strip()))
+    return made
+
+
+def _missing_class(text: str) -> MissingPackageError | None:
+    """That Spark's JVM lacks a driver; None = it has said nothing of the kind."""
+    match = _NO_CLASS.search(text)
+    if match is None:
+        return None
+    name = (match["named"] or "").replace("/", ".")
+    what = f"the class {name}" if name else "a JDBC driver for the url"
+    return MissingPackageError(
+        f"Spark does not have {what}: give the driver's jar with --conf spark.jars=/path/to/driver.jar "
+        "(or its coordinates with --conf spark.jars.packages=group:name:version)",
+        name=name,
+    )
+
+
+# What a worker of pyspark's daemon is connected to: variables of the daemon's function that serves
+# the JVM.
+#
+# pyspark has no other way to them. Elsewhere, as in a worker without a daemon, there are none.
+
+
+def connection_to_the_jvm() -> socket.socket | None:
+    found = _variable("sock")
+    return found if type(found) is socket.socket else None
+
+
+def output_to_the_jvm() -> IO[bytes] | None:
+    """The buffered file that pyspark writes batches into."""
+    found: IO[bytes] | None = _variable("outfile")
+    return found
+
+
+def _variable(name: str) -> Any:
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001
+    while frame is not None:
+        if frame.f_code.co_filename.endswith("/pyspark/daemon.py"):
+            return frame.f_locals.get(name)
+        frame = frame.f_back
+    return None
+
+
+# Detects that Spark needs no more rows of a running read.
+#
+# Spark tells a Python worker nothing when a LIMIT is satisfied or a task is cancelled: it closes
+# the
+# worker's socket, and the worker notices with its next flush, which a throttled read reaches late.
+# So that
+# socket is watched; in a worker without pyspark's daemon all sockets that are open when `read()`
+# begins, of which it is
+# one (Linux; elsewhere the next flush tells).
+
+
+_DESCRIPTORS = Path("/proc/self/fd")
+
+
+class HangupWatch:
+    """Calls back once, from its own thread, when Spark's JVM closes this process's socket.
+
+    Made when `read()` begins, before anything else opens sockets.
+    """
+
+    def __init__(self) -> None:
+        # A connection that other code of a worker keeps, say to an object store, may end at any time.
+        connection = connection_to_the_jvm()
+        self._sockets = (
+            _alive(_open_descriptors())
+            if connection is None
+            else _sockets_at([connection.fileno()])
+        )
+
+    @contextlib.contextmanager
+    def calling(self, on_hangup: Callable[[], None]) -> Iterator[None]:
+        """Watch while the block runs; the thread is gone when it ends."""
+        if not self._sockets:
+            yield
+            return
+        if not isinstance(sys.stderr, _QuietAfterHangup):
+            sys.stderr = cast("TextIO", _QuietAfterHangup(sys.stderr, self._sockets))
+        stop_read, stop_write = os.pipe()
+        thread = threading.Thread(
+            target=self._watch,
+            args=(stop_read, on_hangup),
+            name="spark-channel-hangup",
+            daemon=True,
+        )
+        try:
+            thread.start()
+            yield
+        finally:
+            # Not by closing it: a poll that holds it, by the number of a socket that was closed, would keep it open.
+            os.write(stop_write, b"x")
+            thread.join()
+            os.close(stop_write)
+            os.close(stop_read)
+
+    def _watch(self, stop_read: int, on_hangup: Callable[[], None]) -> None:
+        poller = select.poll()
+        poller.register(stop_read, select.POLLIN)
+        for descriptor, inode in self._sockets.items():
+            if (
+                _socket_at(descriptor) == inode
+            ):  # else it was closed, and its number may be another's by now
+                poller.register(descriptor, 0)  # POLLHUP, POLLERR and POLLNVAL are always reported
+        while True:
+            for descriptor, event in poller.poll():
+                if descriptor == stop_read:
+                    return
+                if event & select.POLLNVAL or _socket_at(descriptor) != self._sockets[descriptor]:
+                    poller.unregister(descriptor)
+                    continue
+                on_hangup()
+                return
+
+
+class _QuietAfterHangup:
+    """The standard error of a worker, silent once the JVM has hung up.
+
+    pyspark prints the traceback of the BrokenPipeError that its next flush meets, for each worker that a LIMIT ends.
+    It stays for the rest of the worker's life, since pyspark prints when the task is long over.
+    """
+
+    def __init__(self, stream: TextIO, sockets: Mapping[int, int]) -> None:
+        self._stream = stream
+        self._sockets = sockets
+        self._poller = select.poll()
+        for descriptor in sockets:
+            self._poller.register(descriptor, 0)
+
+    def write(self, text: str) -> int:
+        return len(text) if self._has_hung_up() else self._stream.write(text)
+
+    def _has_hung_up(self) -> bool:
+        return any(
+            event & (select.POLLHUP | select.POLLERR)
+            and _socket_at(descriptor)
+            == self._sockets[descriptor]  # else the number is another's by now
+            for descriptor, event in self._poller.poll(0)
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _open_descriptors() -> list[int]:
+    try:
+        return [int(entry.name) for entry in _DESCRIPTORS.iterdir()]
+    except OSError:
+        return []
+
+
+def _sockets_at(descriptors: Iterable[int]) -> dict[int, int]:
+    """Descriptor -> inode."""
+    found = {descriptor: _socket_at(descriptor) for descriptor in descriptors}
+    return {descriptor: inode for descriptor, inode in found.items() if inode is not None}
+
+
+def _alive(descriptors: Iterable[int]) -> dict[int, int]:
+    """Those that have not hung up yet. The others are not Spark's, which waits for rows, but were lost by user code."""
+    sockets, poller = _sockets_at(descriptors), select.poll()
+    for descriptor in sockets:
+        poller.register(descriptor, 0)
+    lost = {descriptor for descriptor, _ in poller.poll(0)}
+    return {descriptor: inode for descriptor, inode in sockets.items() if descriptor not in lost}
+
+
+def _socket_at(descriptor: int) -> int | None:
+    """The inode of the socket that has this number; None = it is closed, or no socket."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_ino if stat.S_ISSOCK(status.st_mode) else None
+
+
+# Makes classes that pass between Spark's processes known by way of `pyspark_channel`.
+
+
+_Kind = TypeVar("_Kind", bound=type)
+
+
+def portable(kind: _Kind) -> _Kind:
+    """Have `kind` pickled by its name in `pyspark_channel`, which finds this package where Spark left it.
+
+    Without that module, as when the package alone was copied, by its own: then the package must be on the path.
+    """
+    with suppress(ModuleNotFoundError):
+        import pyspark_channel  # noqa: F401 - cloudpickle goes by name only where the module is imported
+
+        kind.__module__ = "pyspark_channel"
+    return kind
+
+
+# Rows reach Spark as they come: a Python worker of pyspark holds back its output until that is 64
+# KiB.
+#
+# Under a low limit these are thousands of rows, for which `show()` would wait.
+
+
+_T = TypeVar("_T")
+_EVERY_SECONDS = 0.2
+
+
+def sent_as_they_come(
+    batches: Generator[_T, None, None], clock: Clock = SYSTEM_CLOCK
+) -> Generator[_T, None, None]:
+    """`batches`, each of which is sent before the next one is waited for, if none was sent for a fifth of a second."""
+    output = output_to_the_jvm()
+    sent = clock.now() - _EVERY_SECONDS
+    with closing(batches):
+        for batch in batches:
+            yield batch
+            if output is not None and clock.now() - sent >= _EVERY_SECONDS:
+                with suppress(OSError, ValueError):  # Spark wants no more, which its watch tells
+                    output.flush()
+                sent = clock.now()

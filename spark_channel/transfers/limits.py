@@ -1,0 +1,187 @@
+"""A job's limit, shared limit, fixed shares."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from spark_channel.connectors import FetchSize
+from spark_channel.options import CommonOptions
+from spark_channel.planning import TaskGroup
+from spark_channel.progress import tighter
+
+if TYPE_CHECKING:
+    from spark_channel.connectors import Reader, Writer
+    from spark_channel.limits import StaticShare
+    from spark_channel.service import SharedLimitAddress
+
+__all__ = [
+    "JobLimits",
+    "is_limited",
+    "limit_scope_of",
+    "permit_option",
+    "static_of_spec",
+    "static_shares",
+    "told_static",
+]
+
+
+# What holds the speed of a whole job: its own limit, and the one that it shares with others.
+
+
+_log = logging.getLogger(__name__)
+
+_UNKNOWN_ROWS, _UNKNOWN_BYTES = 50_000, 16 << 20
+"""What a fetch returns at most where the speed is to be found: half a second of a fast one."""
+_Speeds = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class JobLimits:
+    """Both limits at the time when the job is planned; rows and bytes per second, None = unlimited."""
+
+    own: _Speeds
+    shared: _Speeds
+    scope: str
+    address: "SharedLimitAddress | None"
+    """Where the shared one is kept; None without it."""
+    falls_back: bool = True
+    """Option `limitFallback` is `static`."""
+    protect: bool = False
+    pressure: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: CommonOptions) -> Self:
+        """Finds the limit of option `sharedLimit` on the driver's host, before any task runs.
+
+        Raises:
+            OptionError: it is not served, or its token is missing. ServiceDeniedError: its token is wrong.
+        """
+        protected = (options.protect == "auto", options.pressure or {})
+        own, scope = (options.rows_per_second, options.bytes_per_second), limit_scope_of(options)
+        if options.shared_limit is None:
+            return cls(
+                own, (None, None), scope, None, options.limit_fallback == "static", *protected
+            )
+        from spark_channel.service import find_shared_limit, shared_speed
+
+        token = options.shared_limit_token
+        address = find_shared_limit(
+            options.shared_limit, None if token is None else token.get_secret_value()
+        )
+        falls_back = options.limit_fallback == "static"
+        return cls(own, shared_speed(address), scope, address, falls_back, *protected)
+
+    def watching(self, *ends: "Reader | Writer") -> Self:
+        """With `protect` and `pressure` only where one of `ends` says how it is."""
+        if not (self.protect or self.pressure) or any(each.health() is not None for each in ends):
+            return self
+        named = " and ".join(f"'{name}'" for name in ("protect", "pressure") if getattr(self, name))
+        names = ", ".join(sorted({type(each).__name__ for each in ends}))
+        _log.warning("option %s has no effect: %s reports no health signals", named, names)
+        return replace(self, protect=False, pressure={})
+
+    def static(self, tasks: int | None) -> "StaticShare | None":
+        """What one of at most `tasks` Spark tasks at a time keeps of the job's own limit without the service.
+
+        None: it has no such limit, their number is not known, or option `limitFallback` is `fail`.
+        """
+        if not self.falls_back or tasks is None or self.own == (None, None):
+            return None
+        from spark_channel.limits import StaticShare
+
+        return StaticShare(*self.own, max(1, tasks))
+
+    def of_spec(self, *, per_mark: bool = False) -> dict[str, Any]:
+        """The fields of a `JobSpec` that tell of it."""
+        scope = f"each resource of {self.scope}" if per_mark else self.scope
+        return {
+            "rows_per_second": self.own[0],
+            "bytes_per_second": self.own[1],
+            "shared_rows_per_second": self.shared[0],
+            "shared_bytes_per_second": self.shared[1],
+            "limit_scope": scope + (", in Arrow bytes" if self.own[1] else ""),
+            "per_mark": per_mark,
+            "protect": self.protect,
+            "pressure": self.pressure,
+        }
+
+    def fetch_size(self, channels: int) -> FetchSize:
+        """About half a second of the limit over all channels: a fetch is sent before it is paid."""
+        rows, nbytes = (
+            tighter(own, shared) for own, shared in zip(self.own, self.shared, strict=True)
+        )
+        if rows is None and nbytes is None and (self.protect or self.pressure):
+            return FetchSize(_UNKNOWN_ROWS, _UNKNOWN_BYTES, guessed=True)
+        return FetchSize(_half_second(rows, channels), _half_second(nbytes, channels))
+
+
+def is_limited(options: CommonOptions) -> bool:
+    """Whether a speed must hold over the whole job."""
+    return options.is_limited
+
+
+def limit_scope_of(options: CommonOptions) -> str:
+    """What the limit holds for, as people read it."""
+    if options.shared_limit is not None:
+        return f"shared limit {options.shared_limit}"
+    per_task = options.rows_per_second_per_task or options.bytes_per_second_per_task
+    return "each Spark task" if per_task else "the whole job"
+
+
+def _half_second(rate: int | None, channels: int) -> int | None:
+    return None if rate is None else max(1, rate // (2 * channels))
+
+
+# The limit of a job whose Spark tasks do not reach the service: each has its fixed share with it.
+
+
+_PERMITS = {"numpartitions": "numPartitions", "maxconnections": "maxConnections"}
+
+
+def static_shares(
+    limits: JobLimits, groups: Sequence[TaskGroup], slots: int | None, *, per_mark: bool = False
+) -> "list[StaticShare | None]":
+    """What each of `groups` keeps of the limit: as many parts as can be spent at a time.
+
+    `slots`: how many Spark tasks run at a time, None = not known; then all groups may.
+    """
+    marks = [group.tasks[0].reader_mark if per_mark else None for group in groups]
+    alike = {mark: marks.count(mark) for mark in set(marks)}
+    most = len(groups) if slots is None else slots
+    return [limits.static(min(alike[mark], most)) for mark in marks]
+
+
+def static_of_spec(
+    share: "StaticShare | None",
+    tasks: int | None = None,
+    slots: int | None = None,
+    *,
+    one_host: Callable[[], bool],
+) -> dict[str, Any]:
+    """The fields of a `JobSpec` that tell of it; `tasks` are all that ever run, None = not known.
+
+    None on `one_host`: a task that falls silent there was killed, and nothing has
+    to be set aside for it.
+    """
+    if share is None or one_host():
+        return {}
+    at_once = tasks is not None and slots is not None and tasks <= slots
+    return {"static_tasks": share.tasks, "at_once": at_once}
+
+
+def told_static(static: int, tasks: int, share: "StaticShare | None") -> str:
+    """For the log and the report: `static` of `tasks` did not reach the service; empty when all did."""
+    if not static or share is None:
+        return ""
+    return (
+        f"static limit: {static} of {tasks} tasks did not reach the service "
+        f"and kept 1/{share.tasks} of the limit each"
+    )
+
+
+def permit_option(options: Mapping[str, str]) -> str:
+    """`maxConnections` as the user spelled it."""
+    return next(
+        (_PERMITS[key.lower()] for key in options if key.lower() in _PERMITS), "maxConnections"
+    )

@@ -1,0 +1,477 @@
+"""Engine contract; what a task group runs."""
+
+import contextlib
+import functools
+import gc
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+
+import pyarrow as pa
+
+from spark_channel.channel import Limiter
+from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer
+from spark_channel.connectors.base.contract import DirtyRow
+from spark_channel.errors import ChannelError, ServiceUnavailableError
+from spark_channel.limits import StaticShare
+from spark_channel.options import CommonOptions, WriteOptions
+from spark_channel.pipeline import (
+    DirtyBudget,
+    DirtyStore,
+    FanOutOutcome,
+    FanOutTargetRun,
+    FanOutWork,
+    GroupFanOut,
+    GroupOutcome,
+    GroupTransfer,
+    TransferWork,
+    dirty_limit_of,
+)
+from spark_channel.pipeline.threads import StallWatch
+from spark_channel.planning import Task, TaskGroup
+from spark_channel.progress import Counters, JobSpec
+from spark_channel.service import ServiceAddress, SharedLimitAddress
+from spark_channel.transfers.limits import is_limited
+
+if TYPE_CHECKING:
+    from spark_channel.connectors import Health
+    from spark_channel.service import ServiceClient
+
+__all__ = [
+    "Engine",
+    "FanOutRunner",
+    "GroupRunner",
+    "Runner",
+    "TargetJob",
+    "TaskGroupAttempt",
+    "TaskServiceClient",
+    "dirty_budget",
+    "dirty_row_totals",
+    "keep_loaded",
+    "prepare_write",
+    "stall_watch",
+    "tell_refused",
+    "too_many",
+]
+
+
+# Refused rows of a job: opened on the driver, counted in the tasks, judged before the rows are
+# published.
+
+
+_log = logging.getLogger(__name__)
+_TOLD = 10
+"""Refused rows that the log shows."""
+
+
+def prepare_write(
+    writer: Writer, context: WriteContext, schema: pa.Schema, target: str
+) -> tuple[WritePlan, DirtyStore | None]:
+    """Driver: the writer's plan, and where refused rows go when `dirtyRowsPath` names a place.
+
+    Raises:
+        ChannelError: what `Writer.prepare` raises, for either of the two.
+    """
+    path = writer.options.dirty_rows_path
+    store = None if path is None else DirtyStore.prepare(path, context.job, target)
+    try:
+        writer.begin()
+        plan = writer.prepare(context, schema)
+    except BaseException:
+        if store is not None:
+            store.drop()
+        raise
+    if plan.published_at is not None and store is not None:
+        store.drop()
+        store = None
+    return plan, store
+
+
+def dirty_budget(link: "TaskServiceClient", options: WriteOptions) -> DirtyBudget:
+    """Task: what its attempts may refuse; its first `check` knows what the job has refused before."""
+    limit = dirty_limit_of(options)
+    place = options.dirty_rows_path
+    budget = DirtyBudget(
+        limit, link.stop_reason, hint=f". The refused rows are in {place}" if place else ""
+    )
+    if limit.tolerant and limit.limited:
+        link.hear()
+    return budget
+
+
+def too_many(options: WriteOptions, dirty: int, receipts: Sequence[Receipt]) -> str:
+    """Driver, at the end: why `dirty` refused rows are too many; empty when they are not."""
+    rows = sum(receipt.rows for receipt in receipts)
+    return dirty_limit_of(options).exceeded(dirty, dirty + rows, final=True)
+
+
+def tell_refused(job: str, samples: Iterable[DirtyRow], rows: int, place: str) -> None:
+    """Driver: log the first refused rows, each with its reason, and how many there are; nothing without any."""
+    if not rows:
+        return
+    shown = list(islice(samples, _TOLD))
+    for sample in shown:
+        _log.warning("job %s: refused row %s: %s", job, sample.row, sample.reason)
+    where = (
+        f"they are in {place}" if place else "option dirtyRowsPath (--dirty-rows-path) keeps them"
+    )
+    more = f", of which the first {len(shown)} are shown above" if rows > len(shown) else ""
+    _log.warning("job %s: %d rows were refused%s; %s", job, rows, more, where)
+
+
+def dirty_row_totals(plan: WritePlan, target: str, receipts: Sequence[Receipt]) -> str:
+    """What the target of a job contains that refused too many rows."""
+    rows = sum(receipt.rows for receipt in receipts)
+    if plan.commit == "task" and rows:
+        return f"{rows} rows of the tasks that had committed (commit=task) stay in {target}"
+    return f"{target} contains nothing of this job"
+
+
+# What carries out the task groups of a transfer: Spark, or processes of this machine.
+
+
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
+
+
+class TaskGroupAttempt:
+    """One try of a task group. `number` is unique in the job; `again`: it was tried before.
+
+    `cancelling` calls back, while a `with` block runs, when the rows are not wanted any more.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        again: bool = False,
+        cancelling: Callable[[Callable[[], None]], AbstractContextManager[None]],
+    ) -> None:
+        self.number = number
+        self.again = again
+        self.cancelling = cancelling
+
+
+class Runner(Protocol[_T_co]):
+    """Runs a task group in whatever process the engine gives it. Picklable."""
+
+    def run(self, group: TaskGroup, attempt: TaskGroupAttempt) -> _T_co: ...
+
+
+class Engine(Protocol):
+    """Where a transfer's task groups run. Used by the process that plans and commits."""
+
+    def parallelism(self) -> int:
+        """How many channels a job has that does not say."""
+
+    def slots(self) -> int | None:
+        """How many task groups run at a time; None when it is not known."""
+
+    def one_host(self) -> bool:
+        """Whether they run on this process's host."""
+
+    def service(self) -> ServiceAddress:
+        """Where jobs are counted and their limits are kept.
+
+        Raises:
+            LimitError: nowhere.
+        """
+
+    def named(self, source: str, target: str) -> AbstractContextManager[None]:
+        """What runs in the `with` block is shown under these names."""
+
+    def run(self, runner: Runner[_T], groups: Sequence[TaskGroup], job: str) -> list[_T]:
+        """Run each group; of several attempts the outcome of the first that succeeds counts.
+
+        Raises:
+            ChannelError: what a group met; the other groups have ended then.
+        """
+
+    def own_error(self, error: BaseException) -> ChannelError | None:
+        """The error of this package that made `run` fail; None = another one."""
+
+
+# Work that is done once in a Python worker of Spark, which serves many tasks.
+
+
+@functools.cache
+def keep_loaded() -> None:
+    """Leave what is loaded by now out of the collection of garbage that pyspark makes after each task.
+
+    80 000 objects of libraries take it 45 ms, on the cores that other tasks want. Once per process; garbage that
+    waits to be collected at that moment stays.
+    """
+    if os.environ.get("SPARK_REUSE_WORKER"):
+        gc.freeze()
+
+
+# The link of a Spark task to its job: the counters that it reports, and the limit that it pays.
+
+
+class TaskServiceClient:
+    """The link of one Spark task to the service; without a service, it counts for itself alone.
+
+    `limiter` is None for an unlimited job, a `RateLimiter` of this process for a limit per task, and what the
+    job's coordinator leases otherwise, or `static` where that cannot be asked. `healths`: what tells how the source and
+    the target are, by side. Ends with its `with` block: the
+    last counters are sent and what was not spent goes back.
+    """
+
+    def __init__(
+        self,
+        address: "ServiceAddress | None",
+        job: str,
+        spec: JobSpec,
+        options: CommonOptions,
+        task_name: str,
+        shared_limit: "SharedLimitAddress | None" = None,
+        mark: str | None = None,
+        static: "StaticShare | None" = None,
+        permit_option: str = "maxConnections",
+        healths: "Mapping[str, Callable[[], Health | None]] | None" = None,
+    ) -> None:
+        self._client = (
+            None if address is None else _client(address, job, spec, shared_limit, static)
+        )
+        self._permit_option = permit_option
+        self._static_alone = False
+        if self._client is not None and healths and spec.protected:
+            self._client.watch_health(healths)
+        self.limiter: Limiter | None = None
+        if self._client is not None and is_limited(options):
+            self.limiter = self._client.limiter(task_name, mark=mark)
+        elif options.rows_per_second_per_task or options.bytes_per_second_per_task:
+            from spark_channel.limits import RateLimiter
+
+            self.limiter = RateLimiter(
+                options.rows_per_second_per_task, options.bytes_per_second_per_task
+            )
+        elif static is not None:
+            from spark_channel.limits import RateLimiter
+
+            self.limiter = RateLimiter(*static.paces)
+            self._static_alone = True
+
+    def counters(
+        self,
+        task: int,
+        attempt: int,
+        *,
+        scan: int = 0,
+        rows_expected: int | None = None,
+        bytes_expected: int | None = None,
+    ) -> Counters:
+        """Counters of this attempt, reported twice a second when there is a service."""
+        make = Counters if self._client is None else self._client.counters
+        return make(
+            task, attempt, scan=scan, rows_expected=rows_expected, bytes_expected=bytes_expected
+        )
+
+    @property
+    def is_static(self) -> bool:
+        """Whether this task keeps its static share of the limit, since the service is out of reach."""
+        return self._static_alone or (self._client is not None and self._client.is_static)
+
+    def hear(self) -> None:
+        """Ask the service now whether the job should stop: a task that begins late has heard nothing yet.
+
+        Without an answer the task continues: too many refused rows are found when the job is to be published.
+        """
+        if self._client is not None:
+            try:
+                self._client.introduce()
+            except ServiceUnavailableError as error:
+                _log.warning("refused rows are counted at the end of the job only: %s", error)
+
+    def stop_reason(self) -> str:
+        """Why the whole job should stop, as last heard; empty while it should not."""
+        return "" if self._client is None else self._client.stop_reason
+
+    def permit(self) -> AbstractContextManager[object]:
+        """One of the job's `maxConnections`, for a `with` block; waits while others hold them all."""
+        return nullcontext() if self._client is None else self._client.permit(self._permit_option)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._client is not None:
+            self._client.close()
+        keep_loaded()
+
+
+def _client(
+    address: "ServiceAddress",
+    job: str,
+    spec: JobSpec,
+    shared_limit: "SharedLimitAddress | None",
+    static: "StaticShare | None",
+) -> "ServiceClient":
+    from spark_channel.service import ServiceClient
+
+    return ServiceClient(address, job, spec, shared_limit=shared_limit, static=static)
+
+
+# What one task group of a transfer runs.
+
+
+class GroupRunner:
+    """Runs a task group; pickled by reference to this class, with all that the groups share."""
+
+    def __init__(
+        self,
+        work: TransferWork,
+        spec: JobSpec,
+        service: ServiceAddress | None,
+        shared_limit: SharedLimitAddress | None,
+        shares: Sequence[StaticShare | None] = (),
+        permit_option: str = "maxConnections",
+    ) -> None:
+        self._shares = shares
+        self._permit_option = permit_option
+        self._work = work
+        self._spec = spec
+        self._service = service
+        self._shared_limit = shared_limit
+
+    @property
+    def _options(self) -> WriteOptions:
+        options: WriteOptions = self._work.targets[0][0].options
+        return options
+
+    def run(self, group: TaskGroup, attempt: TaskGroupAttempt) -> GroupOutcome:
+        with contextlib.ExitStack() as stack:
+            stall: StallWatch | None = None
+            link = stack.enter_context(
+                TaskServiceClient(
+                    self._service,
+                    self._work.job,
+                    self._spec,
+                    self._options,
+                    f"group {group.id}",
+                    self._shared_limit,
+                    mark=group.tasks[0].reader_mark if self._spec.per_mark else None,
+                    static=self._shares[group.id] if self._shares else None,
+                    permit_option=self._permit_option,
+                    healths={
+                        "source": self._work.sources[0].reader.health,
+                        "target": self._work.targets[0][0].health,
+                    },
+                )
+            )
+
+            def counters(one: Task) -> Counters:
+                split = one.split
+                made = link.counters(
+                    one.id, attempt.number, rows_expected=split.rows, bytes_expected=split.nbytes
+                )
+                return made if stall is None else stall.add(made)
+
+            running = GroupTransfer(
+                self._work,
+                group,
+                attempt.number,
+                budget=dirty_budget(link, self._options),
+                limiter=link.limiter,
+                counters=counters,
+                permit=link.permit,
+                keeps=self._spec.max_connections is None,
+                again=attempt.again,
+            )
+            stack.enter_context(attempt.cancelling(running.cancel))
+            stall = stall_watch(self._options, running.cancel)
+            if stall is not None:
+                stack.enter_context(stall)
+            return replace(running.run(), static=link.is_static)
+
+
+def stall_watch(
+    options: WriteOptions, stalled: Callable[[BaseException], None]
+) -> StallWatch | None:
+    """What ends a task that makes no progress, where that is asked for."""
+    seconds = options.stall_timeout if options.on_stall == "fail" else None
+    return None if seconds is None else StallWatch(seconds, stalled)
+
+
+# What one task group of a transfer to several targets runs.
+
+
+@dataclass(frozen=True)
+class TargetJob:
+    """One target as a separate job: its progress, its limit, and the shares of it without the service."""
+
+    spec: JobSpec
+    service: ServiceAddress | None
+    shared_limit: SharedLimitAddress | None
+    shares: Sequence[StaticShare | None] = ()
+
+
+class FanOutRunner:
+    """Runs a task group; pickled by reference to this class, with all that the groups share."""
+
+    def __init__(self, work: FanOutWork, jobs: Sequence[TargetJob]) -> None:
+        self._work = work
+        self._jobs = tuple(jobs)
+
+    def run(self, group: TaskGroup, attempt: TaskGroupAttempt) -> FanOutOutcome:
+        with contextlib.ExitStack() as stack:
+            links = [
+                stack.enter_context(self._link(number, group)) for number in range(len(self._jobs))
+            ]
+            runs = [self._run(number, link, attempt.number) for number, link in enumerate(links)]
+            running = GroupFanOut(self._work, group, attempt.number, runs)
+            stack.enter_context(attempt.cancelling(running.cancel))
+            for number, run in enumerate(runs):
+                stall = stall_watch(self._options(number), running.cancel)
+                if stall is not None:
+                    run.watches.append(stack.enter_context(stall))
+            outcome = running.run()
+            targets = zip(outcome.targets, links, strict=True)
+            return replace(
+                outcome,
+                targets=tuple(replace(each, static=link.is_static) for each, link in targets),
+            )
+
+    def _options(self, number: int) -> WriteOptions:
+        options: WriteOptions = self._work.branches[number].writer.options
+        return options
+
+    def _link(self, number: int, group: TaskGroup) -> TaskServiceClient:
+        job = self._jobs[number]
+        return TaskServiceClient(
+            job.service,
+            self._work.branches[number].job,
+            job.spec,
+            self._options(number),
+            f"group {group.id}",
+            job.shared_limit,
+            mark=group.tasks[0].reader_mark if job.spec.per_mark else None,
+            static=job.shares[group.id] if job.shares else None,
+            healths={
+                "source": self._work.sources[0].reader.health,
+                "target": self._work.branches[number].writer.health,
+            },
+        )
+
+    def _run(self, number: int, link: TaskServiceClient, attempt: int) -> FanOutTargetRun:
+        run = FanOutTargetRun(
+            dirty_budget(link, self._options(number)), link.limiter, permit=link.permit
+        )
+        return replace(run, counters=_counters(link, attempt, run.watches))
+
+
+def _counters(
+    link: TaskServiceClient, attempt: int, watches: Sequence[StallWatch]
+) -> Callable[[Task], Counters]:
+    def counters(one: Task) -> Counters:
+        split = one.split
+        made = link.counters(one.id, attempt, rows_expected=split.rows, bytes_expected=split.nbytes)
+        for watch in watches:
+            watch.add(made)
+        return made
+
+    return counters

@@ -1,0 +1,281 @@
+"""Transformer contract, and a pipeline of several."""
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from spark_channel.errors import OptionError, SchemaError
+
+__all__ = [
+    "Apply",
+    "Column",
+    "Labelled",
+    "Pipeline",
+    "Refused",
+    "TransformResult",
+    "Transformer",
+    "as_transformers",
+    "column_index",
+    "prepare",
+    "whole_number",
+]
+
+
+# What a transformer is: a function on batches that tells its output's schema before any row moves.
+
+
+Column = int | str
+"""A column by its name, or by its number from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Rows that a transformer cannot process, as it received them, with the reason. They count as dirty rows."""
+
+    rows: pa.RecordBatch
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransformResult:
+    """A transformed batch, and the refused rows."""
+
+    batch: pa.RecordBatch
+    refused: tuple[Refused, ...] = ()
+
+
+class Transformer(ABC):
+    """One step on batches. Picklable plain data; used by several threads of one process at once.
+
+    Subclasses are frozen dataclasses whose values were checked when they were made.
+    """
+
+    @abstractmethod
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        """Driver, before any row moves. The schema of `apply`'s batches for input in `schema`.
+
+        Raises:
+            SchemaError: a column is missing, or has a type that this step does not take.
+        """
+
+    @abstractmethod
+    def apply(self, batch: pa.RecordBatch) -> TransformResult:
+        """Executor. Work on a batch that has the schema seen by `output_schema`."""
+
+
+def column_index(schema: pa.Schema, column: Column, step: str) -> int:
+    """The number of `column` in `schema`.
+
+    Raises:
+        SchemaError: a column that does not exist, or a name that occurs twice; names `step` and the columns.
+    """
+    names = list(schema.names)
+    shown = ", ".join(f"{number} {name!r}" for number, name in enumerate(names)) or "none"
+    if isinstance(column, str):
+        count = names.count(column)
+        if count == 1:
+            return names.index(column)
+        if count:
+            raise SchemaError(
+                f"{step}: {count} columns are named {column!r}; give its number: {shown}"
+            )
+        near = difflib.get_close_matches(column, names, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise SchemaError(f"{step}: no column {column!r}; {hint}The columns are: {shown}")
+    if 0 <= column < len(names):
+        return column
+    raise SchemaError(
+        f"{step}: no column {column}; numbers go from 0 to {len(names) - 1}. The columns are: {shown}"
+    )
+
+
+def checked_column(value: Any, step: str) -> Column:
+    """`value` if it can name a column: a text, or a whole number from 0.
+
+    Raises:
+        OptionError: something else.
+    """
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    takes = "a column's name, or its number from 0"
+    raise OptionError(
+        f"{step} got column {value!r}; it takes {takes}", option=step, got=str(value), takes=takes
+    )
+
+
+def whole_number(value: Any, what: str, step: str, largest: int) -> int:
+    """`value` if it is a whole number from 0 to `largest`.
+
+    Raises:
+        OptionError: names `step`, `what`, what it got and what it takes.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= largest:
+        return value
+    takes = f"a whole number from 0 to {largest}"
+    raise OptionError(
+        f"{step} got {what} {value!r}; it takes {takes}", option=step, got=str(value), takes=takes
+    )
+
+
+# Several steps as one: checked against the reader's schema on the driver, run on batches in the
+# tasks.
+
+
+BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply(Transformer):
+    """Any function from batch to batch. It is called once without rows to determine its output's schema.
+
+    It may change columns and drop or add rows; its schema must not depend on the rows. It runs in
+    several threads at once, and must be picklable.
+    """
+
+    function: BatchFunction
+    step: ClassVar[str] = "function"
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__qualname__", type(self.function).__name__)
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        nothing = pa.RecordBatch.from_arrays(
+            [pa.array([], part.type) for part in schema], schema=schema
+        )
+        try:
+            made = self.function(nothing)
+        except Exception as error:
+            raise SchemaError(
+                f"transformer {self.name} failed on a batch without rows, which tells its output's columns: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return self._checked(made).schema
+
+    def apply(self, batch: pa.RecordBatch) -> TransformResult:
+        return TransformResult(self._checked(self.function(batch)))
+
+    def _checked(self, made: Any) -> pa.RecordBatch:
+        if not isinstance(made, pa.RecordBatch):
+            raise OptionError(
+                f"transformer {self.name} gave {type(made).__name__}; "
+                "it takes a function that gives a pyarrow.RecordBatch",
+                option="transformers",
+                got=type(made).__name__,
+                takes="a function that gives a RecordBatch",
+            )
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled(Transformer):
+    """A step with a name for its errors, such as its position in a job file."""
+
+    inner: Transformer
+    label: str
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        try:
+            return self.inner.output_schema(schema)
+        except SchemaError as error:
+            raise SchemaError(f"{self.label}: {error}") from error
+
+    def apply(self, batch: pa.RecordBatch) -> TransformResult:
+        return self.inner.apply(batch)
+
+
+def as_transformers(steps: Iterable[Any]) -> tuple[Transformer, ...]:
+    """Transformers unchanged, and functions wrapped in `Apply`.
+
+    Raises:
+        OptionError: something that is neither.
+    """
+    made: list[Transformer] = []
+    for number, step in enumerate(steps):
+        if isinstance(step, Transformer):
+            made.append(step)
+        elif callable(step) and not isinstance(step, type):
+            made.append(Apply(step))
+        else:
+            takes = "a transformer, or a function from RecordBatch to RecordBatch"
+            raise OptionError(
+                f"transformers[{number}] got {step!r}; it takes {takes}",
+                option="transformers",
+                got=repr(step),
+                takes=takes,
+            )
+    return tuple(made)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Prepared steps: `schema` is the input's schema, `output_schema` the result's."""
+
+    steps: tuple[Transformer, ...]
+    schema: pa.Schema
+    output_schema: pa.Schema
+
+    def run(
+        self, batch: pa.RecordBatch, dropped: Callable[[str, int], object] | None = None
+    ) -> TransformResult:
+        """Run all steps on one batch. Refused rows do not reach later steps. `dropped` is called for a step that
+        returns fewer rows than it received, without refusing them.
+
+        Raises:
+            SchemaError: a step's batch has another schema than it declared.
+        """
+        refused: list[Refused] = []
+        for number, step in enumerate(self.steps):
+            outcome = step.apply(batch)
+            if dropped is not None:
+                gone = batch.num_rows - outcome.batch.num_rows
+                gone -= sum(each.rows.num_rows for each in outcome.refused)
+                if gone > 0:
+                    dropped(_label(step, number), gone)
+            batch = outcome.batch
+            refused.extend(outcome.refused)
+        if self.steps and not batch.schema.equals(self.output_schema):
+            raise SchemaError(
+                f"the transformers gave a batch with columns [{_shown(batch.schema)}] "
+                f"where [{_shown(self.output_schema)}] was planned; "
+                "the columns of a function must not depend on its rows"
+            )
+        return TransformResult(batch, tuple(refused))
+
+
+def _label(step: Transformer, number: int) -> str:
+    if isinstance(step, Labelled):
+        return step.label
+    name = step.name if isinstance(step, Apply) else type(step).__name__
+    return f"transformers[{number}] {name}"
+
+
+def prepare(steps: Iterable[Any], schema: pa.Schema) -> Pipeline:
+    """Check every step against the columns that reach it.
+
+    Raises:
+        SchemaError: a missing column, or a type that a step does not take; names the step's number.
+        OptionError: something that is not a transformer.
+    """
+    made = as_transformers(steps)
+    current = schema
+    for number, step in enumerate(made):
+        try:
+            current = step.output_schema(current)
+        except SchemaError as error:
+            if isinstance(step, Labelled):
+                raise
+            raise SchemaError(f"transformers[{number}]: {error}") from error
+    return Pipeline(made, schema, current)
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(
+        f"{part.name} {part.type}{'' if part.nullable else ' not null'}" for part in schema
+    )

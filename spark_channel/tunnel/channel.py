@@ -1,0 +1,528 @@
+"""One channel's run: delivery, turns, goal, faults."""
+
+import heapq
+import itertools
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.base.contract import Token
+from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, has_base
+from spark_channel.errors import ChannelError
+from spark_channel.retry import Backoff
+from spark_channel.tunnel.ranges import RangeRead, Stage
+from spark_channel.tunnel.records import Channel
+from spark_channel.tunnel.source import StreamSource
+
+__all__ = [
+    "BackfillStallMonitor",
+    "ChannelProcessor",
+    "ChannelRun",
+    "CoalescedTask",
+    "Delivery",
+    "FailureAction",
+    "FailurePolicy",
+    "Processor",
+    "RangeSize",
+    "StopPosition",
+    "TurnScheduler",
+]
+
+
+# The interface between a tunnel and the program that processes its rows.
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One range of one channel. (`channel`, `sequence`) names the same rows forever: a program that keeps it
+    with the rows, in one transaction, has them once, also when the range is delivered again.
+
+    `batches` is read while it is iterated; what the processor leaves unread counts as processed.
+
+    With option `tables`, a range is one delivery for each table that has rows in it. `table` names it, and is empty
+    otherwise; `channel` has the tunnel channel and the table, such as `stream-0/shop.orders`; `start` and `end` are
+    those of the range.
+    """
+
+    tunnel: str
+    channel: str
+    sequence: int
+    is_base: bool
+    start: Token
+    end: Token
+    batches: Iterator[pa.RecordBatch]
+    table: str = ""
+
+
+@runtime_checkable
+class Processor(Protocol):
+    """What a consumer calls; a plain function serves as `process` alone."""
+
+    def process(self, delivery: Delivery) -> None:
+        """Take a range, or one table of it. It is delivered again when this raises, and has its checkpoint when this
+        returned for all of its tables.
+        """
+
+    def shutdown(self, channel: str) -> None:
+        """No more of `channel` comes here: it is drained or parked, another client has it, or `consume` ends."""
+
+
+# Where a client that is to end when all is read stops reading a channel.
+
+
+class StopPosition:
+    """The end of a channel's source as it was when this client opened the channel: later changes do not move it.
+
+    Existing rows that are read beside the changes end before they have a goal: a row that changes while its chunk is
+    read arrives by that change alone. So the end is fixed again after the last chunk.
+    """
+
+    def __init__(self, feed: ChangeFeed, clock: Clock) -> None:
+        self._feed, self._clock = feed, clock
+        self._end: Token | None = None
+        self._settled_at = 0.0
+        self._had_base = False
+
+    def fix(self, start: Token) -> float:
+        """Fix the end, where it is not; the seconds until all rows up to there have come to light.
+
+        `start`: the position that the channel is read from next.
+        """
+        has_base_left = has_base(start)
+        if self._end is None or (self._had_base and not has_base_left):
+            self._end = self._feed.end_of(start)
+            self._settled_at = self._clock.now() + self._feed.waits_seconds
+        self._had_base = has_base_left
+        left = self._settled_at - self._clock.now()
+        return left if left > 0 and self._feed.lag(start).rows != 0 else 0.0
+
+    def upto(self, start: Token, *, is_paused: bool) -> Token | None:
+        """The position that the next range does not pass; None = any. `is_paused`: no existing rows are read."""
+        return None if has_base(start) and not is_paused else self._end
+
+    def is_reached(self, start: Token) -> bool:
+        """Whether all changes up to the end are read. Of a database's log."""
+        return self._end is not None and self._feed.reaches(start, self._end)
+
+
+# When a client tells what its existing rows wait for.
+
+
+_ASKED_SECONDS = 15.0
+"""How often the source is asked, until something was told."""
+_TOLD_SECONDS = (600.0, 3600.0)
+"""What was told is told again after the first of these, and then each time after the last one."""
+
+
+class BackfillStallMonitor:
+    """Asks a channel's feed what holds it up: what still does after 15 s is to be told, and seldom again."""
+
+    def __init__(self, feed: ChangeFeed, clock: Clock) -> None:
+        self._feed, self._clock = feed, clock
+        self._is_held = False
+        self._told = 0
+        self._next = clock.now() + _ASKED_SECONDS
+
+    def look(self, start: Token) -> str:
+        """What is to be told now of a channel that is read from `start` next; empty: nothing."""
+        now = self._clock.now()
+        if now < self._next or not has_base(start):
+            return ""
+        try:
+            found = self._feed.held_up(start)
+        except ChannelError:  # the channel's own calls tell of it
+            found = ""
+        was_held, self._is_held = self._is_held, bool(found)
+        if not found:
+            self._told = 0
+        if not found or not was_held:
+            self._next = now + _ASKED_SECONDS
+            return ""
+        self._next = now + _TOLD_SECONDS[min(self._told, len(_TOLD_SECONDS) - 1)]
+        self._told += 1
+        return found
+
+
+# How large a range should be, so that a channel is checkpointed about as often as was asked. Pure.
+
+
+_FIRST_ROWS = 10_000
+_LEAST_ROWS = 100
+_MOST_ROWS = 10_000_000
+
+
+class RangeSize:
+    """Grows or shrinks a range, at most twofold a time, towards `seconds`; never above `most`."""
+
+    def __init__(self, most: FeedLimit, seconds: float) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._rows = min(_FIRST_ROWS, most.rows or _FIRST_ROWS)
+
+    def limit(self) -> FeedLimit:
+        """The next range's limit."""
+        return FeedLimit(self._rows, self._most.nbytes)
+
+    def is_full(self, rows: int, nbytes: int) -> bool:
+        """Whether the limit cut a range of this size, so that there is more to read at once."""
+        return rows >= self._rows or (self._most.nbytes is not None and nbytes >= self._most.nbytes)
+
+    def took(self, seconds: float, rows: int) -> None:
+        """A range of `rows` took `seconds` to be read and processed."""
+        if rows < self._rows / 2 and seconds <= self._seconds:
+            return  # there was no more to read
+        factor = 2.0 if seconds <= 0 else min(2.0, max(0.5, self._seconds / seconds))
+        self._rows = int(min(self._most.rows or _MOST_ROWS, max(_LEAST_ROWS, self._rows * factor)))
+
+
+# What follows when a range cannot be read, processed or checkpointed. Pure.
+
+
+_FIRST = 0.1
+_FACTOR = 3.0
+_JITTER = 0.25
+
+
+class FailureAction(Enum):
+    """The next step for a channel that failed."""
+
+    AGAIN = "again"
+    PARK = "park"
+    STOP = "stop"
+
+
+class FailurePolicy:
+    """One channel's failures since its last checkpoint.
+
+    A range that fails is tried again after 0.1 s, then after three times as long each time, up to `longest`;
+    when it fails after the longest wait too, the channel is parked. An outage (a connection is lost, a lock is
+    held) is waited for, with the same waits, and parks nothing.
+
+    Args:
+        longest: the longest wait, `maxRetryInterval`.
+        parks: whether a channel is parked, `onError`; else the first failure ends all.
+        outage: how long an outage may last; None = any time.
+    """
+
+    def __init__(
+        self,
+        longest: float,
+        *,
+        parks: bool,
+        outage: float | None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._longest = longest
+        self._parks = parks
+        self._outage = outage
+        self._random = chance or random.Random()  # noqa: S311 - spreads load, keeps no secret
+        self._next = min(_FIRST, longest)
+        self._worst = False
+        self._outage_next = min(_FIRST, longest)
+        self._since: float | None = None
+
+    def over(self) -> None:
+        """A checkpoint was taken."""
+        self._next = self._outage_next = min(_FIRST, self._longest)
+        self._worst, self._since = False, None
+
+    def failed(self) -> tuple[FailureAction, float]:
+        """A range failed: what to do, and after how many seconds."""
+        self._since = None
+        if not self._parks:
+            return FailureAction.STOP, 0.0
+        if self._worst:
+            return FailureAction.PARK, 0.0
+        wait, self._worst = self._next, self._next >= self._longest
+        self._next = min(self._longest, wait * _FACTOR)
+        return FailureAction.AGAIN, self._jittered(wait)
+
+    def no_answer(self, now: float) -> tuple[FailureAction, float]:
+        """The store or the source does not answer: what to do, and after how many seconds."""
+        if self._since is None:
+            self._since, self._outage_next = now, min(_FIRST, self._longest)
+        if self._outage is not None and now - self._since > self._outage:
+            return FailureAction.STOP, 0.0
+        wait = self._outage_next
+        self._outage_next = min(self._longest, wait * _FACTOR)
+        return FailureAction.AGAIN, self._jittered(wait)
+
+    def _jittered(self, wait: float) -> float:
+        return wait * (1 - _JITTER * self._random.random())
+
+
+# Runs many channels on a few threads: each gets a turn, and says when it wants the next.
+
+
+class TurnScheduler:
+    """`threads` workers. A turn is a call that returns the seconds until its next one, or None for the end.
+
+    An exception of a turn ends them all: `failed` is told, once.
+    """
+
+    def __init__(
+        self, threads: int, failed: Callable[[BaseException], None], *, clock: Clock | None = None
+    ) -> None:
+        self._failed = failed
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[float, int, str, Callable[[], float | None]]] = []
+        self._numbers = itertools.count()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"spark-channel-turn-{number}", daemon=True)
+            for number in range(threads)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def add(self, key: str, turn: Callable[[], float | None], wait: float = 0.0) -> None:
+        """Give `turn` its first turn in `wait` seconds."""
+        with self._changed:
+            heapq.heappush(
+                self._waiting, (self._clock.now() + wait, next(self._numbers), key, turn)
+            )
+            self._changed.notify()
+
+    def hurry(self, key: str) -> None:
+        """Whatever waits under `key` gets its turn now."""
+        with self._changed:
+            self._waiting = [
+                (0.0 if name == key else due, number, name, turn)
+                for due, number, name, turn in self._waiting
+            ]
+            heapq.heapify(self._waiting)
+            self._changed.notify_all()
+
+    def close(self, timeout: float | None = None) -> bool:
+        """No turn begins any more; waits for those that run. False after `timeout` seconds. Safe twice."""
+        until = None if timeout is None else self._clock.now() + timeout
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(None if until is None else max(0.0, until - self._clock.now()))
+        return not any(
+            thread.is_alive()
+            for thread in self._threads
+            if thread is not threading.current_thread()
+        )
+
+    def _work(self) -> None:
+        while (found := self._next()) is not None:
+            key, turn = found
+            try:
+                wait = turn()
+            except BaseException as error:
+                with self._changed:
+                    first, self._closed = not self._closed, True
+                    self._changed.notify_all()
+                if first:
+                    self._failed(error)
+                return
+            if wait is not None:
+                self.add(key, turn, wait)
+
+    def _next(self) -> tuple[str, Callable[[], float | None]] | None:
+        with self._changed:
+            while not self._closed:
+                wait = None
+                if self._waiting:
+                    wait = self._waiting[0][0] - self._clock.now()
+                    if wait <= 0:
+                        _, _, key, turn = heapq.heappop(self._waiting)
+                        return key, turn
+                self._clock.wait(self._changed, wait)
+            return None
+
+
+class CoalescedTask:
+    """Work that is asked for any number of times, and done by one thread at a time.
+
+    `work` returns the seconds until it is done again, or None for "when it is asked for". What was asked for
+    while it was done is done once more: nothing that was asked for is lost.
+    """
+
+    def __init__(self, turns: TurnScheduler, key: str, work: Callable[[], float | None]) -> None:
+        self._turns = turns
+        self._key = key
+        self._work = work
+        self._lock = threading.Lock()
+        self._waiting = self._running = self._again = False
+
+    def ask(self) -> None:
+        """Have it done soon."""
+        with self._lock:
+            if self._running:
+                self._again = True
+                return
+            waits, self._waiting = self._waiting, True
+        if waits:
+            self._turns.hurry(self._key)
+        else:
+            self._turns.add(self._key, self._turn)
+
+    def _turn(self) -> float | None:
+        with self._lock:
+            self._running, self._again = True, False
+        wait: float | None = None
+        try:
+            wait = self._work()
+        finally:
+            with self._lock:
+                self._running = False
+                if self._again:
+                    wait = 0.0
+                self._waiting = wait is not None
+        return wait
+
+
+# One channel while a client has it.
+
+
+@dataclass(frozen=True)
+class ChannelProcessor:
+    """What takes the deliveries of a channel, and what is told of its end. `channel`: as deliveries name it."""
+
+    channel: str
+    process: Callable[[Delivery], object]
+    closes: Callable[[str], object] | None = None
+
+
+@dataclass(eq=False)
+class ChannelRun:
+    """`token` and `sequence` are its checkpoint; `planned` and `planned_sequence`: where the last planned range ends.
+
+    `ranges`: those without a checkpoint, in order. `ends`: what the store says of where ranges end, by sequence.
+    `until`: where it is drained for good, if anywhere. `paused`: no chunks of existing rows are planned.
+    `goal`: where a client that is to end stops reading it; None = it is not to end, or the channel is a base split.
+    `held_since`: since when its source delays existing rows, while all changes that count are processed.
+    `tables`: those that it has, of a feed of several; else one without a name. `processors`: by table, from the first
+    turn on. `done`: tables whose rows are processed, of ranges that are not processed in whole, by sequence.
+    `dropped`: rows by table of ranges that are to be read once more, by sequence.
+    `parked_by`: why it is parked, and in which table.
+    `source` and `planned` belong to the turn that reads, which one thread has at a time.
+    """
+
+    channel: Channel
+    source: StreamSource
+    token: Token
+    sequence: int
+    ends: dict[int, Token]
+    size: RangeSize
+    trouble: FailurePolicy
+    hold_up: BackfillStallMonitor
+    planned: Token = field(default_factory=dict)
+    planned_sequence: int = 0
+    ranges: list[RangeRead] = field(default_factory=list)
+    settle: Token | None = None
+    processors: dict[str, ChannelProcessor] = field(default_factory=dict)
+    done: dict[int, set[str]] = field(default_factory=dict)
+    dropped: dict[int, Mapping[str, int]] = field(default_factory=dict)
+    backoff: Backoff = field(default_factory=Backoff)
+    stopping: bool = False
+    lost: bool = False
+    closed: bool = False
+    until: Token | None = None
+    paused: bool = False
+    idle: bool = False
+    goal: StopPosition | None = None
+    held_since: float | None = None
+    parked_by: tuple[BaseException, str] | None = None
+    read_after: float = 0.0
+    store_after: float = 0.0
+    reading: CoalescedTask = field(init=False)
+    storing: CoalescedTask = field(init=False)
+    tables: Collection[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.planned, self.planned_sequence = self.token, self.sequence
+        self.until, self.paused = self.channel.until, self.channel.paused
+        self.tables = self.source.feed.tables(self.token) if self.is_by_table else ("",)
+
+    @property
+    def id(self) -> str:
+        return self.channel.id
+
+    @property
+    def is_by_table(self) -> bool:
+        """Whether its ranges are a delivery for each table."""
+        return not self.channel.is_base and self.source.feed.has_tables
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its processors are there."""
+        return len(self.processors) == len(self.tables)
+
+    def name_of(self, table: str) -> str:
+        """The channel of a table's deliveries."""
+        return f"{self.id}/{table}" if table else self.id
+
+    def in_flight(self, first: int = 0) -> dict[str, int]:
+        """The rows by table that were read and have no checkpoint, from range number `first` on."""
+        found: dict[int, Mapping[str, int]] = {
+            key: rows for key, rows in self.dropped.items() if key >= first
+        }
+        for each in self.ranges:
+            if each.sequence >= first:
+                found[each.sequence] = _most(each.rows_by_table(), found.get(each.sequence, {}))
+        total: Counter[str] = Counter()
+        for rows in found.values():
+            total.update(rows)
+        return dict(total)
+
+    def is_at_hand(self) -> bool:
+        """Whether a range is processed, or its checkpoint is left to take."""
+        return any(each.stage >= Stage.BUSY for each in self.ranges)
+
+    def is_busy(self) -> bool:
+        """Whether a range is processed."""
+        return any(each.stage is Stage.BUSY and not each.is_abandoned() for each in self.ranges)
+
+    def may_read(self) -> bool:
+        """One range is processed and two are ahead of it, while a checkpoint may be on its way: one that is whole, so
+        that the processor never waits for the planning of the next, and one that is read."""
+        return len(self.ranges) < 4 and sum(each.stage < Stage.DONE for each in self.ranges) < 3
+
+    def next_to_fix(self) -> RangeRead | None:
+        """The range whose end the store should know next, and takes now."""
+        found = next((each for each in self.ranges if each.stage is Stage.READ), None)
+        return found if found is not None and found.sequence <= self.sequence + 1 else None
+
+    def next_to_give(self) -> RangeRead | None:
+        """The range that may be processed now: all before it are. It may have begun, and have more to process."""
+        found = next((each for each in self.ranges if each.stage is not Stage.DONE), None)
+        return found if found is not None and found.stage >= Stage.FIXED else None
+
+    def drop_from(self, first: RangeRead) -> list[RangeRead]:
+        """Forget this range and those after it: the next one begins where it began."""
+        if first not in self.ranges:
+            return []
+        place = self.ranges.index(first)
+        dropped = self.ranges[place:]
+        del self.ranges[place:]
+        for each in dropped:
+            if (
+                each.sequence in self.ends
+            ):  # whose end is in the store, so that its rows stay the same
+                self.dropped[each.sequence] = _most(
+                    each.rows_by_table(), self.dropped.get(each.sequence, {})
+                )
+        self.planned, self.planned_sequence = first.start, first.sequence
+        return dropped
+
+
+def _most(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """Of each table the larger number: a range that is read once more has not come as far, at first."""
+    return {table: max(one.get(table, 0), other.get(table, 0)) for table in {**one, **other}}

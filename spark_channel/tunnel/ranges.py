@@ -1,0 +1,526 @@
+"""One range of one channel: read ahead by one thread into bounded memory, processed by others.
+
+A range of a feed of several tables is one delivery for each table that has rows in it. They are handed out when the
+range is read, since only then each of them is whole: so none waits for rows that come behind those of another. Where
+the memory does not hold the range, the largest delivery is handed out while it is read, and the rows of others are
+left out, as far as they do not fit; they are read once more, when what was handed out is over.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import cast
+
+import pyarrow as pa
+
+from spark_channel.arrow_schema import conform
+from spark_channel.carrier import DataCarrier
+from spark_channel.channel import Limiter, Wait
+from spark_channel.channel.batches import arrow_bytes
+from spark_channel.connectors.base.contract import Token
+from spark_channel.connectors.base.feed import TABLE, ChangeFeed
+from spark_channel.errors import EndOfChannel
+from spark_channel.limits import CombinedLimiter
+from spark_channel.pipeline import ReadCancelledError
+from spark_channel.planning import Split
+
+__all__ = [
+    "BudgetShare",
+    "DeliveryRows",
+    "RangeRead",
+    "ReadAheadBudget",
+    "Stage",
+]
+
+
+# The memory that ranges which are read ahead may take, over all channels of a client.
+
+
+class ReadAheadBudget:
+    """Rows and bytes that are read and not processed yet, at most; one batch larger than it passes alone.
+
+    Each range has a `BudgetShare`, which its carrier pays as it would pay a limiter. A range that is being processed
+    and has nothing left gets its next batch beyond the budget, since the rows that fill it may have to wait for
+    this very range: so there is one batch more for each thread that processes, at most.
+    """
+
+    def __init__(self, rows: int, nbytes: int) -> None:
+        self._most = rows, nbytes
+        self._lock = threading.Lock()
+        self._rows = self._nbytes = 0
+        self._waiting: set[_Payment] = set()
+
+    def share(self, make_room: Callable[[], bool] | None = None) -> "BudgetShare":
+        """The part of one range. `make_room` is called by a thread that pays, before it waits; true: something was
+        given back.
+        """
+        return BudgetShare(self, make_room)
+
+    def used(self) -> tuple[int, int]:
+        """Rows and bytes."""
+        with self._lock:
+            return self._rows, self._nbytes
+
+    def take(self, payment: "_Payment") -> bool:
+        share = payment.share
+        with self._lock:
+            rows, nbytes = self._rows + payment.rows, self._nbytes + payment.nbytes
+            fits = rows <= self._most[0] and nbytes <= self._most[1]
+            if not (fits or share.wanted or share.closed or not self._rows):
+                self._waiting.add(payment)
+                return False
+            self._waiting.discard(payment)
+            share.wanted = False
+            if not share.closed and payment.keep(payment.rows, payment.nbytes):
+                self._rows, self._nbytes = rows, nbytes
+                share.rows += payment.rows
+                share.nbytes += payment.nbytes
+            return True
+
+    def forget(self, payment: "_Payment") -> None:
+        with self._lock:
+            self._waiting.discard(payment)
+
+    def free(self, share: "BudgetShare", rows: int, nbytes: int, *, closed: bool = False) -> None:
+        with self._lock:
+            share.closed = share.closed or closed
+            rows, nbytes = (share.rows, share.nbytes) if closed else (rows, nbytes)
+            rows, nbytes = min(rows, share.rows), min(nbytes, share.nbytes)
+            share.rows -= rows
+            share.nbytes -= nbytes
+            self._rows -= rows
+            self._nbytes -= nbytes
+            woken = list(self._waiting)
+        for payment in woken:
+            payment.wake()
+
+    def want(self, share: "BudgetShare") -> None:
+        with self._lock:
+            share.wanted = True
+            woken = [payment for payment in self._waiting if payment.share is share]
+        for payment in woken:
+            payment.wake()
+
+
+class BudgetShare:
+    """What one range has of the budget; the limiter of its carrier."""
+
+    def __init__(
+        self, budget: ReadAheadBudget, make_room: Callable[[], bool] | None = None
+    ) -> None:
+        self._budget = budget
+        self._make_room = make_room
+        self.rows = self.nbytes = 0
+        self.wanted = False
+        self.closed = False
+
+    def slice_size(self) -> tuple[int | None, int | None]:
+        return None, None
+
+    def pay(
+        self,
+        rows: int,
+        nbytes: int,
+        wake: Callable[[], None],
+        keep: Callable[[int, int], bool] | None = None,
+    ) -> "_Payment":
+        payment = _Payment(self._budget, self, rows, nbytes, wake, keep or _always)
+        if self._make_room is not None:
+            while payment.remaining().seconds is None and self._make_room():
+                pass
+        return payment
+
+    def kept_by(self, keep: Callable[[int, int], bool]) -> "_Kept":
+        """A limiter that pays to this share. `keep` is told what was paid; false: it is not wanted, and counts as
+        nothing.
+        """
+        return _Kept(self, keep)
+
+    def want(self) -> None:
+        """A thread waits for the next batch of this range."""
+        self._budget.want(self)
+
+    def free(self, rows: int, nbytes: int) -> None:
+        """So much was processed."""
+        self._budget.free(self, rows, nbytes)
+
+    def close(self) -> None:
+        """The range is done with: give all back."""
+        self._budget.free(self, 0, 0, closed=True)
+
+
+class _Kept:
+    def __init__(self, share: BudgetShare, keep: Callable[[int, int], bool]) -> None:
+        self._share, self._keep = share, keep
+
+    def slice_size(self) -> tuple[int | None, int | None]:
+        return None, None
+
+    def pay(self, rows: int, nbytes: int, wake: Callable[[], None]) -> "_Payment":
+        return self._share.pay(rows, nbytes, wake, self._keep)
+
+
+class _Payment:
+    def __init__(
+        self,
+        budget: ReadAheadBudget,
+        share: BudgetShare,
+        rows: int,
+        nbytes: int,
+        wake: Callable[[], None],
+        keep: Callable[[int, int], bool],
+    ) -> None:
+        self.keep = keep
+        self._budget = budget
+        self.share = share
+        self.rows = rows
+        self.nbytes = nbytes
+        self.wake = wake
+        self._paid = False
+
+    def remaining(self) -> Wait:
+        if not self._paid:
+            self._paid = self._budget.take(self)
+        return Wait(0.0) if self._paid else Wait(None, "memory")
+
+    def cancel(self) -> None:
+        """What was paid is given back with the share."""
+        self._budget.forget(self)
+
+
+def _always(_rows: int, _nbytes: int) -> bool:
+    return True
+
+
+# The rows of one delivery, put by the thread that reads and taken by the one that processes.
+
+
+class DeliveryRows:
+    """All rows of a range, or those of one `table` of it.
+
+    `is_given`: they are the pool's to process. `is_over`: no processor has them any more; `is_processed`: and it took
+    them, else `error`, if it is known. `lost`: what ended the reading before its end. `rows`: what the processor took.
+    """
+
+    def __init__(
+        self,
+        share: BudgetShare,
+        limit: Limiter | None,
+        table: str,
+        *,
+        capacity_rows: int,
+        capacity_bytes: int,
+    ) -> None:
+        self.table = table
+        self.is_given = self.is_over = self.is_processed = False
+        self.error: BaseException | None = None
+        self.lost: Exception | None = None
+        self.rows = 0
+        paid = share.kept_by(self._keep)
+        limiter: Limiter = paid if limit is None else CombinedLimiter([paid, limit])
+        self.carrier = DataCarrier(1, capacity_rows, capacity_bytes, limiter=limiter)
+        self._share = share
+        self._lock = threading.Lock()
+        self._kept_rows = self._kept_bytes = 0
+        self._is_closed = False
+
+    @property
+    def kept_rows(self) -> int:
+        """What has its memory and is not processed; of a batch that a limit cuts, the pieces so far."""
+        return self._kept_rows
+
+    def put(self, batch: pa.RecordBatch, nbytes: int) -> None:
+        """Wait for memory and limit. Raises what the carrier failed with."""
+        self.carrier.produce(batch, nbytes=nbytes)
+
+    def batches(self, given: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """`given`, which the carrier has handed over, and all that come after them."""
+        left = list(reversed(given))
+        try:
+            while (batch := left.pop() if left else self._next()) is not None:
+                rows, nbytes = batch.num_rows, arrow_bytes(batch)
+                self.rows += rows
+                yield batch
+                del batch
+                if self._keep(-rows, -nbytes):
+                    self._share.free(rows, nbytes)
+        except Exception as error:
+            self.lost = error
+            raise
+
+    def close(self) -> None:
+        """Wake and end whoever puts or takes, and give the memory back. Safe after its end, and twice."""
+        self.carrier.fail(
+            ReadCancelledError("the read was cancelled: its rows are not wanted any more")
+        )
+        with self._lock:
+            kept, self._is_closed = (self._kept_rows, self._kept_bytes), True
+            self._kept_rows = self._kept_bytes = 0
+        self._share.free(max(0, kept[0]), max(0, kept[1]))
+
+    def _keep(self, rows: int, nbytes: int) -> bool:
+        """Whether they count: not after `close`."""
+        with self._lock:
+            if self._is_closed:
+                return False
+            self._kept_rows += rows
+            self._kept_bytes += nbytes
+            return True
+
+    def _next(self) -> pa.RecordBatch | None:
+        self._share.want()
+        try:
+            return self.carrier.channels[0].pull()
+        except EndOfChannel:
+            return None
+
+
+_ANY_NUMBER = 1 << 62
+"""The rows and bytes of one table's delivery, which only the memory of its client bounds."""
+
+
+class Stage(IntEnum):
+    """How far a range is."""
+
+    READ = 1
+    """It is read, or was; no processor has seen a row of it."""
+    FIXED = 2
+    """Its end is in the store."""
+    GIVEN = 3
+    """It is the pool's to process."""
+    BUSY = 4
+    """It is being processed."""
+    DONE = 5
+    """It is processed, and its checkpoint is not taken."""
+
+
+class RangeRead:
+    """From `start` to `end`. `rows` and `nbytes`: what was read so far.
+
+    Args:
+        done: of a feed of several tables, those whose rows of this range are processed already; None: of one table.
+        room_wanted: called by the thread that reads, when it waits for memory and nothing of the range is processed.
+    """
+
+    def __init__(
+        self,
+        feed: ChangeFeed,
+        sequence: int,
+        start: Token,
+        end: Token,
+        splits: Sequence[Split],
+        budget: ReadAheadBudget,
+        *,
+        capacity_rows: int,
+        capacity_bytes: int,
+        limit: Limiter | None = None,
+        done: Collection[str] | None = None,
+        room_wanted: Callable[[], None] | None = None,
+    ) -> None:
+        self.sequence = sequence
+        self.start = start
+        self.stage = Stage.READ
+        self.began = self.read_took = self.took = 0.0
+        self.end = end
+        self.rows = self.nbytes = 0
+        self.lost: Exception | None = None
+        """What ended the reading of several tables before its end; of one, its delivery has it."""
+        self._feed = feed
+        self._splits = splits
+        self._by_table = done is not None
+        self._done = frozenset(done or ())
+        self._room_wanted = room_wanted
+        self._lock = threading.Lock()
+        self._deliveries: dict[str, DeliveryRows] = {}
+        self._left_out: set[str] = set()
+        self._rows_of: dict[str, int] = {}
+        self._put_table = ""
+        self._is_read = self._is_full = self._is_withdrawn = self._has_ended = False
+        self._share = budget.share(self._make_room if self._by_table else None)
+        self._limit = limit
+        self._capacity = capacity_rows, capacity_bytes
+        if not self._by_table:
+            self._begin("")
+
+    # --- what is read
+
+    def fill(self) -> None:
+        """Read it to its end; an error is the processor's to meet."""
+        schema = self._feed.schema()
+        try:
+            with self._feed.reading() as read:
+                for split in self._splits:
+                    batches = read(split)
+                    with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
+                        for batch in batches:
+                            fitting = batch if self._feed.has_tables else conform(batch, schema)
+                            nbytes = arrow_bytes(fitting)
+                            self._count(fitting)
+                            self._put(fitting, nbytes)
+                            self.rows += fitting.num_rows
+                            self.nbytes += nbytes
+        except BaseException as error:
+            if self._by_table and isinstance(error, Exception):
+                self.lost = error
+            for each in self._all():
+                each.carrier.fail(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            with self._lock:
+                self._is_read = True
+            for each in self._all():
+                each.carrier.close()
+
+    def _count(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            table = str(batch.column(TABLE)[0].as_py()) if self._by_table else ""
+            with self._lock:
+                self._rows_of[table] = self._rows_of.get(table, 0) + batch.num_rows
+
+    def rows_by_table(self) -> Mapping[str, int]:
+        """What was read so far, whoever has it now; under "" of a feed of one table."""
+        with self._lock:
+            return dict(self._rows_of)
+
+    def _put(self, batch: pa.RecordBatch, nbytes: int) -> None:
+        if not self._by_table:
+            self._deliveries[""].put(batch, nbytes)
+            return
+        if self._is_withdrawn:
+            raise ReadCancelledError("the read was cancelled: its rows are not wanted any more")
+        if not batch.num_rows:
+            return
+        table = str(batch.column(TABLE)[0].as_py())
+        if table in self._done or table in self._left_out:
+            return
+        delivery, self._put_table = self._deliveries.get(table) or self._begin(table), table
+        try:
+            delivery.put(batch, nbytes)
+        except ReadCancelledError:  # it is left out, or its processor wants no more
+            pass
+        self._is_full = False
+
+    def _begin(self, table: str) -> DeliveryRows:
+        rows, nbytes = (_ANY_NUMBER, _ANY_NUMBER) if self._by_table else self._capacity
+        made = DeliveryRows(
+            self._share, self._limit, table, capacity_rows=rows, capacity_bytes=nbytes
+        )
+        with self._lock:
+            self._deliveries[table] = made
+        return made
+
+    def _make_room(self) -> bool:
+        """Memory is full: have the largest delivery processed, or leave out what waits while its processor does."""
+        with self._lock:
+            taken = next((each for each in self._deliveries.values() if _is_out(each)), None)
+            self._is_full = True
+            largest = None if taken is None or taken.kept_rows > 0 else self._largest()
+            if largest is not None:
+                del self._deliveries[largest.table]
+                self._left_out.add(largest.table)
+        if taken is None and self._room_wanted is not None:
+            self._room_wanted()
+        if largest is not None:
+            largest.close()
+        # What is put at this moment may have been left out: it must not be paid any more.
+        return largest is not None and largest.table != self._put_table
+
+    def _largest(self) -> DeliveryRows | None:
+        found = [each for each in self._deliveries.values() if not each.is_given and each.kept_rows]
+        return max(found, key=lambda each: each.kept_rows, default=None)
+
+    # --- what is handed out
+
+    def to_give(self) -> list[DeliveryRows]:
+        """What is to be processed from now on; each delivery once."""
+        with self._lock:
+            if self._is_withdrawn or self.lost is not None:
+                return []
+            found = [each for each in self._deliveries.values() if not each.is_given]
+            if self._by_table and not self._is_read:
+                largest = self._largest()
+                waits = self._is_full and not any(map(_is_out, self._deliveries.values()))
+                found = [largest] if waits and largest is not None else []
+            for each in found:
+                each.is_given = True
+            return found
+
+    def over(
+        self, delivery: DeliveryRows, *, is_processed: bool, error: BaseException | None = None
+    ) -> None:
+        """No processor has it any more."""
+        with self._lock:
+            delivery.is_processed, delivery.error, delivery.is_over = is_processed, error, True
+
+    def ends(self) -> bool:
+        """Whether all that was handed out is over, and nothing else will be: true once."""
+        with self._lock:
+            if self._has_ended or not self._is_over():
+                return False
+            self._has_ended = True
+            return True
+
+    def is_abandoned(self) -> bool:
+        """Whether it was withdrawn, and no processor has rows of it."""
+        with self._lock:
+            return self._is_withdrawn and self._is_over()
+
+    def _is_over(self) -> bool:
+        if any(map(_is_out, self._deliveries.values())):
+            return False
+        if self._is_withdrawn or self.lost is not None:
+            return True
+        return (self._is_read or not self._by_table) and all(
+            each.is_over for each in self._deliveries.values()
+        )
+
+    @property
+    def is_processed(self) -> bool:
+        """Whether processors took all that is in it."""
+        with self._lock:
+            if self._by_table and (not self._is_read or self._left_out):
+                return False
+            return all(each.is_processed for each in self._deliveries.values())
+
+    def processed_tables(self) -> set[str]:
+        """Those whose rows processors took, in whole."""
+        with self._lock:
+            return {each.table for each in self._deliveries.values() if each.is_processed}
+
+    def outcome(self, table: str) -> bool | None:
+        """Whether a table's rows were processed; None: that is not known yet."""
+        with self._lock:
+            found = self._deliveries.get(table)
+            return found.is_processed if found is not None and found.is_over else None
+
+    def failed(self) -> list[DeliveryRows]:
+        """Those that ended with an error."""
+        with self._lock:
+            return [each for each in self._deliveries.values() if each.error is not None]
+
+    @property
+    def given_rows(self) -> int:
+        """What processors took."""
+        return sum(each.rows for each in self._all())
+
+    def withdraw(self) -> None:
+        """Hand out no more of it."""
+        with self._lock:
+            self._is_withdrawn = True
+
+    def cancel(self) -> None:
+        """Wake and end whoever reads or takes it. Safe after its end, and twice."""
+        self.withdraw()
+        for each in self._all():
+            each.close()
+        self._share.close()
+
+    def _all(self) -> list[DeliveryRows]:
+        with self._lock:
+            return list(self._deliveries.values())
+
+
+def _is_out(delivery: DeliveryRows) -> bool:
+    return delivery.is_given and not delivery.is_over

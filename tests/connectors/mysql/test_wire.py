@@ -1,0 +1,127 @@
+"""Rows as packets carry them, cut at any byte: each field comes out as it went in."""
+
+import io
+from typing import Any
+
+import hypothesis.strategies as st
+import pymysql
+import pytest
+from hypothesis import given, settings
+
+from spark_channel.connectors.mysql.protocol import field_batches
+
+Row = tuple[bytes | None, ...]
+END = b"\xfe\x00\x00\x02\x00"
+
+
+def _field(value: bytes | None) -> bytes:
+    if value is None:
+        return b"\xfb"
+    size = len(value)
+    if size < 0xFB:
+        return bytes([size]) + value
+    for mark, wide in ((0xFC, 2), (0xFD, 3)):
+        if size < 1 << 8 * wide:
+            return bytes([mark]) + size.to_bytes(wide, "little") + value
+    return b"\xfe" + size.to_bytes(8, "little") + value
+
+
+def _packets(body: bytes) -> bytes:
+    """A row longer than a packet continues in the next one, which may be empty."""
+    parts, most = [], 0xFFFFFF
+    for start in range(0, len(body) + 1, most):
+        part = body[start : start + most]
+        parts.append(len(part).to_bytes(3, "little") + b"\0" + part)
+    return b"".join(parts)
+
+
+class Server:
+    """Sends a result, `piece` bytes at a time."""
+
+    def __init__(self, rows: list[Row], end: bytes, piece: int) -> None:
+        sent = b"".join(_packets(b"".join(map(_field, row))) for row in rows)
+        self._rfile = io.BufferedReader(_Pieces(sent + (_packets(end) if end else b""), piece), 1)
+        self._width = len(rows[0]) if rows else 2
+
+    def _execute_command(self, command: int, sql: str) -> None:
+        assert (command, sql) == (3, "SELECT")
+
+    def _read_packet(self) -> Any:
+        return self
+
+    def is_load_local_packet(self) -> bool:
+        return False
+
+    def read_length_encoded_integer(self) -> int:
+        return self._width
+
+
+class _Pieces(io.RawIOBase):
+    def __init__(self, data: bytes, piece: int) -> None:
+        self._data, self._piece, self._at = data, piece, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._data[self._at : self._at + min(self._piece, len(buffer))]
+        self._at += len(part)
+        buffer[: len(part)] = part
+        return len(part)
+
+
+def _read(
+    rows: list[Row], *, piece: int, most_rows: int = 1000, most_bytes: int = 1 << 20
+) -> list[list[Row]]:
+    server = Server(rows, END, piece)
+    found = field_batches(server, "SELECT", most_rows, most_bytes)
+    return [list(zip(*(field.to_pylist() for field in fields), strict=True)) for fields in found]
+
+
+SIZE = st.none() | st.integers(0, 4) | st.integers(245, 260) | st.just(70_000)
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 4).flatmap(lambda width: st.lists(st.tuples(*[SIZE] * width), max_size=12)),
+    st.integers(1, 5),
+    st.sampled_from([1, 50, 100_000]),
+    st.sampled_from([1, 5, 300, 1 << 20]),
+)
+def test_any_fields_in_any_pieces(
+    sizes: list[tuple[int | None, ...]], most_rows: int, most_bytes: int, piece: int
+) -> None:
+    rows: list[Row] = [
+        tuple(None if size is None else b"%d" % number * size for size in row)
+        for number, row in enumerate(sizes)
+    ]
+    piece = max(piece, sum(size or 0 for row in sizes for size in row) // 300)
+    batches = _read(rows, piece=piece, most_rows=most_rows, most_bytes=most_bytes)
+    assert [row for batch in batches for row in batch] == rows
+    assert all(1 <= len(batch) <= most_rows for batch in batches)
+
+
+@pytest.mark.parametrize("size", [0xFFFFFF - 4, 0xFFFFFF - 3, 0x1FFFFFE - 9, (1 << 24) + 5])
+def test_a_row_longer_than_a_packet_stands_alone(size: int) -> None:
+    rows: list[Row] = [(b"before",), (bytes(size),), (b"after",), (None,)]
+    assert [row for batch in _read(rows, piece=1 << 20) for row in batch] == rows
+
+
+def test_an_error_in_the_middle_is_raised_as_pymysql_does() -> None:
+    server = Server([(b"a",)], b"\xff\x15\x04#28000no", 1 << 20)
+    with pytest.raises(pymysql.err.OperationalError, match="no"):
+        list(field_batches(server, "SELECT", 10, 10))
+
+
+def test_a_connection_that_ends_within_a_row_is_lost() -> None:
+    server = Server([(b"abc",)], b"", 1 << 20)
+    batches = field_batches(server, "SELECT", 10, 1 << 20)
+    with pytest.raises(pymysql.err.OperationalError, match="Lost connection"):
+        list(batches)
+
+
+def test_a_row_whose_fields_end_elsewhere_is_no_row() -> None:
+    server = Server([(b"abc", b"d")], END, 1 << 20)
+    server._width = 1
+    with pytest.raises(AssertionError, match="elsewhere"):
+        list(field_batches(server, "SELECT", 10, 10))

@@ -1,0 +1,71 @@
+"""The PostgreSQL connector keeps the contract that every connector keeps."""
+
+import pyarrow as pa
+import pytest
+
+from spark_channel.options import CommitMode
+from spark_channel.testing import reader_conformance, writer_conformance
+from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.sql.micro_batches import hold_to_once
+
+pytestmark = pytest.mark.real_server("PostgreSQL", "postgresql")
+
+LIMITED = {"rowsPerSecond": "1M", "capacityBytes": "4KiB"}
+
+
+def _people() -> pa.Table:
+    return pa.table(
+        {"id": pa.array(range(300), pa.int64()), "name": [f"name {n}" for n in range(300)]}
+    )
+
+
+@pytest.mark.parametrize("source", ["keyed", "without_key", "view", "partitioned"])
+def test_the_reader_keeps_the_contract(pg: Pg, source: str) -> None:
+    pg.psql(
+        "CREATE TABLE keyed (id bigint PRIMARY KEY, name text);"
+        "INSERT INTO keyed SELECT g, 'name ' || g FROM generate_series(0, 299) g;"
+        "CREATE TABLE without_key AS SELECT * FROM keyed;"
+        "CREATE VIEW view AS SELECT * FROM keyed;"
+        "CREATE TABLE partitioned (id bigint PRIMARY KEY, name text) PARTITION BY RANGE (id);"
+        "CREATE TABLE p1 PARTITION OF partitioned FOR VALUES FROM (0) TO (100);"
+        "CREATE TABLE p2 PARTITION OF partitioned FOR VALUES FROM (100) TO (1000);"
+        "INSERT INTO partitioned SELECT * FROM keyed"
+    )
+    reader_conformance(lambda: pg.reader(source), expected=_people())
+    assert pg.server.connections() == 0
+
+
+@pytest.mark.parametrize(
+    ("commit", "there", "more"),
+    [
+        ("job", True, {}),
+        ("job", False, {}),
+        ("task", True, {}),
+        ("task", False, {}),
+        ("task", True, LIMITED),
+    ],
+)
+def test_the_writer_keeps_the_contract(
+    pg: Pg, commit: CommitMode, there: bool, more: dict[str, str]
+) -> None:
+    if there:
+        pg.psql("CREATE TABLE t (id bigint, name text); INSERT INTO t VALUES (-1, 'first')")
+
+    def read_back() -> pa.Table | None:
+        exists = pg.psql("SELECT to_regclass('t') IS NOT NULL") == "t"
+        return pg.read("t") if exists else None
+
+    writer_conformance(
+        lambda: pg.writer("t", retrySeconds=5, **more),
+        read_back=read_back,
+        commits=[commit],
+        leftovers=pg.staged,
+    )
+    assert pg.server.connections() == 0
+
+
+def test_a_batch_of_a_stream_is_published_once(pg: Pg) -> None:
+    hold_to_once(
+        pg.writer, lambda: [int(each) for each in pg.psql("SELECT id FROM t ORDER BY id").split()]
+    )
+    assert pg.staged() == []

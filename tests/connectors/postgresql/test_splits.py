@@ -1,0 +1,263 @@
+"""Splits cover a source once, in ranges of about equal rows, whatever the key and however it is spread."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from spark_channel.connectors import FetchSize
+from spark_channel.connectors.postgresql.catalog import PgTable
+from spark_channel.connectors.postgresql.reader import PostgresSplitter
+from spark_channel.connectors.postgresql.session import PgSession
+from spark_channel.errors import OptionError
+from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.sql.skewed import rows, uneven
+
+
+def _sizes(pg: Pg, dbtable: str | None = "t", advice: int = 8, **options: object) -> list[int]:
+    reader = pg.reader(dbtable, **options)
+    reader.schema()
+    return [sum(batch.num_rows for batch in reader.read(split)) for split in reader.split(advice)]
+
+
+def _even(sizes: list[int]) -> bool:
+    return max(sizes) <= 1.3 * min(sizes)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The statements that sessions of this process run."""
+    statements: list[str] = []
+    real = PgSession.rows
+
+    def rows(self: PgSession, sql: str) -> list[tuple[Any, ...]]:
+        statements.append(sql)
+        return real(self, sql)
+
+    monkeypatch.setattr(PgSession, "rows", rows)
+    return statements
+
+
+_SKEWED = (
+    "CREATE TABLE t (id bigint PRIMARY KEY, v text);"
+    "INSERT INTO t SELECT g, 'x' FROM generate_series(1, 99000) g;"
+    "INSERT INTO t SELECT 99000 + g * 9801, 'y' FROM generate_series(1, 1000) g;"
+)
+
+
+def test_any_source_with_skewed_keys_makes_even_splits(pg: Pg) -> None:
+    values = ", ".join(f"({number}, '{name}', '{a}', {b})" for number, name, a, b in rows())
+    pg.psql(
+        'CREATE TABLE r (id int, name text COLLATE "en-x-icu", a text COLLATE "C", b int);'
+        f"INSERT INTO r VALUES {values}; CREATE TABLE ints AS SELECT id FROM r; CREATE TABLE texts AS SELECT * FROM r;"
+        "CREATE TABLE pairs AS SELECT a, b, id FROM r; CREATE VIEW v AS SELECT * FROM texts;"
+        "ALTER TABLE ints ADD PRIMARY KEY (id); ALTER TABLE texts ADD PRIMARY KEY (name);"
+        "ALTER TABLE pairs ADD PRIMARY KEY (a, b)"
+    )
+    assert uneven(pg.reader) == {}
+
+
+@pytest.mark.parametrize("analyzed", [True, False])
+def test_a_large_table_is_split_by_statistics_or_a_sample(
+    pg: Pg, analyzed: bool, asked: list[str]
+) -> None:
+    """About 5 000 pages in no order: more than are looked at whole."""
+    pg.psql(
+        "CREATE TABLE t (id bigint PRIMARY KEY, pad text) WITH (autovacuum_enabled = off);"
+        "INSERT INTO t SELECT CASE WHEN g % 100 = 0 THEN g * 9801 ELSE g END, repeat('x', 380) "
+        "FROM generate_series(1, 85000) g ORDER BY hashint4(g);"
+        "SELECT pg_stat_force_next_flush()"  # else the server may count these rows as changed after ANALYZE
+    )
+    if analyzed:
+        pg.psql("ANALYZE t")
+    assert int(pg.psql("SELECT pg_relation_size('t') / 8192")) > 4096
+    sizes = _sizes(pg, advice=4, columns="id")
+    assert sum(sizes) == 85_000
+    assert len(sizes) >= 4
+    assert _even(sizes)
+    looked = [sql for sql in asked if "PERCENTILE_DISC" in sql.upper()]
+    assert [("TABLESAMPLE" in sql) for sql in looked] == ([] if analyzed else [True]), looked
+
+
+def test_the_many_splits_of_a_limited_job_are_planned_from_as_many_rows_as_few(
+    pg: Pg, asked: list[str]
+) -> None:
+    """Their number is in no statement that each row is compared by, and the sample ends at 400 MiB."""
+    pg.psql(
+        "CREATE TABLE t (a int, b int, PRIMARY KEY (a, b));"
+        "INSERT INTO t SELECT g / 100, g % 100 FROM generate_series(1, 3000) g"
+    )
+    reader = pg.reader()
+    reader.schema()
+    splits = reader.split(1000)
+    assert len(splits) == 1000
+    assert sum(split.rows or 0 for split in splits) == 3000
+    assert max(map(len, asked)) < 2_000
+    with reader.connect("plan") as session:
+        source = reader.known(session)
+        table = replace(cast(PgTable, source.table), pages=10_000_000)
+        splitter = PostgresSplitter(session, replace(source, table=table), reader.options, 2000)
+        sampled, share = splitter._sampled()
+    assert share == 0.005
+    assert "TABLESAMPLE SYSTEM (0.5" in sampled.origin
+
+
+def test_a_limited_job_looks_at_few_pages_where_they_say_enough(pg: Pg, asked: list[str]) -> None:
+    """1 100 pages, which are looked at whole without a limit."""
+    pg.psql(
+        "CREATE TABLE t (id bigint PRIMARY KEY, pad text) WITH (autovacuum_enabled = off);"
+        "INSERT INTO t SELECT g, repeat('x', 380) FROM generate_series(1, 20000) g ORDER BY hashint4(g)"
+    )
+    pages = int(pg.psql("SELECT pg_relation_size('t') / 8192"))
+    assert 1_000 < pages < 4_096
+
+    def planned(where: str | None = None) -> tuple[list[int], list[bool]]:
+        asked.clear()
+        reader = pg.reader("t", **({} if where is None else {"where": where}))
+        reader.fetch_size = FetchSize(rows=5_000)
+        schema = reader.schema()
+        splits = reader.split(8)
+        ids = [
+            row
+            for split in splits
+            for batch in reader.read(split)
+            for row in batch.column(0).to_pylist()
+        ]
+        assert schema.names == ["id", "pad"]
+        assert len(ids) == len(set(ids))
+        assert len(ids) == int(pg.psql(f"SELECT count(*) FROM t WHERE {where or 'true'}"))
+        looked = ["TABLESAMPLE" in sql for sql in asked if "PERCENTILE_DISC" in sql.upper()]
+        return [split.rows or 0 for split in splits], looked
+
+    sizes, looked = planned()
+    assert looked == [True]
+    assert len(sizes) == 8
+    assert sum(sizes) == pytest.approx(20_000, rel=0.5)
+    sizes, looked = planned("id % 100 = 0")  # of which 200 pages do not hold enough
+    assert looked == [True, False]
+    assert sum(sizes) == 200
+
+
+def test_stale_statistics_are_not_trusted(pg: Pg, asked: list[str]) -> None:
+    pg.psql(
+        "CREATE TABLE t (id bigint PRIMARY KEY, pad text) WITH (autovacuum_enabled = off);"
+        "INSERT INTO t SELECT g, repeat('x', 380) FROM generate_series(1, 85000) g; ANALYZE t;"
+        "INSERT INTO t SELECT 1000000 + g, repeat('x', 380) FROM generate_series(1, 60000) g;"
+        "SELECT pg_stat_force_next_flush()"
+    )
+    sizes = _sizes(pg, advice=4, columns="id")
+    assert sum(sizes) == 145_000
+    assert _even(sizes)
+    assert any("TABLESAMPLE" in sql for sql in asked)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("text", "'k-' || md5(g::text)"),
+        ("uuid", "md5(g::text)::uuid"),
+        ("numeric(20, 4)", "g * 0.37"),
+        ("float8", "CASE WHEN g = 7 THEN 'NaN'::float8 ELSE ln(g) END"),
+        ("timestamptz", "now() + g * interval '1 second'"),
+        ("date", "date '1900-01-01' + g"),
+        ("char(40)", "md5(g::text)"),
+        ("bytea", "decode(md5(g::text), 'hex')"),
+    ],
+)
+def test_keys_of_any_type(pg: Pg, key: str, value: str) -> None:
+    pg.psql(
+        f"CREATE TABLE t (k {key} PRIMARY KEY, n int);"
+        f"INSERT INTO t SELECT {value}, g FROM generate_series(1, 5000) g"
+    )
+    sizes = _sizes(pg)
+    assert len(sizes) == 8
+    assert sum(sizes) == 5000
+    assert _even(sizes)
+
+
+def test_null_keys_have_a_split_of_their_own(pg: Pg) -> None:
+    pg.psql(
+        "CREATE TABLE t (k int, v text);"
+        "INSERT INTO t SELECT nullif(g % 1000, 0), 'v' FROM generate_series(1, 10000) g"
+    )
+    reader = pg.reader("t", partitionColumn="k")
+    reader.schema()
+    splits = reader.split(4)
+    nulls = [split for split in splits if split.params["kind"] == "null"]
+    assert len(nulls) == 1
+    assert sum(batch.num_rows for batch in reader.read(nulls[0])) == 10
+    assert sum(_sizes(pg, partitionColumn="k", advice=4)) == 10_000
+    pg.psql("CREATE INDEX ON t (k)")
+    assert sum(_sizes(pg, advice=4)) == 10_000  # the index alone makes it a key
+
+
+def test_views_and_queries_are_one_split_until_a_key_is_named(pg: Pg) -> None:
+    pg.psql(_SKEWED + "CREATE VIEW v AS SELECT id + 1 AS id2, v FROM t")
+    assert _sizes(pg, "v") == [100_000]
+    assert _even(_sizes(pg, "v", partitionColumn="id2"))
+    query = "SELECT id, id % 7 AS seven FROM t WHERE id <= 70000"
+    assert _sizes(pg, None, query=query) == [70_000]
+    sizes = _sizes(pg, None, query=query, partitionColumn="id")
+    assert len(sizes) == 8
+    assert sum(sizes) == 70_000
+    assert _even(sizes)
+
+
+def test_where_is_counted_in(pg: Pg) -> None:
+    pg.psql(_SKEWED)
+    sizes = _sizes(pg, where="id > 98000 AND v = 'y'")
+    assert sum(sizes) == 1000
+    assert _even(sizes)
+
+
+def test_partitioned_and_empty_tables(pg: Pg) -> None:
+    pg.psql(
+        "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (10) TO (100000)"
+    )
+    assert _sizes(pg) == []
+    assert _sizes(pg, partitionColumn="id") == []
+    pg.psql("INSERT INTO t SELECT generate_series(1, 9999)")
+    sizes = _sizes(pg)
+    assert sum(sizes) == 9999
+    assert _even(sizes)
+
+
+def test_a_snapshot_ties_all_splits_together(pg: Pg) -> None:
+    """Rows that move between two ranges of pages while they are read: 100 000 stay 100 000."""
+    pg.psql("CREATE TABLE t AS SELECT g AS id, 0 AS n FROM generate_series(1, 100000) g")
+    reader = pg.reader("t", snapshot="true")
+    reader.schema()
+    ids: list[int] = []
+    with reader.hold():
+        splits = reader.split(8)
+        assert {tuple(split.params["key"]) for split in splits} == {("ctid",)}
+        assert len({split.params["snapshot"] for split in splits}) == 1
+        assert len(splits) == 8
+        for split in splits:
+            ids += pa.Table.from_batches(reader.read(split), reader.schema())["id"].to_pylist()
+            pg.psql("UPDATE t SET n = n + 1 WHERE id % 100 = 0; DELETE FROM t WHERE id = 99999")
+    assert sorted(ids) == list(range(1, 100_001))
+    assert pg.server.connections() == 0
+
+
+def test_a_snapshot_without_a_holder_is_refused(pg: Pg) -> None:
+    pg.psql("CREATE TABLE t AS SELECT 1 AS id")
+    reader = pg.reader("t", snapshot="true")
+    reader.schema()
+    with pytest.raises(OptionError, match="only a transfer"):
+        reader.split(4)
+
+
+def test_the_ranges_leave_no_gap(pg: Pg) -> None:
+    pg.psql(_SKEWED)
+    reader = pg.reader("t")
+    reader.schema()
+    splits = reader.split(5)
+    assert splits[0].params["lower"] is None
+    assert splits[-1].params["upper"] is None
+    assert all(one.params["upper"] == two.params["lower"] for one, two in pairwise(splits))
+    assert sum(split.rows or 0 for split in splits) == 100_000

@@ -1,0 +1,147 @@
+"""The migration page names every plugin and every key that the code knows."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_channel.datax import document
+from spark_channel.datax.columns import _STEPS, NamedColumn, PickedColumn
+from spark_channel.datax.plugins import (
+    aliases,
+    connectors,
+    databases,
+    documents,
+    files,
+    http,
+    kafka,
+    readers,
+    stores,
+    writers,
+)
+from spark_channel.datax.plugins import files as hive
+from spark_channel.datax.plugins import http as elasticsearch
+from spark_channel.datax.plugins import http as stream_load
+from spark_channel.datax.plugins import stores as ftp
+from spark_channel.datax.values import JobSection
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT.joinpath("docs", "datax.md").read_text()
+SECTIONS = dict(re.findall(r"^##+ (.*?)\n(.*?)(?=^##|\Z)", PAGE, re.DOTALL | re.MULTILINE))
+TEXT_READER = "txtfilereader, and hdfsreader with text or csv"
+WHERE: list[tuple[type[JobSection], str]] = [
+    (connectors.StreamReader, "streamreader"),
+    (connectors.MadeUpColumn, "streamreader"),
+    (connectors.StreamWriter, "streamwriter"),
+    (files.TxtFileReader, TEXT_READER),
+    (files.HdfsReader, TEXT_READER),
+    (files.CsvReaderConfig, TEXT_READER),
+    (PickedColumn, TEXT_READER),
+    (files.TxtFileWriter, "txtfilewriter"),
+    (files.HdfsWriter, "hdfswriter"),
+    (stores.OssReader, "ossreader, s3reader"),
+    (stores.S3Reader, "ossreader, s3reader"),
+    (stores.OssWriter, "osswriter, s3writer"),
+    (stores.S3Writer, "osswriter, s3writer"),
+    (databases.DatabaseReader, "Database readers"),
+    (databases.ReaderConnection, "Database readers"),
+    (databases.DatabaseWriter, "Database writers"),
+    (databases.WriterConnection, "Database writers"),
+    (aliases.OceanbaseReader, "oceanbasev10reader, oceanbasev10writer"),
+    (aliases.OceanbaseWriter, "oceanbasev10reader, oceanbasev10writer"),
+    (aliases.AdbpgWriter, "drdswriter, adbmysqlwriter, adbpgwriter"),
+    (hive.HiveReader, "hivereader, hivewriter"),
+    (hive.HiveWriter, "hivereader, hivewriter"),
+    (elasticsearch.ElasticReader, "elasticsearchreader"),
+    (elasticsearch.ElasticColumn, "elasticsearchreader"),
+    (elasticsearch.ElasticWriter, "elasticsearchwriter"),
+    (elasticsearch.ElasticColumn, "elasticsearchwriter"),
+    (ftp.FtpReader, "ftpreader"),
+    (ftp.FtpWriter, "ftpwriter"),
+    (kafka.KafkaReader, "kafkareader"),
+    (kafka.KafkaWriter, "kafkawriter"),
+    (kafka.KafkaColumn, "kafkareader"),
+    (documents.MongoReader, "mongodbreader"),
+    (documents.MongoColumn, "mongodbwriter"),
+    (documents.MongoConnection, "mongodbreader"),
+    (documents.MongoWriter, "mongodbwriter"),
+    (documents.Upsert, "mongodbwriter"),
+    (documents.PreAction, "mongodbwriter"),
+    (documents.PreItem, "mongodbwriter"),
+    (http.HttpReader, "httpreader"),
+    (http.HttpConnection, "httpreader"),
+    (http.HttpProxy, "httpreader"),
+    (http.PageParams, "httpreader"),
+    (http.PageParameter, "httpreader"),
+    (documents.RedisReader, "redisreader"),
+    (documents.RedisWriter, "rediswriter"),
+    (documents.RedisConfig, "rediswriter"),
+    (stream_load.StreamLoadWriter, "starrockswriter, doriswriter, selectdbwriter"),
+    (stream_load.LoadConnection, "starrockswriter, doriswriter, selectdbwriter"),
+    (document.SpeedSetting, "Settings"),
+    (document.ErrorLimit, "Settings"),
+    (document.ColumnFormats, "Settings"),
+    (document.ChannelSection, "Settings"),
+    (document.Core, "Settings"),
+    (document.JobFile, "Settings"),
+]
+
+
+@pytest.mark.parametrize("plugin", sorted({*readers(), *writers()}))
+def test_every_plugin_is_named(plugin: str) -> None:
+    assert f"`{plugin}`" in SECTIONS["Readers and writers"]
+
+
+PROOFS = {
+    "real server": "MariadbServer|PostgresServer|RedisServer|start_hdfs",
+    "another product": "MariadbServer|PostgresServer",
+    "engine": "chdb|jdbc:derby",
+    "emulator": "start_s3",
+    "test server": r"tests\.servers\.",
+    "no server": "",
+    "planned only": "",
+}
+"""How a plugin was proven, and what a test that does so names."""
+
+
+def test_how_each_plugin_was_proven() -> None:
+    """Each is in one row, and the row's test has it, and such a server."""
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in SECTIONS["How each plugin was proven"].splitlines()
+    ]
+    shown = []
+    for names, proof, _, test in (row for row in rows if row[0].startswith("`")):
+        text = ROOT.joinpath(test.strip("`")).read_text()
+        plugins = re.findall(r"`(\w+)`", names)
+        shown += plugins
+        assert re.search(PROOFS[proof], text), (names, proof)
+        assert proof in ("planned only", "no server") or re.search(
+            r"carry_out\(|move\(|ran\(|spark_channel\.run\(", text
+        ), names
+        assert [each for each in plugins if re.sub("(reader|writer)$", "", each) not in text] == []
+    assert sorted(shown) == sorted({*readers(), *writers()})
+
+
+@pytest.mark.parametrize("name", sorted({*_STEPS, "dx_groovy"}))
+def test_every_transformer_is_named(name: str) -> None:
+    assert f"`{name}`" in SECTIONS["Transformers"]
+
+
+@pytest.mark.parametrize(
+    ("section", "title"), WHERE, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_every_key_is_named_in_its_table(section: type[JobSection], title: str) -> None:
+    fields = {field.alias or name for name, field in section.model_fields.items()}
+    body = SECTIONS[title]
+    missing = [
+        key
+        for key in {*fields, *section.ignored, *section.refused}
+        if not re.search(rf"\b{key}\b", body)
+    ]
+    assert missing == []
+
+
+def test_the_named_columns_of_hive_are_described() -> None:
+    assert set(NamedColumn.model_fields) == {"name", "type"}
+    assert "names and Hive types" in SECTIONS["hdfswriter"]

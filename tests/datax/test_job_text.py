@@ -1,0 +1,86 @@
+from typing import Any
+
+import pytest
+
+from spark_channel.datax import load_job, parse_parameters
+from spark_channel.datax.document import expand_data, parse_text
+from spark_channel.errors import JobFileError, OptionError
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{"job": }', "line 1, column 9"),
+        ('{\n  "job": {\n    "setting" {}\n  }\n}', "line 3, column 15"),
+        ('{\n  // a comment\n  /* and\n another */ "job": oops\n}', "line 4, column 20"),
+        ('{"a": NaN}', "NaN is not a JSON value"),
+        ('{"a": "b}', "line 1, column 7"),
+        ("{", "line 1, column 2"),
+        ("9" * 5000, "4300 digits"),
+    ],
+)
+def test_broken_json_shows_its_line_and_column(text: str, place: str) -> None:
+    with pytest.raises(
+        JobFileError, match=f"shop.json: not JSON.*{place}|shop.json: not JSON at {place}"
+    ):
+        parse_text(text, {}, "shop.json")
+
+
+def test_comments_and_last_commas_are_forgiven_and_strings_stay_whole() -> None:
+    text = (
+        '\ufeff{"url": "jdbc:x://h/a,}", // why\n "list": [1, 2, ], /* more */ "end": "/* no */", }'
+    )
+    assert parse_text(text, {}, "x") == {"url": "jdbc:x://h/a,}", "list": [1, 2], "end": "/* no */"}
+
+
+def test_variables_are_put_in_as_text() -> None:
+    text = '{"channel": ${n}, "columns": [${cols}], "where": "day = \'${day}\' and x > $bizdate", "r": "^a$"}'
+    values = {"n": "3", "cols": '"id", "name"', "day": "2024-01-31", "bizdate": "5"}
+    assert parse_text(text, values, "x") == {
+        "channel": 3,
+        "columns": ["id", "name"],
+        "where": "day = '2024-01-31' and x > 5",
+        "r": "^a$",
+    }
+
+
+def test_a_variable_in_a_comment_need_not_be_set() -> None:
+    assert parse_text('{"a": 1 /* ${old} */}', {}, "x") == {"a": 1}
+
+
+def test_an_unset_variable_shows_its_place_and_what_to_give() -> None:
+    with pytest.raises(JobFileError) as caught:
+        parse_text('{\n "where": "d > ${day}", "x": "${hour} ${day}"\n}', {}, "shop.json")
+    message = str(caught.value)
+    assert message.startswith("shop.json: line 2, column 16: ${day}, ${hour} are not set; ")
+    assert '-p "-Dday=..."' in message
+    assert "${env:NAME}" in message
+
+
+def test_an_unset_variable_in_data_shows_its_json_path(make_job: Any) -> None:
+    with pytest.raises(JobFileError, match=r"^job\.setting\.speed\.channel: \$\{n\} is not set"):
+        load_job(make_job(setting={"speed": {"channel": "${n}"}}))
+    assert load_job(make_job(setting={"speed": {"channel": "${n}"}}), {"n": 4}).spec.channels == 4
+
+
+def test_references_to_secrets_are_no_variables() -> None:
+    data = {"a": ["${env:HOME}", "${file:/run/secret}", "$unset"]}
+    assert expand_data(data, {}) == data
+
+
+def test_parameters_of_the_command_line() -> None:
+    assert parse_parameters("-Dday=2024-01-31 -Dwhere='a = 1 and b = 2' -Dempty= -Da.b=c=d") == {
+        "day": "2024-01-31",
+        "where": "a = 1 and b = 2",
+        "empty": "",
+        "a.b": "c=d",
+    }
+    assert parse_parameters("  ") == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["day=1", "-Dday", "-D=1", "-D1x=2", "-Dday='open", "-Da=1 secret"]
+)
+def test_what_is_no_parameter_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="-Dname=value"):
+        parse_parameters(text)

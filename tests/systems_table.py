@@ -1,0 +1,129 @@
+"""Makes the tables of systems in README.md, docs/index.md and docs/commits.md: `python -m tests.systems_table`.
+
+They come from what the connectors declare in the registry.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+from spark_channel.connectors.base.registry import AlsoReaches, Connector, Delivery, all_connectors
+from spark_channel.options import CommitMode
+
+__all__ = ["own_connectors", "pages"]
+
+ROOT = Path(__file__).resolve().parents[1]
+FOR_TESTS = {"generator", "discard"}
+FILES = "Parquet, CSV, JSON lines, ORC, Arrow files on a disk"
+TITLES = {
+    "postgresql": "PostgreSQL",
+    "mysql": "MariaDB",
+    "sqlite": "SQLite",
+    "duckdb": "DuckDB",
+    "redis": "Redis",
+    "parquet": FILES,
+    "csv": FILES,
+    "json": FILES,
+    "orc": FILES,
+    "arrow": FILES,
+    "delta": "Delta Lake on a disk",
+    "iceberg": "Apache Iceberg on a disk",
+    "adbc": "ADBC drivers",
+    "clickhouse": "ClickHouse",
+    "http": "Web services (JSON over HTTP)",
+    "kafka": "Kafka",
+    "mongodb": "MongoDB",
+    "elasticsearch": "Elasticsearch, OpenSearch",
+    "streamload": "Doris, StarRocks, SelectDB",
+}
+"""In the order of the table."""
+FEEDS = {
+    "cursorColumn": "cursor column",
+    "slot": "logical replication",
+    "binlog": "binary log",
+    "files that arrive": "new files",
+    "new versions": "new versions",
+    "new snapshots": "new snapshots",
+    "new records": "new records",
+}
+HEAD = "| System | Read | Write | Stream from | Delivery | Maturity: tested against |\n|---|---|---|---|---|---|\n"
+
+
+def own_connectors() -> dict[str, Connector]:
+    return {
+        each.name: each
+        for each in all_connectors()
+        if (each.reader or each.writer or "").startswith("spark_channel.")
+        and each.name not in FOR_TESTS
+    }
+
+
+def delivery_text(delivery: Mapping[CommitMode, Delivery]) -> str:
+    """One promise for all modes, or the one of each mode."""
+    promises = set(delivery.values())
+    if len(promises) > 1:
+        return ", ".join(f"{promise} with `commit={mode}`" for mode, promise in delivery.items())
+    return promises.pop() if promises else "-"
+
+
+def reached() -> Iterator[tuple[str, Connector, AlsoReaches]]:
+    """Each system with its page, its connector, and what that declares of it, in the order of the tables."""
+    found = own_connectors()
+    for name, title in TITLES.items():
+        each = found[name]
+        page = "files.md" if title == FILES else f"{name}.md"
+        for of in (AlsoReaches(title, each.maturity, each.tested), *each.also):
+            yield page, each, replace(of, delivery=of.delivery or each.delivery)
+
+
+def table(links: str) -> str:
+    lines: dict[str, None] = {}  # the formats of files have the same rows
+    for page, each, of in reached():
+        feeds = ", ".join(FEEDS[feed] for feed in each.feed)
+        can = ["yes" if half else "no" for half in (each.reader, each.writer)]
+        told = f"**{of.maturity}**: {of.tested}"
+        cells = [
+            f"[{of.system}]({links}{page})",
+            *can,
+            feeds or "no",
+            delivery_text(of.delivery),
+            told,
+        ]
+        lines[f"| {' | '.join(cells)} |\n"] = None
+    return HEAD + "".join(lines)
+
+
+def delivery_table() -> str:
+    """The targets of each promise."""
+    targets: dict[Delivery, dict[str, None]] = {promise: {} for promise in get_args(Delivery)}
+    for page, _, of in reached():
+        is_mixed = len(set(of.delivery.values())) > 1
+        for mode, promise in of.delivery.items():
+            targets[promise][f"[{of.system}]({page})" + f" with `commit={mode}`" * is_mixed] = None
+    lines = [f"| **{promise}** | {'; '.join(found)} |\n" for promise, found in targets.items()]
+    return "| delivery | targets |\n|---|---|\n" + "".join(lines)
+
+
+def pages() -> dict[Path, tuple[str, str]]:
+    """Each page as it is, and as it should be."""
+    made = {}
+    for path, mark, inside in (
+        (ROOT / "README.md", "systems", table("docs/")),
+        (ROOT / "docs" / "index.md", "systems", table("")),
+        (ROOT / "docs" / "commits.md", "delivery", delivery_table()),
+    ):
+        text = path.read_text(encoding="utf-8")
+        begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->\n"
+        head, rest = text.split(begin, 1)
+        made[path] = text, f"{head}{begin}{inside}{end}{rest.split(end, 1)[1]}"
+    return made
+
+
+def main() -> None:
+    for path, (_, wanted) in pages().items():
+        path.write_text(wanted, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
