@@ -17,8 +17,8 @@ PACKAGES = (
     "carrier",
     "channel",
     "connectors",
+    "datax",
     "errors",
-    "jobs",
     "limits",
     "planning",
     "progress",
@@ -27,7 +27,7 @@ PACKAGES = (
     "transform",
     "tunnel",
 )
-WITHOUT_A_PAGE = {"jobs"}  # docs/datax.md tells of it key by key
+WITHOUT_A_PAGE = {"datax"}  # docs/datax.md tells of it key by key
 
 
 def module(name: str) -> ModuleType:
