@@ -284,8 +284,7 @@ class Options(BaseModel):
 
     `ignored` and `refused` map other sources' option names (Spark's JDBC and CSV) to a reason: an
     ignored one is warned of, a refused one is an error that gives the reason. An option of a base class that a
-    connector cannot take is refused so, too. `aliases` are other names of an option, and `renamed` are its
-    former ones: they work for one more version, with a warning.
+    connector cannot take is refused so, too. `aliases` are other names of an option.
     """
 
     model_config = ConfigDict(
@@ -300,7 +299,6 @@ class Options(BaseModel):
     ignored: ClassVar[Mapping[str, str]] = {}
     refused: ClassVar[Mapping[str, str]] = {}
     aliases: ClassVar[Mapping[str, str]] = {}
-    renamed: ClassVar[Mapping[str, str]] = {}
     login_ends: ClassVar[str] = "/?#"
     """Where the login of a url ends for the parser of its urls: a password with one of these is percent-encoded."""
 
@@ -311,14 +309,14 @@ class Options(BaseModel):
 
     @classmethod
     def with_trait(cls, trait: Trait) -> frozenset[str]:
-        """The lower-cased names of the options that have `trait`, aliases and former names included."""
+        """The lower-cased names of the options that have `trait`, aliases included."""
         return cls._spellings(
             name for name, field in cls.model_fields.items() if _has(field, trait)
         )
 
     @classmethod
     def secrets(cls) -> frozenset[str]:
-        """The lower-cased names of the options whose whole value is secret, aliases and former names included."""
+        """The lower-cased names of the options whose whole value is secret, aliases included."""
         return cls._spellings(
             name for name, field in cls.model_fields.items() if _has(field, SecretStr)
         )
@@ -328,9 +326,8 @@ class Options(BaseModel):
         wanted = set(fields)
         known = cls.names()
         found = {name for name, field in known.items() if field in wanted}
-        others = {**cls.aliases, **cls.renamed}
         return frozenset(
-            found | {other.lower() for other, name in others.items() if name.lower() in found}
+            found | {other.lower() for other, name in cls.aliases.items() if name.lower() in found}
         )
 
     @classmethod
@@ -469,10 +466,7 @@ class Options(BaseModel):
     @classmethod
     def _parsed(cls, raw: Mapping[str, Any], connector: str) -> tuple[Self, list[str]]:
         known = cls.names()
-        aliases = {
-            alias.lower(): target for alias, target in {**cls.aliases, **cls.renamed}.items()
-        }
-        renamed = {old.lower(): new for old, new in cls.renamed.items()}
+        aliases = {alias.lower(): target for alias, target in cls.aliases.items()}
         ignored = {name.lower(): reason for name, reason in cls.ignored.items()}
         refused = {name.lower(): (name, reason) for name, reason in cls.refused.items()}
         values: dict[str, Any] = {}
@@ -491,10 +485,6 @@ class Options(BaseModel):
                         option=key,
                     )
                 values[field], spelled[field] = value, key
-                if name in renamed:
-                    warnings.append(
-                        f"option {key!r} was renamed to {renamed[name]!r}; the old name works for one more version"
-                    )
             elif name in ignored:
                 warnings.append(f"option {key!r} is ignored: {ignored[name]}")
             elif name in refused:

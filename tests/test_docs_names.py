@@ -95,10 +95,7 @@ def known_options() -> set[str]:
     for model in all_models():
         names |= {
             *model.names(),
-            *(
-                name.lower()
-                for name in (*model.aliases, *model.renamed, *model.ignored, *model.refused)
-            ),
+            *(name.lower() for name in (*model.aliases, *model.ignored, *model.refused)),
         }
     return names
 

@@ -463,7 +463,6 @@ class FileWriteOptions(_Stored, WriteOptions):
         "orphanAge": "staging is removed when its job is known to have ended, not by its age",
     }
     aliases: ClassVar[Mapping[str, str]] = {**WriteOptions.aliases, "codec": "compression"}
-    renamed: ClassVar[Mapping[str, str]] = {"maxRowsPerFile": "maxRecordsPerFile"}
 
     path: FilePath = Field(description="a directory, as a path or URI")
     compression: str | None = Field(

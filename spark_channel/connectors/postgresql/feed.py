@@ -156,7 +156,6 @@ class TablesFeed(ReplicationFeed):
         self._readers: dict[int, SqlReader] = {}
         self._types = LogTypes(self._session)
         self._accepted: dict[tuple[int, str, str], TableColumns | None] = {}
-        self._seen: Published | None = None
         self._told_dropped: set[str] = set()
         super().__init__(reader, options)
         advice = _advice(self._rule)
@@ -199,7 +198,7 @@ class TablesFeed(ReplicationFeed):
         bases = {}
         with self._session() as session:
             for name, place in token.tables.items():
-                table = self._table(session, name, place.oid, place.shape)
+                table = self._table(name, place.oid, place.shape)
                 base = self._start(session, table, token.lsn)
                 bases[name] = replace(place, base=base, since=None if base is None else token.lsn)
         made = replace(token, tables=bases, safe=token.lsn, doubt_at=token.lsn)
@@ -223,7 +222,7 @@ class TablesFeed(ReplicationFeed):
 
         def changed(token: Token) -> Token:
             old = TablesToken.read(token)
-            what = (found.name, found.oid, found.columns, at, entries, shape)
+            what = (found.name, found.oid, found.columns, shape, at, entries)
             return (old.restarted(*what, self._takes) if again else old.joined(*what)).token()
 
         return changed
@@ -288,10 +287,10 @@ class TablesFeed(ReplicationFeed):
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
         old, new = TablesToken.read(after), TablesToken.read(upto)
-        tables = {}
-        for name, each in old.tables.items():
-            shape = each.shape or new.tables[name].shape
-            tables[name] = {"oid": each.oid, "shape": None if shape is None else shape.noted()}
+        tables = {
+            name: {"oid": each.oid, "shape": each.shape.noted()}
+            for name, each in old.tables.items()
+        }
         log = {"after": old.lsn, "upto": new.lsn, "tables": tables, "begins": old.begins()}
         chunk = old.chunk_to(new)
         if chunk is not None:
@@ -318,9 +317,7 @@ class TablesFeed(ReplicationFeed):
             connect = partial(_lent, ours)
             with connect() as session:
                 tables = [
-                    self._table(
-                        session, name, each["oid"], each["shape"] and TableColumns.of(each["shape"])
-                    )
+                    self._table(name, each["oid"], TableColumns.of(each["shape"]))
                     for name, each in params["tables"].items()
                 ]
                 table = next((each for each in tables if each.name == params.get("table")), None)
@@ -477,16 +474,9 @@ class TablesFeed(ReplicationFeed):
         )
         return None
 
-    def _table(
-        self, session: PgReadSession, name: str, oid: int, columns: TableColumns | None
-    ) -> _Table:
-        """As a token has it; one of an earlier build did not tell its columns."""
-        if columns is not None:
-            return _Table(name, oid, columns, self._types.schema(columns.columns))
-        found = look_up(session, [oid]).get(oid)
-        if found is None:
-            raise SourceError(f"table {name!r} was dropped. Run {_REMOVE}")
-        return self._look_at(session, found)
+    def _table(self, name: str, oid: int, columns: TableColumns) -> _Table:
+        """As a token has it."""
+        return _Table(name, oid, columns, self._types.schema(columns.columns))
 
     def _look_at(
         self, session: PgReadSession, found: Found, only: Collection[str] | None = None
@@ -540,15 +530,13 @@ class TablesFeed(ReplicationFeed):
             if shape is not None:
                 changed[name] = (found.columns, shape)
         now = self._published(session, [each.oid for each in token.tables.values()])
-        seen = self._seen or Published({}, "")
         known = [
-            Followed(name, place.oid, place.entries or seen.entries.get(place.oid, ()))
+            Followed(name, place.oid, place.entries)
             for name, place in token.tables.items()
             if name not in dropped
         ]
-        operations = (token.operations or seen.operations) if known else ""
+        operations = token.operations if known else ""
         check_published(self._publication, known, operations, now, _LEFT)
-        self._seen = now
         for item in self._unchecked:
             if (
                 not named(item, (*dropped, *token.removed))
@@ -586,7 +574,7 @@ class TablesFeed(ReplicationFeed):
         self, session: PgReadSession, name: str, place: TablePlace, found: Found
     ) -> TableColumns | None:
         """The other columns that a table continues with; None: those that it has."""
-        if found.columns == place.columns and place.shape is not None:
+        if found.columns == place.columns:
             return None
         key = place.oid, place.columns, found.columns
         if key not in self._accepted:
@@ -597,12 +585,6 @@ class TablesFeed(ReplicationFeed):
         self, session: PgReadSession, name: str, place: TablePlace, found: Found
     ) -> TableColumns | None:
         was, label, rule = place.shape, f"table {name!r}", self._rule
-        if was is None:  # an earlier build did not tell its columns
-            if found.columns != place.columns and not (rule.evolves or rule.ignores):
-                raise SchemaError(
-                    f"{label} has other columns than when the tunnel began to follow it. {rule.advice}"
-                )
-            return self._look_at(session, found).columns
         kept = None if rule.evolves else {each.name for each in was.columns}
         try:
             table = self._look_at(session, found, kept)
@@ -668,7 +650,7 @@ class TablesFeed(ReplicationFeed):
         if name is None:
             return after
         place = after.tables[name]
-        table = self._table(session, name, place.oid, place.shape)
+        table = self._table(name, place.oid, place.shape)
         if place.base is None:
             return after.started(name, self._start(session, table, end))
         reader = self._reader_of(session, name, place.oid)

@@ -268,7 +268,6 @@ _OF_JDBC_DRIVER: Mapping[str, str] = dict.fromkeys(
 class PostgresOptions(ServerOptions):
     """Options of reader and writer. A login inside the url is moved to `user` and `password`."""
 
-    renamed: ClassVar[Mapping[str, str]] = {"retrySeconds": "retryTimeout"}
     login_ends: ClassVar[str] = "/?"
 
     sslmode: Annotated[SslMode | None, Trait.SAME_ROWS] = Field(

@@ -476,6 +476,3 @@ def test_an_operation_that_the_publication_lost_is_told(shop: Shop) -> None:
         SourceError, match=r"does not have operation update, delete, truncate.*resnapshot"
     ):
         feed.latest(at, NO_LIMIT)
-    old = {name: each for name, each in at.items() if name != "operations"}  # of an earlier build
-    after = shop.feed().latest(old, NO_LIMIT)
-    assert brief(shop, rows(feed, old, after), "items") == [("insert", 1, "a")]
