@@ -43,7 +43,6 @@ NOT_OURS = {"header", "sep", "inferSchema", "checkpointLocation", "replaceWhere"
 IN_TABLES = {
     "onSlow",
     "onFailure",
-    "spillBytes",
     "max_dirty_rows",
     "max_dirty_fraction",
     "dirty_rows_path",

@@ -60,8 +60,8 @@ def transfer(
     end they go through Spark. Delivery is that of the target's connector, as after `df.write`: once, or at least once;
     docs/commits.md has a table of targets.
     `writer` may be a list: the source is read once, and each target gets all rows, with its own claim, limit and
-    report (`report.targets`). In each, `onSlow` is `block` (the reading waits for it) or `spill` (its rows wait on
-    disk, up to `spillBytes`), and `onFailure` is `fail` (the job fails) or `leave` (the others go on).
+    report (`report.targets`). The reading waits for the slowest. In each, `onFailure` is `fail` (the job fails) or
+    `leave` (the others go on).
     With `protect="auto"` the speed follows what both ends say of their health, and `pressure` says what is too much.
     `channels` None: the session's parallelism. The speeds hold for the whole job, bytes are Arrow bytes; see
     docs/options.md for the other names, which `reader` and `writer` accept as well.
