@@ -334,12 +334,7 @@ _BUILT_IN = (
         maturity="stable",
         tested="deltalake 1.6, tables on a disk",
         delivery=_ONCE_BY_JOB,
-        also=(
-            AlsoReaches("Delta tables on S3, GCS, Azure", "preview", "emulators of the stores"),
-            AlsoReaches(
-                "tables of Unity Catalog", "experimental", "a server written for the tests"
-            ),
-        ),
+        also=(AlsoReaches("Delta tables on S3, GCS, Azure", "preview", "emulators of the stores"),),
     ),
     Connector(
         "iceberg",

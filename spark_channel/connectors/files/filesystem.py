@@ -25,7 +25,6 @@ from pydantic import BeforeValidator, SecretStr
 
 from spark_channel.connectors import hdfs
 from spark_channel.connectors.files.uris import BUCKETS, MARK, Uri, check_text
-from spark_channel.connectors.files.vended import Vended
 from spark_channel.connectors.remote import Address, filesystem, is_remote
 from spark_channel.connectors.remote.address import SETTINGS
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
@@ -79,13 +78,9 @@ _PAIR = ("aws_access_key_id", "aws_secret_access_key")
 
 @dataclass(frozen=True, slots=True)
 class StorageCredentials:
-    """Credentials of one store. Clients are kept by it, so it can be hashed; it is never shown.
-
-    `vended`: a catalog vends and renews them.
-    """
+    """Credentials of one store. Clients are kept by it, so it can be hashed; it is never shown."""
 
     settings: tuple[tuple[str, str], ...] = field(repr=False)
-    vended: Vended | None = field(default=None, repr=False)
 
     def get(self, name: str) -> str | None:
         return dict(self.settings).get(name)
@@ -315,12 +310,6 @@ def _local() -> pafs.FileSystem:
 
 @lru_cache(maxsize=32)
 def _from_uri(root: str, login: StorageCredentials | None) -> tuple[pafs.FileSystem, str]:
-    if login is not None and login.vended is not None:
-        from spark_channel.connectors.files.object_files import object_filesystem
-
-        parts = urlsplit(root)
-        bucket = parts.username if parts.scheme in ("abfs", "abfss") else parts.netloc
-        return object_filesystem(parts.scheme, login.vended), bucket or ""
     if is_remote(root):
         return filesystem(Address.of(root, () if login is None else login.settings)), ""
     if hdfs.is_hdfs(root) and hdfs.is_installed():
