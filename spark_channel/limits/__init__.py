@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         decode_request,
         encode,
     )
-    from spark_channel.limits.protection import AdaptiveLimit, HealthSample, ThrottleInterval
+    from spark_channel.limits.protection import AdaptiveLimit, HealthSample
     from spark_channel.limits.registry import LimitRegistry, Semaphore, marked
     from spark_channel.limits.token_bucket import CombinedLimiter, RateLimiter, StaticShare
 else:
@@ -107,7 +107,6 @@ __all__ = [
     "StaticShare",
     "StatusRequest",
     "Subscribe",
-    "ThrottleInterval",
     "UnreachablePolicy",
     "decode_reply",
     "decode_request",

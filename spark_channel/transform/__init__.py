@@ -20,20 +20,17 @@ if TYPE_CHECKING:
     )
     from spark_channel.transform.text import Calculate, Digest, Pad, Replace, Substr
     from spark_channel.transform.transformer import (
-        Apply,
         Labelled,
         Pipeline,
         Refused,
         Transformer,
         TransformResult,
-        as_transformers,
         prepare,
     )
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
 
 __all__ = [
-    "Apply",
     "Calculate",
     "CsvTexts",
     "Digest",
@@ -53,7 +50,6 @@ __all__ = [
     "TimesAsText",
     "TransformResult",
     "Transformer",
-    "as_transformers",
     "prepare",
     "strptime_pattern",
 ]

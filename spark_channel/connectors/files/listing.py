@@ -441,9 +441,6 @@ def _partition(path: str, base: str) -> tuple[tuple[str, str | None], ...]:
 # So `01` and `2020-W01` stay text, which Spark reads as a number and a time.
 
 
-_INTS = (pa.int32(), pa.int64())
-
-
 def _int(text: str, kind: pa.DataType) -> int:
     value = int(text)
     if not -(2 ** (kind.bit_width - 1)) <= value < 2 ** (kind.bit_width - 1):

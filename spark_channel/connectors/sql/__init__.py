@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         Session,
         WriteSession,
         session_script,
-        split_script,
     )
     from spark_channel.connectors.sql.source import ReadSource
     from spark_channel.connectors.sql.splits import Quantiles, Splitter
@@ -67,7 +66,6 @@ __all__ = [
     "WriteSession",
     "WriteTarget",
     "session_script",
-    "split_script",
 ]
 
 # ADBC's dbapi imports it to know a dataset when it is given one, and with it comes pandas: 0.4 s of every process.
