@@ -76,7 +76,6 @@ class ServerOptions(AnyServerOptions):
     """The server, how it is reached, and for how long it is tried."""
 
     renamed: ClassVar[Mapping[str, str]] = {"sslCa": "sslrootcert"}
-    login_ends: ClassVar[str] = "/?"
 
     sslmode: Annotated[SslMode | None, BeforeValidator(_ssl_mode), Trait.SAME_ROWS] = Field(
         None,

@@ -269,7 +269,6 @@ class PostgresOptions(ServerOptions):
     """Options of reader and writer. A login inside the url is moved to `user` and `password`."""
 
     renamed: ClassVar[Mapping[str, str]] = {"retrySeconds": "retryTimeout"}
-    login_ends: ClassVar[str] = "/?"
 
     sslmode: Annotated[SslMode | None, Trait.SAME_ROWS] = Field(
         None, description="TLS mode of libpq; default: from the url, else libpq's `prefer`"
