@@ -299,8 +299,6 @@ class Options(BaseModel):
     ignored: ClassVar[Mapping[str, str]] = {}
     refused: ClassVar[Mapping[str, str]] = {}
     aliases: ClassVar[Mapping[str, str]] = {}
-    login_ends: ClassVar[str] = "/?#"
-    """Where the login of a url ends for the parser of its urls: a password with one of these is percent-encoded."""
 
     @classmethod
     def names(cls) -> dict[str, str]:
@@ -405,9 +403,8 @@ class Options(BaseModel):
         """
         for key, value in raw.items():
             name = key.lower()
-            if (
-                name not in cls.with_trait(Trait.HOLDS_LOGIN) or "path" in name
-            ):  # names of files contain '@', too
+            # Names of files contain '@', too.
+            if name not in cls.with_trait(Trait.HOLDS_LOGIN) or "path" in name:
                 continue
             if misplaced := misplaced_secret(str(value)):
                 raise OptionError(
@@ -415,12 +412,12 @@ class Options(BaseModel):
                     "parameters after a '?'",
                     option=key,
                 )
-            if is_clear(str(value), cls.login_ends):
+            if is_clear(str(value)):
                 continue
             instead = ", or use options 'user' and 'password'" if "password" in cls.names() else ""
             raise OptionError(
                 f"option {key!r} has an '@' after the first '/', '?' or '#', so it is not clear where its login ends. "
-                f"Percent-encode the password ('/' is %2F, '?' is %3F, '#' is %23, '@' is %40){instead}",
+                f"In a login, write / ? # @ : as %2F %3F %23 %40 %3A{instead}",
                 option=key,
             )
 

@@ -275,9 +275,12 @@ def _trace_nothing(_frame: FrameType, _event: str, _arg: Any) -> None:
 
 _HIDDEN = "spark.sql.redaction.options.regex"
 _OF_EVERY_CONNECTOR = ("sharedLimitToken", "tunnelStore", "url")
-_LOGIN_IN_A_PATH = r"//[^/\s]*:\S*@"
-"""As in s3://KEY:SECRET@bucket: Spark holds the pattern against values, too. So names of options are whole words there:
-a table named tokens is shown."""
+_LOGIN_IN_A_PATH = (
+    r"//[^/\s]*:[^@]*@"
+    r"|[?&;][\w.\-]*(passw|pwd|passphrase|token|credential|signature|auth|key|sig)[\w.\-]*="
+)
+"""As in s3://KEY:SECRET@bucket and s3://bucket/a?token=SECRET: Spark holds the pattern against values, too. So names of
+options are whole words there: a table named tokens is shown."""
 
 _services: "dict[int, ServiceServer]" = {}
 """By the pid of the driver's JVM: one Python process has one, or another one after it died."""

@@ -28,7 +28,7 @@ from spark_channel.connectors.files.uris import BUCKETS, MARK, Uri, check_text
 from spark_channel.connectors.remote import Address, filesystem, is_remote
 from spark_channel.connectors.remote.address import SETTINGS
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
-from spark_channel.masking import hide_in_error, is_secret_name, secrets_in
+from spark_channel.masking import hide_in_error, is_secret_name, mask_url, secrets_in
 from spark_channel.options import resolve_secret
 from spark_channel.working_directory import absolute_path, path_of_uri
 
@@ -194,7 +194,7 @@ class Location:
     def show(self, path: str | None = None) -> str:
         """`path` (default: this one) for a message, with the scheme of its filesystem."""
         path = self.path if path is None else path
-        return path if self.local else f"{self.root.split('://', 1)[0]}://{path}"
+        return path if self.local else mask_url(f"{self.root.split('://', 1)[0]}://{path}")
 
 
 def renames_in(root: str) -> bool:

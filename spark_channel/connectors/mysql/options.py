@@ -75,8 +75,6 @@ class Address:
 class ServerOptions(AnyServerOptions):
     """The server, how it is reached, and for how long it is tried."""
 
-    login_ends: ClassVar[str] = "/?"
-
     sslmode: Annotated[SslMode | None, BeforeValidator(_ssl_mode), Trait.SAME_ROWS] = Field(
         None,
         description="`disable`, `prefer` (TLS if the server has it), `require` (unverified), `verify-ca`, "

@@ -268,8 +268,6 @@ _OF_JDBC_DRIVER: Mapping[str, str] = dict.fromkeys(
 class PostgresOptions(ServerOptions):
     """Options of reader and writer. A login inside the url is moved to `user` and `password`."""
 
-    login_ends: ClassVar[str] = "/?"
-
     sslmode: Annotated[SslMode | None, Trait.SAME_ROWS] = Field(
         None, description="TLS mode of libpq; default: from the url, else libpq's `prefer`"
     )
