@@ -21,7 +21,7 @@ from spark_channel.connectors.files.filesystem import (
     locate,
     read_settings,
 )
-from spark_channel.connectors.files.options import Instant
+from spark_channel.connectors.files.option_types import Instant
 from spark_channel.connectors.lake.table import LakeWriteOptions
 from spark_channel.errors import (
     ChannelError,

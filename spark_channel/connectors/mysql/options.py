@@ -11,12 +11,8 @@ from pydantic import BeforeValidator, Field
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
 
 from spark_channel.connectors.base.url_text import check_no_fragment, decoded
-from spark_channel.connectors.sql.options import (
-    WITHOUT_EFFECT,
-    LedgerOptions,
-    SqlReadOptions,
-    SqlWriteOptions,
-)
+from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
+from spark_channel.connectors.sql.options import LedgerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.options import ServerOptions as AnyServerOptions
 from spark_channel.errors import OptionError
 from spark_channel.options import DiskPath, Trait

@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, SecretStr, model_validator
 
 from spark_channel.connectors.base.url_text import decoded, encoded
+from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
 from spark_channel.connectors.sql.options import (
-    WITHOUT_EFFECT,
     LedgerOptions,
     ServerOptions,
     SqlReadOptions,
