@@ -167,6 +167,16 @@ class TransferSpec:
     targets: tuple[Target, ...] = ()
     time_patterns: tuple[str, ...] = ()
 
+    @property
+    def ends(self) -> tuple[Endpoint, ...]:
+        """The reader and all writers; the first writer may be there twice."""
+        return self.reader, self.writer, *(each.writer for each in self.targets)
+
+    @property
+    def spark_format(self) -> str:
+        """The first format that Spark alone reads or writes; empty = Spark is not needed."""
+        return next((end.name for end in self.ends if end.spark_format), "")
+
 
 # The whole plan of one transfer.
 
