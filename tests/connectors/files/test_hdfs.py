@@ -258,10 +258,13 @@ def test_a_rename_that_arrives_late_publishes_nothing(client: FolderHdfs, tmp_pa
     assert sorted(read("parquet", _uri(target))["n"].to_pylist()) == [1, 2]
 
 
-@pytest.mark.parametrize("uri", ["hdfs://ann@nn:8020/out", "hdfs://nn:8020/out?replication=2"])
-def test_uris_that_are_refused(uri: str) -> None:
+def test_a_uri_with_a_login_is_refused() -> None:
     with pytest.raises(OptionError, match="names more than a host"):
-        locate(uri)
+        locate("hdfs://ann@nn:8020/out")
+
+
+def test_a_question_mark_belongs_to_the_name() -> None:
+    assert locate("hdfs://nn:8020/out?replication=2").path == "/out?replication=2"
 
 
 def test_a_uri_without_a_host_is_in_the_default_filesystem(
