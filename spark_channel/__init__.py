@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from spark_channel.spark.source import ChannelDataSource, explain
     from spark_channel.spark.throttle import throttle
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__,
+        {
+            "progress": ["TransferReport"],
+            "service": ["SharedLimit"],
+            "spark.session": ["last_report", "register"],
+            "spark.source": ["ChannelDataSource", "explain"],
+            "spark.throttle": ["throttle"],
+            "spark.transfer": ["run", "transfer"],
+        },
+    )
 
 __version__ = "0.1.0"
 

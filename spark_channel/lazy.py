@@ -1,11 +1,11 @@
 """Names and modules that are imported on their first use, because every Python process of Spark pays for its imports.
 
-A package states what it exports once, for readers, type checkers, import-linter and this module::
+A package names what it exports, and where it is; `tests/test_exported.py` holds the three lists together::
 
     if TYPE_CHECKING:
         from spark_channel.channel.memory import MemoryChannel
     else:
-        __getattr__, __dir__ = lazy.exports(__name__)
+        __getattr__, __dir__ = lazy.exports(__name__, {"memory": ["MemoryChannel"]})
 
     __all__ = ["MemoryChannel"]
 
@@ -14,8 +14,7 @@ A name must not be that of a module of the package: Python sets that module as t
 
 import gc
 import sys
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -56,34 +55,20 @@ class LazyModule:
         return value
 
 
-def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` (PEP 562) of `package`, whose import statements say where its `__all__` is."""
-    module = sys.modules[package]
-
-    @cache
-    def homes() -> dict[str, str]:
-        import ast
-
-        source = module.__loader__.get_source(package)  # type: ignore[union-attr] # of files and of zips
-        if source is None:
-            raise ImportError(
-                f"{package} is installed without its source, which says where its names are"
-            )
-        return {
-            name.name: statement.module
-            for statement in ast.walk(ast.parse(source))
-            if isinstance(statement, ast.ImportFrom) and statement.module
-            for name in statement.names
-        }
+def exports(
+    package: str, modules: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` (PEP 562) of `package`, for the names that each of its `modules` has."""
+    homes = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
 
     def __getattr__(name: str) -> Any:  # noqa: N807 - it becomes the package's
-        if name not in module.__all__:
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(load(homes()[name]), name)
-        setattr(module, name, value)
+        value = getattr(load(homes[name]), name)
+        setattr(sys.modules[package], name, value)
         return value
 
     def __dir__() -> list[str]:  # noqa: N807 - it becomes the package's
-        return sorted({*vars(module), *module.__all__})
+        return sorted({*vars(sys.modules[package]), *homes})
 
     return __getattr__, __dir__

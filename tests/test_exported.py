@@ -56,26 +56,31 @@ def test_what_is_brought_in_is_promised(name: str) -> None:
     assert brought <= set(package.__all__)
 
 
-@pytest.mark.parametrize(
-    "init", sorted(SOURCES.rglob("__init__.py")), ids=lambda path: str(path.parent.name)
-)
-def test_a_package_states_its_lazy_names_in_order_and_none_is_a_module_of_its_own(
-    init: Path,
-) -> None:
-    tree = ast.parse(init.read_text("utf-8"))
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    if not any(each.module == "spark_channel" and each.names[0].name == "lazy" for each in imports):
-        return
-    names = [
-        name.name
-        for each in imports
-        if each.module and each.module.startswith("spark_channel.")
-        for name in each.names
-    ]
-    package = importlib.import_module(".".join(init.parent.relative_to(SOURCES.parent).parts))
+LAZY = {
+    ".".join(init.parent.relative_to(ROOT).parts): init
+    for init in sorted(SOURCES.rglob("__init__.py"))
+    if "lazy.exports(" in init.read_text("utf-8")
+}
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_a_package_names_the_same_to_python_to_type_checkers_and_in_all(name: str) -> None:
+    init = LAZY[name]
+    found = list(ast.walk(ast.parse(init.read_text("utf-8"))))
+    checked = {
+        node.module.removeprefix(f"{name}."): [each.name for each in node.names]
+        for node in found
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f"{name}.")
+    }
+    (call,) = (
+        node for node in found if isinstance(node, ast.Call) and "exports" in ast.unparse(node.func)
+    )
+    assert ast.literal_eval(call.args[1]) == checked
+    package = importlib.import_module(name)
+    names = {each for module in checked.values() for each in module}
     assert sorted(names) == package.__all__
-    assert not set(names) & {each.stem for each in init.parent.iterdir()}
-    assert set(names) <= set(dir(package))
+    assert not names & {each.stem for each in init.parent.iterdir()}
+    assert names <= set(dir(package))
     with pytest.raises(AttributeError, match="has no attribute 'lacking'"):
         package.lacking  # noqa: B018 - to ask is the test
 

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from spark_channel.carrier.driver import ConsumerDriver
     from spark_channel.carrier.pool import BulkConsumePool, ConsumerPools, consumer_pools
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__,
+        {
+            "carrier": ["DataCarrier", "Partitioner", "RollingPartitioner", "ThreadPartitioner"],
+            "consumer": ["CarrierMetrics", "Consumer", "PoolThreadMetrics"],
+            "driver": ["ConsumerDriver"],
+            "pool": ["BulkConsumePool", "ConsumerPools", "consumer_pools"],
+        },
+    )
 
 __all__ = [
     "BulkConsumePool",

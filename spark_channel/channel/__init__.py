@@ -10,7 +10,15 @@ if TYPE_CHECKING:
     from spark_channel.channel.memory import MemoryChannel
     from spark_channel.channel.transaction import Transaction, TransactionState
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__,
+        {
+            "batches": ["ChannelStatistics"],
+            "capacity": ["Limiter", "Overflow", "Payment", "Wait"],
+            "memory": ["MemoryChannel"],
+            "transaction": ["Transaction", "TransactionState"],
+        },
+    )
 
 __all__ = [
     "ChannelStatistics",

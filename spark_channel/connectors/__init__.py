@@ -26,7 +26,26 @@ if TYPE_CHECKING:
         load_writer,
     )
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__,
+        {
+            "base.contract": [
+                "FetchSize",
+                "PartialWrite",
+                "Read",
+                "Reader",
+                "Receipt",
+                "RowTally",
+                "SplitReader",
+                "TaskWriter",
+                "WriteContext",
+                "WritePlan",
+                "Writer",
+            ],
+            "base.health": ["Health"],
+            "base.registry": ["Connector", "find_connector", "load_reader", "load_writer"],
+        },
+    )
 
 __all__ = [
     "Connector",

@@ -7,8 +7,9 @@ from spark_channel import lazy
 if TYPE_CHECKING:
     from spark_channel.datax.document import parse_parameters
     from spark_channel.datax.load import LoadedJob, load_job
-    from spark_channel.option_types import resolve_references
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__, {"document": ["parse_parameters"], "load": ["LoadedJob", "load_job"]}
+    )
 
-__all__ = ["LoadedJob", "load_job", "parse_parameters", "resolve_references"]
+__all__ = ["LoadedJob", "load_job", "parse_parameters"]

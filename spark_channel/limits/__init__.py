@@ -70,7 +70,45 @@ if TYPE_CHECKING:
     from spark_channel.limits.registry import LimitRegistry, Semaphore, marked
     from spark_channel.limits.token_bucket import CombinedLimiter, RateLimiter, StaticShare
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__,
+        {
+            "adaptive": ["AimdController", "PressureState", "UnreachablePolicy"],
+            "client": ["LeaseLimiter"],
+            "coordinator": ["Coordinator"],
+            "messages": [
+                "Acknowledged",
+                "ClientStatus",
+                "Grant",
+                "GrantRequest",
+                "GrantReturn",
+                "Heartbeat",
+                "Join",
+                "Joined",
+                "Leave",
+                "LimitChanged",
+                "LimitStatus",
+                "Pause",
+                "Permit",
+                "PermitRequest",
+                "PermitReturn",
+                "Rejected",
+                "Reply",
+                "Request",
+                "Resume",
+                "RetryLater",
+                "SetRates",
+                "StatusRequest",
+                "Subscribe",
+                "decode_reply",
+                "decode_request",
+                "encode",
+            ],
+            "protection": ["AdaptiveLimit", "HealthSample", "ThrottleInterval"],
+            "registry": ["LimitRegistry", "Semaphore", "marked"],
+            "token_bucket": ["CombinedLimiter", "RateLimiter", "StaticShare"],
+        },
+    )
 
 __all__ = [
     "Acknowledged",

@@ -29,7 +29,28 @@ if TYPE_CHECKING:
     )
     from spark_channel.pipeline.write import TaskWrite
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__,
+        {
+            "dirty": ["DirtyBudget", "DirtyLog", "DirtyStore", "TaskDirtyRows", "dirty_limit_of"],
+            "fan_out": [
+                "FanOutOutcome",
+                "FanOutTarget",
+                "FanOutTargetRun",
+                "FanOutWork",
+                "GroupFanOut",
+            ],
+            "read": ["GroupRead", "ReadCancelledError"],
+            "transfer": [
+                "GroupOutcome",
+                "GroupTransfer",
+                "TaskOutcome",
+                "TransferSource",
+                "TransferWork",
+            ],
+            "write": ["TaskWrite"],
+        },
+    )
 
 __all__ = [
     "DirtyBudget",

@@ -23,7 +23,24 @@ if TYPE_CHECKING:
     from spark_channel.progress.spec import DirtyLimit, JobSpec, tighter
     from spark_channel.progress.speed import LimitChange, Sample
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__,
+        {
+            "counters": ["Counters", "Phase", "Snapshot"],
+            "job": ["JobProgress", "JobStatus"],
+            "render": [
+                "StreamLog",
+                "before_lines",
+                "is_batch",
+                "lag_text",
+                "progress_line",
+                "summary_lines",
+            ],
+            "report": ["TransferReport"],
+            "spec": ["DirtyLimit", "JobKind", "JobSpec", "tighter"],
+            "speed": ["LimitChange", "Sample"],
+        },
+    )
 
 __all__ = [
     "Counters",

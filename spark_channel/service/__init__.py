@@ -61,7 +61,34 @@ if TYPE_CHECKING:
         sql_value,
     )
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__,
+        {
+            "client": ["ServiceClient", "SharedLimitAddress"],
+            "discovery": ["driver_pid"],
+            "display": ["ProgressDisplay"],
+            "jobs": ["JobListener", "JobRegistry"],
+            "launch": [
+                "LimitControl",
+                "LimitEntry",
+                "ServiceControl",
+                "ServiceSettings",
+                "advertise",
+                "ensure_service",
+                "find_service",
+            ],
+            "protocol": ["ServiceAddress", "TlsFiles", "new_job_id", "run_id"],
+            "server": ["ServiceServer"],
+            "shared_limit": [
+                "Probe",
+                "SharedLimit",
+                "find_shared_limit",
+                "shared_speed",
+                "signal_value",
+                "sql_value",
+            ],
+        },
+    )
 
 __all__ = [
     "JobRegistry",

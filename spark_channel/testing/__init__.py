@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from spark_channel.testing.clock import VirtualClock
     from spark_channel.testing.conformance import reader_conformance, writer_conformance
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__,
+        {"clock": ["VirtualClock"], "conformance": ["reader_conformance", "writer_conformance"]},
+    )
 
 __all__ = ["VirtualClock", "reader_conformance", "writer_conformance"]

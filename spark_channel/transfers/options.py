@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from spark_channel.datax import resolve_references
 from spark_channel.errors import OptionError
+from spark_channel.option_types import resolve_references
 from spark_channel.options import CommonOptions, Options, ReadOptions, WriteOptions
 from spark_channel.planning import Endpoint, EndpointOverrides, Target, TransferSpec
 from spark_channel.planning.transfer import SaveMode

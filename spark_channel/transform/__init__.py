@@ -28,7 +28,25 @@ if TYPE_CHECKING:
         prepare,
     )
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__,
+        {
+            "convert": ["TimesAsText"],
+            "java_formats": ["CsvTexts", "JavaTexts", "strptime_pattern"],
+            "select": ["DropRows", "Output", "RandomColumn", "RefuseMalformed", "Rename", "Select"],
+            "text": ["Calculate", "Digest", "Pad", "Replace", "Substr"],
+            "transformer": [
+                "Apply",
+                "Labelled",
+                "Pipeline",
+                "Refused",
+                "Transformer",
+                "TransformResult",
+                "as_transformers",
+                "prepare",
+            ],
+        },
+    )
 
 __all__ = [
     "Calculate",

@@ -10,7 +10,15 @@ if TYPE_CHECKING:
     from spark_channel.tunnel.tunnel import Tunnel
     from spark_channel.tunnel.worker import Delivery, Processor
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__,
+        {
+            "reader": ["TunnelReader"],
+            "records": ["ChannelState", "ClientState", "ConnectState", "TunnelType"],
+            "tunnel": ["Tunnel"],
+            "worker": ["Delivery", "Processor"],
+        },
+    )
 
 __all__ = [
     "ChannelState",

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_channel.datax import resolve_references
 from spark_channel.errors import OptionError
+from spark_channel.option_types import resolve_references
 
 
 def test_references_become_values_also_inside_a_url(

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from spark_channel.connectors.clickhouse.reader import ClickhouseReader
     from spark_channel.connectors.clickhouse.writer import ClickhouseWriter
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__, {"reader": ["ClickhouseReader"], "writer": ["ClickhouseWriter"]}
+    )
 
 __all__ = ["ClickhouseReader", "ClickhouseWriter"]

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from spark_channel.connectors.duckdb.reader import DuckdbReader
     from spark_channel.connectors.duckdb.writer import DuckdbWriter
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__, {"reader": ["DuckdbReader"], "writer": ["DuckdbWriter"]}
+    )
 
 __all__ = ["DuckdbReader", "DuckdbWriter"]

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from spark_channel.connectors.elasticsearch.reader import ElasticsearchReader
     from spark_channel.connectors.elasticsearch.writer import ElasticsearchWriter
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__, {"reader": ["ElasticsearchReader"], "writer": ["ElasticsearchWriter"]}
+    )
 
 __all__ = ["ElasticsearchReader", "ElasticsearchWriter"]

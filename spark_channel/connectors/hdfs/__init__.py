@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from spark_channel.connectors.hdfs.client import HdfsClient
     from spark_channel.connectors.hdfs.open import connect, filesystem, is_hdfs, is_installed
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__,
+        {"client": ["HdfsClient"], "open": ["connect", "filesystem", "is_hdfs", "is_installed"]},
+    )
 
 __all__ = ["HdfsClient", "connect", "filesystem", "is_hdfs", "is_installed"]

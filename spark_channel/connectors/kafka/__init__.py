@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from spark_channel.connectors.kafka.reader import KafkaReader
     from spark_channel.connectors.kafka.writer import KafkaWriter
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__, {"reader": ["KafkaReader"], "writer": ["KafkaWriter"]}
+    )
 
 __all__ = ["KafkaReader", "KafkaWriter"]

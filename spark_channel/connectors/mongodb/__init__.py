@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from spark_channel.connectors.mongodb.reader import MongoReader
     from spark_channel.connectors.mongodb.writer import MongoWriter
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__, {"reader": ["MongoReader"], "writer": ["MongoWriter"]}
+    )
 
 __all__ = ["MongoReader", "MongoWriter"]

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from spark_channel.connectors.mysql.reader import MysqlReader
     from spark_channel.connectors.mysql.writer import MysqlWriter
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__, {"reader": ["MysqlReader"], "writer": ["MysqlWriter"]}
+    )
 
 __all__ = ["MysqlReader", "MysqlWriter"]

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from spark_channel.connectors.postgresql.reader import PostgresReader
     from spark_channel.connectors.postgresql.writer import PostgresWriter
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__, {"reader": ["PostgresReader"], "writer": ["PostgresWriter"]}
+    )
 
 __all__ = ["PostgresReader", "PostgresWriter"]

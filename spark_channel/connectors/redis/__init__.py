@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from spark_channel.connectors.redis.reader import RedisReader
     from spark_channel.connectors.redis.writer import RedisWriter
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__, {"reader": ["RedisReader"], "writer": ["RedisWriter"]}
+    )
 
 __all__ = ["RedisReader", "RedisWriter"]

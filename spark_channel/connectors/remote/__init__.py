@@ -10,6 +10,14 @@ if TYPE_CHECKING:
     from spark_channel.connectors.remote.client import Entry, Remote
     from spark_channel.connectors.remote.open import connect
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__,
+        {
+            "address": ["Address", "is_remote"],
+            "arrow_filesystem": ["filesystem"],
+            "client": ["Entry", "Remote"],
+            "open": ["connect"],
+        },
+    )
 
 __all__ = ["Address", "Entry", "Remote", "connect", "filesystem", "is_remote"]

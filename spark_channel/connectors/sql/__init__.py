@@ -6,7 +6,6 @@ both. One that writes subclasses `WriteDialect` and `SqlWriter` too.
 
 from typing import TYPE_CHECKING
 
-from spark_channel import deferred as _deferred
 from spark_channel import lazy
 
 if TYPE_CHECKING:
@@ -37,7 +36,30 @@ if TYPE_CHECKING:
     from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
     from spark_channel.connectors.sql.writer import SqlWriter
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__,
+        {
+            "catalog": [
+                "Column",
+                "KeyColumn",
+                "MisfitError",
+                "ReadColumn",
+                "Table",
+                "TargetTable",
+                "WriteColumn",
+            ],
+            "claims": ["ClaimDialect", "Claims"],
+            "dialect": ["Dialect", "WriteDialect"],
+            "options": ["Credentials", "SqlReadOptions", "SqlWriteOptions"],
+            "publish": ["Merge", "StandardMerge"],
+            "reader": ["SqlReader"],
+            "session": ["BatchSize", "Session", "WriteSession", "session_script", "split_script"],
+            "source": ["ReadSource"],
+            "splits": ["Quantiles", "Splitter"],
+            "table_writer": ["TableWriter"],
+            "writer": ["SqlPlan", "SqlWriter", "WriteTarget"],
+        },
+    )
 
 __all__ = [
     "BatchSize",
@@ -69,8 +91,3 @@ __all__ = [
     "WriteTarget",
     "session_script",
 ]
-
-# ADBC's dbapi imports it to know a dataset when it is given one, and with it comes pandas: 0.4 s of every process.
-_deferred.defer("pyarrow.dataset")
-# Values are cast by tasks; what plans them needs it for nothing, and pays 36 ms for it.
-_deferred.defer("pyarrow.compute")

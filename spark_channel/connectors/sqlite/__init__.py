@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from spark_channel.connectors.sqlite.reader import SqliteReader
     from spark_channel.connectors.sqlite.writer import SqliteWriter
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(
+        __name__, {"reader": ["SqliteReader"], "writer": ["SqliteWriter"]}
+    )
 
 __all__ = ["SqliteReader", "SqliteWriter"]

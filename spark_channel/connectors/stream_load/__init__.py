@@ -7,6 +7,6 @@ from spark_channel import lazy
 if TYPE_CHECKING:
     from spark_channel.connectors.stream_load.writer import StreamLoadWriter
 else:
-    __getattr__, __dir__ = lazy.exports(__name__)
+    __getattr__, __dir__ = lazy.exports(__name__, {"writer": ["StreamLoadWriter"]})
 
 __all__ = ["StreamLoadWriter"]
