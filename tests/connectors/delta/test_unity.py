@@ -152,7 +152,7 @@ def test_credentials_are_renewed_while_files_are_open(unity: UnityServer) -> Non
     out = writer_of(uri, **parts)
     rows = pa.table({"data": [os.urandom(3 << 20) for _ in range(3)]})
     plan = out.prepare(WriteContext("slow"), rows.schema)
-    # As in another process: what the plan has is all that there is.
+    # As in another process, which has only the plan.
     other, theirs = pickle.loads(pickle.dumps((writer_of(uri, **parts), plan)))
     attempt = other.open(theirs, 0, 1)
     for _ in range(5):

@@ -349,8 +349,8 @@ def test_files_end_after_the_records_that_spark_s_option_names(tmp_path: Path) -
             ],
         ),
     ):
-        options, told = ParquetWriteOptions.parse({"path": str(tmp_path), name: "3"})
-        assert (options.max_rows_per_file, told) == (3, warnings)
+        options, reported = ParquetWriteOptions.parse({"path": str(tmp_path), name: "3"})
+        assert (options.max_rows_per_file, reported) == (3, warnings)
 
 
 def test_row_groups_have_the_size_asked_for(tmp_path: Path, wide: pa.Table) -> None:
