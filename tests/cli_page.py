@@ -49,16 +49,16 @@ def _cell(text: str) -> str:
 
 def _help(parameter: Any) -> tuple[str, str]:
     """The meaning, and what the text after `; default: ` says of the default."""
-    text, _, told = (parameter.help or "").rstrip(".").partition("; default: ")
-    return text + ".", told
+    text, _, default = (parameter.help or "").rstrip(".").partition("; default: ")
+    return text + ".", default
 
 
 def _default(parameter: Any) -> str:
-    told, value = _help(parameter)[1], getattr(parameter, "default", None)
+    described, value = _help(parameter)[1], getattr(parameter, "default", None)
     if parameter.required:
         return "required"
-    if told:
-        return told
+    if described:
+        return described
     plain = isinstance(value, str | int | float) and value != ""
     return f"`{str(value).lower() if isinstance(value, bool) else value}`" if plain else "none"
 

@@ -25,10 +25,10 @@ def small_disk(place: Path, megabytes: int, owner: str | None = None) -> Iterato
         check=False,
     )
     if mount.returncode != 0:
-        told = f"a tiny tmpfs cannot be mounted here: {mount.stderr.strip()}"
+        reason = f"a tiny tmpfs cannot be mounted here: {mount.stderr.strip()}"
         if os.environ.get("CI") and os.geteuid() == 0:
-            pytest.fail(told)
-        pytest.skip(told)
+            pytest.fail(reason)
+        pytest.skip(reason)
     try:
         if owner is not None:
             subprocess.run(["chown", owner, place], check=True)

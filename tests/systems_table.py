@@ -82,13 +82,13 @@ def table(links: str) -> str:
     for page, each, of in reached():
         feeds = ", ".join(FEEDS[feed] for feed in each.feed)
         can = ["yes" if half else "no" for half in (each.reader, each.writer)]
-        told = f"**{of.maturity}**: {of.tested}"
+        maturity = f"**{of.maturity}**: {of.tested}"
         cells = [
             f"[{of.system}]({links}{page})",
             *can,
             feeds or "no",
             delivery_text(of.delivery),
-            told,
+            maturity,
         ]
         lines[f"| {' | '.join(cells)} |\n"] = None
     return HEAD + "".join(lines)
@@ -106,7 +106,7 @@ def delivery_table() -> str:
 
 
 def pages() -> dict[Path, tuple[str, str]]:
-    """Each page as it is, and as it should be."""
+    """Each page in its current and in its correct form."""
     made = {}
     for path, mark, inside in (
         (ROOT / "README.md", "systems", table("docs/")),

@@ -1,6 +1,6 @@
 """What the docs name exists: commands and their options, options of connectors, files, modules, error classes.
 
-Text between backticks and in code blocks counts. A name that looks like one of ours and is not known fails.
+Text between backticks and in code blocks counts. A name that looks like one of this package and does not exist fails.
 """
 
 import ast
@@ -253,7 +253,7 @@ OF_OTHERS = {
 
 
 def messages() -> str:
-    """Every text of the package; what a message fills in is left out."""
+    """Every text of the package; values that a message fills in are left out."""
     found = []
     for path in sorted((ROOT / "spark_channel").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""How long records and staging are kept, and where the service listens: what the docs say is what the code does."""
+"""How long records and staging are kept, and where the service listens: the docs and the code agree."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""The public names: what each package promises is there, is all of what it brings in, and has its page."""
+"""The public names: each package exports all that it promises, and nothing else, and has its page."""
 
 import ast
 import gc
@@ -27,7 +27,7 @@ PACKAGES = (
     "transform",
     "tunnel",
 )
-WITHOUT_A_PAGE = {"datax"}  # docs/datax.md tells of it key by key
+WITHOUT_A_PAGE = {"datax"}  # docs/datax.md describes it key by key
 
 
 def module(name: str) -> ModuleType:

@@ -52,7 +52,7 @@ try:
             assert interrupted(signal.SIGTERM)
         assert interrupted(signal.SIGINT)
         assert len(threads()) == 1
-    else:  # others who are told by a descriptor, or use the signal, keep that
+    else:  # other code that uses a descriptor or the signal keeps it
         import os
         signal.set_wakeup_fd(os.pipe2(os.O_NONBLOCK)[1])
         with woken_by_signals():

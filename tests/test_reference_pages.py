@@ -16,11 +16,11 @@ def test_the_page_of_the_command_line_is_true() -> None:
 
 
 def test_the_exit_codes_of_the_page_are_those_of_the_commands() -> None:
-    told = {
+    documented = {
         int(code)
         for code in re.findall(r"^\| (\d+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     }
-    assert told == {value for value in vars(outcome).values() if isinstance(value, int)}
+    assert documented == {value for value in vars(outcome).values() if isinstance(value, int)}
 
 
 def test_every_error_has_a_row_that_says_what_happened_and_what_to_do() -> None:

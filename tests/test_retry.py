@@ -1,4 +1,4 @@
-"""One policy of retries: what passes is done again, with pauses that grow, until a deadline."""
+"""One policy of retries: transient errors are retried, with pauses that grow, until a deadline."""
 
 import threading
 
@@ -10,7 +10,7 @@ from spark_channel.testing import VirtualClock
 
 
 class BusyError(Exception):
-    """Of the moment."""
+    """A transient error."""
 
 
 class Work:
@@ -123,7 +123,7 @@ def test_many_that_lost_one_server_do_not_come_back_together() -> None:
 
 
 def test_on_the_machine_s_clock_stamina_sleeps_and_tells_its_hooks() -> None:
-    told, failed = [], threading.Event()
+    waits, failed = [], threading.Event()
 
     def work() -> int:
         if not failed.is_set():
@@ -132,10 +132,10 @@ def test_on_the_machine_s_clock_stamina_sleeps_and_tells_its_hooks() -> None:
         return 7
 
     before = stamina.instrumentation.get_on_retry_hooks()
-    stamina.instrumentation.set_on_retry_hooks([lambda details: told.append(details.wait_for)])
+    stamina.instrumentation.set_on_retry_hooks([lambda details: waits.append(details.wait_for)])
     try:
         assert Retry(5, first=0.01).call(work, is_busy) == 7
     finally:
         stamina.instrumentation.set_on_retry_hooks(before)
-    assert len(told) == 1
-    assert 0.005 <= told[0] <= 0.015
+    assert len(waits) == 1
+    assert 0.005 <= waits[0] <= 0.015

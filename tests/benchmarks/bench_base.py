@@ -33,7 +33,7 @@ ROWS = int(os.environ.get("SPARK_CHANNEL_BENCH_BASE_ROWS", "2000000"))
 LIMIT = int(os.environ.get("SPARK_CHANNEL_BENCH_BASE_LIMIT", "30000"))
 CHANGES_PER_SECOND = 2_000
 CHANGES = 100
-"""Of a transaction."""
+"""Rows per transaction."""
 LOOK_SECONDS = 0.25
 AFTER_SECONDS = 8.0
 """How long changes go on when the base is read."""

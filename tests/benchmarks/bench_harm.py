@@ -11,7 +11,7 @@ since it would run in some of the runs.
 
 Two cores of one machine are not two machines: they share caches, and what is under them. So each round has a control,
 `elsewhere`: the same job at the same limit from a generator into nothing, which never meets the server. Rounds
-alternate all kinds of run, each ratio is taken within its round, and the median of the rounds is told.
+alternate all kinds of run, each ratio is taken within its round, and the result is the median of the rounds.
 `SPARK_CHANNEL_BENCH_SCALE=0.1` is a short run, which draws nothing.
 
 Needs the server, pgbench, and the JDBC driver that `.ci/servers` installs.
@@ -144,7 +144,7 @@ class Application:
 
 @dataclass(frozen=True)
 class Run:
-    """What the application saw while rows were copied: (seconds since the copy began, milliseconds)."""
+    """Latencies of the application during the copy: (seconds since the copy began, milliseconds)."""
 
     name: str
     seen: list[tuple[float, float]]
@@ -447,8 +447,10 @@ def measure() -> tuple[list[Round], float]:
                 bench.transfer("spark-channel, protect=auto", ROWS, seconds=50.0, protect="auto"),
             )
             rounds.append(each)
-            told = ", ".join(f"{run.name} {run.p99:.2f}" for run in (each.elsewhere, *each.drawn))
-            print(f"  p99 in ms: {told}", flush=True)
+            percentiles = ", ".join(
+                f"{run.name} {run.p99:.2f}" for run in (each.elsewhere, *each.drawn)
+            )
+            print(f"  p99 in ms: {percentiles}", flush=True)
         best = bench.best_limit(
             ASKED_AUTO * statistics.median(each.elsewhere.p99 for each in rounds)
         )

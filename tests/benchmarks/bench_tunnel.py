@@ -147,7 +147,7 @@ def make_files(folder: Path) -> Path:
 
 
 class BareReader(DataSourceStreamReader):
-    """Makes the rows of each batch up: what is left is what Spark's road through Python costs any source."""
+    """Generates the rows of each batch, to measure the cost of Spark's Python data source API alone."""
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {"row": 0}
@@ -265,7 +265,7 @@ def _batch_seconds(frame: Any, checkpoint: Path) -> float:
 
 
 class Changing(threading.Thread):
-    """Makes `CHANGES_PER_SECOND` changes a second, in transactions of 100, until it is told to stop."""
+    """Makes `CHANGES_PER_SECOND` changes a second, in transactions of 100, until `stop` is called."""
 
     def __init__(self, server: PostgresServer) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What every benchmark needs: rows to tell, and two things measured in turns.
+"""Shared code of the benchmarks: rows of results, and alternating measurements of two things.
 
 A benchmark module has `main()`, which returns its rows; `python -m tests.benchmarks.bench_channel` prints
 those of one module.
@@ -15,7 +15,7 @@ __all__ = ["Row", "alternate", "print_table", "ratio"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. `target` says what was asked, as text (`"<= 1.5"`); empty where nothing was."""
+    """One figure. `target` is the target as text (`"<= 1.5"`), or empty if there is none."""
 
     name: str
     value: float
@@ -67,7 +67,7 @@ def _timed(work: Callable[[], object], timer: Callable[[], float]) -> float:
 
 
 def print_table(rows: Iterable[Row]) -> None:
-    """Name, figure and unit, what was asked, and the note, in columns."""
+    """Print name, figure and unit, target and note in columns."""
     lines = [("what", "measured", "asked", "note")]
     lines += [
         (row.name, f"{row.value:.4g} {row.unit}".strip(), row.target, row.note) for row in rows

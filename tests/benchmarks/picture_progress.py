@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.picture_progress
 
-What is seen is what the command wrote during its limited copy, at the times at which it wrote it.
+The picture shows what the command wrote during its limited copy, at the times at which it wrote it.
 """
 
 import fcntl

@@ -57,7 +57,7 @@ def _serve(pipe: Pipe) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process until now."""
+    """Return the user and system time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -70,7 +70,7 @@ def test_an_error_in_consume_reaches_on_error_with_those_very_batches_and_the_th
     begin: Begin,
 ) -> None:
     handed: list[list[pa.RecordBatch]] = []
-    told: list[tuple[list[pa.RecordBatch], Exception]] = []
+    reported: list[tuple[list[pa.RecordBatch], Exception]] = []
 
     class Odd(Collector):
         def consume(self, batches: list[pa.RecordBatch]) -> None:
@@ -80,7 +80,7 @@ def test_an_error_in_consume_reaches_on_error_with_those_very_batches_and_the_th
                 raise ValueError("odd")
 
         def on_error(self, batches: list[pa.RecordBatch], error: Exception) -> None:
-            told.append((batches, error))
+            reported.append((batches, error))
 
     carrier, consumer = DataCarrier(), Odd()
     driver = begin(carrier, consumer)
@@ -90,9 +90,9 @@ def test_an_error_in_consume_reaches_on_error_with_those_very_batches_and_the_th
     assert driver.is_running()
     assert carrier.shutdown() is True
     assert sorted(consumer.values()) == [0, 1, 2, 3, 4, 5]
-    assert len(told) == 3
-    assert {id(batches) for batches, _ in told} == {id(batches) for batches in handed}
-    assert {str(error) for _, error in told} == {"odd"}
+    assert len(reported) == 3
+    assert {id(batches) for batches, _ in reported} == {id(batches) for batches in handed}
+    assert {str(error) for _, error in reported} == {"odd"}
     assert carrier.error is None
 
 
@@ -112,9 +112,9 @@ def test_an_on_error_that_raises_fails_the_carrier(begin: Begin) -> None:
     carrier.produce(batch(1))
     assert driver.wait(JOIN_SECONDS)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="cannot go on") as told:
+        with pytest.raises(RuntimeError, match="cannot go on") as raised:
             carrier.shutdown()
-        assert isinstance(told.value.__cause__, ValueError)
+        assert isinstance(raised.value.__cause__, ValueError)
     with pytest.raises(RuntimeError, match="cannot go on"):
         carrier.produce(batch(2))
     assert consumer.events == ["init", "consume", "on_exit"]

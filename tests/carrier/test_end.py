@@ -135,9 +135,9 @@ def test_two_failures_at_once_leave_one_error_in_every_channel() -> None:
         with at_once(*[partial(carrier.fail, OSError(n)) for n in range(3)]):
             pass
         for channel in carrier.channels:
-            with pytest.raises(OSError) as told:
+            with pytest.raises(OSError) as raised:
                 channel.push(batch(1))
-            assert told.value is carrier.error
+            assert raised.value is carrier.error
 
 
 def test_a_failure_that_comes_while_another_spreads_changes_nothing() -> None:
@@ -161,9 +161,9 @@ def test_raising_the_error_many_times_does_not_grow_its_traceback() -> None:
     carrier.fail(OSError("gone"))
     depths = []
     for _ in range(5):
-        with pytest.raises(OSError) as told:
+        with pytest.raises(OSError) as raised:
             carrier.shutdown()
-        depths.append(len(told.traceback))
+        depths.append(len(raised.traceback))
     assert len(set(depths)) == 1
 
 

@@ -51,7 +51,7 @@ def carriers_of(pool: BulkConsumePool, consumers: "list[Any]") -> list[DataCarri
 
 
 class Made(Collector):
-    """Tells when it was set up."""
+    """Records that it was set up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,11 +127,11 @@ def test_a_carrier_that_has_ended_is_not_counted_any_more() -> None:
     with BulkConsumePool(1) as pool:
         carrier = DataCarrier()
         worker: Any = carrier.consume(Collector(), pool=pool)._workers[0]
-        tell, seen = worker._over, list[int]()
+        report_end, seen = worker._over, list[int]()
 
         def over() -> None:
             seen.extend(pool.carriers())
-            tell()
+            report_end()
 
         worker._over = over
         assert carrier.shutdown(JOIN_SECONDS) is True

@@ -1,4 +1,4 @@
-"""A consumer that buffers is told when nothing is left; lingering that adapts; priorities; metrics; resize."""
+"""A consumer that buffers is notified when nothing is left; adaptive lingering; priorities; metrics; resize."""
 
 import threading
 from collections.abc import Callable

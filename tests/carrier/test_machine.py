@@ -15,7 +15,7 @@ CAPACITY = 4
 
 
 class Choice:
-    """A partitioner that gives what it was told."""
+    """A partitioner that returns the partition that the test sets."""
 
     def __init__(self, channel: int, may_try_others: bool) -> None:
         self.channel = channel
@@ -132,9 +132,9 @@ class CarrierMachine(RuleBasedStateMachine):
             self.carrier.shutdown,
             lambda: self.carrier.consume(Collector()),
         ):
-            with pytest.raises(OSError) as told:
+            with pytest.raises(OSError) as raised:
                 use()
-            assert told.value is self.error
+            assert raised.value is self.error
 
     @invariant()
     def the_sums_are_exact(self) -> None:

@@ -435,7 +435,7 @@ def test_a_fail_callback_that_raises_ends_its_own_carrier_alone() -> None:
             raise error
 
     def fail(error: BaseException) -> None:
-        raise RuntimeError("who is told raises too")
+        raise RuntimeError("the callback fails")
 
     with BulkConsumePool(1) as pool:
         channel, carrier, consumer = MemoryChannel(), DataCarrier(), Collector()

@@ -22,7 +22,7 @@ CARRIERS = 8
 
 @dataclass
 class Seen:
-    """What the consumers of one carrier were called with, and the gate that they pass."""
+    """The calls to the consumers of one carrier, and the gate that they pass."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     opened: bool = True

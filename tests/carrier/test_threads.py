@@ -1,6 +1,6 @@
 """Real threads, exact counts: nothing is lost, doubled or taken out of order, whatever is changed meanwhile.
 
-Every row is one number, unique over all producers; what came out is compared with what went in.
+Every row is one number, unique over all producers. The tests compare the rows that came out with those that went in.
 """
 
 import faulthandler

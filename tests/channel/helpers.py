@@ -54,7 +54,7 @@ class Thread(threading.Thread, Generic[T]):
 
 
 class Actor:
-    """A thread that does what it is told, one thing after the other: transactions belong to threads."""
+    """A thread that runs one call after the other: transactions belong to threads."""
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -84,7 +84,7 @@ class Actor:
 
 
 class Answer:
-    """What an actor will have answered."""
+    """The future answer of an actor."""
 
     def __init__(self) -> None:
         self.answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()

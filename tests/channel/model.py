@@ -1,4 +1,4 @@
-"""What a channel is, written for clarity: a list of rows, and nothing about it is fast.
+"""A model of a channel, written for clarity and not for speed: a list of rows.
 
 A row is its number and its weight in bytes; the rows of one push weigh the same. An actor is one thread:
 it has at most one transaction, and waits for at most one thing. How many rows a pull brings is left to

@@ -1,4 +1,4 @@
-"""Reserve, pay, publish: what a limiter is asked, when, and what becomes of a payment that is not needed."""
+"""Reserve, pay, publish: which calls the limiter gets, when, and how an unused payment is returned."""
 
 import functools
 import threading
@@ -89,7 +89,7 @@ def test_a_wake_ends_a_wait_early(clock: VirtualClock) -> None:
     limiter.paused = False
     limiter.wake_all()
     producer.result()
-    limiter.wake_all()  # too late, and harmless
+    limiter.wake_all()  # too late: has no effect
 
 
 def test_a_wake_that_comes_before_the_wait_is_not_lost(clock: VirtualClock) -> None:
@@ -290,7 +290,7 @@ def test_a_commit_that_takes_more_than_it_puts_still_pays(clock: VirtualClock) -
     conserved(channel)
 
 
-# ---- what is told
+# ---- reports to the limiter
 
 
 def test_throttled_seconds_are_told_by_reason_and_while_they_last(clock: VirtualClock) -> None:

@@ -124,7 +124,7 @@ class ChannelMachine(RuleBasedStateMachine):
         return self.actors[actor].answers.pop() if self.actors[actor].answers else "waits"
 
     def answer(self, actor: int) -> Any:
-        """What an actor that waited has got."""
+        """Check the result of an actor that waited."""
         del self.waiting[actor]
         (answer,) = self.actors[actor].answers
         self.actors[actor].answers.clear()

@@ -27,8 +27,8 @@ def pg(postgres_server: PostgresServer) -> Iterator[Pg]:
 
 
 def checked(*arguments: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(typed("check", *arguments, "--output", "json").stdout)
-    return told
+    report: dict[str, Any] = json.loads(typed("check", *arguments, "--output", "json").stdout)
+    return report
 
 
 def table(path: Path, definition: str) -> Path:
@@ -71,14 +71,14 @@ def test_every_fault_of_a_file_is_told(tmp_path: Path) -> None:
         json.dumps({"job": {"setting": {"errorLimit": {"record": 1}}, "content": content}})
     )
     (job,) = checked(str(path))["jobs"]
-    told = "\n".join(job["faults"])
+    faults = "\n".join(job["faults"])
     for place in (
         "reader.parameter.column[0].type",
         "writer.parameter",
         "transformer[0]",
         "transformer[1]",
     ):
-        assert f"job.content[0].{place}" in told, told
+        assert f"job.content[0].{place}" in faults, faults
     path.write_text(
         json.dumps(
             {
@@ -90,23 +90,23 @@ def test_every_fault_of_a_file_is_told(tmp_path: Path) -> None:
         )
     )
     (job,) = checked(str(path))["jobs"]
-    told = "\n".join(job["faults"])
+    faults = "\n".join(job["faults"])
     for place in (
         "job.setting.speed.channel",
         "job.setting.speed.record",
         "reader.name",
         "writer is missing",
     ):
-        assert place in told, told
+        assert place in faults, faults
 
 
 def test_a_variable_that_is_not_set_is_a_note(tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     write_job(path, made_up(1, "${day}"), {"name": "${w}"}, speed={"channel": "N"})
     path.write_text(path.read_text().replace('"N"', "${n}"))
-    told = checked(str(path))
-    assert told["totals"] == {"runs": 1, "needs a driver": 0, "refused": 0}
-    notes = "\n".join(told["jobs"][0]["notes"])
+    report = checked(str(path))
+    assert report["totals"] == {"runs": 1, "needs a driver": 0, "refused": 0}
+    notes = "\n".join(report["jobs"][0]["notes"])
     assert "${n}, ${day}, ${w} not set: give -p" in notes
     assert "depends on" in notes
     assert "job.content[0].writer.name" in notes
@@ -163,7 +163,7 @@ def test_1186_files_take_as_long_as_twelve_times_the_imports(tmp_path: Path) -> 
     names = sorted(CORPUS.glob("*.json"))
     for number in range(1186):
         shutil.copy(names[number % len(names)], tmp_path / f"{number}.json")
-    report = tmp_path / "told"
+    report = tmp_path / "report"
     command = f'"$@" check {tmp_path} --output json > {report}'
     taken = min(cpu_of(["sh", "-c", command, "check", *CLI], check=False) for _ in range(2))
     assert sum(json.loads(report.read_text())["totals"].values()) == 1186

@@ -1,4 +1,4 @@
-"""Several jobs in one command: all of them run, and one summary tells of them."""
+"""Several jobs in one command: all of them run, and one summary lists them."""
 
 import ctypes
 import json

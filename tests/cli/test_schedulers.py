@@ -44,15 +44,15 @@ def test_the_run_ends_with_the_closing_table_of_datax(
     file = write_job(tmp_path / "job.json", made_up(10), into_sqlite(table(tmp_path / "t.db")))
     done = typed("run", file, *flag)
     lines = [line for line in done.stdout.splitlines() if ": " in line]
-    told = {
+    figures = {
         label.strip(): value.strip() for label, _, value in (line.partition(": ") for line in lines)
     }
-    assert list(told) == labels
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", told[labels[0]])
-    assert re.fullmatch(r"[\d.]+s", told[labels[2]])
-    assert re.fullmatch(r"[\d.]+[KMGT]?B/s", told[labels[3]])
-    assert re.fullmatch(r"\d+rec/s", told[labels[4]])
-    assert (told[labels[5]], told[labels[6]]) == ("10", "0")
+    assert list(figures) == labels
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", figures[labels[0]])
+    assert re.fullmatch(r"[\d.]+s", figures[labels[2]])
+    assert re.fullmatch(r"[\d.]+[KMGT]?B/s", figures[labels[3]])
+    assert re.fullmatch(r"\d+rec/s", figures[labels[4]])
+    assert (figures[labels[5]], figures[labels[6]]) == ("10", "0")
 
 
 def test_output_json_is_one_line_and_nothing_else(tmp_path: Path) -> None:

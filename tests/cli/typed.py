@@ -13,7 +13,7 @@ from spark_channel.cli.outcome import exit_code
 
 def typed(*arguments: str) -> Result:
     """What a command printed, and its exit code as the script would end with it."""
-    # What keeps pandas out of a process is for separate processes.
+    # The guard that keeps pandas out of a process applies only to separate processes.
     with mock.patch("spark_channel.cli.plan.without_pandas"):
         result = CliRunner().invoke(complete(arguments), list(arguments))
     if result.exception is not None and not isinstance(result.exception, SystemExit):

@@ -96,8 +96,8 @@ class Crowd:
         found = [
             process for process in [*self.processes.values(), *self.asleep] if process.exitcode != 0
         ]
-        told = [file.read_text() for file in self.folder.glob("*.error")]
-        return told or [f"exit code {process.exitcode}" for process in found]
+        errors = [file.read_text() for file in self.folder.glob("*.error")]
+        return errors or [f"exit code {process.exitcode}" for process in found]
 
     def close(self) -> None:
         for process in [*self.processes.values(), *self.asleep]:

@@ -102,7 +102,7 @@ def between(
 
 
 def lines(folder: Path) -> list[str]:
-    """Of the files that a reader of the folder sees."""
+    """Return the lines of the files that a reader of the folder sees."""
     inside = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     found = [
         folder / path

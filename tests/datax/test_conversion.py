@@ -63,8 +63,8 @@ def test_the_good_rows_of_another_type_arrive_and_the_others_are_refused(
     refused = move(job(shop, make_job))
     found = shop.server.sql(f"SELECT id, n, d, w, m FROM {shop.database}.u ORDER BY id")
     assert found.split("\t") == ["1", "12", "2024-01-31", "5", "2024-01-31 10:00:05"]
-    told = {each.rows.to_pylist()[0]["id"]: each.reason for each in refused}
-    assert {number: re.findall(r"'(\w)'", why)[0] for number, why in told.items()} == {
+    reasons = {each.rows.to_pylist()[0]["id"]: each.reason for each in refused}
+    assert {number: re.findall(r"'(\w)'", why)[0] for number, why in reasons.items()} == {
         2: "n",
         3: "d",
         4: "w",

@@ -1,4 +1,4 @@
-"""Job files and options that are broken in every way: an error of ours that says where, or a job."""
+"""Job files and options that are broken in every way: either a job, or an error of this package that says where."""
 
 import json
 import random

@@ -264,9 +264,9 @@ def test_the_first_lines_tell_of_it(pg: Pg) -> None:
         pg.writer("u", ledger=each).prepare(pg.context(), schema) for each in ("required", "none")
     ]
     assert [plan.at_least_once for plan in plans] == [False, True]
-    told = [
+    messages = [
         "\n".join(before_lines("a", JobSpec("transfer", commit="task", at_least_once=each)))
         for each in (False, True)
     ]
-    assert "each task's rows once" in told[0]
-    assert "at least once, a retried task can add its rows twice" in told[1]
+    assert "each task's rows once" in messages[0]
+    assert "at least once, a retried task can add its rows twice" in messages[1]

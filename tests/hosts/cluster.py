@@ -107,7 +107,7 @@ class Cluster:
                 },
             )
         self._processes.append(process)
-        # Their logs are where they tell that they are ready.
+        # They report in their logs that they are ready.
         ready = (
             b"I have been elected leader"
             if "Master" in program

@@ -54,7 +54,7 @@ def database(cluster: Cluster) -> Iterator[HostedPostgres]:
 
 @pytest.fixture
 def firewall(cluster: Cluster) -> Iterator[None]:
-    """Executors reach Spark's ports of the driver, and not the service's: what they send there is dropped."""
+    """Executors reach Spark's ports of the driver, and not the service's: packets to the service are dropped."""
     drop(cluster)
     try:
         yield
@@ -74,7 +74,7 @@ def warm(spark: Any) -> int:
 
 
 def where(spark: Any) -> tuple[str, list[str]]:
-    """The address that tasks are told, and the hosts that run them."""
+    """The address that tasks get, and the hosts that run them."""
     from spark_channel.spark.session import service_of
 
     def host(_: int) -> str:
@@ -270,7 +270,7 @@ def test_a_link_that_is_cut_while_a_job_runs_costs_time_and_not_the_limit(
 
 @pytest.mark.soak
 def test_a_driver_behind_a_name_that_only_executors_know(cluster: Cluster, tmp_path: Path) -> None:
-    """As a headless service of Kubernetes: the driver binds its address, and is told under another name."""
+    """As a headless service of Kubernetes: the driver binds its address, and tasks reach it under another name."""
     network = cluster.network
     for worker in ("one", "two"):
         network[worker].know({"outer-name.example": network["driver"].address})

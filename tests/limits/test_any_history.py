@@ -131,7 +131,7 @@ class AnyHistory(RuleBasedStateMachine):
     def _set(self, rate: float) -> None:
         self.world.coordinator.handle(SetRates(LIMIT, *self._limit(rate)))
         self.rates.append((self.world.clock.at, float(rate)))
-        self.world.tell()
+        self.world.notify()
 
     def _limit(self, rate: float) -> tuple[float, float | None]:
         return rate, rate * self.row_bytes if self.row_bytes else None
@@ -140,7 +140,7 @@ class AnyHistory(RuleBasedStateMachine):
     def paused_or_resumed(self) -> None:
         self.paused = not self.paused
         self.world.coordinator.handle(Pause(LIMIT) if self.paused else Resume(LIMIT))
-        self.world.tell()
+        self.world.notify()
 
     @rule(seconds=st.sampled_from([0.01, 0.2, 1.0, 5.0]))
     def time_passes(self, seconds: float) -> None:

@@ -94,7 +94,7 @@ class World:
         self.messages += 1
         return decode_reply(self.coordinator.answer(encode(request)))
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """The limit changed: who listens hears of it, later and in any order, or never when it is cut off."""
         for worker in self.workers:
             worker.listen()
@@ -360,6 +360,8 @@ class Worker:
             heard = self.limiter.listen()
             if heard is not None and heard.client != self._listens_as:
                 self._listens_as = heard.client
-                self.listen(world.latency / 2)  # what happened before it listened is told at once
+                self.listen(
+                    world.latency / 2
+                )  # reports immediately what happened before it listened
 
         world.after(there, arrive)

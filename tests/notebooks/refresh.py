@@ -68,7 +68,7 @@ def execute(notebook: Any, folder: Path, *, seconds: int = 300) -> None:
 
 
 def login_of(server: PostgresServer) -> dict[str, str]:
-    """What tells a notebook of `server`: the variables of libpq's programs."""
+    """Return the variables of libpq's programs that name `server` to a notebook."""
     return {
         "PGHOST": "127.0.0.1",
         "PGPORT": str(server.port),

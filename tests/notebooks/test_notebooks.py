@@ -27,7 +27,7 @@ from tests.notebooks.refresh import (  # noqa: E402
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notebook that asks for PostgreSQL is told of one as libpq's programs are."""
+    """A notebook that uses PostgreSQL finds the server by the variables of libpq's programs."""
     if asks_for_postgresql(path):
         for key, value in login_of(request.getfixturevalue("postgres_server")).items():
             monkeypatch.setenv(key, value)
@@ -61,7 +61,7 @@ make_slow()
 
 
 def shown(notebook: Any) -> list[bool]:
-    """Which cells show the value of their last line; what is shown on the way depends on how fast the machine is."""
+    """Which cells show the value of their last line; intermediate output depends on how fast the machine is."""
     return [
         any(output.output_type == "execute_result" for output in cell.get("outputs", []))
         for cell in notebook.cells

@@ -53,19 +53,19 @@ def test_the_next_fetch_begins_while_a_batch_is_paid_and_no_further_one_does() -
 
 
 def test_what_paying_raises_ends_the_fetch_and_is_told_once() -> None:
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def pay(b: pa.RecordBatch, _nbytes: int) -> None:
         raise SourceError("no more")
 
     def fetch() -> None:
-        with PrefetchingPayer(pay, told.append, name="pay") as ahead:
+        with PrefetchingPayer(pay, errors.append, name="pay") as ahead:
             while True:
                 ahead.put(batch(0, 1), 8)
 
     with pytest.raises(SourceError, match="no more"):
         fetch()
-    assert [str(error) for error in told] == ["no more"]
+    assert [str(error) for error in errors] == ["no more"]
 
 
 def test_what_paying_for_the_last_batch_raises_is_raised_at_the_end() -> None:

@@ -142,17 +142,17 @@ def test_no_channel_waits_while_a_task_does() -> None:
 
 
 def test_a_task_that_closes_is_told_whether_the_next_one_is_read_meanwhile() -> None:
-    told: list[bool] = []
+    overlaps: list[bool] = []
 
-    class Told(TableTask):
+    class ObservedTask(TableTask):
         def close(self) -> Receipt:
-            told.append(self.overlapped)
+            overlaps.append(self.overlapped)
             return super().close()
 
     class Telling(Table):
         def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
             super().open(plan, task, attempt)
-            return Told(self, task, attempt)
+            return ObservedTask(self, task, attempt)
 
     second = threading.Event()
 
@@ -164,7 +164,7 @@ def test_a_task_that_closes_is_told_whether_the_next_one_is_read_meanwhile() -> 
         assert second.wait(60)
 
     transfer(MemoryReader(batches=5, before=read), Telling(before=write), group(2, 1)).run()
-    assert told == [True, False]
+    assert overlaps == [True, False]
 
 
 def test_an_error_of_a_source_ends_all_lanes() -> None:

@@ -343,7 +343,7 @@ def test_tasks_that_report_at_nearly_the_same_time_make_no_peaks(clock: VirtualC
 
 
 def test_no_sample_is_faster_than_the_rows_were(clock: VirtualClock) -> None:
-    """Two tasks of 50 rows/s report each 0.6 s at their own times: what was heard in a second was 120 and 60."""
+    """Two tasks of 50 rows/s report each 0.6 s at their own times: the sum per second was 120 and 60."""
     progress = JobProgress("j", JobSpec("read", rows_per_second=100), clock=clock)
     reports = sorted(
         (first + 0.6 * number, task, number)

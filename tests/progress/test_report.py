@@ -115,7 +115,7 @@ def test_a_spec_travels_unchanged_and_nonsense_does_not() -> None:
 
 def test_the_plot_shows_whole_seconds_however_unevenly_tasks_report() -> None:
     uneven = []
-    for second in range(4):  # 100 rows/s, told as a sliver of a moment and the rest
+    for second in range(4):  # 100 rows/s, reported as a sliver of a second and the rest
         uneven += [Sample(second + 0.98, 50 / 0.98, 0.0), Sample(second + 1.0, 50 / 0.02, 0.0)]
     edges, speeds = by_the_second(uneven, "rows_per_second")
     assert edges == [0.0, 1.0, 2.0, 3.0, 4.0]
@@ -186,7 +186,7 @@ def test_a_cell_shows_a_report_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with capture.capture_output() as outside:
         REPORT._ipython_display_()
         REPORT._ipython_display_()
-    assert outside.stdout.count("'text/plain'") == 2, "no notebook tells of its cells"
+    assert outside.stdout.count("'text/plain'") == 2, "outside of a notebook there are no cells"
     for _cell in range(2):
         shown.begin_cell()
         with capture.capture_output() as inside:

@@ -1,6 +1,6 @@
 """A Firebird server for the tests: on a free port, in its own directory, removed when it is closed.
 
-`FirebirdServer.sql` is the witness: what the server itself says to a client that is not the connector.
+`FirebirdServer.sql` is the witness: it asks the server with a client that is not the connector.
 """
 
 import os
@@ -219,6 +219,6 @@ class FirebirdServer:
         return int(self.sql(query, database=name)[0][0])
 
     def log(self) -> str:
-        """What the server has written to its log."""
+        """Return the server's log."""
         logs = [self.directory / "log", self.directory / "firebird.log"]
         return "".join(path.read_text(errors="replace") for path in logs if path.exists())

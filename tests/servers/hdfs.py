@@ -1,7 +1,7 @@
 """HDFS of the tests' own: a NameNode and a DataNode of Hadoop 2.7 in one JVM, on free ports of 127.0.0.1.
 
 Its jars are those of a source distribution of pyspark 3.0.1, the last one that contains Hadoop's servers; `.ci/servers`
-unpacks them. py4j, which Spark uses for the same, starts the servers and tells their ports.
+unpacks them. py4j, which Spark uses for the same, starts the servers and returns their ports.
 """
 
 import os

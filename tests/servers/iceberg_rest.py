@@ -49,8 +49,8 @@ class RestCatalogServer:
     meanwhile: list[Callable[[], None]] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
 
-    def told(self) -> dict[str, Any]:
-        """What is told of a table beside its metadata."""
+    def described(self) -> dict[str, Any]:
+        """Return the fields of a table's answer other than its metadata."""
         vended = self.vend()
         return {**vended, "config": {**self.table_config, **vended.get("config", {})}}
 
@@ -76,7 +76,7 @@ def _answer(
             return body.decode()
         case ("GET", ["namespaces", space, "tables", name]):
             table = catalog.load_table((space, name))
-            place = {"metadata-location": table.metadata_location, **found.told()}
+            place = {"metadata-location": table.metadata_location, **found.described()}
             return TableResponse(metadata=table.metadata, **place).model_dump_json(by_alias=True)
         case ("POST", ["namespaces", space, "tables"]):
             asked = CreateTableRequest.model_validate({"location": None, **json.loads(body)})
@@ -88,7 +88,7 @@ def _answer(
             # A creation that is staged has its metadata file nowhere: the credentials are for its location.
             place = {
                 "metadata-location": f"{made.table_metadata.location}/metadata/staged",
-                **found.told(),
+                **found.described(),
             }
             return TableResponse(metadata=made.table_metadata, **place).model_dump_json(
                 by_alias=True

@@ -134,7 +134,7 @@ class Broker:
         self._producers = 100
         self._transactions: dict[str, tuple[int, int]] = {}
         self.offsets: dict[tuple[str, str, int], tuple[int, str]] = {}
-        """What groups have committed, by group, topic and partition."""
+        """The offsets that groups have committed, by group, topic and partition."""
         self._pending: dict[int, dict[tuple[str, str, int], tuple[int, str]]] = {}
 
     @property

@@ -41,7 +41,7 @@ def _program(*names: str) -> str:
 
 
 def _account() -> dict[str, Any]:
-    """The server's programs refuse to run as root unless told: then they belong to the user `mysql`."""
+    """The server's programs refuse to run as root by default: then they belong to the user `mysql`."""
     return {"user": "mysql", "group": "mysql", "extra_groups": []} if os.geteuid() == 0 else {}
 
 
@@ -221,7 +221,7 @@ class MariadbServer:
         )
 
     def log(self) -> str:
-        """What the server has written to its log."""
+        """Return the server's log."""
         return (self.directory / "log").read_text(errors="replace")
 
     @staticmethod

@@ -1,6 +1,6 @@
 """A server that speaks MongoDB's wire protocol for the commands that a driver and the connector send.
 
-Not MongoDB: documents lie in a dict, conditions are a few operators. What it checks is what is sent and how the
+Not MongoDB: documents lie in a dict, conditions are a few operators. It checks what is sent and how the
 answers are read: cursors, bounds of an index, bulk writes with errors, lost connections and forgotten cursors.
 """
 

@@ -305,7 +305,7 @@ class PostgresServer:
         return int(self.psql(query))
 
     def log(self) -> str:
-        """What the server has written to its log."""
+        """Return the server's log."""
         return (self.directory / "log").read_text(errors="replace")
 
     def _run(self, program: str, *arguments: str) -> None:

@@ -2,7 +2,7 @@
 
 S3 is moto, GCS gcp-storage-emulator, Azure Azurite. They prove the requests that are sent, and that a conditional put
 of a name that is there is rejected. moto handles one request at a time here. The GCS emulator ignores preconditions,
-and its XML API neither lists nor deletes, nor tells when an object was written: a handler for each is added.
+and its XML API neither lists nor deletes, nor reports when an object was written: a handler for each is added.
 """
 
 import json
@@ -111,11 +111,11 @@ def listing(request, response, storage, *args, **kwargs):
     files, prefixes = storage.get_file_list(request.params["bucket_name"], first("prefix"), first("delimiter"))
     after = first("start-after") or ""
     found = [each for each in files if each["name"] > after]
-    tell = lambda each: (
+    entry = lambda each: (
         f"<Contents><Key>{escape(each['name'])}</Key><LastModified>{each['updated']}</LastModified>"
         f"<Size>{each['size']}</Size><ETag>1</ETag></Contents>"
     )
-    inside = "".join(map(tell, found)) + "".join(
+    inside = "".join(map(entry, found)) + "".join(
         f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in prefixes if each > after
     )
     response.write_file(f"<ListBucketResult>{inside}</ListBucketResult>".encode(), "application/xml")

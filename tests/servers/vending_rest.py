@@ -1,4 +1,4 @@
-"""An Iceberg REST catalog whose tables are in an S3 emulator, with temporary credentials for each table it tells of."""
+"""An Iceberg REST catalog whose tables are in an S3 emulator, with temporary credentials per table."""
 
 import itertools
 import json

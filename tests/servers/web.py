@@ -26,7 +26,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 def as_json(found: Any, status: int = 200, **headers: str) -> Answer:
-    """`found`: a text is sent as it is."""
+    """Answer with `found`: a text is sent unchanged."""
     return status, headers, found.encode() if isinstance(found, str) else json.dumps(found).encode()
 
 

@@ -1,4 +1,4 @@
-"""Ways to break bytes and JSON, for tests that ask for no fault of ours."""
+"""Ways to break bytes and JSON, for tests that the receiver handles them without an internal error."""
 
 import json
 import os

@@ -23,7 +23,7 @@ def own_threads() -> set[threading.Thread]:
 
 
 def wait_for(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
-    """For what no event tells of: the end of another thread or process."""
+    """Wait for a change that raises no event, as the end of another thread or process."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"waited {seconds} s for {what}"
@@ -31,7 +31,7 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 10.0) ->
 
 
 def wait_gone(pid: int, seconds: float = 10.0) -> float:
-    """Seconds until process `pid`, which may be no child of ours, has ended."""
+    """Return the seconds until process `pid` has ended; it need not be a child of this process."""
     start = time.monotonic()
     try:
         descriptor = os.pidfd_open(pid)

@@ -155,7 +155,7 @@ def with_tls(tmp_path: Path) -> Iterator[tuple[ServiceAddress, int]]:
 
 
 def test_strangers_who_begin_a_handshake_are_bounded(with_tls: tuple[ServiceAddress, int]) -> None:
-    """asyncio's own server tells of a connection after its handshake: 3 000 of them took 490 MiB."""
+    """asyncio's own server reports a connection after its handshake: 3 000 of them took 490 MiB."""
     address, pid = with_tls
     assert hello(address)
     before = peak_mib(pid)

@@ -67,7 +67,7 @@ def test_jobs_beside_a_stream_are_shown_as_ever(caplog: pytest.LogCaptureFixture
 def test_a_stream_whose_terminal_is_gone_ends_without_a_word(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As at the end of a program: what the display would still say has nowhere to go."""
+    """As at the end of a program: the display has no stream left to write to."""
     stream = Terminal()
     with (
         caplog.at_level(logging.INFO, logger="spark_channel"),
@@ -80,7 +80,7 @@ def test_a_stream_whose_terminal_is_gone_ends_without_a_word(
 
 
 class Terminal(io.StringIO):
-    """Tells when something was written."""
+    """Signals each write."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Requests that are broken in every way: refused, with no fault of ours, no wait and no memory."""
+"""Requests that are broken in every way: refused, without an internal error, a wait or memory."""
 
 import json
 import logging
@@ -132,7 +132,7 @@ class Caller:
 def test_broken_requests_are_refused(
     server: ServiceServer, caplog: pytest.LogCaptureFixture, requests: int, seed: int
 ) -> None:
-    """Of a million in the long form. `-s` shows what was answered, how long the slowest took, and the memory."""
+    """The long form sends a million. `-s` shows what was answered, how long the slowest took, and the memory."""
     random_ = random.Random(seed)
     slowest = 0.0
     caller, statuses, before = Caller(server), dict[int, int](), 0

@@ -1,4 +1,4 @@
-"""Samples of a database's health on their way to the service: bounded, checked, and harmless."""
+"""Samples of a database's health on their way to the service: bounded and checked, and they never fail a job."""
 
 import json
 import random

@@ -48,7 +48,7 @@ def standing(driver: Driver) -> ServiceRecord:
 
 
 def services() -> set[int]:
-    """Pids of all processes that run a service which this test started: its directory tells them from others."""
+    """Pids of processes that run a service which this test started: its directory distinguishes them from others."""
     mark = os.environ["XDG_RUNTIME_DIR"].encode()
     found = set()
     for entry in Path("/proc").iterdir():
@@ -142,10 +142,10 @@ def test_starters_in_several_processes_get_one_service(driver: Driver) -> None:
     starters = [
         subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) for _ in range(3)
     ]
-    told = [json.loads(each.communicate(timeout=60)[0]) for each in starters]
+    addresses = [json.loads(each.communicate(timeout=60)[0]) for each in starters]
     assert [each.returncode for each in starters] == [0, 0, 0]
-    assert all(each == told[0] for each in told)
-    assert hello(ServiceAddress.from_json(told[0]))
+    assert all(each == addresses[0] for each in addresses)
+    assert hello(ServiceAddress.from_json(addresses[0]))
 
 
 def test_a_killed_service_is_replaced(driver: Driver) -> None:
@@ -367,5 +367,5 @@ def test_the_nearest_ancestor_that_is_a_jvm_is_the_driver(tmp_path: Path) -> Non
     python = "import os, sys; from spark_channel.service import driver_pid; print(driver_pid())"
     inner = f"/bin/sh -c '{sys.executable} -c \"{python}\"; true'; true"
     jvm = subprocess.Popen([java, "-c", inner], stdout=subprocess.PIPE)
-    told = jvm.communicate(timeout=60)[0]
-    assert int(told) == jvm.pid
+    output = jvm.communicate(timeout=60)[0]
+    assert int(output) == jvm.pid

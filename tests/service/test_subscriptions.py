@@ -70,7 +70,7 @@ def test_a_task_among_many_hears_of_a_pause_in_time(
 def listen(
     address: ServiceAddress, request: Subscribe, heard: queue.SimpleQueue[Reply | None]
 ) -> None:
-    """What the service tells, bit by bit, and None at the end."""
+    """Yield the service's notifications one by one, and None at the end."""
     try:
         with Connection(address) as connection:
             for data in connection.stream("listen", encode(request), timeout=30.0):

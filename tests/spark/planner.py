@@ -42,7 +42,7 @@ print(json.dumps([sorted(set(sys.modules) - before), began, time.process_time()]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step has imported beyond what Spark's process had, and CPU seconds: until the step, and at its end."""
+    """Modules that one step imported beyond those of Spark's process, and CPU seconds before and after the step."""
 
     modules: frozenset[str]
     before: float

@@ -10,7 +10,7 @@ def read(query: str, batch: int, rows: int) -> JobSpec:
     )
 
 
-def told(lags: BatchLags, spec: JobSpec) -> tuple[str, dict[str, int | float]]:
+def lag_of(lags: BatchLags, spec: JobSpec) -> tuple[str, dict[str, int | float]]:
     found: TransferReport = lags.told(spec, JobProgress("write", spec).report())
     return found.behind, dict(found.lag)
 
@@ -20,26 +20,29 @@ def test_the_write_of_a_batch_has_the_lag_of_its_read() -> None:
     lags.opened("r1", read("orders", 1, 10))
     lags.opened("r2", read("orders", 2, 20))
     lags.opened("r3", read("items", 2, 30))
-    assert told(lags, JobSpec("write", query="orders", batch=2)) == ("behind 20 rows", {"rows": 20})
-    assert told(lags, JobSpec("write", query="orders", batch=3)) == ("", {})
-    assert told(lags, JobSpec("write")) == ("", {}), "of no stream"
+    assert lag_of(lags, JobSpec("write", query="orders", batch=2)) == (
+        "behind 20 rows",
+        {"rows": 20},
+    )
+    assert lag_of(lags, JobSpec("write", query="orders", batch=3)) == ("", {})
+    assert lag_of(lags, JobSpec("write")) == ("", {}), "of no stream"
 
 
 def test_a_query_of_several_sources_has_no_lag_of_one_of_them() -> None:
     lags = BatchLags()
     lags.opened("r1", read("orders", 1, 10))
     lags.opened("r1", read("orders", 1, 10))  # it was closed too early, and went on
-    assert told(lags, JobSpec("write", query="orders", batch=1))[0] == "behind 10 rows"
+    assert lag_of(lags, JobSpec("write", query="orders", batch=1))[0] == "behind 10 rows"
     lags.opened("r2", read("orders", 1, 20))
-    assert told(lags, JobSpec("write", query="orders", batch=1)) == ("", {})
+    assert lag_of(lags, JobSpec("write", query="orders", batch=1)) == ("", {})
 
 
 def test_it_forgets_old_batches() -> None:
     lags = BatchLags()
     for batch in range(200):
         lags.opened(f"r{batch}", read("orders", batch, batch))
-    assert told(lags, JobSpec("write", query="orders", batch=0)) == ("", {})
-    assert told(lags, JobSpec("write", query="orders", batch=199)) == (
+    assert lag_of(lags, JobSpec("write", query="orders", batch=0)) == ("", {})
+    assert lag_of(lags, JobSpec("write", query="orders", batch=199)) == (
         "behind 199 rows",
         {"rows": 199},
     )

@@ -37,7 +37,7 @@ class Messages(logging.Handler):
 
 
 def registered(spark: Any) -> list[str]:
-    """Registers twice, and tells the session's class."""
+    """Register twice, and return the session's class."""
     spark_channel.register(spark)
     spark_channel.register(spark)
     return [type(spark).__module__]
@@ -67,7 +67,7 @@ def closed(spark: Any, folder: str, limit: dict[str, str]) -> list[str]:
     from spark_channel.spark.session import setting_of
 
     class RefusedError(grpc.RpcError):  # type: ignore[misc]
-        """What a client is told."""
+        """The error that a client gets."""
 
         def code(self) -> Any:
             return grpc.StatusCode.PERMISSION_DENIED

@@ -1,4 +1,4 @@
-"""Under which host the service is told, and what it is bound to."""
+"""Under which host tasks reach the service, and which addresses it binds."""
 
 import ipaddress
 import socket

@@ -1,4 +1,4 @@
-"""What Spark is sent of an error of this package."""
+"""What this package sends to Spark of its errors."""
 
 import io
 import sqlite3

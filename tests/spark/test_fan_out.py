@@ -79,7 +79,7 @@ def test_every_target_has_every_row_once(
 def test_a_target_that_is_published_is_not_written_again(
     spark: SparkSession, tmp_path: Path, source: Options
 ) -> None:
-    """The claim of each target is its own: what failed is done by the next run, and the rest is left alone."""
+    """Each target has its own claim: the next run writes the targets that failed, and leaves the rest alone."""
     one, two = files(tmp_path / "one"), database(tmp_path / "two.db", "id <> 77")
     pair = {"txnAppId": "copy", "txnVersion": 1}
     first = transfer(spark, source, [{**one, **pair}, {**two, **pair, "onFailure": "leave"}])

@@ -1,4 +1,4 @@
-"""A copy by Spark while things are killed, cut off and changed; what passed is judged after the fact.
+"""A copy by Spark while things are killed, cut off and changed; the result is checked afterwards.
 
 Each file of tests/scenarios/faults is a copy under a limit, what happens to it and when, and bands for the
 rows per 100 ms that left the source and that reached the target.

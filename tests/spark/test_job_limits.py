@@ -165,7 +165,7 @@ def fail(spark: SparkSession, folder: str, options: dict[str, str]) -> None:
 
 
 def plans(spark: SparkSession, folder: str, options: dict[str, str]) -> str:
-    """What Spark tells of a limited read and of a throttle, each of which has run."""
+    """Return Spark's plans of a limited read and of a throttle, each of which has run."""
     read = recorded.source(spark, folder, {**options, "rows": "100"})
     throttled = recorded.throttled(spark.range(100), options)
     texts = []
@@ -186,7 +186,7 @@ def test_tokens_are_in_no_plan_no_event_log_and_no_message(
     with SharedLimit("token-test", rows_per_second=RATE) as shared:
         options = {"sharedLimit": shared.address, "sharedLimitToken": shared.token}
         tokens = (shared.token, driver.run(own_token, timeout=TIMEOUT))
-        told = driver.run(plans, str(tmp_path), options, timeout=TIMEOUT)
+        output = driver.run(plans, str(tmp_path), options, timeout=TIMEOUT)
         with pytest.raises(DriverError, match="failAtRow") as failed:
             driver.run(fail, str(tmp_path), options, timeout=TIMEOUT)
         wrong = {**options, "sharedLimitToken": shared.token[:-1]}
@@ -195,6 +195,6 @@ def test_tokens_are_in_no_plan_no_event_log_and_no_message(
     logged = "\n".join(path.read_text() for path in event_logs.rglob("*") if path.is_file())
     assert "SparkListenerSQLExecutionStart" in logged
     assert "failAtRow" in logged, "the job that failed is in the log"
-    for text in (told, logged, str(failed.value), str(refused.value)):
+    for text in (output, logged, str(failed.value), str(refused.value)):
         for token in tokens:
             assert token[:-1] not in text

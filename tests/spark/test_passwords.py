@@ -60,11 +60,11 @@ def command_lines_watched() -> Iterator[list[str]]:
 
 
 def use(spark: SparkSession, options: Options, wrong: list[Options]) -> list[str]:
-    """Write, read, copy, and fail in each; what is told of it. `wrong` are options whose logins are refused."""
-    told: list[str] = []
+    """Write, read, copy and fail; return all texts that this shows. `wrong` are options whose logins are refused."""
+    texts_seen: list[str] = []
 
     def note(*texts: object) -> None:
-        told.extend(map(str, texts))
+        texts_seen.extend(map(str, texts))
 
     def fails(work: Any) -> None:
         try:
@@ -109,7 +109,7 @@ def use(spark: SparkSession, options: Options, wrong: list[Options]) -> list[str
         fails(lambda each=each: read(each, "t").collect())
         fails(lambda each=each: write(each, rows))
         fails(lambda each=each: spark_channel.transfer(spark, end(each, "t"), end(each, "u")))
-    return told
+    return texts_seen
 
 
 def of(name: str, **options: str) -> Options:
@@ -195,7 +195,7 @@ def test_passwords_are_shown_nowhere(
     connectors: str,
     most: int,
 ) -> None:
-    """Of each connector at most so many ways to give a login, and as many that are refused."""
+    """Tests at most so many ways to give a login per connector, and as many that are refused."""
     postgres: PostgresServer = request.getfixturevalue("postgres_server")
     mariadb: MariadbServer = request.getfixturevalue("mariadb_server")
     assert MARK in postgres.password
@@ -208,7 +208,7 @@ def test_passwords_are_shown_nowhere(
         "spark.eventLog.compress": "false",
         "spark.log.level": "INFO",
     }
-    told: list[str] = []
+    texts_seen: list[str] = []
     runs = 0
     with (
         postgres_place(postgres) as shop,
@@ -227,12 +227,16 @@ def test_passwords_are_shown_nowhere(
             islice(ways[each], most) for each in connectors.split()
         ):
             runs += 1
-            told += driver.run(use, options, wrong[:most], timeout=300)
+            texts_seen += driver.run(use, options, wrong[:most], timeout=300)
     logs = "".join(path.read_text() for path in events.rglob("*") if path.is_file())
     assert logs.count("SparkListenerSQLExecutionStart") >= 2 * runs
     printed = "".join(capfd.readouterr())
-    assert "it did not fail" not in told
-    for place, text in (("event log", logs), ("told", "\n".join(told)), ("printed", printed)):
+    assert "it did not fail" not in texts_seen
+    for place, text in (
+        ("event log", logs),
+        ("shown", "\n".join(texts_seen)),
+        ("printed", printed),
+    ):
         at = text.find(MARK)
         assert at < 0, f"{place}: {text[max(0, at - 300) : at + 40]}"
     assert shown == []

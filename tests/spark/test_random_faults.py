@@ -50,7 +50,7 @@ class Unlucky:
         self._folder = folder
 
     def arm(self, fault: str) -> Path:
-        """What appears there when the fault has happened."""
+        """The file that appears when the fault has happened."""
         met = self._folder / f"{fault}-met"
         met.unlink(missing_ok=True)
         (self._folder / fault).touch()
@@ -273,10 +273,10 @@ def weather(
         server.close()
 
 
-def expect_once(place: Place, told: str) -> None:
-    """Each row once, and nothing staged: what a killed driver staged was removed by the run that took over."""
-    assert place.held() == [ROWS, ROWS, ROWS * (ROWS - 1) // 2], told
-    assert place.staged() == [], told
+def expect_once(place: Place, context: str) -> None:
+    """Each row once, and nothing staged: the run that took over removed what a killed driver had staged."""
+    assert place.held() == [ROWS, ROWS, ROWS * (ROWS - 1) // 2], context
+    assert place.staged() == [], context
     place.run("TRUNCATE t")
 
 

@@ -72,12 +72,14 @@ def test_a_session_that_takes_times_of_day_later_is_told_again(
 ) -> None:
     monkeypatch.setattr("spark_channel.spark.session._remote", set())
     session = Session()
-    told: list[bool | None] = []
-    monkeypatch.setattr(session.dataSource, "register", lambda source: told.append(source.times))
+    registered: list[bool | None] = []
+    monkeypatch.setattr(
+        session.dataSource, "register", lambda source: registered.append(source.times)
+    )
     for setting in ("false", "true", "true", "false"):
         session.conf.set("spark.sql.timeType.enabled", setting)
         spark_channel.register(cast(SparkSession, session))
-    assert told == [None, True, False]
+    assert registered == [None, True, False]
 
 
 @pytest.mark.parametrize(

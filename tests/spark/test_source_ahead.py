@@ -1,4 +1,4 @@
-"""What leaves a source under a limit is at most 1.5 s of the limit ahead of what was let through."""
+"""A source under a limit sends at most 1.5 s of the limit ahead of the rows that were let through."""
 
 import threading
 import time
@@ -26,7 +26,7 @@ RATE = 20_000
 SECONDS = 3.0
 AHEAD = 1.5
 COPY_ROW_BYTES = 32
-"""Of the rows here on the wire, about."""
+"""Approximate size of these rows on the wire."""
 
 
 class Watched:
@@ -38,7 +38,7 @@ class Watched:
         reader.fetch_size = JobLimits.of(common).fetch_size(channels)
         self._fetched = 0
         self._lock = threading.Lock()
-        # What left the source is counted here: rows of a database when they come, before the statement has ended.
+        # Rows that left the source are counted here: rows of a database when they come, before the statement has ended.
         name = "short_batches" if isinstance(reader, SqlReader) else "read"
         plain = getattr(reader, name)
 
@@ -119,7 +119,7 @@ def test_a_source_is_at_most_a_second_and_a_half_ahead(
 def test_postgresql_and_its_sockets_are_at_most_that_far_ahead(
     postgres_server: PostgresServer, channels: int
 ) -> None:
-    """What the kernel's buffers hold has left the server, too."""
+    """Rows in the kernel's buffers have left the server, too."""
     postgres_server.psql(
         "create table ahead as select n as id, 'row number ' || n as text from generate_series(1, 400000) n;"
         "alter table ahead add primary key (id)"

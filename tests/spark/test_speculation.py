@@ -31,8 +31,8 @@ SLOW_SECONDS = 20.0
 
 
 @contextmanager
-def daemon(name: str, *arguments: str, host: str, told: str) -> Iterator[str]:
-    """One of Spark's own, until the end of the block; gives what it logged in place of the group in `told`."""
+def daemon(name: str, *arguments: str, host: str, ready: str) -> Iterator[str]:
+    """Run one of Spark's daemons until the end of the block; yield what the group in `ready` matched in its log."""
     home = Path(pyspark.__file__).parent
     command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--host", host]
     environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": host}
@@ -46,7 +46,7 @@ def daemon(name: str, *arguments: str, host: str, told: str) -> Iterator[str]:
     assert process.stderr is not None
     draining = threading.Thread(target=lambda: all(True for _ in process.stderr or ()))
     try:
-        found = next(filter(None, (re.search(told, line) for line in process.stderr)), None)
+        found = next(filter(None, (re.search(ready, line) for line in process.stderr)), None)
         assert found is not None, f"{name} ended"
         draining.start()
         yield found[1]
@@ -72,13 +72,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteDriver]:
     }
     with ExitStack() as stack:
         master = stack.enter_context(
-            daemon("master.Master", host="127.0.0.1", told="Starting Spark master at (.*)")
+            daemon("master.Master", host="127.0.0.1", ready="Starting Spark master at (.*)")
         )
         for host in ("127.0.0.2", "127.0.0.3"):
             work = tmp_path_factory.mktemp("work")
             size = ("--cores", "1", "--memory", "600m", "--work-dir", str(work), master)
             stack.enter_context(
-                daemon("worker.Worker", *size, host=host, told="Successfully (registered)")
+                daemon("worker.Worker", *size, host=host, ready="Successfully (registered)")
             )
         yield stack.enter_context(RemoteDriver(master, conf))
 

@@ -1,4 +1,4 @@
-"""SQL: temporary views read and write with their options; what Spark cannot carry is refused."""
+"""SQL: temporary views read and write with their options; values that Spark cannot hold are refused."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What is told of a stream while it runs: for each micro-batch its rows, the limit, and how far it is behind."""
+"""What is reported of a stream while it runs: for each micro-batch its rows, the limit, and how far it is behind."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -119,7 +119,7 @@ def test_a_source_that_does_not_answer_fails_no_stream() -> None:
     clock.advance(11)
     assert watch.look(lambda: FeedLag(0, 0, 0.0))[0] == "up to date"
     clock.advance(11)
-    assert watch.look(broken) == ("", {}), "what is not known any more is not told"
+    assert watch.look(broken) == ("", {}), "an unknown lag is not reported"
 
 
 def test_it_tells_how_much_of_the_base_is_read_and_what_the_slot_keeps() -> None:

@@ -89,7 +89,7 @@ def test_append_to_a_database_once(spark: SparkSession, shop: Path, tmp_path: Pa
     assert len(rows(target)) == 2 * many, "a new checkpoint is a new query"
 
 
-@pytest.mark.newest  # what differs between the targets is not Spark's
+@pytest.mark.newest  # the differences between the targets are not Spark's
 @pytest.mark.parametrize(
     "name",
     ["postgresql", *(pytest.param(each, marks=pytest.mark.soak) for each in ("mysql", "duckdb"))],
@@ -197,7 +197,7 @@ def test_options_that_a_stream_does_not_take(
 
 
 class Feeder(threading.Thread):
-    """Lets a file of ten rows arrive every 0.2 s, until it is told to stop."""
+    """Lets a file of ten rows arrive every 0.2 s, until `stop` is called."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

@@ -13,10 +13,10 @@ def test_the_first_ten_are_told_with_row_and_reason(caplog: pytest.LogCaptureFix
     tell_refused(
         "j", (DirtyRow(f'{{"id": {number}}}', f"reason {number}") for number in range(20)), 25, ""
     )
-    told = [record.getMessage() for record in caplog.records]
-    assert told[0] == 'job j: refused row {"id": 0}: reason 0'
-    assert told[9] == 'job j: refused row {"id": 9}: reason 9'
-    (last,) = told[10:]
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages[0] == 'job j: refused row {"id": 0}: reason 0'
+    assert messages[9] == 'job j: refused row {"id": 9}: reason 9'
+    (last,) = messages[10:]
     assert last.startswith(
         "job j: 25 rows were refused, of which the first 10 are shown above; option dirtyRowsPath"
     )

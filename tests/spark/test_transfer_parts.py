@@ -1,4 +1,4 @@
-"""What a transfer is made of, without a session: options, addresses, errors."""
+"""The parts of a transfer without a session: options, addresses, errors."""
 
 import socket
 from collections import Counter
@@ -108,7 +108,7 @@ def test_our_error_is_found_in_sparks() -> None:
     found = own_error(RuntimeError(page))
     assert isinstance(found, CommitError)
     assert str(found) == "disk full\nof everything"
-    assert own_error(ValueError("nothing of ours")) is None
+    assert own_error(ValueError("not of this package")) is None
     cancelled = own_error(
         RuntimeError("[SPARK_JOB_CANCELLED] Job 7 cancelled part of cancelled job group g\n\tat x")
     )

@@ -29,10 +29,10 @@ def test_what_is_loaded_is_left_out_once_in_a_reused_worker(reused: bool) -> Non
         **({"SPARK_REUSE_WORKER": "1"} if reused else {}),
     }
     command = [sys.executable, "-c", _TWICE]
-    told = subprocess.run(
+    counts = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=True
     ).stdout.split()
-    before, after, frozen, again = map(int, told)
+    before, after, frozen, again = map(int, counts)
     if reused:
         assert after < before / 10
         assert frozen == again > before / 2, "later objects are collected as ever"

@@ -62,7 +62,7 @@ def test_spark_reads_what_we_write_to_parquet(spark: SparkSession, tmp_path: Pat
 
 
 def test_sparks_own_source_sees_the_published_rows(spark: SparkSession, tmp_path: Path) -> None:
-    """Not those that were replaced, which readers of ours may still need, nor those that are staged."""
+    """Not those that were replaced, which this package's readers may still need, nor those that are staged."""
     target = tmp_path / "out"
 
     def save(start: int, stop: int, mode: str) -> None:
@@ -192,7 +192,7 @@ def test_a_stream_from_what_has_no_change_feed_is_refused_clearly(spark: SparkSe
 
 
 def test_values_are_converted_where_that_is_asked_for(spark: SparkSession, tmp_path: Path) -> None:
-    """By default types must fit; what cannot be converted is a refused row."""
+    """By default types must fit; a row whose value cannot be converted is refused."""
     target = tmp_path / "t.db"
     with sqlite3.connect(target) as connection:
         connection.execute("CREATE TABLE u (id VARCHAR(9), n INTEGER)")

@@ -1,4 +1,4 @@
-"""Time that moves when told: what wakes, when, and in which order."""
+"""A clock that the test moves: which threads wake, when, and in which order."""
 
 import gc
 import threading

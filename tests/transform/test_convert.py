@@ -117,8 +117,8 @@ def test_a_refused_row_is_told_with_its_column_and_the_others_go_on() -> None:
     outcome = step.apply(batch)
     assert outcome.batch.schema == step.output_schema(batch.schema)
     assert outcome.batch.to_pylist() == [{"a": 1, "b": date(2024, 1, 1), "c": 1}]
-    told = [(each.rows.to_pylist()[0]["c"], each.reason) for each in outcome.refused]
-    assert told == [
+    rejected = [(each.rows.to_pylist()[0]["c"], each.reason) for each in outcome.refused]
+    assert rejected == [
         (2, "column 'a': string that is not a value of int32"),
         (3, "column 'b': string that is not a value of date32[day]"),
     ]

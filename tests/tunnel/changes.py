@@ -1,6 +1,6 @@
 """Histories: eight writers change a table at random while it is copied; copiers, connections and servers are killed.
 
-All by a seed; what came of it is judged by the server's own decoder of its log.
+All by a seed; the result is compared with the output of the server's own decoder of its log.
 """
 
 import json
@@ -32,7 +32,7 @@ SHARE = 10_000_000
 """New keys of each writer."""
 _WAIT_SECONDS = 2.0
 Event = tuple[str, int | None, str | None]
-"""(operation, key, item); the item of a delete is not told by all logs."""
+"""(operation, key, item); not all logs contain the item of a delete."""
 
 CONSUMER = """
 import json, sys
@@ -88,7 +88,7 @@ class Source(ABC):
 
     @abstractmethod
     def events(self) -> Iterator[Event]:
-        """What the server's own decoder says was changed since `watch`, in commit order."""
+        """Return the changes since `watch` that the server's own decoder reports, in commit order."""
 
     @abstractmethod
     def rows(self) -> list[tuple[Any, ...]]:
@@ -307,7 +307,7 @@ class MariadbSource(Source):
 
 
 def _told(what: str, old: str | None, key: str | None, item: str | None) -> Iterator[Event]:
-    """As our feeds tell it: a key that changes is a delete, and an update."""
+    """The events of this package's feeds: a changed key is a delete and an update."""
     if old is not None:
         yield "delete", int(old), None
     number = None if key is None else int(key)
@@ -606,20 +606,20 @@ class History:
             found = session.execute(
                 f"SELECT _op, id, item FROM {schema}.events ORDER BY _range, _place"
             ).fetchall()
-        told = [
+        delivered = [
             (what, key, None if what in ("delete", "truncate") else item)
             for what, key, item in found
         ]
-        events = [event for event in told if event[0] != "read"]
+        events = [event for event in delivered if event[0] != "read"]
         witnessed = list(self.source.events())
         assert len(events) == len(witnessed), (
             f"{len(events)} events arrived, and {len(witnessed)} happened"
         )
         for place, (mine, theirs) in enumerate(zip(events, witnessed, strict=True)):
             assert mine == theirs, f"event {place} is {mine}, and was {theirs}"
-        reads = [key for what, key, _ in told if what == "read"]
+        reads = [key for what, key, _ in delivered if what == "read"]
         assert len(reads) == len(set(reads)), "an existing row arrived twice"
-        assert play(told) == {row[0]: row[1] for row in ours}, "the events make another table"
+        assert play(delivered) == {row[0]: row[1] for row in ours}, "the events make another table"
         return {
             "changes": self.done,
             "events": len(events),

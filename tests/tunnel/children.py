@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQueryListener
 import spark_channel
 
-class Tell(StreamingQueryListener):
+class ReportProgress(StreamingQueryListener):
     def onQueryStarted(self, event): pass
     def onQueryProgress(self, event): print(event.progress.numInputRows, flush=True)
     def onQueryIdle(self, event): pass
@@ -37,7 +37,7 @@ given = json.loads(sys.argv[1])
 spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     .config("spark.log.level", "ERROR").config("spark.driver.memory", "512m").getOrCreate())
 spark_channel.register(spark, progress=False)
-spark.streams.addListener(Tell())
+spark.streams.addListener(ReportProgress())
 sys.stdin.readline()
 frame = spark.readStream.format("channel").options(**given["source"]).load().drop(*given["drop"])
 write = (frame.writeStream.format("channel").options(**given["target"])

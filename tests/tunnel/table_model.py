@@ -1,4 +1,4 @@
-"""A table with concurrent writers, its log, and a tunnel's client that reads both: what chunks are tested on.
+"""A model of chunks: a table with concurrent writers, its log, and a tunnel's client that reads both.
 
 A commit is two steps, as in PostgreSQL: a transaction is in the log first, and statements see it later; its row locks
 last until then. Every call that the client makes lets writers take steps before and after it.
@@ -141,7 +141,7 @@ class ModelChunk:
 
 
 class ModelLog:
-    """`confirmed`: transactions before it are not in the log any more."""
+    """`confirmed`: the log no longer contains transactions before it."""
 
     def __init__(self, table: Table, confirmed: int) -> None:
         self.table = table

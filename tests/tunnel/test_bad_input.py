@@ -1,4 +1,4 @@
-"""What a stream cannot be made of, or go on with: told alike by a tunnel and by `readStream`."""
+"""Input from which no stream can start or continue: a tunnel and `readStream` report it alike."""
 
 import itertools
 import sqlite3
@@ -252,9 +252,9 @@ def test_a_slot_that_was_dropped(door: Door, followed: Followed) -> None:
     followed.drop_slot()
     followed.server.psql(f"INSERT INTO {followed.name} VALUES (2)")
     said = door.refused(followed.options)
-    told = f"replication slot '{followed.name}' is not in" in said
+    named = f"replication slot '{followed.name}' is not in" in said
     # Before Spark 4.2 a source that does not know its query's position may begin to follow before it hears it.
-    assert told or (
+    assert named or (
         not ADMISSION and "it was created again, or another reader has advanced it" in said
     )
 

@@ -322,7 +322,7 @@ def writing(write: Callable[[int], object]) -> Iterator[None]:
 
 
 class Copy:
-    """What a target has by key, and the changes that came."""
+    """The rows of a target by key, and the changes that arrived."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""What a client tells while its existing rows wait for a transaction that does not end."""
+"""What a client reports while its existing rows wait for a transaction that does not end."""
 
 import json
 import logging
@@ -47,8 +47,8 @@ class Held(Log):
         return self.said
 
 
-def told(held: BackfillStallMonitor, clock: VirtualClock, seconds: int) -> list[int]:
-    """When it is told, in seconds from the clock's zero."""
+def reports(held: BackfillStallMonitor, clock: VirtualClock, seconds: int) -> list[int]:
+    """Return the times of the reports, in seconds from the clock's zero."""
     found = []
     for _ in range(seconds):
         clock.advance(1)
@@ -60,20 +60,20 @@ def told(held: BackfillStallMonitor, clock: VirtualClock, seconds: int) -> list[
 def test_it_is_told_once_and_seldom_again() -> None:
     clock, feed = VirtualClock(), Held()
     held = BackfillStallMonitor(feed, clock)
-    assert told(held, clock, 8_000) == [30, 630, 4230, 7830]
+    assert reports(held, clock, 8_000) == [30, 630, 4230, 7830]
     assert feed.asked < 10
 
 
 def test_what_has_passed_is_not_told_and_what_holds_again_is() -> None:
     clock, feed = VirtualClock(), Held()
     held = BackfillStallMonitor(feed, clock)
-    assert told(held, clock, 20) == []
+    assert reports(held, clock, 20) == []
     feed.said = ""
-    assert told(held, clock, 100) == []
+    assert reports(held, clock, 100) == []
     feed.said = "away"
-    assert told(held, clock, 100) == []
+    assert reports(held, clock, 100) == []
     feed.said = "another one"
-    assert len(told(held, clock, 60)) == 1
+    assert len(reports(held, clock, 60)) == 1
     asked = feed.asked
     clock.advance(10_000)
     assert held.look({"at": 1}) == "", "all existing rows are read"

@@ -43,7 +43,7 @@ Tunnel("copy", source, store=store).consume(process, threads=2, drained=drained)
 
 
 class Writer(threading.Thread):
-    """Inserts, updates and deletes, until it is told to stop: 2 000 a second when it is `busy`, else 200."""
+    """Inserts, updates and deletes, until `stop` is called: 2 000 a second when it is `busy`, else 200."""
 
     def __init__(self, server: PostgresServer) -> None:
         super().__init__()

@@ -142,7 +142,7 @@ class TunnelMachine(RuleBasedStateMachine):
         dead = [client.id for client in world.clients.values() if not client.alive]
         changed = [world.round(work=False, chance=chance, gone=dead) for _ in range(BEATS)]
         if any(changed):
-            return  # what was asked back had come to its end: a change more
+            return  # the channel to give back had come to its end: one more change
         world.check_even()
         assert world.asked_back == fewest
         moved = [

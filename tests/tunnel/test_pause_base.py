@@ -43,7 +43,7 @@ def paused(state: TunnelState) -> list[str]:
     return [key for key, each in state.channels.items() if each.paused]
 
 
-# --- what the store is told
+# --- reports to the store
 
 
 def test_only_a_channel_with_existing_rows_beside_its_changes_is_paused() -> None:
@@ -64,7 +64,7 @@ def test_a_pause_outlives_ranges_checkpoints_and_clients() -> None:
         state = state_machine.connect(state, Client(client), 0.0)
         state = state_machine.heartbeat(state, client, (), 0.0)
         (mine,) = [each for each in state_machine.assigned(state, client) if each.id == "stream-0"]
-        assert mine.paused, "a heartbeat tells it"
+        assert mine.paused, "a heartbeat reports it"
         state = state_machine.hand_out(
             state, client, "stream-0", mine.sequence, {**BESIDE, "at": 9}
         )

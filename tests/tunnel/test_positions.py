@@ -151,7 +151,7 @@ def test_two_queries_share_a_tunnel_and_name_their_ranges(shop: Path) -> None:
     planned = first.ranges(start, one)
     assert len({each.origin for each in planned}) == 4
     assert ids(first, start, one) == list(range(1, 101))
-    first.close()  # it ends before Spark has told it that the batch is done
+    first.close()  # it ends before Spark has committed the batch
     second = shared(shop)
     begin = second.initial()
     again = second.latest(begin, NO_LIMIT)

@@ -37,7 +37,7 @@ def shop(tmp_path: Path) -> Path:
 def reading(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Has something called before each read of a feed, and behind it."""
 
-    def before(told: Callable[[Split], None], ended: Callable[[], None] = lambda: None) -> None:
+    def before(planned: Callable[[Split], None], ended: Callable[[], None] = lambda: None) -> None:
         real = StreamSource.__init__
 
         def begin(self: Any, *args: Any, **named: Any) -> None:
@@ -46,7 +46,7 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             read = feed.read
 
             def slow(split: Split) -> Iterator[pa.RecordBatch]:
-                told(split)
+                planned(split)
                 yield from read(split)
                 ended()
 
@@ -62,7 +62,7 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 class Steps:
-    """What has happened, of ranges by number; who waits too long for a step is told at the end."""
+    """The steps that ranges have made, by number. A step that is waited for too long fails at the end."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -244,7 +244,7 @@ def test_a_call_is_made_again_with_growing_waits_and_then_given_up() -> None:
     times.clear()
     with pytest.raises(TunnelStoreError):
         renewal.call(fails, lambda error: isinstance(error, ChannelLostError))
-    assert len(times) == 1, "an error of another kind is told at once"
+    assert len(times) == 1, "an error of another kind is raised immediately"
 
 
 def test_a_lost_connection_is_told_from_what_stays_wrong(

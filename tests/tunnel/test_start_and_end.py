@@ -1,4 +1,4 @@
-"""A tunnel that starts at a time, and channels that end for good: where they are told to, or at a split."""
+"""A tunnel that starts at a time, and channels that end for good: at a given position, or at a split."""
 
 import os
 import sqlite3

@@ -1,4 +1,4 @@
-"""Stores: what they keep, and what they tell."""
+"""Stores: what they keep, and what they report."""
 
 from typing import Any
 

@@ -160,12 +160,12 @@ def test_a_crash_at_any_statement_leaves_what_was_there(
     """And the same call again does what it would have done."""
     store = make_store()
     broken_everywhere(store, prepared(store), call, raises, CrashError)
-    told: dict[str, tuple[type[Exception], str]] = {
+    errors: dict[str, tuple[type[Exception], str]] = {
         "reset": (ClientExpiredError, "not known"),
         "delete": (TunnelError, "tunnel 'orders' does not exist"),
     }
-    if call in told:
-        kind, text = told[call]
+    if call in errors:
+        kind, text = errors[call]
         with pytest.raises(kind, match=text):
             store.heartbeat("orders", "a", ())
 

@@ -403,7 +403,7 @@ def test_a_factory_makes_a_processor_for_each_table(make: Make) -> None:
 def test_a_range_that_is_larger_than_the_memory_passes(
     make: Make, monkeypatch: pytest.MonkeyPatch, threads: int, big: bool
 ) -> None:
-    """One table is processed while it is read; what does not fit beside it is read once more."""
+    """One table is processed while it is read; rows that do not fit in memory beside it are read again."""
     changes = mixed(["a", "b", "c"], 900)
     if big:  # one table has nearly all rows
         changes = [("a" if number % 20 else table, number) for table, number in changes]

@@ -101,7 +101,7 @@ def test_a_processor_that_ends_early_while_its_range_waits_for_memory(
 
 
 def test_a_stop_while_the_rest_of_a_large_range_is_read_ends(make: Make) -> None:
-    """What was handed out is over before it is seen that another table was left out."""
+    """The assigned range ends before the client sees that another table was left out."""
     parts = [("a", 60), ("b", 90), ("a", 10), ("x", 10)]
     log = Log([(table, number) for table, rows in parts for number in range(rows)], ["a", "b"], 10)
     shop = make(log, maxRowsPerTrigger="900", capacityRows="60")

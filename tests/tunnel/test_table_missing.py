@@ -46,7 +46,7 @@ def die_at(tunnel: Tunnel, operation: str) -> list[Row]:
 
 
 def check(tunnel: Tunnel, before: list[Row], missing: str) -> None:
-    """The range arrives as it was, but for existing rows, which are gone; then its end is told, each time."""
+    """The range arrives unchanged, except for existing rows, which are gone; then each read reports its end."""
     found: list[Row] = []
 
     def process(delivery: Delivery) -> None:

@@ -43,7 +43,7 @@ def options(shop: Shop, tables: str = "$s.*", **more: str) -> dict[str, str]:
 
 
 class Copy:
-    """What a consumer has: the rows of each table, and each row that it was given."""
+    """A consumer's state: the rows of each table, and each row that it was given."""
 
     def __init__(self) -> None:
         self.tables: dict[str, dict[int, str]] = {}

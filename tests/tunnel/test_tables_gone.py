@@ -60,7 +60,7 @@ GONE = {
     "left": "ALTER PUBLICATION $s DROP TABLE $s.items",
     "made again": "DROP TABLE $s.items; CREATE TABLE $s.items (id int PRIMARY KEY, item text)",
 }
-TOLD = {
+MESSAGES = {
     "renamed": r"items' of the tunnel is '\S+others' now.*tunnel remove-table.*add-table --table \S+others",
     "left": r"does not hold \S+items any more.*tunnel resnapshot.*tunnel remove-table",
     "made again": r"items' of the tunnel was dropped, and made again.*tunnel resnapshot.*tunnel remove-table",
@@ -68,11 +68,11 @@ TOLD = {
 
 
 def ends(tunnel: Tunnel, shop: Shop, how: str, copy: Copy) -> None:
-    """Consume all; what the tunnel cannot continue past is told, and the table removed as the message says."""
+    """Consume all; the tunnel's error names the table, and the test removes it as the message says."""
     if how != "dropped":
-        with pytest.raises(SourceError, match=TOLD[how]) as told:
+        with pytest.raises(SourceError, match=MESSAGES[how]) as raised:
             tunnel.consume(copy.process, drained=True)
-        assert "eset" not in str(told.value)
+        assert "eset" not in str(raised.value)
         tunnel.remove_table(f"{shop.name}.items")
         tunnel.resume()
     tunnel.consume(copy.process, drained=True)
@@ -137,9 +137,11 @@ def test_a_range_of_changes_is_read_again_when_its_table_is_gone(
     assert of(copy, "items") == [("insert", 1, "a"), ("insert", 2, "b")]
     assert of(copy, "orders") == [("read", 1, "old"), ("insert", 2, "new"), ("insert", 3, "last")]
     if how == "dropped":
-        told = [each for each in caplog.messages if "its changes up to then are delivered" in each]
-        assert len(told) >= 1
-        assert f"remove-table --table {shop.name}.items" in told[0]
+        warnings = [
+            each for each in caplog.messages if "its changes up to then are delivered" in each
+        ]
+        assert len(warnings) >= 1
+        assert f"remove-table --table {shop.name}.items" in warnings[0]
         assert [each.stage for each in lags(tunnel)] == ["dropped", "changes"]
     tunnel.delete()
 
@@ -168,7 +170,7 @@ def test_changes_that_were_not_handed_out_arrive_when_their_table_was_dropped(
     assert of(copy, "items") == [("insert", 51, "new"), ("delete", 1, None)]
     assert copy.tables["orders"] == shop.state("orders")
     shop.add("items")
-    with pytest.raises(SourceError, match=TOLD["made again"]):
+    with pytest.raises(SourceError, match=MESSAGES["made again"]):
         tunnel.consume(copy.process, drained=True)
     tunnel.resnapshot(f"{shop.name}.items")
     tunnel.resume()
@@ -224,8 +226,8 @@ def test_the_command(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     source = [word for each in options(shop).items() for word in ("-o", "=".join(each))]
     assert call("create", "shop", *source).exit_code == 0
     shop.run("DROP TABLE $s.items")
-    told = f"stream-0 (dropped) `spark-channel tunnel remove-table` removes {shop.name}.items"
-    assert told in call("describe", "shop", *source).output
+    message = f"stream-0 (dropped) `spark-channel tunnel remove-table` removes {shop.name}.items"
+    assert message in call("describe", "shop", *source).output
     removed = call("remove-table", "shop", "--table", f"{shop.name}.items", *source)
     assert removed.exit_code == 0, removed.output
     assert "the other tables continue" in removed.output

@@ -264,7 +264,7 @@ def check(client: Client) -> None:
         while commits and (commits[0][0] or 0) < after:
             play(state, commits.pop(0)[1])
         for name, (what, key, value) in found:
-            # Of a table that the publication got later, the log alone does not tell its state.
+            # If the publication got a table later, the log alone does not show the table's state.
             if what == "read" and not client.unpublished[name]:
                 assert state.get(key) == value, "a row is what the log before its range made of it"
                 assert key not in changed, "no key is in both the changes and the chunk of a range"

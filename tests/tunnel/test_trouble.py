@@ -85,7 +85,7 @@ def test_one_range_that_fails_parks_its_channel_and_all_others_run_on(shop: Path
     rows = sum((keeper.rows for keeper in keepers), Counter())
     assert len(rows) == 2300, "all of the other 23 channels"
     assert set(rows.values()) == {1}
-    # After 0.1 s and 0.2 s, and then by no client any more; one that gets the channel meanwhile counts for itself.
+    # After 0.1 s and 0.2 s, and then no client tries again; one that gets the channel meanwhile counts for itself.
     assert 3 <= sum(keeper.failures for keeper in keepers) <= 3 * len(keepers)
     assert errors
     assert all(isinstance(error, RuntimeError | TunnelError) for error in errors), errors

@@ -1,4 +1,4 @@
-"""What `tunnel describe` tells of a tunnel of several tables: the lag of each, and what its client has in hand."""
+"""`tunnel describe` of a tunnel of several tables: the lag of each, and its client's rows in flight."""
 
 import json
 import re
@@ -84,7 +84,7 @@ class Watched:
         return found
 
     def table(self, name: str) -> dict[str, Any]:
-        """One table as JSON tells it."""
+        """Return one table from the JSON output."""
         tables: list[dict[str, Any]] = self.plain()["channels"][-1]["tables"]
         return next(each for each in tables if each["table"] == f"{self.shop.name}.{name}")
 
@@ -103,7 +103,7 @@ def test_each_table_has_its_lag_and_its_rows_in_flight(
         "seconds": 0.0,
         "base": None,
         "rows_in_flight": None,
-    }, "no client tells of rows in flight"
+    }, "no client reports rows in flight"
     shop.run(
         "INSERT INTO $s.orders SELECT i, 'x' FROM generate_series(1, 30) i; INSERT INTO $s.items VALUES (1, 'x')"
     )
@@ -131,7 +131,7 @@ def test_each_table_has_its_lag_and_its_rows_in_flight(
         assert re.search(
             r"stream-0 \(in flight\) 31 rows are read .* as its client told \d s ago", text
         )
-        # The source is not asked: what its client told is all that is known.
+        # The source is not asked: only the report of its client is known.
         without = call("describe", "shop", "--store", watched.store).output
         assert cells(without, f"{shop.name}.orders")[2:] == ["-", "-", "-", "-", "-", "30"]
         watched.may_go.set()
@@ -209,7 +209,7 @@ def test_what_a_killed_client_told_is_not_shown_and_its_successor_tells_its_own(
     try:
         killed.go()
         assert killed.next() == 30
-        for _ in range(100):  # its next heartbeat tells it
+        for _ in range(100):  # its next heartbeat reports it
             if (flight := watched.view().in_flight) is not None and flight.rows:
                 break
             threading.Event().wait(0.1)
@@ -221,7 +221,7 @@ def test_what_a_killed_client_told_is_not_shown_and_its_successor_tells_its_own(
     assert view.channel.in_flight == {f"{shop.name}.orders": 30}, "the store still has it"
     assert view.in_flight is None
     assert watched.table("orders")["rows_in_flight"] is None
-    assert watched.table("orders")["changes"] == 30, "the log still tells"
+    assert watched.table("orders")["changes"] == 30, "the log still reports it"
     assert watched.plain()["clients"][0]["has_ended"] is True
     assert "its process has ended" in watched.shown()
     shop.run("INSERT INTO $s.items VALUES (1, 'x')")
@@ -286,12 +286,12 @@ def test_the_store_keeps_few_bytes_of_each_table(shop: Shop, tmp_path: Path) -> 
     store = watched.tunnel.store
     store.connect("shop", Client("a", timeout=5.0))
     (channel,) = store.heartbeat("shop", "a", [])
-    told = {f"{shop.name}.table_{number}": 10**9 for number in range(100)}
+    rows_in_flight = {f"{shop.name}.table_{number}": 10**9 for number in range(100)}
     for sequence in range(3):
         store.hand_out("shop", "a", "stream-0", sequence, channel.token)
-        store.checkpoint("shop", "a", "stream-0", sequence, channel.token, told)
+        store.checkpoint("shop", "a", "stream-0", sequence, channel.token, rows_in_flight)
     (found,) = store.state("shop").channels.values()
-    assert found == replace(found, in_flight=told)
+    assert found == replace(found, in_flight=rows_in_flight)
     assert len(json.dumps(dict(found.in_flight or {}))) < 5_000
     watched.tunnel.delete()
 

@@ -1,4 +1,4 @@
-"""A tunnel, its clients and a bad network between them, without threads: what the protocol is tested on."""
+"""A tunnel, its clients and a bad network between them, without threads, to test the protocol."""
 
 import itertools
 import random

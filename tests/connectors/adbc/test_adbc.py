@@ -118,11 +118,11 @@ def test_statements_of_a_session_run_where_rows_are_written(base: Base, commit: 
         base.sql(
             "ALTER TABLE t ADD CHECK (current_setting('app.tenant', true) IS DISTINCT FROM '7')"
         )
-        session, told = "SET app.tenant = 7", "check constraint"
+        session, message = "SET app.tenant = 7", "check constraint"
     else:
         base.sql("CREATE TABLE t (id BIGINT REFERENCES known, name TEXT)")
-        session, told = "PRAGMA foreign_keys = ON", "FOREIGN KEY constraint failed"
-    with pytest.raises(TargetError, match=told):
+        session, message = "PRAGMA foreign_keys = ON", "FOREIGN KEY constraint failed"
+    with pytest.raises(TargetError, match=message):
         base.write(ROWS, commit=commit, sessionInitStatement=session)
     base.write(ROWS, commit=commit)
     assert base.read().num_rows == 3

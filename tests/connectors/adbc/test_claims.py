@@ -151,7 +151,7 @@ def test_two_attempts_of_one_task_commit_once(base: Base) -> None:
 def test_a_commit_without_an_answer_is_settled(
     base: Base, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch, commit: CommitMode
 ) -> None:
-    """Of a task and of the publication: an administrator ends the session while its COMMIT is answered."""
+    """An administrator ends the session of a task, or of the publication, while its COMMIT is answered."""
     base.sql("CREATE TABLE t (id BIGINT)")
     writer = base.writer()
     plan = writer.prepare(_context(commit), SCHEMA)

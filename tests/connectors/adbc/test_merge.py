@@ -63,8 +63,8 @@ def test_upsert_skip_existing_and_apply(keyed: Base, commit: CommitMode) -> None
 @both
 def test_what_cannot_be_told_is_refused(keyed: Base, commit: CommitMode) -> None:
     before = rows(keyed)
-    for ids, told in (([1, 1], "2 rows have the key"), ([1, None], "NULL in its key")):
-        with pytest.raises(TargetError, match=told):
+    for ids, message in (([1, 1], "2 rows have the key"), ([1, None], "NULL in its key")):
+        with pytest.raises(TargetError, match=message):
             keyed.write(
                 pa.table({"id": ids, "name": ["x", "y"]}),
                 writeMode="upsert",

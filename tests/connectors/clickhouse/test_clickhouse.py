@@ -193,10 +193,10 @@ def test_refused_rows_are_told_and_the_others_written(server: ClickhouseServer) 
     server.sql(
         "CREATE TABLE t (id UInt8, CONSTRAINT small CHECK id < 100) ENGINE = MergeTree ORDER BY id"
     )
-    told: list[Any] = []
-    write(server, pa.table({"id": [1, 300, 2, 150, 3]}), dirty=told)
-    assert [row["id"] for row, _ in told] == [300, 150]
-    assert "VIOLATED_CONSTRAINT" in told[1][1]
+    refused: list[Any] = []
+    write(server, pa.table({"id": [1, 300, 2, 150, 3]}), dirty=refused)
+    assert [row["id"] for row, _ in refused] == [300, 150]
+    assert "VIOLATED_CONSTRAINT" in refused[1][1]
     assert server.sql("SELECT id FROM t ORDER BY id").split() == ["1", "2", "3"]
     with pytest.raises(TargetError, match="refused 1 of 2 rows"):
         write(server, pa.table({"id": [1, -1]}))
@@ -223,9 +223,9 @@ def test_values_that_the_server_would_change_are_refused(server: ClickhouseServe
             "m": [at, at, at, at.replace(year=2200), at.replace(year=2106, day=1)],
         }
     )
-    told: list[Any] = []
-    write(server, rows, dirty=told)
-    assert [why for _, why in told] == [
+    refused: list[Any] = []
+    write(server, rows, dirty=refused)
+    assert [why for _, why in refused] == [
         "column 'id': a NULL, and its type is UInt8",
         "column 'd': a time that Date does not hold",
         "column 'm': a time that DateTime('UTC') does not hold",
@@ -241,13 +241,13 @@ def test_a_block_that_a_view_refuses_is_not_sent_again(server: ClickhouseServer)
     server.sql("CREATE TABLE t (s String) ENGINE = MergeTree ORDER BY s")
     server.sql("CREATE TABLE u (n Int32) ENGINE = MergeTree ORDER BY n")
     server.sql("CREATE MATERIALIZED VIEW v TO u AS SELECT toInt32(s) AS n FROM t")
-    told: list[Any] = []
+    refused: list[Any] = []
     with pytest.raises(
         TargetError, match=r"while pushing to view.*the 4 rows of this INSERT is not known"
     ):
-        write(server, pa.table({"s": ["1", "2", "x", "3"]}), dirty=told)
+        write(server, pa.table({"s": ["1", "2", "x", "3"]}), dirty=refused)
     assert int(server.sql("SELECT count() FROM t")) <= 4
-    assert told == []
+    assert refused == []
     server.sql("DROP VIEW v")
 
 

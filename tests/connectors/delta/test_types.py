@@ -1,4 +1,4 @@
-"""Every type both ways: what is written is what deltalake, and this reader, read back; what cannot be is refused."""
+"""Every type both ways: deltalake and this reader read back what was written; values that do not fit are refused."""
 
 import datetime as dt
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""A disk that is full, at each place where rows are written: told, and nothing half written."""
+"""A full disk fails each step that writes rows with an error that says so, and leaves no partial write."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a write does to a table that is there, and to rows whose keys are; nothing else happens."""
+"""How a write changes an existing table and rows with existing keys, and that it changes nothing else."""
 
 from typing import Any
 
@@ -151,10 +151,10 @@ def test_statements_of_a_session_run_where_rows_are_written(duck: Duck) -> None:
 )
 def test_no_commit_mode_bears_dirty_rows(duck: Duck, options: dict[str, Any]) -> None:
     """The advice is never a commit mode that the next run would refuse."""
-    with pytest.raises(OptionError, match=r"option '\w+' is not supported: ") as told:
+    with pytest.raises(OptionError, match=r"option '\w+' is not supported: ") as raised:
         duck.writer(**options)
-    assert told.value.option in options
-    assert "commit=task" not in str(told.value)
+    assert raised.value.option in options
+    assert "commit=task" not in str(raised.value)
 
 
 def test_no_dirty_rows_is_what_it_does_anyway(duck: Duck) -> None:

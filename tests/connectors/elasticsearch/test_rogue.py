@@ -1,4 +1,4 @@
-"""What answers in place of Elasticsearch: bounded, understood or refused in our words, and told no secret."""
+"""Servers that pose as Elasticsearch: answers are bounded, understood or refused, and get no secret."""
 
 import base64
 import json
@@ -51,10 +51,11 @@ def says(status: str, body: bytes, **headers: str) -> Any:
             login = next(
                 (line for line in head.split(b"\r\n") if line.startswith(b"Authorization")), b""
             )
-            told = body.replace(b"<login>", login)
+            answer = body.replace(b"<login>", login)
             more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
             client.sendall(
-                f"HTTP/1.1 {status}\r\nContent-Length: {len(told)}\r\n{more}\r\n".encode() + told
+                f"HTTP/1.1 {status}\r\nContent-Length: {len(answer)}\r\n{more}\r\n".encode()
+                + answer
             )
 
     return speak

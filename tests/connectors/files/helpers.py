@@ -82,7 +82,7 @@ def numbers(*values: int) -> pa.Table:
 
 
 def visible(form: str, path: Path) -> list[int]:
-    """The numbers that a reader of ours sees."""
+    """Return the numbers that this package's reader sees."""
     return sorted(read(form, path).column("n").to_pylist())
 
 

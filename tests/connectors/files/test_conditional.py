@@ -89,7 +89,7 @@ def test_a_put_whose_connection_ended_is_sent_again(times: int) -> None:
 
 
 def test_a_put_that_was_accepted_before_its_connection_ended_is_there_once() -> None:
-    """It is told as there; the log knows its own entry by its id."""
+    """The store answers that the object exists; the log recognises its own entry by its id."""
     with _running() as store:
         store.cuts = ["lost", "accepted"]
         assert not conditional_put.put_new(store.place, ENTRY, b"mine")

@@ -232,7 +232,7 @@ def test_a_write_without_the_library_is_refused(
 
 
 def test_a_rename_that_arrives_late_publishes_nothing(client: FolderHdfs, tmp_path: Path) -> None:
-    """The job was told that its write failed: the request that is still on its way must not be carried out then."""
+    """The job got an error for its write: the request that is still on its way must not be carried out then."""
     target = tmp_path / "out"
     write("parquet", _uri(target), numbers(1), job="a")
     late: list[tuple[str, str, bytes]] = []

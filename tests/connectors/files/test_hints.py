@@ -1,4 +1,4 @@
-"""What a wrong guess about a file is answered with: the option to set."""
+"""A wrong guess about a file fails with an error that names the option to set."""
 
 from pathlib import Path
 

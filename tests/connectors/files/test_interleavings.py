@@ -163,7 +163,7 @@ def test_two_runs_of_one_transaction_pair(
         seen = rows(target)
         if first.succeeded or second.succeeded:
             assert seen == [*kept, 1], order
-        else:  # the later run crashed, or a task had committed whose rows a new run could not tell
+        else:  # the later run crashed, or a task had committed whose rows a new run could not recognise
             assert seen in ([0], [*kept, 1], kept), order
         # The scheduler runs it once more: then the row is there once, whoever wrote it.
         third = Driver("c", 1, target, dict(context))

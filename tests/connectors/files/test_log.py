@@ -130,7 +130,7 @@ def test_an_object_store_that_does_not_answer(
 def test_a_success_file_that_another_writer_has_just_put_stays(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark ends a write while a write of ours is being published: both are seen."""
+    """Spark ends a write while this package publishes another: readers see both."""
     write("csv", target, numbers(1), job="a")
     original = LocalStore.put_new
 
@@ -177,7 +177,7 @@ def test_a_dead_runs_committed_tasks_can_be_continued_whatever_writes_meanwhile(
 def test_a_retried_put_that_finds_its_own_entry_has_won(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An HTTP client sends a request again whose answer was lost, and is told that the name exists."""
+    """An HTTP client sends a request again whose answer was lost; the store answers that the name exists."""
     out = writer_of("csv", target)
     plan = prepare(out, numbers().schema)
     receipts = stage(out, plan, [numbers(1)])

@@ -136,7 +136,7 @@ def test_the_disk_has_the_names_as_they_were_given(tmp_path: Path) -> None:
 
 
 def test_the_whole_log_is_read_of_a_folder_whose_name_is_a_pattern(tmp_path: Path) -> None:
-    """Its name is no partition, and a pattern matches neither more nor less."""
+    """Its name is not a partition, and a pattern matches neither more nor less."""
     write("parquet", tmp_path / "[k]=1", numbers(1))
     write("parquet", tmp_path / "a?b", numbers(2))
     write("parquet", tmp_path / "acb", numbers(3))

@@ -76,7 +76,7 @@ def test_a_read_keeps_what_it_planned(target: str) -> None:
 
 
 def test_of_conditional_puts_at_once_one_is_accepted(target: str) -> None:
-    """One name, eight threads, several times: the others are told that it is there."""
+    """Eight threads write one name, several times: all but one get an error that it exists."""
     store = store_of(locate(target))
     place = store.place
     store.make(f"{place.path}/{LOG}")

@@ -224,7 +224,7 @@ def objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
 
 
 AT = datetime(2026, 1, 1, 0, 0, 0, 250_000, tzinfo=UTC)
-"""A store that lists fractions of seconds, and tells whole seconds of one object."""
+"""A store that lists fractions of seconds, and reports whole seconds for one object."""
 
 
 def test_a_compressed_object_is_read_as_one_version(objects: Bucket) -> None:

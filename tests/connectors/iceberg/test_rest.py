@@ -164,12 +164,12 @@ LOGIN = {"type": "custom", "impl": HERE, "custom": {"args": ["touch", "/tmp/x"]}
 
 
 @pytest.mark.parametrize("part", ["defaults", "overrides"])
-@pytest.mark.parametrize("told", [{"auth": LOGIN}, {"py-io-impl": HERE}])
+@pytest.mark.parametrize("settings", [{"auth": LOGIN}, {"py-io-impl": HERE}])
 def test_a_server_names_no_code_that_runs_here(
-    tmp_path: Path, server: RestCatalogServer, part: str, told: dict[str, Any]
+    tmp_path: Path, server: RestCatalogServer, part: str, settings: dict[str, Any]
 ) -> None:
     """pyiceberg imports what a server's configuration names, and calls it: with `auth`, with arguments."""
-    server.config = {part: told}
+    server.config = {part: settings}
     write(tmp_path, numbers(1), **_options(server))
     assert read(tmp_path, **_options(server))["id"].to_pylist() == [1]
     assert RAN == []

@@ -1,4 +1,4 @@
-"""Writes to topics: what a record is made of, and that each is delivered or told of."""
+"""Writes to topics: the content of a record, and that each record is delivered or reported as refused."""
 
 import json
 import subprocess

@@ -78,8 +78,8 @@ def _published(options: dict[str, Any]) -> dict[str, list[int]]:
 
 def _commits(state: TableState) -> list[tuple[int, str]]:
     if isinstance(state, DeltaState):
-        told = [(each["version"], each.get(claims.OURS)) for each in state._table.history()]
-        return [(number, said["job"]) for number, said in told if said and "publishedAt" in said]
+        commits = [(each["version"], each.get(claims.OURS)) for each in state._table.history()]
+        return [(number, said["job"]) for number, said in commits if said and "publishedAt" in said]
     assert isinstance(state, IcebergState)
     made = []
     for snapshot in state._table.snapshots():

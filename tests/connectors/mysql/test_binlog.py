@@ -12,7 +12,7 @@ import pytest
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions, change_schema
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from tests.connectors.mysql.conftest import Shop
-from tests.connectors.mysql.test_types import READ, TOLD, UNREAD, WRITTEN
+from tests.connectors.mysql.test_types import READ, REFUSED, UNREAD, WRITTEN
 
 NO_LIMIT = FeedLimit()
 
@@ -263,13 +263,13 @@ def test_types_of_new_columns_come_as_a_read_brings_them(logged: Shop) -> None:
 
 def test_what_spark_cannot_hold_is_refused_as_in_a_read(logged: Shop) -> None:
     """One column at a time: the error of the feed is that of the reader."""
-    told = [case for each in TOLD.values() for case in each]
-    columns = ", ".join(f"c{number} {declared}" for number, (declared, _, _) in enumerate(told))
-    values = ", ".join(literal for _, literal, _ in told)
+    cases = [case for each in REFUSED.values() for case in each]
+    columns = ", ".join(f"c{number} {declared}" for number, (declared, _, _) in enumerate(cases))
+    values = ", ".join(literal for _, literal, _ in cases)
     logged.sql(
         f"SET sql_mode = ''; CREATE TABLE t (id INT PRIMARY KEY, {columns}); INSERT INTO t VALUES (1, {values})"
     )
-    for number, (declared, literal, why) in enumerate(told):
+    for number, (declared, literal, why) in enumerate(cases):
         name = f"c{number}"
         with pytest.raises(
             SourceError, match=rf"column '{name}', declared .*{why}.*customSchema"
@@ -279,10 +279,10 @@ def test_what_spark_cannot_hold_is_refused_as_in_a_read(logged: Shop) -> None:
             logged.read(columns=f"id,{name}")
         place = re.escape(" (in its binary log)")
         assert re.sub(place, "", str(of_log.value)) == str(of_batch.value), (declared, literal)
-    wanted = ", ".join(f"c{number} STRING" for number in range(len(told)))
+    wanted = ", ".join(f"c{number} STRING" for number in range(len(cases)))
     assert as_log(logged, customSchema=wanted).equals(logged.read(customSchema=wanted))
     zeros = ",".join(
-        f"c{number}" for number, (_, literal, _) in enumerate(told) if "0000" in literal
+        f"c{number}" for number, (_, literal, _) in enumerate(cases) if "0000" in literal
     )
     assert as_log(logged, columns=zeros, zeroDates="null").equals(
         logged.read(columns=zeros, zeroDates="null")
@@ -740,9 +740,9 @@ def test_a_lost_connection_passes(logged: Shop) -> None:
     dumping = "SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'"
     (session,) = {line for (line,) in logged.rows(dumping)}
     logged.sql(f"KILL {session}")
-    with pytest.raises(SourceError) as told:
+    with pytest.raises(SourceError) as raised:
         list(reading)
-    assert feed.is_passing(told.value)
+    assert feed.is_passing(raised.value)
     assert sum(batch.num_rows for batch in batches(feed, token, end)) == 400_000 > first.num_rows
     assert logged.server.connections() == 0, "no connection is left behind"
 

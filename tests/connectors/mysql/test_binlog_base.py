@@ -228,9 +228,9 @@ def test_what_cannot_be_read_so_is_read_first(
     logged.sql(f"CREATE TABLE t ({columns})".replace("(MyISAM)", "MyISAM"))
     feed = feed_of(logged)
     assert feed.with_base(feed.now()) is None
-    (told,) = [each.getMessage() for each in caplog.records]
-    assert why in told
-    assert "binlog_expire_logs_seconds" in told
+    (warning,) = [each.getMessage() for each in caplog.records]
+    assert why in warning
+    assert "binlog_expire_logs_seconds" in warning
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_a_chunk_waits_for_a_replica_that_has_not_come_to_where_the_stream_began
     ids=["another key", "another collation"],
 )
 def test_a_key_whose_order_changes_while_the_base_is_read(logged: Shop, change: str) -> None:
-    """What is behind a key is other rows then."""
+    """After the change, other rows follow a key."""
     logged.sql(
         "CREATE TABLE t (id VARCHAR(9) COLLATE utf8mb4_bin PRIMARY KEY, item VARCHAR(9) NOT NULL); "
         "INSERT INTO t SELECT CONCAT(IF(seq % 2, 'a', 'B'), seq), 'x' FROM seq_1_to_50"

@@ -219,9 +219,9 @@ def test_another_server_of_the_topology_continues_the_stream() -> None:
         replica.sql(f"SELECT MASTER_GTID_WAIT('{primary.sql('SELECT @@gtid_binlog_pos')}', 30)")
         primary.stop(crash=True)
         replica.sql("STOP SLAVE; RESET SLAVE ALL")
-        with pytest.raises(SourceError) as told:
+        with pytest.raises(SourceError) as raised:
             feed.latest(middle, NO_LIMIT)
-        assert feed.is_passing(told.value)
+        assert feed.is_passing(raised.value)
         after.sql("INSERT INTO t VALUES (3, 'c', 0)")
         other = feed_of(after)
         assert brief(all_after(other, middle)) == [("insert", 2, "b"), ("insert", 3, "c")]

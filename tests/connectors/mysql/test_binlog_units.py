@@ -363,16 +363,16 @@ def test_a_window_is_told_as_the_log_is_read(monkeypatch: pytest.MonkeyPatch) ->
     decoder = ChangeDecoder(
         TABLE, nothing.remaining(nothing), lambda expression, values: [], telling=telling
     )
-    told = []
+    reported = []
 
     def packets() -> Iterator[bytes]:
         for number in range(1, 5):
-            told.append(len(window.keys))
+            reported.append(len(window.keys))
             yield event(33, mysql_gtid(number))
             yield from transaction(100, checksum=True)
 
     assert list(decoder.batches(events(packets(), checksums=True))) == []
-    assert told == [0, 0, 3, 3], "five keys of each transaction, of which three differ"
+    assert reported == [0, 0, 3, 3], "five keys of each transaction, of which three differ"
     assert window.keys == {("100",), ("101",), ("109",)}
 
 
@@ -494,7 +494,7 @@ def test_a_number_that_customSchema_has_no_room_for_is_not_called_damage() -> No
 
 
 def test_keys_that_are_damaged_are_told() -> None:
-    """Those of rows that are not wanted, and that a chunk of existing rows is told."""
+    """The keys of rows that are not selected, which a chunk of existing rows needs."""
     low, after = MysqlGtids.parse(f"{ONE}:1-2"), MysqlGtids.parse(f"{ONE}:1-3")
     begin = low.meet(after)
     seen = begin.remaining(low)

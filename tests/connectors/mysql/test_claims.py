@@ -100,9 +100,9 @@ def test_a_run_that_hangs_with_all_its_receipts(heap: Shop) -> None:
     with pytest.raises(SupersededError, match=r"run 'job-2' took over"):
         first.commit(plan, [receipt])
     finish(second, replan)
-    with pytest.raises(SupersededError, match="was published") as told:
+    with pytest.raises(SupersededError, match="was published") as raised:
         run_task(first, plan, 0, ROWS, attempt=5)
-    assert told.value.successor == "job-2"
+    assert raised.value.successor == "job-2"
     first.commit(plan, [receipt])  # published, whoever did it
     assert counted(heap) == (1000, 1000)
     assert heap.staged() == []
@@ -279,7 +279,7 @@ def test_a_connection_killed_at_its_commit(
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "reason"),
     [
         (
             f"CREATE TRIGGER planted BEFORE UPDATE ON {CLAIMS} FOR EACH ROW SET NEW.state = 'published'",
@@ -296,7 +296,7 @@ def test_a_connection_killed_at_its_commit(
         ),
     ],
 )
-def test_claims_that_cannot_be_trusted(heap: Shop, fault: str, told: str) -> None:
+def test_claims_that_cannot_be_trusted(heap: Shop, fault: str, reason: str) -> None:
     heap.write(ROWS.slice(0, 1))
     writer, plan = ready(heap, "task")
     heap.sql(fault)
@@ -306,7 +306,7 @@ def test_claims_that_cannot_be_trusted(heap: Shop, fault: str, told: str) -> Non
         lambda: writer.commit(plan, []),
     ]
     for attempt in attempts:
-        with pytest.raises(TargetError, match=rf"cannot be trusted: {told}\. Drop it"):
+        with pytest.raises(TargetError, match=rf"cannot be trusted: {reason}\. Drop it"):
             attempt()
     assert counted(heap) == (1, 1)
 
@@ -404,10 +404,10 @@ def test_two_jobs_that_create_one_table(shop: Shop) -> None:
     job(ROWS)()
     same()
     assert counted(shop) == (2000, 1000)
-    told = r"another job created table 'shop_\w+\.t' while this one wrote its rows, with other columns: it has id "
+    message = r"another job created table 'shop_\w+\.t' while this one wrote its rows, with other columns: it has id "
     with pytest.raises(
         CommitError,
-        match=told + r"bigint.*, name longtext, and this job would have created .*title",
+        match=message + r"bigint.*, name longtext, and this job would have created .*title",
     ):
         other()
     with pytest.raises(CommitError, match=r"does not hold \(id\) unique, as this job needs"):
@@ -595,7 +595,7 @@ def test_servers_that_are_set_up_otherwise(odd_server: MariadbServer) -> None:
 
 
 def test_batches_of_a_stream_wait_for_their_server(own_server: MariadbServer) -> None:
-    """A job that begins is told at once that no server answers; a query that runs tries for `retryTimeout`."""
+    """A job that starts fails immediately if no server answers; a query that runs tries for `retryTimeout`."""
     shop = Shop(own_server, "shop")
     shop.sql("CREATE TABLE t (id BIGINT, name VARCHAR(50))")
     own_server.stop()

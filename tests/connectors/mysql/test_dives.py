@@ -67,8 +67,8 @@ def test_a_large_table_is_cut_without_a_scan(shop: Shop, monkeypatch: pytest.Mon
     assert len(counts) == 4
     assert sum(counts) == 100_000
     assert max(counts) <= 1.3 * min(counts)
-    told = sum(split.rows or 0 for split in found)
-    assert 80_000 <= told <= 120_000
+    estimated = sum(split.rows or 0 for split in found)
+    assert 80_000 <= estimated <= 120_000
 
 
 def test_a_large_table_without_rows_is_no_split(

@@ -212,7 +212,7 @@ def own_server() -> Iterator[MariadbServer]:
 
 
 def test_a_server_restarted_in_mid_job(own_server: MariadbServer) -> None:
-    """Staged chunks go on; a task whose rows went with its connection is told, and is tried again."""
+    """Staged chunks go on; a task whose rows were lost with its connection fails, and is tried again."""
     shop = Shop(own_server, "shop")
     for commit in ("job", "task"):
         shop.sql("CREATE OR REPLACE TABLE t (id BIGINT PRIMARY KEY, name VARCHAR(50))")

@@ -38,10 +38,10 @@ def test_a_table_that_fills_its_disk(shop: Shop, small: Path, commit: CommitMode
     )
     try:
         shop.write(FEW, commit=commit)
-        told = "the server's disk or table space is full; free space"
+        message = "the server's disk or table space is full; free space"
         if commit == "job":
-            told += ".*Nothing of this job is in table"
-        with pytest.raises(CommitError if commit == "job" else TargetError, match=told):
+            message += ".*Nothing of this job is in table"
+        with pytest.raises(CommitError if commit == "job" else TargetError, match=message):
             shop.write(ROWS.slice(10), commit=commit)
         assert shop.rows("SELECT COUNT(*), MAX(id) FROM t") == [("10", "9")]
         assert shop.staged() == []

@@ -253,7 +253,7 @@ READ: dict[str, list[Shown]] = {
         ("DOUBLE ZEROFILL", "1.5", pa.float64(), 1.5),
     ],
 }
-TOLD: dict[str, list[tuple[str, str, str]]] = {
+REFUSED: dict[str, list[tuple[str, str, str]]] = {
     "0000-00-00 and dates with a zero inside": [
         ("DATE", "'0000-00-00'", "0000-00-00"),
         ("DATETIME", "'0000-00-00'", "0000-00-00"),
@@ -274,7 +274,7 @@ UNREAD: dict[str, list[str]] = {
 
 
 def test_each_row_of_the_second_table_has_a_case() -> None:
-    assert set(table_rows("mysql", "declared")) - {*READ, *TOLD, *UNREAD} == set()
+    assert set(table_rows("mysql", "declared")) - {*READ, *REFUSED, *UNREAD} == set()
 
 
 @pytest.mark.parametrize("row", READ)
@@ -325,7 +325,7 @@ def test_a_value_of_more_than_16_mib_comes_whole(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("declared", "literal", "why"), [case for cases in TOLD.values() for case in cases]
+    ("declared", "literal", "why"), [case for cases in REFUSED.values() for case in cases]
 )
 def test_what_spark_cannot_hold_is_refused_by_column(
     shop: Shop, declared: str, literal: str, why: str

@@ -1,4 +1,4 @@
-"""What `tunnel describe` and a stream's report tell of a table that is followed by the binary log."""
+"""`tunnel describe` and a stream's report on a table that is followed by the binary log."""
 
 import json
 from pathlib import Path

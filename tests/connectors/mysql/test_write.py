@@ -348,9 +348,9 @@ def test_tls_is_checked() -> None:
             assert batch["c"][0].as_py()
         with pytest.raises(
             SourceError, match=r"certificate is not trusted; .*certificate verify failed"
-        ) as told:
+        ) as raised:
             load_reader({**login, "sslmode": "verify-ca"})[0].schema()
-        assert "no server answers" not in str(told.value)
+        assert "no server answers" not in str(raised.value)
     finally:
         server.close()
 

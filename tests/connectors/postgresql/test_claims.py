@@ -81,9 +81,9 @@ def test_a_driver_that_was_overtaken_publishes_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(PgWriteSession, "__init__", counted)
-        with pytest.raises(SupersededError, match="run 'successor' took over") as told:
+        with pytest.raises(SupersededError, match="run 'successor' took over") as raised:
             writer.commit(sleeper, [receipt])
-    assert (told.value.owner, told.value.successor) == ("sleeper", "successor")
+    assert (raised.value.owner, raised.value.successor) == ("sleeper", "successor")
     assert sessions == ["publish sleeper"] * 2, "one that finds out, one that removes its staging"
     writer.abort(sleeper, None)
     writer.commit(successor, [run_task(writer, successor, 0, _rows())])
@@ -116,7 +116,7 @@ def test_a_rerun_beside_the_workers_of_a_killed_driver(pg: Pg, commit: CommitMod
         pg.write(pa.Table.from_batches([_rows()]), commit=commit, txn=PAIR)
         if commit == "job":
             worker.join(60)
-            assert worker.exitcode == 1, "its staging is gone, which it is told"
+            assert worker.exitcode == 1, "it fails because its staging is gone"
     finally:
         worker.kill()
         worker.join()
@@ -285,8 +285,8 @@ def test_a_table_made_meanwhile_is_named_as_that(pg: Pg) -> None:
 
 @BOTH
 def test_two_jobs_that_make_one_table_in_one_moment(pg: Pg, commit: CommitMode) -> None:
-    """None of them sees the other's table; one is told, and no row of the other is lost."""
-    told: list[str] = []
+    """Neither sees the other's table. One of them fails, and no row of the other is lost."""
+    errors: list[str] = []
     done: list[int] = []
     start = threading.Barrier(3)
 
@@ -296,15 +296,15 @@ def test_two_jobs_that_make_one_table_in_one_moment(pg: Pg, commit: CommitMode) 
             pg.write(pa.Table.from_batches([_rows(100, number * 100)]), commit=commit)
             done.append(number)
         except TargetError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(120)
-    assert len(done) + len(told) == 3
-    assert all("created table" in each and "meanwhile" in each for each in told), told
+    assert len(done) + len(errors) == 3
+    assert all("created table" in each and "meanwhile" in each for each in errors), errors
     assert _count(pg) == f"{len(done) * 100}|{len(done) * 100}"
     assert pg.staged() == []
 

@@ -1,4 +1,4 @@
-"""COPY's bytes as the server takes them: what it reads is what was meant, told by ADBC's own reading of it."""
+"""COPY's bytes as the server takes them: ADBC reads back the values that were written."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal

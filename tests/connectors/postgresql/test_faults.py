@@ -334,7 +334,7 @@ def own_server() -> Iterator[PostgresServer]:
 
 
 def test_a_server_that_restarts_mid_job_is_waited_for(own_server: PostgresServer) -> None:
-    """Staged chunks go on; a task that writes straight into the table is told, and is tried again."""
+    """Staged chunks go on; a task that writes straight into the table fails, and is tried again."""
     for commit in ("job", "task"):
         with own_schema(own_server) as pg:
             _table(pg)

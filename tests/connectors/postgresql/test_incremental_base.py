@@ -202,9 +202,9 @@ def test_what_cannot_be_read_so_is_read_first(
         feed = table.feed()
         assert feed.with_base(feed.now()) is None
         assert caplog.records
-        (told,) = [each.getMessage() for each in caplog.records]
-        assert any(each in told for each in why.split("|"))
-        assert "keep all WAL" in told
+        (warning,) = [each.getMessage() for each in caplog.records]
+        assert any(each in warning for each in why.split("|"))
+        assert "keep all WAL" in warning
     finally:
         table.drop()
 
@@ -294,7 +294,7 @@ def ordered(postgres_server: PostgresServer) -> Iterator[Table]:
 
 @pytest.mark.parametrize("change", OTHER_ORDERS.values(), ids=OTHER_ORDERS)
 def test_a_key_whose_order_changes_while_the_base_is_read(ordered: Table, change: str) -> None:
-    """What is behind a key is other rows then."""
+    """After the change, other rows follow a key."""
     feed = ordered.feed()
     token = begin(feed)
     first = feed.latest(token, FeedLimit(rows=20))
@@ -382,7 +382,7 @@ def test_a_commit_that_waits_for_its_standby_is_not_undone_by_a_chunk() -> None:
 
 
 class Writers:
-    """Sessions that insert, update, delete, change keys and truncate until told to stop."""
+    """Sessions that insert, update, delete, change keys and truncate until `stop` is set."""
 
     def __init__(self, table: Table, count: int, changes: int, keys: int) -> None:
         self.table, self.left, self.keys = table, changes, keys

@@ -309,7 +309,7 @@ def test_a_connection_that_is_lost_beside_added_rows(pg: Pg, when: str, retry: s
 def test_a_transaction_that_the_server_ends_as_too_long_is_begun_again(
     pg: Pg, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by transaction_timeout, whose code tells of no lost connection."""
+    """As by transaction_timeout, whose code does not mean a lost connection."""
     writer, plan, task, _ = _short(pg, retryTimeout="0")
     _send(task, _rows(0, 10))
     pg.kill_sessions("spark-channel write%")

@@ -78,9 +78,9 @@ def test_urls(url: str, parameters: dict[str, str]) -> None:
     ],
 )
 def test_urls_that_are_refused(url: str) -> None:
-    with pytest.raises(OptionError) as told:
+    with pytest.raises(OptionError) as raised:
         parse_url(url)
-    assert "geheim" not in str(told.value)
+    assert "geheim" not in str(raised.value)
 
 
 TEXT = st.text(
@@ -229,9 +229,9 @@ def test_a_password_is_taken_and_shown_nowhere(
             reader.schema,
             lambda: writer.prepare(_context(), pa.schema([("a", pa.int32())])),
         ):
-            with pytest.raises((SourceError, TargetError)) as told:
+            with pytest.raises((SourceError, TargetError)) as raised:
                 call()
-            shown += [str(told.value), repr(told.value), repr(told.value.__cause__)]
+            shown += [str(raised.value), repr(raised.value), repr(raised.value.__cause__)]
         assert not [text for text in shown if "geh" in text]
         assert pickle.loads(pickle.dumps(each)).options == options
 
@@ -246,9 +246,9 @@ def test_a_wrong_password_is_told_without_it(pg: Pg) -> None:
     options = pg.options(dbtable="t", password="falsch-geheim")
     reader, writer = load_reader(options)[0], load_writer(options)[0]
     for call in (reader.schema, lambda: writer.prepare(_context(), pa.schema([("a", pa.int32())]))):
-        with pytest.raises(ChannelError, match="login is refused") as told:
+        with pytest.raises(ChannelError, match="login is refused") as raised:
             call()
-        assert "falsch" not in str(told.value) + repr(told.value.__cause__)
+        assert "falsch" not in str(raised.value) + repr(raised.value.__cause__)
 
 
 def test_the_server_sees_no_password_in_its_statements(pg: Pg) -> None:

@@ -292,10 +292,10 @@ def test_a_connection_that_is_lost_is_told_and_read_again(pg: Pg, big: PostgresR
     batches = big.read(split)
     first = next(batches).num_rows
     pg.kill_sessions()
-    with pytest.raises(SourceError) as told:
+    with pytest.raises(SourceError) as raised:
         for _ in batches:
             pass
-    assert is_gone(told.value)
+    assert is_gone(raised.value)
     assert first < sum(batch.num_rows for batch in big.read(split)) == 60_000
 
 
@@ -342,10 +342,10 @@ def test_an_error_in_the_middle_is_the_servers_own(pg: Pg, big: PostgresReader) 
 )
 def test_a_server_that_is_not_reached_is_told(pg: Pg, options: dict[str, str], words: str) -> None:
     reader = pg.reader("t", **options)
-    with pytest.raises(SourceError, match=words) as told:
+    with pytest.raises(SourceError, match=words) as raised:
         PgCopySession(reader.options, failure=SourceError, purpose="read")
     for secret in ("falsch", pg.server.password):
-        assert secret not in str(told.value) + repr(told.value.__cause__)
+        assert secret not in str(raised.value) + repr(raised.value.__cause__)
 
 
 def test_a_server_that_does_not_answer_is_told_in_time(pg: Pg) -> None:
@@ -354,9 +354,9 @@ def test_a_server_that_does_not_answer_is_told_in_time(pg: Pg) -> None:
         silent.listen()
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/shop"
         reader = pg.reader("t", url=url, connecttimeout="1")
-        with pytest.raises(SourceError, match="timeout expired") as told:
+        with pytest.raises(SourceError, match="timeout expired") as raised:
             PgCopySession(reader.options, failure=SourceError, purpose="read")
-        assert is_gone(told.value)
+        assert is_gone(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -406,11 +406,13 @@ def test_what_asyncpg_is_told() -> None:
         "statement_cache_size": 0,
     }
     assert connect_arguments(parameters, {}) == expected
-    told = connect_arguments({**parameters, "connect_timeout": "0"}, {"PGOPTIONS": "-c role=r"})
-    assert told["timeout"] is None, "to libpq 0 is as long as it takes"
-    assert told["server_settings"]["options"] == "-c role=r"
-    told = connect_arguments({**parameters, "options": "-c a=b"}, {"PGOPTIONS": "-c role=r"})
-    assert told["server_settings"]["options"] == "-c a=b"
+    arguments = connect_arguments(
+        {**parameters, "connect_timeout": "0"}, {"PGOPTIONS": "-c role=r"}
+    )
+    assert arguments["timeout"] is None, "to libpq 0 is as long as it takes"
+    assert arguments["server_settings"]["options"] == "-c role=r"
+    arguments = connect_arguments({**parameters, "options": "-c a=b"}, {"PGOPTIONS": "-c role=r"})
+    assert arguments["server_settings"]["options"] == "-c a=b"
 
 
 @pytest.mark.parametrize("level", ["NOTICE", "WARNING", "INFO"])

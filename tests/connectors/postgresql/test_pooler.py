@@ -413,10 +413,10 @@ def test_what_only_a_session_can_keep_is_refused(pg: Pooled, statement: str, pat
         unnoticed(pg),
         pytest.raises(
             ChannelError, match=r"connection pooler .*'sessionInitStatement' holds"
-        ) as told,
+        ) as raised,
     ):
         connect(pg)
-    assert statement in str(told.value)
+    assert statement in str(raised.value)
     if path != "adbc":
         connect(_direct(pg))
 

@@ -368,7 +368,7 @@ def test_an_operation_that_the_publication_lost_is_told(table: Table) -> None:
 def test_the_publication_is_looked_at_by_one_statement(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server told its version when the session was set up."""
+    """The server sent its version when the session was set up."""
     feed = table.feed()
     (at,) = feed.now()
     asked = []
@@ -614,8 +614,8 @@ def test_columns_that_change_are_ignored_without_a_restart(
     ]
     assert "note" not in found[0]
     assert feed.latest(end, NO_LIMIT) == end
-    told = [each.getMessage() for each in caplog.records]
-    assert sorted(each.split("column ")[1].split(" ")[0] for each in told) == [
+    messages = [each.getMessage() for each in caplog.records]
+    assert sorted(each.split("column ")[1].split(" ")[0] for each in messages) == [
         "'item'",
         "'note'",
     ], "once each"

@@ -356,9 +356,9 @@ def test_a_pattern_names_the_tables_of_the_publication(
     shop.run("CREATE TABLE $s.apart (id int PRIMARY KEY)")
     (token,) = shop.feed(has_base=False).now()
     assert list(token["tables"]) == [f"{shop.name}.items", f"{shop.name}.orders"]
-    (told,) = [each.getMessage() for each in caplog.records]
-    assert f"does not have {shop.name}.apart" in told
-    assert "ALTER PUBLICATION" in told
+    (warning,) = [each.getMessage() for each in caplog.records]
+    assert f"does not have {shop.name}.apart" in warning
+    assert "ALTER PUBLICATION" in warning
 
 
 def test_a_name_that_needs_quotes_has_them(shop: Shop) -> None:
@@ -425,13 +425,13 @@ def test_a_table_that_changed_is_told(
     feed = shop.feed()
     at = begin(feed)
     shop.run(change)
-    with pytest.raises(error, match=f"{what}.*tunnel remove-table") as told:
+    with pytest.raises(error, match=f"{what}.*tunnel remove-table") as raised:
         feed.latest(at, NO_LIMIT)
-    assert "eset the tunnel" not in str(told.value), "the other tables are not read again"
+    assert "eset the tunnel" not in str(raised.value), "the other tables are not read again"
 
 
 def test_a_table_that_came_back_to_the_publication_is_read_again(shop: Shop) -> None:
-    """Nothing else tells which of its changes the log lacks."""
+    """Nothing else shows which of its changes the log lacks."""
     shop.run("INSERT INTO $s.items VALUES (1, 'old'), (2, 'old')")
     feed = shop.feed()
     at, _ = follow(feed, begin(feed))

@@ -192,12 +192,13 @@ def test_a_table_keeps_its_columns_where_changes_are_ignored(
     ]
     assert brief(batches(feed, at, end)) == expected
     assert brief(batches(shop.feed(mode="ignore"), at, end)) == expected
-    told = [
+    messages = [
         each.getMessage() for each in caplog.records if "onSchemaChange=ignore" in each.getMessage()
     ]
-    assert sorted(each.split("column ")[1].split(" ")[0] for each in told) == ["'item'", "'n'"], (
-        "once each"
-    )
+    assert sorted(each.split("column ")[1].split(" ")[0] for each in messages) == [
+        "'item'",
+        "'n'",
+    ], "once each"
     shop.run("INSERT INTO $s.items VALUES (4)")
     later = shop.feed(mode="ignore")
     last = later.latest(end, NO_LIMIT)
@@ -216,7 +217,7 @@ def test_a_table_keeps_its_columns_where_changes_are_ignored(
 
 @pytest.mark.parametrize("mode", ["fail", "ignore", "evolve"])
 def test_columns_that_change_while_existing_rows_are_read(shop: Shop, mode: str) -> None:
-    """A range that was handed out is read all the same; the next one tells, where that is asked for."""
+    """A range that was assigned is read all the same; the next one fails, where that is asked for."""
     shop.run("INSERT INTO $s.items SELECT i, 'old' FROM generate_series(1, 250) i")
     feed = shop.feed("$s.items", mode=mode)
     at = begin(feed)

@@ -400,7 +400,7 @@ def test_a_created_column_gives_back_what_it_was(pg: Pg, row: str, commit: Commi
 
 
 @pytest.mark.parametrize(
-    ("declared", "value", "told"),
+    ("declared", "value", "reason"),
     [
         ("date", "'infinity'", "never infinite"),
         ("date", "'0044-03-15 BC'", "year 1 to 9999"),
@@ -415,10 +415,10 @@ def test_a_created_column_gives_back_what_it_was(pg: Pg, row: str, commit: Commi
     ],
 )
 def test_what_cannot_be_carried_is_refused_by_column_name(
-    pg: Pg, declared: str, value: str, told: str
+    pg: Pg, declared: str, value: str, reason: str
 ) -> None:
     pg.psql(f"CREATE TABLE t (ok int, odd {declared}); INSERT INTO t VALUES (1, {value})")
-    with pytest.raises(SourceError, match=f"odd.*{told}"):
+    with pytest.raises(SourceError, match=f"odd.*{reason}"):
         pg.read("t")
     assert pg.read("t", columns="ok").num_rows == 1
 
@@ -435,7 +435,7 @@ def test_custom_schema_reads_the_odd_ones_as_text(pg: Pg) -> None:
 
 
 @pytest.mark.parametrize(
-    ("declared", "array", "told"),
+    ("declared", "array", "reason"),
     [
         ("varchar(3)", pa.array(["abc "]), "longer than"),
         ("char(3)", pa.array(["abc "]), "longer than"),
@@ -462,7 +462,7 @@ def test_custom_schema_reads_the_odd_ones_as_text(pg: Pg) -> None:
     ],
 )
 def test_a_value_that_would_change_is_refused(
-    pg: Pg, declared: str, array: pa.Array, told: str
+    pg: Pg, declared: str, array: pa.Array, reason: str
 ) -> None:
     pg.psql(
         "CREATE TYPE mood AS ENUM ('fine'); CREATE DOMAIN positive AS int CHECK (value > 0);"
@@ -470,7 +470,7 @@ def test_a_value_that_would_change_is_refused(
     )
     commits: tuple[CommitMode, ...] = ("job", "task")
     for commit in commits:
-        with pytest.raises(TargetError, match=told):
+        with pytest.raises(TargetError, match=reason):
             pg.write(pa.table({"c": array}), commit=commit)
     assert pg.psql("SELECT count(*) FROM t") == "0"
     assert pg.staged() == []

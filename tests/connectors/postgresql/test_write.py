@@ -413,8 +413,8 @@ def test_a_tolerant_writer_refuses_a_batch_and_goes_on(pg: Pg, mode: str) -> Non
     task = writer.open(plan, 0, 0)
     task.tolerant = True
     task.write(_rows(1, 2).to_batches()[0])
-    for bad, told in ((_rows(3, v="long"), "longer"), (_rows(4, v="a\0"), "U\\+0000")):
-        with pytest.raises(BatchRefusedError, match=told):
+    for bad, reason in ((_rows(3, v="long"), "longer"), (_rows(4, v="a\0"), "U\\+0000")):
+        with pytest.raises(BatchRefusedError, match=reason):
             task.write(bad.to_batches()[0])
     if mode == "insert":
         with pytest.raises(BatchRefusedError, match="duplicate key"):

@@ -1,4 +1,4 @@
-"""A target in memory that keeps the write protocol: what each real target is compared with."""
+"""A target in memory that keeps the write protocol, as the reference for each real target."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -20,7 +20,7 @@ for _name in (
     "tests.connectors.protocol.runs",
 ):
     importlib.import_module(_name)
-# What these import on first use is most of what a short-lived driver would cost.
+# Most of the cost of a short-lived driver is what these modules import on first use.
 _LAKES = {
     "deltalake": ("deltalake", "spark_channel.connectors.delta.writer"),
     "pyiceberg": (

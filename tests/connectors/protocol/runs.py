@@ -67,18 +67,18 @@ class Order:
 
 @dataclass
 class Run:
-    """A run that continues: what its driver has told, and the processes it has."""
+    """A run that continues: the lines that its driver printed, and its processes."""
 
     order: Order
     process: Any
     reports: Connection
     workers: list[int] = field(default_factory=list)
     busy: list[int] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
 
     def listen(self, until: Callable[["Run"], bool], seconds: float = SECONDS) -> bool:
-        """Read what the driver tells until `until` holds, it ends, or the time is over; whether `until` holds."""
+        """Read the driver's lines until `until` holds, it ends, or the time is over. Return whether `until` holds."""
         end = time.monotonic() + seconds
         while not until(self):
             if not self.reports.poll(max(0.0, end - time.monotonic())):
@@ -95,7 +95,7 @@ class Run:
             elif kind == "busy":
                 self.busy.append(value)
             else:
-                self.told.append(f"{kind} {value}".strip())
+                self.reported.append(f"{kind} {value}".strip())
         return True
 
     def send(self, number: Signals) -> None:

@@ -66,7 +66,7 @@ def test_a_paused_run_holds_its_claim_for_seconds(
             wake.set()
         if commit == "job":
             first.result(_TIMEOUT)  # it finds its pair published
-        else:  # a driver of ADBC says that its connection is lost, and Spark's next attempt is told the rest
+        else:  # a driver of ADBC says that its connection is lost, and Spark's next attempt gets the rest
             with pytest.raises(SupersededError if target.kind == "postgresql" else TargetError):
                 first.result(_TIMEOUT)
     assert target.seen() == Counter([1, 2])

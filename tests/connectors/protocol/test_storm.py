@@ -40,7 +40,7 @@ class Storm:
     expected: Counter[int] = field(default_factory=Counter)
     happened: Counter[str] = field(default_factory=Counter)
     number: int = 0
-    told: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
 
     @property
@@ -68,10 +68,10 @@ class Storm:
     def begin(self, order: Order, **changes: Any) -> Run:
         order = replace(
             order,
-            run=f"storm-{self.number}-{len(self.told)}-{self.chance.randrange(1 << 30)}",
+            run=f"storm-{self.number}-{len(self.events)}-{self.chance.randrange(1 << 30)}",
             **changes,
         )
-        self.told.append(
+        self.events.append(
             f"run {order.number} {order.commit}{' overwrite' if order.overwrite else ''}"
         )
         run = start(order)
@@ -84,7 +84,7 @@ class Storm:
         if busy or step == "busy":
             run.listen(lambda it: bool(it.busy))
         elif step == "staged":
-            run.listen(lambda it: "staged" in it.told)
+            run.listen(lambda it: "staged" in it.reported)
         time.sleep(self.chance.uniform(0, 0.06))
 
     def until_published(self, order: Order, seconds: float | None = None) -> Run | None:
@@ -92,13 +92,13 @@ class Storm:
         for _ in range(MOST_RUNS):
             run = self.begin(order)
             ended = run.end() if seconds is None else run.end(seconds)
-            self.told.append(f"  -> {ended} {run.told[-1:]}")
+            self.events.append(f"  -> {ended} {run.reported[-1:]}")
             if ended is None:
                 assert seconds is not None, "a run hangs"
                 return run
             if ended == 0:
                 return None
-        raise AssertionError(f"{order} was not published in {MOST_RUNS} runs: {self.told}")
+        raise AssertionError(f"{order} was not published in {MOST_RUNS} runs: {self.events}")
 
     def finish(self, order: Order, going: Run | None = None) -> None:
         """`going` has waited for a process that sleeps no more."""
@@ -108,8 +108,8 @@ class Storm:
 
     def _ended(self, run: Run) -> int | None:
         ended = run.end()
-        self.told.append(f"  => {ended} {run.told[-1:]}")
-        assert ended is not None, f"a run hangs: {self.told}"
+        self.events.append(f"  => {ended} {run.reported[-1:]}")
+        assert ended is not None, f"a run hangs: {self.events}"
         return ended
 
     def once(self, order: Order, run: Run) -> None:
@@ -169,7 +169,7 @@ class Storm:
             self.finish(order)
 
     def clock_jumps(self, order: Order) -> None:
-        """Another job comes whose clock is two days ahead: what a live run has staged is not its to remove."""
+        """Another job comes whose clock is two days ahead: it must not remove what a live run has staged."""
         run = self.begin(order, elsewhere=self.chance.random() < 0.5)
         self.some_time_later(run)
         visitor = self.order()
@@ -205,7 +205,7 @@ class Storm:
         self.expected += Counter(order.ids)
 
     def strike(self, kind: Callable[[Order], None]) -> None:
-        self.told = [f"{kind.__name__}:"]
+        self.events = [f"{kind.__name__}:"]
         order = self.order()
         kind(order)
         if kind.__name__ != "overwrites_overlap":
@@ -232,8 +232,8 @@ class Storm:
     def story(self) -> str:
         seen = self.target.seen()
         lost, more = self.expected - seen, seen - self.expected
-        told = "\n".join(self.told)
-        return f"{len(lost)} rows lost, {more.total()} doubled or not asked for, staged {self.staged()}:\n{told}"
+        events = "\n".join(self.events)
+        return f"{len(lost)} rows lost, {more.total()} doubled or not asked for, staged {self.staged()}:\n{events}"
 
 
 def rage(target: Target, faults: int, seed: int) -> Counter[str]:

@@ -62,7 +62,7 @@ def test_a_takeover_that_fails_leaves_the_live_run_its_claim(
 
 
 def test_names_of_runs_may_have_any_length(target: Target) -> None:
-    """The claim tells two runs apart whose names differ behind what a column holds."""
+    """The claim distinguishes two runs whose names differ only after the length that a column holds."""
     first, second = target.writer(), target.writer()
     older = first.prepare(_context("j" * 400 + "1"), ROWS.schema)
     receipt = _task(first, older)

@@ -46,7 +46,7 @@ def _compare(target: Target, mode: CommitMode, schedule: Schedule, *, there: boo
 
 
 def _kill(target: Target) -> None:
-    """Drivers that ended here are in a live process: only what is claimed tells that they ended. Another job comes."""
+    """Drivers that ended here are in a live process, so only their claims show that they ended. Another job starts."""
     for path in map(Path, target.staged()):
         if path.name == "owner":
             path.write_text(json.dumps({**describe_owner(), "started": "1"}), encoding="utf-8")

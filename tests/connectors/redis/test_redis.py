@@ -208,11 +208,11 @@ def test_whether_a_retried_task_can_add_its_rows_twice_is_told(server: RedisServ
 def test_refused_rows_are_told_and_the_others_written(server: RedisServer) -> None:
     server.client.set("b", "a string")
     rows = pa.table({"k": ["a", "b", None], "v": ["1", "2", "3"]})
-    told: list[tuple[Any, str]] = []
-    write(server, rows, refused=lambda row, why: told.append((row.to_pylist()[0]["v"], why)))
-    assert [value for value, _ in told] == ["2", "3"]
-    assert "WRONGTYPE" in told[0][1]
-    assert told[1][1] == "key column 'k' is NULL"
+    rejected: list[tuple[Any, str]] = []
+    write(server, rows, refused=lambda row, why: rejected.append((row.to_pylist()[0]["v"], why)))
+    assert [value for value, _ in rejected] == ["2", "3"]
+    assert "WRONGTYPE" in rejected[0][1]
+    assert rejected[1][1] == "key column 'k' is NULL"
     assert server.client.hgetall("a") == {"v": "1"}
     with pytest.raises(TargetError, match=r"refused 1 of 1 rows.*WRONGTYPE"):
         write(server, rows.slice(1, 1))
@@ -397,12 +397,12 @@ def test_a_server_that_runs_a_script_is_waited_for(
     rows = pa.table({"k": ["a"], "v": ["1"]})
     found = writer(server, valueType="list")
     plan = found.prepare(WriteContext("one", commit="job"), rows.schema)
-    told: list[int] = []
+    calls: list[int] = []
     original = redis.client.Pipeline.execute
 
     def busy(self: Any, *values: Any, **named: Any) -> Any:
-        told.append(1)
-        if len(told) == 1:
+        calls.append(1)
+        if len(calls) == 1:
             raise redis.ResponseError(
                 "Command # 1 (RPUSH a) of pipeline caused error: BUSY Redis is busy"
             )
@@ -420,7 +420,7 @@ def test_only_an_answer_about_a_value_refuses_its_row() -> None:
     from spark_channel.connectors.redis.client import is_of_row, is_passing
 
     parser: Any = base.BaseParser
-    told = {
+    answers = {
         "WRONGTYPE Operation against a key holding the wrong kind of value": True,
         "ERR value is not a valid float": True,
         "OOM command not allowed when used memory > 'maxmemory'.": False,
@@ -430,9 +430,9 @@ def test_only_an_answer_about_a_value_refuses_its_row() -> None:
         "CLUSTERDOWN The cluster is down": False,
         "MOVED 1 127.0.0.1:1": False,
     }
-    assert {text: is_of_row(parser.parse_error(text)) for text in told} == told
+    assert {text: is_of_row(parser.parse_error(text)) for text in answers} == answers
     busy = "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
-    # As the driver tells it of a command of a pipeline.
+    # As the driver reports it for a command of a pipeline.
     for text in (busy, f"Command # 1 (SET a 1) of pipeline caused error: {busy}"):
         assert is_passing(redis.ResponseError(text))
         assert not is_of_row(redis.ResponseError(busy))

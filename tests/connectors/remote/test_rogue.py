@@ -1,4 +1,4 @@
-"""Servers of files that are not what they say: bounded, in time and in memory, and told no password."""
+"""File servers that misbehave: the reader bounds its time and memory, and sends them no password."""
 
 import socket
 import struct
@@ -43,8 +43,8 @@ def ftp_says(
                 command = line.strip().partition(" ")[0].upper()
                 if heard is not None:
                     heard.append(line.strip())
-                if told := answer(command):
-                    client.sendall(told)
+                if reply := answer(command):
+                    client.sendall(reply)
                 elif command == "PASV":
                     port = listener.getsockname()[1]
                     client.sendall(f"227 go (10,255,255,1,{port >> 8},{port & 255})\r\n".encode())

@@ -187,16 +187,16 @@ def test_columns_widen_and_keep_their_values_and_definitions(narrow: Place) -> N
         write(writer_of(narrow, dbtable="w"), "a", WIDE)
     writer = writer_of(narrow, dbtable="w", onschemachange="evolve")
     if narrow.kind == "sqlite":
-        with pytest.raises(SchemaError, match="where SQLite can") as told:
+        with pytest.raises(SchemaError, match="where SQLite can") as raised:
             write(writer, "b", WIDE)
         while True:  # run what it says, until it says nothing more
-            for statement in str(told.value).partition("To change it, run ")[2].split("; "):
+            for statement in str(raised.value).partition("To change it, run ")[2].split("; "):
                 narrow.run(statement)
             try:
                 write(writer, "b", WIDE)
                 break
             except SchemaError as error:
-                told.value.args = error.args
+                raised.value.args = error.args
     else:
         writer.rehearse(WriteContext("b", commit="job"), WIDE.schema)
         assert narrow.read("w").num_columns == 4, "a rehearsal changes nothing"
@@ -270,9 +270,11 @@ def test_a_column_that_the_rows_lost_is_null_by_the_statement_that_is_told(place
     place.create("v", {"id": "int NOT NULL", "gone": "int NOT NULL"}, [(1, 5)])
     writer = writer_of(place, dbtable="v", onschemachange="evolve")
     rows = pa.table({"id": [2]})
-    with pytest.raises(SchemaError, match=r"needs column 'gone'.*To have NULL there, run ") as told:
+    with pytest.raises(
+        SchemaError, match=r"needs column 'gone'.*To have NULL there, run "
+    ) as raised:
         write(writer, "a", rows)
-    for statement in str(told.value).partition("To have NULL there, run ")[2].split("; "):
+    for statement in str(raised.value).partition("To have NULL there, run ")[2].split("; "):
         place.run(statement)
     write(writer, "b", rows)
     assert place.read("v").sort_by("id").to_pylist() == [

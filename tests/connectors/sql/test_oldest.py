@@ -43,7 +43,7 @@ def servers() -> Iterator[tuple[PostgresServer, PostgresServer]]:
 
 @dataclass
 class Seen:
-    """Of both servers, each 100 ms: the oldest transaction of ours."""
+    """Each 100 ms, the age of this package's oldest transaction on both servers."""
 
     servers: tuple[PostgresServer, PostgresServer]
     oldest: float = 0.0

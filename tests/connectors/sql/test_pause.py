@@ -1,4 +1,4 @@
-"""A pause holds nothing: neither in the source nor in the target is a transaction or a lock of ours open in it."""
+"""During a pause, this package holds no transaction and no lock open in the source or in the target."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What cannot be read in short statements is told when the job begins, with their length at its limit."""
+"""A job that cannot read in short statements says so when it starts, with their length at its limit."""
 
 import sqlite3
 from collections.abc import Callable
@@ -50,9 +50,11 @@ def test_one_statement_a_split_is_told(
     splits = reader.split(1)
     assert reader.remarks(splits) == []
     reader.fetch_size = FetchSize(rows=5)  # 10 rows a second
-    (told,) = reader.remarks(splits)
-    assert "is read by one statement" in told
-    assert why in told
-    assert "more 'channels'" in told
+    (remark,) = reader.remarks(splits)
+    assert "is read by one statement" in remark
+    assert why in remark
+    assert "more 'channels'" in remark
     if splits[0].rows is not None:
-        assert f"of up to {max(each.rows or 0 for each in splits) / 10:.0f} s at this limit" in told
+        assert (
+            f"of up to {max(each.rows or 0 for each in splits) / 10:.0f} s at this limit" in remark
+        )

@@ -1,4 +1,4 @@
-"""What a row costs a server is learned from the limited statements of a job, on both sides of it."""
+"""The limited statements of a job measure what a row costs the server, in the source and in the target."""
 
 import threading
 

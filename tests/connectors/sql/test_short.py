@@ -313,7 +313,7 @@ def test_a_mariadb_that_is_away_for_a_while_is_waited_for() -> None:
 
 
 def test_a_read_without_a_limit_waits_for_its_server_too() -> None:
-    """A task that begins while the server restarts; a job that begins then is told at once."""
+    """A task that begins while the server restarts; a job that starts then fails immediately."""
     server = PostgresServer.create()
     try:
         pg = Pg(server, "public")
@@ -401,7 +401,7 @@ def test_a_busy_standby_is_read_whole(
 
 
 def test_the_settings_of_a_dba_are_kept_and_named(pg: Pg) -> None:
-    """statement_timeout makes statements smaller until they fit; none that fits is told by its name."""
+    """statement_timeout makes statements smaller until they fit; if none fits, the error names the setting."""
     _pg_table(pg, 2_000)
     role = f"r_{pg.schema}"
     pg.psql(
@@ -512,8 +512,8 @@ def test_what_has_no_key_is_told_with_the_length_of_its_statements(pg: Pg) -> No
     splits = reader.split(1)
     assert reader.remarks(splits) == []
     reader.fetch_size = FetchSize(rows=5)  # 10 rows a second
-    (told,) = reader.remarks(splits)
-    assert "is read by one statement of up to 100 s at this limit for each split" in told
+    (remark,) = reader.remarks(splits)
+    assert "is read by one statement of up to 100 s at this limit for each split" in remark
     reader.fetch_size = FetchSize(rows=500)  # a second
     assert reader.remarks(splits) == []
 

@@ -54,7 +54,7 @@ def prepare(
     writer.commit(plan, [receipt])
 
 
-# --- what a reader tells
+# --- what a reader reports
 
 
 def test_a_reader_tells_the_lengths_that_its_columns_declare(place: Place) -> None:

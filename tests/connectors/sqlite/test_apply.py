@@ -87,11 +87,11 @@ def test_tasks_come_in_their_order(keyed: Db) -> None:
 
 @both
 def test_what_says_nothing_known_is_refused(keyed: Db, commit: CommitMode) -> None:
-    for strange, told in (
+    for strange, reason in (
         (None, "None in _op"),
         ("truncate", "'truncate' in _op; it takes one of insert"),
     ):
-        with pytest.raises(TargetError, match=told):
+        with pytest.raises(TargetError, match=reason):
             keyed.write(feed((1, "x", "u"), (3, "y", strange)), writeMode="apply", commit=commit)
     with pytest.raises(TargetError, match="NULL in its key"):
         keyed.write(feed((1, "x", "u"), (None, "y", "d")), writeMode="apply", commit=commit)

@@ -377,7 +377,7 @@ def test_declared_types(declared: str, kind: pa.DataType | None) -> None:
     "declared", [case[2] for case in KEPT] + ["STRING", "POINT", "", "VARBLOB", "x"]
 )
 def test_affinity_is_sqlites(db: Db, declared: str) -> None:
-    """SQLite tells a column's affinity by what it does to the text of a number."""
+    """How SQLite stores the text of a number shows a column's affinity."""
     db.sql(f"CREATE TABLE a (v {declared})")
     db.sql("INSERT INTO a VALUES ('1.5'), ('7')")
     kinds = tuple(kind for (kind,) in db.sql("SELECT typeof(v) FROM a ORDER BY rowid"))

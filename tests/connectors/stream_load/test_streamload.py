@@ -129,10 +129,10 @@ def test_what_the_server_refuses_ends_the_task(servers: Servers) -> None:
     ):
         write(servers, pa.table({"id": [1, 2], "name": ["unfit", "b"]}))
     assert servers[1].rows == []
-    told: list[Any] = []
+    refused: list[Any] = []
     rows = pa.table({"id": [1, 2, 3, 4], "name": ["a\x01", r"\N", "c", None]})
-    receipt = write(servers, rows, dirty=told)
-    assert (receipt.rows, [row["id"] for row, _ in told]) == (2, [1, 2])
+    receipt = write(servers, rows, dirty=refused)
+    assert (receipt.rows, [row["id"] for row, _ in refused]) == (2, [1, 2])
     assert servers[1].rows == [["3", "c"], ["4", None]]
     with pytest.raises(TargetError, match=r"2 of 4 rows cannot be loaded.*column 'name'"):
         write(servers, rows)

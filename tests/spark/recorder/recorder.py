@@ -49,7 +49,7 @@ class RecordingWriteOptions(WriteOptions):
 
 
 class RecordingReader(Reader):
-    """Numbers its rows, and keeps to the fetch size that it is told."""
+    """Numbers its rows, and keeps to the fetch size that it gets."""
 
     Options: ClassVar[type[ReadOptions]] = RecordingReadOptions
     options: RecordingReadOptions
