@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from spark_channel.errors import (
     BatchRefusedError,
@@ -296,6 +293,10 @@ _COLORS = {"done": "green", "failed": "red", "not run": "yellow"}
 
 
 def print_summary(run: RunOutcome) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table()
     table.add_column("job", overflow="fold")
     for name in ("state", "rows", "refused", "seconds"):

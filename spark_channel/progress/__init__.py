@@ -37,7 +37,7 @@ else:
                 "summary_lines",
             ],
             "report": ["TransferReport"],
-            "spec": ["DirtyLimit", "JobKind", "JobSpec", "tighter"],
+            "spec": ["DirtyLimit", "JobSpec", "tighter"],
             "speed": ["LimitChange", "Sample"],
         },
     )

@@ -6,13 +6,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, TextIO
-
-from rich.console import Console
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TextIO
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.progress import (
@@ -25,6 +19,11 @@ from spark_channel.progress import (
     progress_line,
     summary_lines,
 )
+
+if TYPE_CHECKING:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
 
 __all__ = [
     "DisplayMode",
@@ -372,6 +371,10 @@ class TerminalView:
     keeps = False
 
     def __init__(self, stream: TextIO, every: float) -> None:
+        # Rich is imported where it is used: a job without a terminal does not pay for it.
+        from rich.console import Console
+        from rich.live import Live
+
         self.every = every
         self._console = Console(file=stream, highlight=False, soft_wrap=False)
         # What the program prints appears above the line. A redirected stdout goes to stderr, so that is
@@ -387,6 +390,8 @@ class TerminalView:
         self._started = False
 
     def say(self, lines: list[str]) -> None:
+        from rich.text import Text
+
         for line in lines:
             self._console.print(Text(line))
 
@@ -401,6 +406,8 @@ class TerminalView:
                 self._started = False
 
     def finish(self, report: TransferReport) -> None:
+        from rich.text import Text
+
         first, *rest = summary_lines(report)
         self._console.print(Text(first, style="red" if report.phase == "failed" else "green"))
         self.say(rest)
@@ -409,7 +416,10 @@ class TerminalView:
         if self._started:
             self._live.stop()
 
-    def _table(self, lines: Sequence[LiveLine]) -> Table:
+    def _table(self, lines: Sequence[LiveLine]) -> "Table":
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table.grid(padding=(0, 1))
         bars = self._console.width >= _NARROWEST and any(line.percent is not None for line in lines)
         if bars:
@@ -423,7 +433,10 @@ class TerminalView:
         return table
 
     @staticmethod
-    def _bar(percent: float | None) -> ProgressBar | Text:
+    def _bar(percent: float | None) -> "ProgressBar | Text":
+        from rich.progress_bar import ProgressBar
+        from rich.text import Text
+
         if percent is None:
             return Text()
         return ProgressBar(total=100.0, completed=percent, width=_BAR_WIDTH)

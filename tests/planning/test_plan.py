@@ -62,7 +62,7 @@ def test_secrets_are_not_in_a_repr() -> None:
             {
                 "password": "hunter2",
                 "sharedLimitToken": "t0ken",
-                "url": "mysql://root:pa55@db/shop?sslpassword=s3cret&x=1",
+                "url": "mysql://root:pa55@db/shop?x=1&sslpassword=s3cret",
                 "dbtable": "orders",
             },
         ),
