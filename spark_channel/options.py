@@ -111,15 +111,29 @@ class Trait(Enum):
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
+_TEXT_TAKES = "a text in UTF-8; a character of this one has no UTF-8 form"
+
+
+def _has_utf8(text: str) -> bool:
+    """Whether `text` can be sent: a byte of the environment that is not UTF-8 is half a character in Python."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def resolve_secret(value: object) -> SecretStr:
     """A secret; `${env:NAME}` and `${file:PATH}` become what they name.
 
     Raises:
-        ValueError: the variable is not set, or the file cannot be read; says what is taken.
+        ValueError: the variable is not set, the file cannot be read, or a text has no UTF-8 form; says what is taken.
     """
     if isinstance(value, SecretStr):
         return value
     text = str(value)
+    if not _has_utf8(text):
+        raise ValueError(_TEXT_TAKES)
     match = _REFERENCE.fullmatch(text)
     if match is None:
         return SecretStr(text)
@@ -127,6 +141,8 @@ def resolve_secret(value: object) -> SecretStr:
     if kind == "env":
         if name not in os.environ:
             raise ValueError(f"a value; the environment variable {name} is not set on the driver")
+        if not _has_utf8(os.environ[name]):
+            raise ValueError(f"a text in UTF-8; the environment variable {name} is not one")
         return SecretStr(os.environ[name])
     try:
         return SecretStr(
@@ -404,7 +420,7 @@ class Options(BaseModel):
     def _check_logins(cls, raw: Mapping[str, Any]) -> None:
         """
         Raises:
-            OptionError: a url whose login may end in more than one place.
+            OptionError: a url whose login may end in more than one place, or cannot be sent.
         """
         for key, value in raw.items():
             name = key.lower()
@@ -412,6 +428,8 @@ class Options(BaseModel):
                 name not in cls.with_trait(Trait.HOLDS_LOGIN) or "path" in name
             ):  # names of files contain '@', too
                 continue
+            if not _has_utf8(str(value)):
+                raise OptionError(f"option {key!r} takes {_TEXT_TAKES}", option=key)
             if misplaced := misplaced_secret(str(value)):
                 raise OptionError(
                     f"option {key!r} has parameter {misplaced!r} after a ';', where it would be part of a name; write "
