@@ -284,7 +284,11 @@ def _forms(secret: str) -> set[str]:
     made = {
         form
         for each in plain
-        for form in (quote(each), quote(each, safe=""), json.dumps(each)[1:-1])
+        for form in (
+            quote(each, errors="surrogatepass"),  # a byte of the environment that is not UTF-8
+            quote(each, safe="", errors="surrogatepass"),
+            json.dumps(each)[1:-1],
+        )
     }
     return plain | made | {repr(each)[1:-1] for each in plain}
 

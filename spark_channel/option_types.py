@@ -17,6 +17,7 @@ from spark_channel.working_directory import absolute_path
 
 __all__ = [
     "LARGEST",
+    "TEXT_TAKES",
     "Amount",
     "Bounds",
     "ByteAmount",
@@ -33,6 +34,7 @@ __all__ = [
     "WriteMode",
     "certificate_file",
     "has_reference",
+    "has_utf8",
     "parse_amount",
     "resolve_references",
     "resolve_secret",
@@ -87,15 +89,29 @@ class Trait(Enum):
     NAMES_SOURCE = "secret, and it says what is read: another value means other rows"
 
 
+TEXT_TAKES = "a text in UTF-8; a character of this one has no UTF-8 form"
+
+
+def has_utf8(text: str) -> bool:
+    """Whether `text` can be sent: a byte of the environment that is not UTF-8 is half a character in Python."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def resolve_secret(value: object) -> SecretStr:
     """A secret; `${env:NAME}` and `${file:PATH}` become what they name.
 
     Raises:
-        ValueError: the variable is not set, or the file cannot be read; says what is taken.
+        ValueError: the variable is not set, the file cannot be read, or a text has no UTF-8 form; says what is taken.
     """
     if isinstance(value, SecretStr):
         return value
     text = str(value)
+    if not has_utf8(text):
+        raise ValueError(TEXT_TAKES)
     match = _REFERENCE.fullmatch(text)
     if match is None:
         return SecretStr(text)
@@ -103,6 +119,8 @@ def resolve_secret(value: object) -> SecretStr:
     if kind == "env":
         if name not in os.environ:
             raise ValueError(f"a value; the environment variable {name} is not set on the driver")
+        if not has_utf8(os.environ[name]):
+            raise ValueError(f"a text in UTF-8; the environment variable {name} is not one")
         return SecretStr(os.environ[name])
     try:
         return SecretStr(

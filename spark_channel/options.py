@@ -28,6 +28,7 @@ from spark_channel.masking import (
 )
 from spark_channel.option_types import (
     LARGEST,
+    TEXT_TAKES,
     Amount,
     Bounds,
     ByteAmount,
@@ -43,6 +44,7 @@ from spark_channel.option_types import (
     Url,
     WriteMode,
     certificate_file,
+    has_utf8,
     parse_amount,
     resolve_secret,
     secret_text,
@@ -199,13 +201,15 @@ class Options(BaseModel):
     def _check_logins(cls, raw: Mapping[str, Any]) -> None:
         """
         Raises:
-            OptionError: a url whose login may end in more than one place.
+            OptionError: a url whose login may end in more than one place, or cannot be sent.
         """
         for key, value in raw.items():
             name = key.lower()
             # Names of files contain '@', too.
             if name not in cls.with_trait(Trait.HOLDS_LOGIN) or "path" in name:
                 continue
+            if not has_utf8(str(value)):
+                raise OptionError(f"option {key!r} takes {TEXT_TAKES}", option=key)
             if misplaced := misplaced_secret(str(value)):
                 raise OptionError(
                     f"option {key!r} has parameter {misplaced!r} after a ';', where it would be part of a name; write "

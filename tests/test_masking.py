@@ -1,10 +1,13 @@
 """Logins in urls and options are shown nowhere, whatever way they are written."""
 
+import os
+import traceback
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import pytest
 
+from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.registry import find_connector
 from spark_channel.connectors.files.options import CsvReadOptions, ParquetWriteOptions
 from spark_channel.errors import OptionError
@@ -144,6 +147,30 @@ def test_no_connector_s_options_show_a_secret(options: dict[str, object]) -> Non
     )
     for secret in ("hunter2", "hun?ter2", "hun/ter2", "ter2"):
         assert secret not in shown
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"url": "postgresql://me:hunter\udc80cat5@h/d"},
+        {"url": "postgresql://h/d?password=hunter\udc80cat5"},
+        {"url": "mongodb://me:hunter\udc80cat5@[::1/d", "collection": "t"},
+        {"url": "postgresql://h/d", "password": "hunter\udc80cat5"},
+        {"url": "postgresql://h/d", "password": "${env:SHOP_PASSWORD}"},
+        {"url": "postgresql://h/d", "password": "hunter\udc80cat5", "misspelt": "1"},
+        {"reader": "csv", "path": "/a", "storageOptions": '{"secret_key": "hunter\udc80cat5"}}'},
+    ],
+)
+def test_a_secret_that_has_no_utf8_form_is_refused_and_not_shown(
+    options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one byte of an environment variable is; the drivers' own errors quote the whole text."""
+    monkeypatch.setitem(os.environ, "SHOP_PASSWORD", "hunter\udc80cat5")
+    with pytest.raises(OptionError) as caught:
+        load_reader({"dbtable": "t"} | options if "url" in options else options)
+    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value.args)
+    assert "hunter" not in shown.replace("SHOP_PASSWORD", "")
+    assert "cat5" not in shown
 
 
 def test_options_as_models_show_no_login_either() -> None:
