@@ -15,9 +15,9 @@ _HOMES = {
     "ChannelDataSource": "source",
     "ChannelReader": "read",
     "ChannelWriter": "write",
-    "PublishedWriter": "published",
+    "AlreadyPublishedWriter": "write",
     "ChannelStreamReader": "stream_read",
-    "AdmittingStreamReader": "stream_admission",
+    "AdmittingStreamReader": "stream_read",
     "ChannelStreamWriter": "stream_write",
 }
 

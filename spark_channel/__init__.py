@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
+    from spark_channel.api import run, transfer
     from spark_channel.progress import TransferReport
     from spark_channel.service import SharedLimit
     from spark_channel.spark.session import last_report, register
     from spark_channel.spark.source import ChannelDataSource, explain
     from spark_channel.spark.throttle import throttle
-    from spark_channel.spark.transfer import run, transfer
 else:
     __getattr__, __dir__ = lazy.exports(
         __name__,

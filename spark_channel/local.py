@@ -2,24 +2,31 @@
 
 import atexit
 import contextlib
+import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from spark_channel.errors import ChannelError, JobCancelledError
-from spark_channel.planning import TaskGroup
+from spark_channel.planning import TaskGroup, TransferSpec
 from spark_channel.progress import JobProgress, TransferReport
 from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer
+from spark_channel.signals import ending_on_sigterm
+from spark_channel.transfers.run import carry_out
 from spark_channel.transfers.task import Runner, TaskGroupAttempt
 
 __all__ = [
     "LocalEngine",
     "TaskGroupThreads",
+    "carry_out_here",
     "cores",
+    "first_line",
+    "has_speed",
+    "local_engine",
 ]
 
 
@@ -240,3 +247,46 @@ class LocalEngine:
                 take_back()
 
         self._ends.callback(withdraw)
+
+
+# How the command line, and `transfer` without a session, use the engine.
+
+
+_log = logging.getLogger(__name__)
+_SPEEDS = {"rowspersecond", "bytespersecond"}
+
+
+@contextlib.contextmanager
+def local_engine(*, served: bool) -> Iterator[LocalEngine]:
+    """The engine for a `with` block, in which SIGTERM ends the jobs as Ctrl-C does."""
+    with ending_on_sigterm(), LocalEngine(served=served) as engine:
+        yield engine
+
+
+def carry_out_here(
+    engine: LocalEngine, spec: TransferSpec, more: Mapping[str, Any]
+) -> TransferReport:
+    """Run a transfer; `more` are options of the whole job beside those of `spec`.
+
+    Raises:
+        ChannelError: as `spark_channel.transfer`; of another error, its class and first line.
+    """
+    try:
+        return carry_out(engine, spec, more)
+    except ChannelError:
+        raise
+    except Exception as error:
+        _log.debug("the error was raised here", exc_info=True)
+        raise ChannelError(first_line(error)) from error
+
+
+def first_line(error: Exception) -> str:
+    """An error of other code in one line: its class, and how its message begins."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+def has_speed(spec: TransferSpec, more: Mapping[str, Any]) -> bool:
+    """Whether a transfer has a limit of its own, which can be changed while it runs."""
+    given = {key.lower() for each in (more, *(end.options for end in spec.ends)) for key in each}
+    return bool(spec.rows_per_second or spec.bytes_per_second or given & _SPEEDS)

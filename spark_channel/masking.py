@@ -166,25 +166,26 @@ def scheme_of(url: str) -> str:
     return "" if match is None else match.group(0).lower().removeprefix("jdbc:").rstrip(":")
 
 
-def is_clear(url: str, ends: str = "/?#") -> bool:
+def is_clear(url: str) -> bool:
     """Whether each reader of `url` finds the same login in it.
 
-    A login ends at the first of `ends`. An `@` after it may belong to a password that is not percent-encoded: then the
-    first half of the password is where host and port should be. In a query an `@` is part of a value, unless a login
-    comes before it.
+    A login ends at the first `/`, `?` or `#`. An `@` after it may belong to a password that is not percent-encoded:
+    then the first half of the password is where host and port should be. In a query an `@` is part of a value.
     """
-    return all(_is_clear(each, ends) for each in _NEXT_URL.split(url))
+    return all(_is_clear(each) for each in _NEXT_URL.split(url))
 
 
-def _is_clear(url: str, ends: str) -> bool:
+def _is_clear(url: str) -> bool:
     _, mark, rest = url.partition("://")
     at = rest.rfind("@")
-    end = min((place for char in ends if (place := rest.find(char)) >= 0), default=len(rest))
+    end = min((place for char in "/?#" if (place := rest.find(char)) >= 0), default=len(rest))
     head = rest[:end]
     if not mark or at < end or not head:
         return True
-    if ":" in head and _HOSTS.fullmatch(head) is None:
-        return False
+    if ":" in head:
+        _, login, hosts = head.rpartition("@")
+        if _HOSTS.fullmatch(hosts) is None or (login and rest[end] != "/"):
+            return False
     return "@" not in rest[end:].partition("?")[0]
 
 

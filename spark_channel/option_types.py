@@ -1,17 +1,266 @@
-"""`${env:NAME}` and `${file:PATH}` become their values, at the last moment before something is opened."""
+"""Types of option values: amounts, secrets, columns, paths, bounds; and references in them, such as `${env:NAME}`."""
 
+import json
 import os
 import re
 from collections.abc import Mapping
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, SecretStr
 
 from spark_channel.errors import OptionError
 from spark_channel.serialization import parsed, written
+from spark_channel.working_directory import absolute_path
 
-__all__ = ["has_reference", "resolve_references", "without_references"]
+__all__ = [
+    "LARGEST",
+    "Amount",
+    "Bounds",
+    "ByteAmount",
+    "CertificateFile",
+    "ColumnList",
+    "CommitMode",
+    "DirtyAmount",
+    "DiskPath",
+    "FilePath",
+    "JobId",
+    "Secret",
+    "Trait",
+    "Url",
+    "WriteMode",
+    "certificate_file",
+    "has_reference",
+    "parse_amount",
+    "resolve_references",
+    "resolve_secret",
+    "secret_text",
+    "without_references",
+]
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+LARGEST = 2**63 - 1
+_DECIMAL_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY_UNITS = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_AMOUNT = re.compile(r"\s*([0-9]+(?:[._][0-9]+)*)\s*([kmgt]?i?)(b?)\s*", re.IGNORECASE)
+_ROWS_TAKES = "a whole number of 1 or more, such as 50000 or 50k"
+_BYTES_TAKES = "a size of 1 byte or more, such as 64MB, 64MiB or 67108864"
+
+
+def parse_amount(value: object, *, bytes_: bool = False) -> int:
+    """Read `50000`, `50k`, `1.5M`, `64MB` or `64MiB` as a whole number from 1 to 2**63-1.
+
+    Raises:
+        ValueError: not such a text, zero, negative, or a size unit on a number of rows.
+    """
+    takes = _BYTES_TAKES if bytes_ else _ROWS_TAKES
+    match = _AMOUNT.fullmatch(str(value))
+    if isinstance(value, bool) or match is None:
+        raise ValueError(takes)
+    number, unit, byte = match.group(1), match.group(2).lower(), match.group(3)
+    if not bytes_ and (byte or unit.endswith("i")):
+        raise ValueError(f"{takes}; {value!r} is a size")
+    factor = {**_DECIMAL_UNITS, **_BINARY_UNITS}.get(unit)
+    if factor is None or number.count(".") > 1:
+        raise ValueError(takes)
+    amount = Decimal(number.replace("_", "")) * factor
+    if amount != int(amount) or not 1 <= amount <= LARGEST:
+        raise ValueError(takes)
+    return int(amount)
+
+
+def _rows(value: object) -> int:
+    return parse_amount(value)
+
+
+def _bytes(value: object) -> int:
+    return parse_amount(value, bytes_=True)
+
+
+class Trait(Enum):
+    """What other code must know of an option: part of the `Annotated` of its field, whoever wrote the connector."""
+
+    HOLDS_LOGIN = "a url or a path: a login may be inside, and it is shown without it"
+    SAME_ROWS = "how fast, for how long or as whom something is read: whatever it says, the rows are the same"
+    NAMES_SOURCE = "secret, and it says what is read: another value means other rows"
+
+
+def resolve_secret(value: object) -> SecretStr:
+    """A secret; `${env:NAME}` and `${file:PATH}` become what they name.
+
+    Raises:
+        ValueError: the variable is not set, or the file cannot be read; says what is taken.
+    """
+    if isinstance(value, SecretStr):
+        return value
+    text = str(value)
+    match = _REFERENCE.fullmatch(text)
+    if match is None:
+        return SecretStr(text)
+    kind, name = match.groups()
+    if kind == "env":
+        if name not in os.environ:
+            raise ValueError(f"a value; the environment variable {name} is not set on the driver")
+        return SecretStr(os.environ[name])
+    try:
+        return SecretStr(
+            Path(absolute_path(name, uri=False)).read_text(encoding="utf-8").rstrip("\r\n")
+        )
+    except OSError as error:
+        raise ValueError(f"a readable file; {name}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"a text file in UTF-8; {name} is not one") from None
+
+
+def secret_text(text: str) -> str:
+    """What `${env:NAME}` or `${file:PATH}` names; "" if it names nothing."""
+    if _REFERENCE.fullmatch(text) is None:
+        return text
+    try:
+        return resolve_secret(text).get_secret_value()
+    except ValueError:
+        return ""
+
+
+_NAME = re.compile(r"""\s*(?:"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^,"`]*[^,"`\s]))\s*(?:,|\Z)""")
+
+
+def _columns(value: object) -> tuple[str, ...]:
+    takes = "column names separated by commas, or a JSON list of them; quote a name that contains a comma"
+    if isinstance(value, (list, tuple)):
+        names = [str(name) for name in value]
+    elif str(value).lstrip().startswith("["):
+        names = _json_names(str(value), takes)
+    else:
+        names = _split_names(str(value), takes)
+    if not names or any(not name for name in names):
+        raise ValueError(takes)
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"each column once; {', '.join(sorted(twice))} occurs more than once")
+    return tuple(names)
+
+
+def _split_names(text: str, takes: str) -> list[str]:
+    names, place = [], 0
+    while place < len(text):
+        match = _NAME.match(text, place)
+        if match is None:
+            raise ValueError(takes)
+        quoted, ticked, plain = match.groups()
+        names.append(
+            plain or (quoted or "").replace('""', '"') or (ticked or "").replace("``", "`")
+        )
+        place = match.end()
+    if text.rstrip().endswith(","):
+        raise ValueError(takes)
+    return names
+
+
+def _json_names(text: str, takes: str) -> list[str]:
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError(takes) from None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(takes)
+    return names
+
+
+Amount = Annotated[int, BeforeValidator(_rows)]
+"""Rows, as `parse_amount` reads them."""
+ByteAmount = Annotated[int, BeforeValidator(_bytes)]
+"""Bytes, as `parse_amount(..., bytes_=True)` reads them."""
+Secret = Annotated[SecretStr, BeforeValidator(resolve_secret)]
+"""A value that no message, `repr` or log shows; `${env:NAME}` and `${file:PATH}` are resolved."""
+Url = Annotated[str, Trait.HOLDS_LOGIN]
+"""A url or a path: messages, `repr` and logs show it without a login, and without secret parameters."""
+ColumnList = Annotated[tuple[str, ...], BeforeValidator(_columns)]
+
+
+def _disk_path(value: object) -> str:
+    return absolute_path(str(value), uri=False)
+
+
+def _file_path(value: object) -> str:
+    if not isinstance(value, (str, os.PathLike)):
+        raise ValueError("a path or a uri, as text")
+    return absolute_path(str(value))
+
+
+def certificate_file(value: object) -> str:
+    """An absolute path; libpq's `system`, which names no file, stays."""
+    return str(value) if value in ("", "system") else _disk_path(value)
+
+
+DiskPath = Annotated[str, BeforeValidator(_disk_path)]
+"""A file on a local disk; a relative one is made absolute in the driver's working directory."""
+CertificateFile = Annotated[str, BeforeValidator(certificate_file)]
+"""A file of certificates or a key on a local disk, as `DiskPath`."""
+FilePath = Annotated[str, BeforeValidator(_file_path), Trait.HOLDS_LOGIN]
+"""A path or a uri; a relative path is made absolute in the driver's working directory."""
+
+
+def _job_id(value: object) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", str(value)):
+        raise ValueError("1 to 64 letters, digits, '_', '-' or '.': it names files")
+    return str(value)
+
+
+JobId = Annotated[str, BeforeValidator(_job_id)]
+
+
+def _dirty_amount(value: object) -> int:
+    text = str(value).strip().lower()
+    if text == "unlimited":
+        return LARGEST
+    try:
+        return 0 if text == "0" else parse_amount(value)
+    except ValueError:
+        raise ValueError(
+            "a whole number of 0 or more, such as 100 or 10k, or 'unlimited'"
+        ) from None
+
+
+DirtyAmount = Annotated[int, BeforeValidator(_dirty_amount)]
+"""How many rows may be refused; 2**63-1 stands for `unlimited`."""
+_BOUND = re.compile(r"\s*([a-z][a-z0-9_]*)\s*<\s*([0-9][0-9._]*)\s*([A-Za-z]*)\s*")
+_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_BOUNDS_TAKES = (
+    "signals and what they may be, such as 'replication_lag<10s, slot_wal<2GiB, active_sessions<40'"
+)
+
+
+def _bounds(value: object) -> dict[str, float]:
+    if isinstance(value, Mapping):
+        return {str(name): float(bound) for name, bound in value.items()}
+    found: dict[str, float] = {}
+    for part in str(value).split(","):
+        match = _BOUND.fullmatch(part)
+        if match is None or match.group(1) in found:
+            raise ValueError(_BOUNDS_TAKES)
+        name, number, unit = match.groups()
+        if unit.lower() in _TIMES:
+            try:
+                found[name] = float(number) * _TIMES[unit.lower()]
+            except ValueError:
+                raise ValueError(_BOUNDS_TAKES) from None
+        else:
+            try:
+                found[name] = float(parse_amount(number + unit, bytes_=True) if unit else number)
+                if not found[name]:
+                    raise ValueError(number)
+            except ValueError:
+                raise ValueError(_BOUNDS_TAKES) from None
+    return found
+
+
+Bounds = Annotated[Mapping[str, float], BeforeValidator(_bounds)]
+"""What signals may be, by their names; times in seconds, sizes in bytes."""
+CommitMode = Literal["job", "task"]
+WriteMode = Literal["insert", "upsert", "skipExisting", "apply"]
 
 
 def resolve_references(options: Mapping[str, Any]) -> dict[str, Any]:

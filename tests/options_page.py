@@ -27,6 +27,7 @@ HEAD = """# Options
 Option names are Spark's camelCase, and their case does not matter. A number of rows is a whole number, `50k` or `1.5M`.
 A number of bytes is `64MB` or `64MiB` of Arrow bytes. Times without a unit are seconds. A secret may be
 `${env:NAME}` or `${file:PATH}`, and is never shown. A relative path starts in the working directory of Spark's driver.
+In the login of a url, write `/ ? # @ :` as `%2F %3F %23 %40 %3A`, or use options `user` and `password`.
 
 An unknown name is an error that shows the nearest known name. Options that contradict each other are an error, too.
 `.schema(...)`, `.mode("append")` and `.mode("overwrite")` work as in Spark. Spark itself refuses a plain `.save()`

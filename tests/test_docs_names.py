@@ -43,7 +43,6 @@ NOT_OURS = {"header", "sep", "inferSchema", "checkpointLocation", "replaceWhere"
 IN_TABLES = {
     "onSlow",
     "onFailure",
-    "spillBytes",
     "max_dirty_rows",
     "max_dirty_fraction",
     "dirty_rows_path",
@@ -95,10 +94,7 @@ def known_options() -> set[str]:
     for model in all_models():
         names |= {
             *model.names(),
-            *(
-                name.lower()
-                for name in (*model.aliases, *model.renamed, *model.ignored, *model.refused)
-            ),
+            *(name.lower() for name in (*model.aliases, *model.ignored, *model.refused)),
         }
     return names
 
@@ -301,3 +297,27 @@ def test_each_table_of_benchmarks_names_the_command_that_measures_it() -> None:
         named = re.findall(r'BENCH=(?:"([\w ]+)"|(\w+))', section)
         assert named or "`make soak`" in section, f"{title}: no command"
         assert {name for some in named for name in " ".join(some).split()} <= there, title
+
+
+HOW_IT_WORKS = ROOT / "docs" / "how-it-works.md"
+
+
+def test_what_the_page_on_the_code_names_is_there() -> None:
+    """Its names are relative to the package, where they are not of tests or of the project."""
+    names = re.findall(r"`([\w.]+/[\w./]*|\w+\.(?:py|toml))`", text_of(HOW_IT_WORKS))
+    of_any_database = {"dialect.py", "types.py"}
+    missing = {
+        name
+        for name in {*names} - of_any_database
+        if not any((folder / name).exists() for folder in (ROOT / "spark_channel", ROOT))
+    }
+    assert len(names) > 50
+    assert not missing
+
+
+def test_the_layers_that_a_page_shows_are_those_that_import_linter_checks() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    held = [re.findall(r"\w+", layer) for layer in contracts["contracts"][0]["layers"]]
+    rows = re.findall(r"^\| \d \| ([^|]+) \|", text_of(HOW_IT_WORKS), re.MULTILINE)
+    shown = [re.findall(r"`(\w+)`", row) for row in rows]
+    assert [sorted(layer) for layer in shown] == [sorted(layer) for layer in held]

@@ -34,6 +34,16 @@ class Session:
 spark_channel.register(Session())
 print("schema", load_reader({"reader": "generator", "rows": "3"})[0].schema().names)
 """
+JOB = {
+    "job": {
+        "content": [
+            {
+                "reader": {"name": "generator", "parameter": {"rows": 1}},
+                "writer": {"name": "streamwriter"},
+            }
+        ]
+    }
+}
 
 
 def without_pyspark(program: str) -> "subprocess.CompletedProcess[str]":
@@ -55,10 +65,18 @@ def test_without_pyspark_the_package_is_imported_and_the_limit_is_served() -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["register", "transfer", "throttle", "run", "ChannelDataSource", "last_report"]
+    "used",
+    [
+        "register",
+        "transfer(object(), {}, {})",
+        "throttle",
+        f"run(object(), {JOB!r})",
+        "ChannelDataSource",
+        "last_report",
+    ],
 )
-def test_without_pyspark_the_error_says_what_to_install(name: str) -> None:
-    done = without_pyspark(f"import spark_channel\nspark_channel.{name}")
+def test_without_pyspark_the_error_says_what_to_install(used: str) -> None:
+    done = without_pyspark(f"import spark_channel\nspark_channel.{used}")
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("ModuleNotFoundError: spark-channel found no PySpark")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -75,11 +76,8 @@ def _asks_for_spark(
         return f"--conf {next(iter(conf))} is a setting of Spark"
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return "spark-submit runs this command in a Spark driver"
-    for spec in specs:
-        for end in (spec.reader, spec.writer, *(each.writer for each in spec.targets)):
-            if end.spark_format:
-                return f"{end.name} is read and written by Spark alone"
-    return ""
+    end = next(filter(None, (spec.spark_format for spec in specs)), "")
+    return f"{end} is read and written by Spark alone" if end else ""
 
 
 def parse_conf(texts: Sequence[str]) -> dict[str, str]:
@@ -372,30 +370,17 @@ def _engine(
 def _local_engine(
     specs: Sequence[TransferSpec],
 ) -> Iterator[tuple[_Move, _Last, Callable[[], None]]]:
-    from spark_channel.local import LocalEngine
-    from spark_channel.signals import ending_on_sigterm
-    from spark_channel.transfers.run import carry_out
+    from spark_channel.local import carry_out_here, has_speed, local_engine
 
-    limited = any(spec.rows_per_second or spec.bytes_per_second for spec in specs)
-    with ending_on_sigterm(), LocalEngine(served=limited) as engine:
-
-        def move(spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:
-            try:
-                return carry_out(engine, spec, more)
-            except ChannelError:
-                raise
-            except Exception as error:
-                _log.debug("the error was raised here", exc_info=True)
-                raise ChannelError(_first_line(error)) from error
-
-        yield move, engine.report, engine.cancel
+    with local_engine(served=any(has_speed(spec, {}) for spec in specs)) as engine:
+        yield partial(carry_out_here, engine), engine.report, engine.cancel
 
 
 @contextlib.contextmanager
 def _spark_engine(
     master: str | None, settings: dict[str, str]
 ) -> Iterator[tuple[_Move, _Last, Callable[[], None]]]:
-    from spark_channel.signals import raise_if_ended
+    from spark_channel.local import first_line
     from spark_channel.spark.session import context_of, kept_report
     from spark_channel.spark.transfer import carry_out
     from spark_channel.spark.worker import own_error
@@ -412,7 +397,7 @@ def _spark_engine(
                 Exception
             ) as error:  # Spark's own: a page of stack traces, of which one line says it
                 raise_if_ended(error)
-                raise own_error(error) or ChannelError(_first_line(error)) from error
+                raise own_error(error) or ChannelError(first_line(error)) from error
 
         def cancel() -> None:
             context = context_of(spark)
@@ -440,11 +425,6 @@ def _tell(run: RunOutcome, options: RunOptions) -> None:
 
         print_summary(run)
     print(closing_table(run, as_datax=options.datax_summary), flush=True)  # noqa: T201 - the command line talks
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 
 # The Spark session of a command: made here, or the one that `spark-submit` has begun.

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import FeedLag, TableLag
+from spark_channel.masking import mask_text
 from spark_channel.serialization import dump_tagged
 from spark_channel.tunnel.positions import base_words, grouped, in_flight_words, kept_words
 from spark_channel.tunnel.process import is_gone
@@ -554,7 +555,8 @@ def _options(given: Sequence[str] | None, path: Path | None) -> dict[str, str]:
         name, equals, value = line.partition("=")
         if not equals or not name.strip():
             # The rest may be a secret.
-            raise typer.BadParameter(f"--option takes NAME=VALUE; {name.split()[:1]} has no '='")
+            shown = mask_text(name.split()[0]) if name.strip() else ""
+            raise typer.BadParameter(f"--option takes NAME=VALUE; {shown!r} has no '='")
         options[name.strip()] = value.strip()
     return options
 

@@ -87,11 +87,10 @@ class Plugin(JobSection):
 
 
 class WriterPlugin(Plugin):
-    """A writer; in a list of them, with what happens when it is slow or fails."""
+    """A writer; in a list of them, with what happens when it fails."""
 
-    on_slow: Literal["block", "spill"] = "block"
+    on_slow: Literal["block"] = "block"
     on_failure: Literal["fail", "leave"] = "fail"
-    spill_bytes: Positive = 1 << 30
 
 
 class Step(JobSection):

@@ -326,9 +326,7 @@ def _spec(
             end.endpoint,
             end.transformers,
             end.save_mode,
-            plugin.on_slow,
             plugin.on_failure,
-            plugin.spill_bytes,
         )
         for plugin, (_, end) in zip(content.writers, ends, strict=True)
     )

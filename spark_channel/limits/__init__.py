@@ -1,32 +1,33 @@
-"""Speed limits: buckets and meters for one process, a coordinator and its clients for many. Pure, no I/O.
+"""Speed limits: token buckets for one process, a coordinator and its clients for many. Pure, no I/O.
 
-    Level                     one rate: a token bucket with debt
-    Level -> Meter            rows and bytes, a `channel.Limiter` for one process
-    Coordinator               hands out the grants of one limit        (on the driver's host)
-    LeaseLimiter              a `channel.Limiter` that lives on grants  (in every Spark task)
-    CombinedLimiter                     several limiters as one
-    Permits                   how many at once                          (`maxConnections`)
-    Pressure                  AIMD: a probe's answers -> a factor for `Coordinator.press`
-    Protection                a database's health -> a speed for `Coordinator.cap`
-    LimitRegistry                 all limits and permits of a service by name, and limits per resource mark
+    TokenBucket      one rate: a token bucket with debt
+    RateLimiter      rows and bytes together: a `channel.Limiter` for one process
+    Coordinator      hands out the grants of one limit          (on the driver's host)
+    LeaseLimiter     a `channel.Limiter` that spends grants     (in every Spark task)
+    CombinedLimiter  several limiters as one
+    Semaphore        how many at once                           (`maxConnections`)
+    AimdController   a probe's answers -> a factor for `Coordinator.press`
+    AdaptiveLimit    a database's health -> a speed for `Coordinator.cap`
+    LimitRegistry    all limits and permits of a service by name, and limits per resource mark
 
-The coordinator and its clients speak in plain dataclasses (`messages`), one request, one reply. A shell
-that carries them, over whatever it likes, is this and no more::
+The coordinator and its clients exchange plain dataclasses (`messages`): one request, one reply. A program
+that carries them over a network needs only this::
 
     # the service                                   # the client, one thread
-    book = LimitRegistry()                              limiter = LeaseLimiter("orders-db", job, "task 7")
-    book.add_limit("orders-db", 50_000)             while (request := limiter.next_request()) is not None:
+    limits = LimitRegistry()                        limiter = LeaseLimiter("orders-db", job, "task 7")
+    limits.add_limit("orders-db", 50_000)           while (request := limiter.next_request()) is not None:
     def on_call(data: bytes) -> bytes:                  try:
-        return book.answer(data)                            data = call(encode(request), timeout=2)
+        return limits.answer(data)                          data = call(encode(request), timeout=2)
                                                         except ServiceUnavailableError as error:
                                                             limiter.failed(request, error)
                                                         else:
                                                             limiter.receive(request, decode_reply(data))
 
-What a client says, in order: `Join` when its first payment comes; `GrantRequest` at half of each grant, and when
-a `RetryLater` says so; `GrantReturn` when it has nothing to pay; `Heartbeat` when it was silent for long; `Leave`
-after `close()`. A `Rejected(rejoin=True)` (restart, or silence) makes it `Join` again by itself.
-People say `SetRates`, `Pause`, `Resume` and `StatusRequest`. Tokens and addresses are the shell's business.
+A client sends, in this order: `Join` with its first payment; `GrantRequest` at half of each grant, and when a
+`RetryLater` asks for it; `GrantReturn` when it has nothing to pay; `Heartbeat` after a long silence; `Leave` after
+`close()`. After a `Rejected(rejoin=True)` (a restart, or silence) it sends `Join` again by itself.
+Operators send `SetRates`, `Pause`, `Resume` and `StatusRequest`. The program that carries the messages checks
+tokens and addresses.
 """
 
 from typing import TYPE_CHECKING
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
         decode_request,
         encode,
     )
-    from spark_channel.limits.protection import AdaptiveLimit, HealthSample, ThrottleInterval
+    from spark_channel.limits.protection import AdaptiveLimit, HealthSample
     from spark_channel.limits.registry import LimitRegistry, Semaphore, marked
     from spark_channel.limits.token_bucket import CombinedLimiter, RateLimiter, StaticShare
 else:
@@ -144,7 +145,6 @@ __all__ = [
     "StaticShare",
     "StatusRequest",
     "Subscribe",
-    "ThrottleInterval",
     "UnreachablePolicy",
     "decode_reply",
     "decode_request",

@@ -20,7 +20,6 @@ __all__ = [
     "AdaptiveLimit",
     "HealthSample",
     "HealthSignal",
-    "ThrottleInterval",
     "shown",
     "signal_bound",
 ]

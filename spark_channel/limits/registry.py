@@ -64,11 +64,6 @@ class Semaphore:
         """How many may hold one."""
         return self._count
 
-    def set_count(self, count: int) -> None:
-        """Live: more are given at once; fewer come about as holders return theirs."""
-        with self._lock:
-            self._count = _checked(count)
-
     def usage(self) -> tuple[int, int]:
         """(held, waiting) now."""
         with self._lock:

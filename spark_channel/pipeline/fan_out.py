@@ -16,15 +16,14 @@ from spark_channel.carrier import DataCarrier
 from spark_channel.channel import Limiter, MemoryChannel
 from spark_channel.channel.batches import arrow_bytes
 from spark_channel.connectors import TaskWriter, WritePlan, Writer
-from spark_channel.errors import DirtyRowsError, EndOfChannel, StalledError
+from spark_channel.errors import DirtyRowsError, EndOfChannel, FlowError, StalledError
 from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyStore
 from spark_channel.pipeline.read import ReadCancelledError
-from spark_channel.pipeline.spill import Feeder
-from spark_channel.pipeline.threads import HandoffSlot, StallWatch
+from spark_channel.pipeline.threads import HandoffSlot, Pay, StallWatch
 from spark_channel.pipeline.transfer import GroupOutcome, TaskOutcome, TransferSource
 from spark_channel.pipeline.write import end_phase, writing
 from spark_channel.planning import Split, Task, TaskGroup
-from spark_channel.planning.transfer import OnFailure, OnSlow
+from spark_channel.planning.transfer import OnFailure
 from spark_channel.progress import Counters, Phase
 from spark_channel.transform import Pipeline
 
@@ -45,9 +44,7 @@ class FanOutTarget:
     job: str
     steps: Pipeline
     dirty_store: DirtyStore | None = None
-    on_slow: OnSlow = "block"
     on_failure: OnFailure = "fail"
-    spill_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -108,6 +105,91 @@ class _Log(DirtyLog):
             return self.rows - self._before
 
 
+class _Feeder:
+    """Takes batches from the thread that reads, and gives them to `pay` in order from another thread.
+
+    One batch waits while another is paid; then `put` waits.
+
+    Args:
+        pay: called as `pay(batch, nbytes)`; `fail` must end its wait.
+        fail: called once with what `pay` raised.
+        done: called when all is paid, after `finish`.
+    """
+
+    def __init__(
+        self,
+        pay: Pay,
+        *,
+        fail: Callable[[BaseException], None],
+        done: Callable[[], None],
+        name: str,
+    ) -> None:
+        self._pay = pay
+        self._fail = fail
+        self._done = done
+        self._changed = threading.Condition()
+        self._waiting: tuple[pa.RecordBatch, int] | None = None
+        self._over = self._dropped = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, batch: pa.RecordBatch, nbytes: int) -> None:
+        """Keep a batch; waits while another one waits. By one thread.
+
+        Raises:
+            FlowError: it was closed. What `pay` raised for a batch before it.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._waiting is None or self._error is not None or self._dropped
+            )
+            if self._error is not None:
+                raise self._error
+            if self._dropped:
+                raise FlowError("the target's feeder was closed: its rows are not wanted any more")
+            self._waiting = batch, nbytes
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Nothing more is put. Returns at once; `done` is called when all is paid."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Drop what is not paid, and wait for the thread's end; a `pay` that waits is ended by who fails it."""
+        with self._changed:
+            self._over = self._dropped = True
+            self._waiting = None
+            self._changed.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while (taken := self._take()) is not None:
+                self._pay(*taken)
+                del taken
+            with self._changed:
+                dropped = self._dropped
+            if not dropped:
+                self._done()
+        except BaseException as error:
+            with self._changed:
+                self._error = error
+                self._waiting = None
+                self._changed.notify_all()
+            self._fail(error)
+
+    def _take(self) -> tuple[pa.RecordBatch, int] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting is not None or self._over)
+            taken, self._waiting = self._waiting, None
+            self._changed.notify_all()
+            return taken
+
+
 class _Part:
     """One task on its way to one target: a channel of the task's carrier, and what feeds it."""
 
@@ -126,17 +208,14 @@ class _Part:
         self.log = log
         self.counters = counters
         self.permit = permit
-        branch = target.branch
-        spills = branch.on_slow == "spill"
-        self._feeder: Feeder | None = None
+        self._feeder: _Feeder | None = None
         self._ended = threading.Lock()
-        if spills or target.run.limiter is not None:
+        if target.run.limiter is not None:
             # A thread pays each limit, so that the limits of all targets are used at the same time.
-            self._feeder = Feeder(
+            self._feeder = _Feeder(
                 self._push,
                 fail=channel.fail,
                 done=channel.close,
-                spill_bytes=branch.spill_bytes if spills else 0,
                 name=f"spark-channel-feed-{target.number}",
             )
 
@@ -183,8 +262,8 @@ class GroupFanOut:
     """One attempt of one task group; `run` is called once.
 
     Each of the group's channels is a lane: one thread reads a task and runs its steps, and each target has one that
-    writes. A task has a carrier with a channel for each target. A target whose channel is full stops the reading, or
-    spills (`on_slow`); one that fails ends the group, or is left behind (`on_failure`) while the others go on.
+    writes. A task has a carrier with a channel for each target. A target whose channel is full stops the reading; one
+    that fails ends the group, or is left behind (`on_failure`) while the others go on.
     """
 
     def __init__(

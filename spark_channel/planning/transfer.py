@@ -35,7 +35,6 @@ __all__ = [
 
 
 SaveMode = Literal["append", "overwrite", "errorIfExists"]
-OnSlow = Literal["block", "spill"]
 OnFailure = Literal["fail", "leave"]
 
 
@@ -126,17 +125,14 @@ class Endpoint:
 class Target:
     """One of several targets of a transfer. Each target receives all rows.
 
-    `transformers` run after the transfer's own. `on_slow`: when the target is full, `block` stops the reader, `spill`
-    stores its rows on disk, up to `spill_bytes` per task. `on_failure`: `fail` ends the job, `leave` continues
-    without the target.
+    `transformers` run after the transfer's own. `on_failure`: `fail` ends the job, `leave` continues without the
+    target.
     """
 
     writer: Endpoint
     transformers: tuple[Any, ...] = ()
     save_mode: SaveMode = "append"
-    on_slow: OnSlow = "block"
     on_failure: OnFailure = "fail"
-    spill_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +166,16 @@ class TransferSpec:
     job_id: str | None = None
     targets: tuple[Target, ...] = ()
     time_patterns: tuple[str, ...] = ()
+
+    @property
+    def ends(self) -> tuple[Endpoint, ...]:
+        """The reader and all writers; the first writer may be there twice."""
+        return self.reader, self.writer, *(each.writer for each in self.targets)
+
+    @property
+    def spark_format(self) -> str:
+        """The first format that Spark alone reads or writes; empty = Spark is not needed."""
+        return next((end.name for end in self.ends if end.spark_format), "")
 
 
 # The whole plan of one transfer.

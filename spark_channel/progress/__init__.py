@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         summary_lines,
     )
     from spark_channel.progress.report import TransferReport
-    from spark_channel.progress.spec import DirtyLimit, JobKind, JobSpec, tighter
+    from spark_channel.progress.spec import DirtyLimit, JobSpec, tighter
     from spark_channel.progress.speed import LimitChange, Sample
 else:
     __getattr__, __dir__ = lazy.exports(
@@ -45,7 +45,6 @@ else:
 __all__ = [
     "Counters",
     "DirtyLimit",
-    "JobKind",
     "JobProgress",
     "JobSpec",
     "JobStatus",

@@ -360,12 +360,6 @@ class Counters:
             self._waits[reason] = self._waits.get(reason, 0.0) + max(0.0, seconds)
             self._changed = True
 
-    def set_waits(self, waits: Mapping[str, float]) -> None:
-        """Put these totals in place of the same reasons': for what a channel's statistics add up."""
-        with self._lock:
-            self._waits.update(waits)
-            self._changed = True
-
     def enter(self, phase: Phase) -> None:
         """Enter `done` or `failed`. A final phase never changes."""
         with self._lock:

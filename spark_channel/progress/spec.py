@@ -10,7 +10,6 @@ from spark_channel.serialization import Count, Limit, Seconds, Strict, Text, fro
 
 __all__ = [
     "DirtyLimit",
-    "JobKind",
     "JobSpec",
     "tighter",
 ]

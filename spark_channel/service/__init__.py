@@ -41,10 +41,9 @@ if TYPE_CHECKING:
     from spark_channel.service.client import ServiceClient, SharedLimitAddress
     from spark_channel.service.discovery import driver_pid
     from spark_channel.service.display import ProgressDisplay
-    from spark_channel.service.jobs import JobListener, JobRegistry
+    from spark_channel.service.jobs import JobRegistry
     from spark_channel.service.launch import (
         LimitControl,
-        LimitEntry,
         ServiceControl,
         ServiceSettings,
         advertise,
@@ -92,10 +91,8 @@ else:
     )
 
 __all__ = [
-    "JobListener",
     "JobRegistry",
     "LimitControl",
-    "LimitEntry",
     "Probe",
     "ProgressDisplay",
     "ServiceAddress",

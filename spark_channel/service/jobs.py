@@ -11,7 +11,7 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.progress import JobProgress, JobSpec, Phase, Snapshot
 from spark_channel.service.protocol import new_job_id
 
-__all__ = ["JobListener", "JobRegistry"]
+__all__ = ["JobRegistry"]
 
 _log = logging.getLogger(__name__)
 

@@ -43,7 +43,6 @@ from spark_channel.service.protocol import ServiceAddress, TlsFiles
 
 __all__ = [
     "LimitControl",
-    "LimitEntry",
     "ServiceControl",
     "ServiceSettings",
     "advertise",

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import logging
+import os
 import queue
 import re
 import shutil
@@ -185,7 +186,7 @@ def _number(text: str | None) -> int | None:
 
 
 _GRACE_SECONDS = 8.0
-"""How long a call of Spark has to return after its jobs were cancelled; docker kills after 10 s."""
+"""How long a program has to end after its jobs were cancelled; docker kills after 10 s."""
 
 
 def end_on_sigterm(spark: SparkSession) -> None:
@@ -197,77 +198,69 @@ def end_on_sigterm(spark: SparkSession) -> None:
 
 
 class _Termination:
-    """The handler makes no call of the JVM, which would break one that it interrupts, and takes no lock: a thread does.
+    """The first signal cancels the jobs, so that a call of Spark in the main thread raises. The second raises there.
 
-    A call of Spark that the main thread waits for is not interrupted: it returns when the job is cancelled and its
-    target is rolled back, and the program ends there.
+    The second one comes from here: when no job was left to cancel, else after the grace. The handler makes no call of
+    the JVM, which would break one that it interrupts, and takes no lock: threads do.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._came = False
         self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._never = threading.Event()
-        threading.Thread(target=self._cancel, name="spark-channel-sigterm", daemon=True).start()
+        self._idle = threading.Event()
+        threading.Thread(target=self._end, name="spark-channel-sigterm", daemon=True).start()
 
-    def handle(self, _number: int, frame: FrameType | None) -> None:
+    def handle(self, _number: int, _frame: FrameType | None) -> None:
         if self._came:
-            raise SystemExit(TERMINATED)  # the grace is over
-        self._came = True
-        caller = _caller_of_spark(frame)
-        self._news.put(None)  # safe in a signal handler, as no lock of a condition is
-        if caller is None:
             raise SystemExit(TERMINATED)
-        caller.f_trace = self._leave
-        sys.settrace(_trace_nothing)
+        self._came = True
+        atexit.register(_exit_terminated)
+        self._news.put(None)  # safe in a signal handler, as no lock of a condition is
 
-    handle.gives_way = True  # type: ignore[attr-defined]  # to a tunnel that is consumed: see `Sigterm`
+    handle.gives_way = True  # type: ignore[attr-defined]  # to a tunnel that is consumed: see `SigtermHandler`
 
-    def _leave(self, _frame: FrameType, _event: str, _arg: Any) -> Any:
-        """The call has returned, or raises what the cancelled job raised."""
-        sys.settrace(None)
-        raise SystemExit(TERMINATED)
-
-    def _cancel(self) -> None:
+    def _end(self) -> None:
         self._news.get()
         _log.warning("SIGTERM was received: the jobs of this driver are cancelled")
-        spark = self._spark
-        try:
-            for query in spark.streams.active:
-                query.stop()
-            _cancel_jobs(spark)
-        except Exception as error:  # the JVM was sent the signal, too
-            _log.warning("the jobs could not be cancelled: %s", error)
-        self._never.wait(_GRACE_SECONDS)
+        threading.Thread(target=self._cancel, name="spark-channel-cancel", daemon=True).start()
+        self._idle.wait(_GRACE_SECONDS)
         main = threading.main_thread().ident
         assert main is not None
         signal.pthread_kill(main, signal.SIGTERM)
 
+    def _cancel(self) -> None:
+        spark = self._spark
+        try:
+            for query in spark.streams.active:
+                query.stop()  # returns when the query has ended
+            if not _cancel_jobs(spark):
+                self._idle.set()
+        except Exception as error:  # the JVM was sent the signal, too
+            _log.warning("the jobs could not be cancelled: %s", error)
 
-def _cancel_jobs(spark: SparkSession) -> None:
 
+def _cancel_jobs(spark: SparkSession) -> bool:
+    """Cancel what runs beside streaming queries; whether there was anything, or a target is being published."""
     context = context_of(spark)
     if context is None:
-        spark.interruptAll()
-    else:
-        context.cancelAllJobs()
+        return bool(spark.interruptAll())
+    publishing = any(
+        not job.spec.query for server in _services.values() for job in server.jobs.live()
+    )
+    active = bool(context.statusTracker().getActiveJobsIds())
+    context.cancelAllJobs()
+    return publishing or active
 
 
-def _caller_of_spark(frame: FrameType | None) -> FrameType | None:
-    """Who made the call of Spark that this thread waits in; None when it is in none."""
-    inside = False
-    while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package in ("py4j", "pyspark", "grpc"):
-            inside = True
-        elif inside and package not in ("socket", "threading", "contextlib"):
-            return frame
-        frame = frame.f_back
-    return None
-
-
-def _trace_nothing(_frame: FrameType, _event: str, _arg: Any) -> None:
-    return None
+def _exit_terminated() -> None:
+    """At the exit of a program that SIGTERM has ended: whatever it made of its cancelled jobs, they did not succeed."""
+    atexit.unregister(_exit_terminated)
+    atexit._run_exitfuncs()  # noqa: SLF001 - those of the program, which `os._exit` leaves out
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # closed, or None
+            stream.flush()
+    os._exit(TERMINATED)
 
 
 # `register`: sets up a Spark session, and keeps the reports of its jobs.
@@ -275,9 +268,12 @@ def _trace_nothing(_frame: FrameType, _event: str, _arg: Any) -> None:
 
 _HIDDEN = "spark.sql.redaction.options.regex"
 _OF_EVERY_CONNECTOR = ("sharedLimitToken", "tunnelStore", "url")
-_LOGIN_IN_A_PATH = r"//[^/\s]*:\S*@"
-"""As in s3://KEY:SECRET@bucket: Spark holds the pattern against values, too. So names of options are whole words there:
-a table named tokens is shown."""
+_LOGIN_IN_A_PATH = (
+    r"//[^/\s]*:[^@]*@"
+    r"|[?&;][\w.\-]*(passw|pwd|passphrase|token|credential|signature|auth|key|sig)[\w.\-]*="
+)
+"""As in s3://KEY:SECRET@bucket and s3://bucket/a?token=SECRET: Spark holds the pattern against values, too. So names of
+options are whole words there: a table named tokens is shown."""
 
 _services: "dict[int, ServiceServer]" = {}
 """By the pid of the driver's JVM: one Python process has one, or another one after it died."""

@@ -136,9 +136,7 @@ class _FanOut:
             copy.job,
             steps,
             copy.dirty_store,
-            target.on_slow,
             target.on_failure,
-            target.spill_bytes,
         )
 
     def _publish(

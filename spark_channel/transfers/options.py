@@ -8,7 +8,7 @@ from pydantic import Field
 
 from spark_channel.errors import OptionError
 from spark_channel.option_types import resolve_references
-from spark_channel.options import ByteAmount, CommonOptions, Options, ReadOptions, WriteOptions
+from spark_channel.options import CommonOptions, Options, ReadOptions, WriteOptions
 from spark_channel.planning import Endpoint, EndpointOverrides, Target, TransferSpec
 from spark_channel.planning.transfer import SaveMode
 
@@ -126,18 +126,12 @@ _SPEEDS = {"rowspersecond": "rowsPerSecond", "bytespersecond": "bytesPerSecond"}
 class TargetOptions(Options):
     """What a writer takes beside its own options when there are several."""
 
-    on_slow: Literal["block", "spill"] = Field(
-        "block",
-        description="while this target has no room, `block` stops the reading for all; `spill` keeps its rows on disk",
+    on_slow: Literal["block"] = Field(
+        "block", description="while this target has no room, the reading stops for all"
     )
     on_failure: Literal["fail", "leave"] = Field(
         "fail",
         description="when this target fails, `fail` ends the job; `leave` continues without it, and removes its rows",
-    )
-    spill_bytes: ByteAmount = Field(
-        1 << 30,
-        description="with onSlow=spill: the most on disk for each task that is read, of which a channel has two at "
-        "most; then it blocks",
     )
 
 
@@ -172,15 +166,7 @@ def read_targets(writers: Sequence[Mapping[str, Any]], mode: SaveMode) -> tuple[
                 f"option '{place}' is the same target as one before it: give each once",
                 option=place,
             )
-        targets.append(
-            Target(
-                end,
-                save_mode=mode,
-                on_slow=policy.on_slow,
-                on_failure=policy.on_failure,
-                spill_bytes=policy.spill_bytes,
-            )
-        )
+        targets.append(Target(end, save_mode=mode, on_failure=policy.on_failure))
     return tuple(targets)
 
 

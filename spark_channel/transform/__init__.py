@@ -20,13 +20,11 @@ if TYPE_CHECKING:
     )
     from spark_channel.transform.text import Calculate, Digest, Pad, Replace, Substr
     from spark_channel.transform.transformer import (
-        Apply,
         Labelled,
         Pipeline,
         Refused,
         Transformer,
         TransformResult,
-        as_transformers,
         prepare,
     )
 else:
@@ -51,7 +49,6 @@ else:
     )
 
 __all__ = [
-    "Apply",
     "Calculate",
     "CsvTexts",
     "Digest",
@@ -71,7 +68,6 @@ __all__ = [
     "TimesAsText",
     "TransformResult",
     "Transformer",
-    "as_transformers",
     "prepare",
     "strptime_pattern",
 ]

@@ -11,14 +11,12 @@ import pyarrow as pa
 from spark_channel.errors import OptionError, SchemaError
 
 __all__ = [
-    "Apply",
     "Column",
     "Labelled",
     "Pipeline",
     "Refused",
     "TransformResult",
     "Transformer",
-    "as_transformers",
     "column_index",
     "prepare",
     "whole_number",

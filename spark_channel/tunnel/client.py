@@ -24,8 +24,8 @@ from spark_channel.tunnel.records import (
     ClientState,
     ConnectState,
     TunnelRecord,
+    TunnelStore,
 )
-from spark_channel.tunnel.store import TunnelStore
 
 __all__ = [
     "ChannelConnects",

@@ -1,9 +1,9 @@
 """Records, states, and TunnelStore protocol."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import has_base
@@ -19,6 +19,7 @@ __all__ = [
     "ConnectState",
     "TunnelRecord",
     "TunnelState",
+    "TunnelStore",
     "TunnelType",
 ]
 
@@ -189,3 +190,108 @@ class TunnelState:
 
     channels: Mapping[str, Channel] = field(default_factory=dict)
     clients: Mapping[str, Client] = field(default_factory=dict)
+
+
+class TunnelStore(Protocol):
+    """Every call is one transaction, on its own connection; safe to call from several threads.
+
+    All raise `TunnelError` for a store that cannot be reached and for a tunnel that is not there.
+    """
+
+    def show(self) -> str:
+        """The store's place, for people; without secrets."""
+        ...
+
+    def create(self, record: TunnelRecord, channels: Sequence[Channel]) -> TunnelRecord:
+        """Add a tunnel; `created_at` is filled in. Raises `TunnelError` when the name is taken."""
+        ...
+
+    def get(self, name: str) -> TunnelRecord:
+        """The tunnel of this name."""
+        ...
+
+    def all(self) -> list[TunnelRecord]:
+        """Every tunnel, by name."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove a tunnel with its checkpoints; its clients hear of it at their next call."""
+        ...
+
+    def reset(self, name: str, record: TunnelRecord, channels: Sequence[Channel]) -> TunnelRecord:
+        """Put a new tunnel in the place of an old one."""
+        ...
+
+    def state(self, name: str) -> TunnelState:
+        """The present channels and clients."""
+        ...
+
+    def connect(self, name: str, client: Client) -> None:
+        """Add a client."""
+        ...
+
+    def disconnect(self, name: str, client: str) -> None:
+        """Remove a client, and free its channels. Harmless when it is not there."""
+        ...
+
+    def heartbeat(
+        self, name: str, client: str, report: Sequence[ChannelStatus], wanted: Collection[str] = ()
+    ) -> tuple[Channel, ...]:
+        """`desk.beat`; returns the channels that the client should have."""
+        ...
+
+    def hand_out(self, name: str, client: str, channel: str, sequence: int, end: Token) -> Token:
+        """`desk.hand_out`; returns the end that counts, which may be an older one."""
+        ...
+
+    def checkpoint(
+        self,
+        name: str,
+        client: str,
+        channel: str,
+        sequence: int,
+        token: Token,
+        in_flight: Mapping[str, int] | None = None,
+    ) -> None:
+        """`desk.checkpoint`."""
+        ...
+
+    def park(self, name: str, client: str, channel: str, sequence: int, why: str) -> None:
+        """`desk.park`."""
+        ...
+
+    def resume(self, name: str, channels: Collection[str] | None = None) -> tuple[str, ...]:
+        """`desk.resume` of these channels, or of all; returns those that were parked.
+
+        Raises:
+            TunnelError: the tunnel has no channel of that name.
+        """
+        ...
+
+    def pause_base(
+        self, name: str, channels: Collection[str] | None = None, *, paused: bool = True
+    ) -> tuple[str, ...]:
+        """`desk.pause_base`, or `desk.resume_base`, of these channels, or of all; returns those that it changed.
+
+        Raises:
+            TunnelError: the tunnel has no channel of that name.
+        """
+        ...
+
+    def split(
+        self, name: str, channel: str, divide: Callable[[Token], Sequence[Token]]
+    ) -> tuple[str, ...]:
+        """`desk.split`; returns the new channels. `divide` is called inside the transaction."""
+        ...
+
+    def continued(self, name: str, change: Callable[[Token], Token]) -> str:
+        """`desk.continued`; returns the new channel. `change` is called inside the transaction."""
+        ...
+
+    def release(self, name: str, client: str, channels: Collection[str]) -> None:
+        """`desk.release`."""
+        ...
+
+    def now(self) -> float:
+        """Seconds of the store's clock."""
+        ...

@@ -20,9 +20,8 @@ from spark_channel.tunnel.positions import (
     make_offset,
     token_in,
 )
-from spark_channel.tunnel.records import Channel, ClientState
+from spark_channel.tunnel.records import Channel, ClientState, TunnelStore
 from spark_channel.tunnel.source import READ, StreamSource, base_split
-from spark_channel.tunnel.store import TunnelStore
 
 __all__ = ["SharedPositions"]
 

@@ -191,10 +191,7 @@ class StreamSource:
         Raises:
             TunnelError: of another source; says what differs.
         """
-        if record.source not in (
-            self._recorded,
-            self.about,
-        ):  # of an earlier build no tunnel told its slot
+        if record.source != self._recorded:
             raise TunnelError(
                 f"tunnel {record.name!r} is of {record.source}, and the options name {self._recorded}: name "
                 "another tunnel, or make one with `spark-channel tunnel create`"

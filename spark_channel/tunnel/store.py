@@ -1,4 +1,4 @@
-"""Stores in SQLite and PostgreSQL, found by url."""
+"""Where tunnels are kept: stores in SQLite and PostgreSQL, found by url."""
 
 import os
 import re
@@ -24,6 +24,7 @@ from spark_channel.tunnel.records import (
     Client,
     TunnelRecord,
     TunnelState,
+    TunnelStore,
     TunnelType,
 )
 
@@ -34,118 +35,9 @@ __all__ = [
     "SqlStore",
     "SqliteStore",
     "Statements",
-    "TunnelStore",
     "default_store",
     "open_store",
 ]
-
-
-# Where tunnels are kept: the protocol of a store, and how one is found by its url.
-
-
-class TunnelStore(Protocol):
-    """Every call is one transaction, on its own connection; safe to call from several threads.
-
-    All raise `TunnelError` for a store that cannot be reached and for a tunnel that is not there.
-    """
-
-    def show(self) -> str:
-        """The store's place, for people; without secrets."""
-        ...
-
-    def create(self, record: TunnelRecord, channels: Sequence[Channel]) -> TunnelRecord:
-        """Add a tunnel; `created_at` is filled in. Raises `TunnelError` when the name is taken."""
-        ...
-
-    def get(self, name: str) -> TunnelRecord:
-        """The tunnel of this name."""
-        ...
-
-    def all(self) -> list[TunnelRecord]:
-        """Every tunnel, by name."""
-        ...
-
-    def delete(self, name: str) -> None:
-        """Remove a tunnel with its checkpoints; its clients hear of it at their next call."""
-        ...
-
-    def reset(self, name: str, record: TunnelRecord, channels: Sequence[Channel]) -> TunnelRecord:
-        """Put a new tunnel in the place of an old one."""
-        ...
-
-    def state(self, name: str) -> TunnelState:
-        """The present channels and clients."""
-        ...
-
-    def connect(self, name: str, client: Client) -> None:
-        """Add a client."""
-        ...
-
-    def disconnect(self, name: str, client: str) -> None:
-        """Remove a client, and free its channels. Harmless when it is not there."""
-        ...
-
-    def heartbeat(
-        self, name: str, client: str, report: Sequence[ChannelStatus], wanted: Collection[str] = ()
-    ) -> tuple[Channel, ...]:
-        """`desk.beat`; returns the channels that the client should have."""
-        ...
-
-    def hand_out(self, name: str, client: str, channel: str, sequence: int, end: Token) -> Token:
-        """`desk.hand_out`; returns the end that counts, which may be an older one."""
-        ...
-
-    def checkpoint(
-        self,
-        name: str,
-        client: str,
-        channel: str,
-        sequence: int,
-        token: Token,
-        in_flight: Mapping[str, int] | None = None,
-    ) -> None:
-        """`desk.checkpoint`."""
-        ...
-
-    def park(self, name: str, client: str, channel: str, sequence: int, why: str) -> None:
-        """`desk.park`."""
-        ...
-
-    def resume(self, name: str, channels: Collection[str] | None = None) -> tuple[str, ...]:
-        """`desk.resume` of these channels, or of all; returns those that were parked.
-
-        Raises:
-            TunnelError: the tunnel has no channel of that name.
-        """
-        ...
-
-    def pause_base(
-        self, name: str, channels: Collection[str] | None = None, *, paused: bool = True
-    ) -> tuple[str, ...]:
-        """`desk.pause_base`, or `desk.resume_base`, of these channels, or of all; returns those that it changed.
-
-        Raises:
-            TunnelError: the tunnel has no channel of that name.
-        """
-        ...
-
-    def split(
-        self, name: str, channel: str, divide: Callable[[Token], Sequence[Token]]
-    ) -> tuple[str, ...]:
-        """`desk.split`; returns the new channels. `divide` is called inside the transaction."""
-        ...
-
-    def continued(self, name: str, change: Callable[[Token], Token]) -> str:
-        """`desk.continued`; returns the new channel. `change` is called inside the transaction."""
-        ...
-
-    def release(self, name: str, client: str, channels: Collection[str]) -> None:
-        """`desk.release`."""
-        ...
-
-    def now(self) -> float:
-        """Seconds of the store's clock."""
-        ...
 
 
 def default_store() -> Path:
@@ -178,13 +70,6 @@ def open_store(place: str | None = None) -> TunnelStore:
 
     path = text.partition("://")[2] if mark else text.removeprefix("sqlite:")
     return SqliteStore(Path(path))
-
-
-# What every store in a database does; a subclass opens transactions.
-#
-# A heartbeat loads the tunnel's channels and clients, asks the pure `desk`, and writes what
-# differs, all in one
-# transaction under the tunnel's lock: whatever statement it breaks off at, it leaves nothing.
 
 
 SCHEMA = (
@@ -568,13 +453,6 @@ def _channel(row: tuple[Any, ...]) -> Channel:
         ) from error
 
 
-# Tunnels in a PostgreSQL database: for clients on several hosts.
-#
-# Through ADBC, as the PostgreSQL connector is: one driver, one libpq. Time is the server's, so
-# clients' clocks
-# do not count.
-
-
 _MAKING = 0x5C_7A_11
 """The advisory lock under which tables are made: two who make one at a time get an error otherwise."""
 _UNDEFINED_TABLE = "42P01"
@@ -663,9 +541,6 @@ class _PostgresStatements:
             if cursor.description is None:
                 return []
             return list(cursor.fetchall())
-
-
-# Tunnels in a SQLite file: the default, for the clients of one machine.
 
 
 _LOCK_TIMEOUT = 30.0

@@ -14,9 +14,9 @@ from spark_channel.retry import RetryingCalls
 from spark_channel.tunnel.options import split_options
 from spark_channel.tunnel.process import is_gone
 from spark_channel.tunnel.reader import TunnelReader
-from spark_channel.tunnel.records import Channel, ChannelState, Client, TunnelRecord
+from spark_channel.tunnel.records import Channel, ChannelState, Client, TunnelRecord, TunnelStore
 from spark_channel.tunnel.source import READ, StreamSource, base_split, place_of, slot_of
-from spark_channel.tunnel.store import TunnelStore, open_store
+from spark_channel.tunnel.store import open_store
 from spark_channel.tunnel.worker import Delivery, Processor, TunnelWorker
 
 __all__ = ["ChannelView", "InFlight", "Tunnel", "TunnelView"]

@@ -1,33 +1,18 @@
-"""Reads a tunnel's channels ahead, and hands range after range to a processor, without Spark.
-
-Three kinds of threads: a *turn* plans the next range of a channel and reads it into the range's own carrier; a
-*call* tells the store where it ends, and takes the checkpoint of the range before; a thread of the *pool* processes
-one range of a channel at a time, or one table of it. What is read ahead is bounded by one budget over all channels.
-Nothing of a range is processed before its end is in the store, and its checkpoint is taken after `process` of all its
-tables, in order.
-"""
+"""The life of a consuming process: its client, its threads, and the runs of its channels, without Spark."""
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import pyarrow as pa
-
 from spark_channel.carrier import BulkConsumePool
-from spark_channel.carrier import Consumer as CarrierConsumer
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.errors import (
-    ChannelLostError,
-    FlowError,
-    SchemaError,
     TunnelError,
     TunnelStoreError,
 )
 from spark_channel.limits import RateLimiter
-from spark_channel.pipeline import ReadCancelledError
 from spark_channel.signals import TERMINATED, SigtermHandler
 from spark_channel.tunnel import state_machine
 from spark_channel.tunnel.channel import (
@@ -43,26 +28,21 @@ from spark_channel.tunnel.channel import (
     StopPosition,
     TurnScheduler,
 )
+from spark_channel.tunnel.checkpointing import HELD_SECONDS, ChannelTurns
 from spark_channel.tunnel.client import TunnelClient
-from spark_channel.tunnel.ranges import DeliveryRows, RangeRead, ReadAheadBudget, Stage
-from spark_channel.tunnel.records import Channel, ChannelState, TunnelRecord
-from spark_channel.tunnel.source import READ, StreamSource, base_split, held_base, paused_base
-from spark_channel.tunnel.store import TunnelStore
+from spark_channel.tunnel.ranges import ReadAheadBudget, Stage
+from spark_channel.tunnel.records import Channel, ChannelState, TunnelRecord, TunnelStore
+from spark_channel.tunnel.source import StreamSource, held_base, paused_base
 
 __all__ = ["Delivery", "Processor", "TunnelWorker"]
 
 _log = logging.getLogger(__name__)
 
-_HELD_SECONDS = 30.0
-"""How long a reader that is to end waits for the source to keep less of its log, so that existing rows can be read.
-PostgreSQL moves what a slot keeps about every 15 s."""
-_TOLD_SECONDS = 1.0
-"""A wait for late rows that is told."""
 _LEAVE_SECONDS = 5.0
 """How long the end waits for reads that hang in the source: they are daemons, and left behind."""
 
 
-class TunnelWorker:
+class TunnelWorker(ChannelTurns):
     """One `consume` call: client, turns, pool, and the runs of channels.
 
     Args:
@@ -243,8 +223,6 @@ class TunnelWorker:
             self._drop(run, unprocessed=True)
             run.reading.ask()
 
-    # --- turns: what is read ---
-
     def _dial(self, channel: Channel, trouble: FailurePolicy | None = None) -> float | None:
         trouble = trouble or self._new_trouble()
         settings = self._stream.options
@@ -296,424 +274,6 @@ class TunnelWorker:
             self._runs[channel.id] = run
         self._client.dialled(channel.id)
         return None
-
-    def _read_turn(self, run: ChannelRun) -> float | None:
-        try:
-            return self._advance(run)
-        except Exception as error:
-            wait = self._wait_after(run, error, is_read=run.is_open)
-            if wait is not None:
-                run.read_after = self._clock.now() + wait
-            return wait
-
-    def _advance(self, run: ChannelRun) -> float | None:
-        """Plan the next range and read it; seconds until the next one, None until something changes."""
-        with self._changed:
-            if self._over or run.closed or run.parked_by is not None:
-                return None
-            ends = run.stopping or run.lost
-            full = not run.may_read()
-            left = run.read_after - self._clock.now()
-        if ends:
-            self._drop(run, unprocessed=True)
-            if not (run.is_busy() if run.lost else run.is_at_hand()):  # else its range ends first
-                self._over_with(run, finished=False)
-            return None
-        if full:
-            return None
-        if left > 0:
-            return left
-        if not run.is_open:
-            self._open(run)
-        if run.settle is not None:
-            run.source.feed.settle(run.settle)
-            run.settle = None
-        start, sequence = run.planned, run.planned_sequence
-        if run.goal is not None and sequence not in run.ends and not _is_drained(run, start):
-            wait = run.goal.fix(start)
-            if wait > 0:
-                return self._await_late(run, wait)
-        if run.source.feed.missing is not None and sequence not in run.ends and run.ranges:
-            return None  # what was handed out is processed before its end is told
-        held_up = "" if run.paused else run.hold_up.look(start)
-        if held_up:
-            until = ", and `consume(drained=True)` ends when they are read" if self._drained else ""
-            _log.warning("channel %s: %s%s", run.id, held_up, until)
-        end = None if _is_drained(run, start) else self._end_of_range(run, start, sequence)
-        if end is None:
-            if run.token == start:  # else its last checkpoint is on its way
-                self._over_with(run, finished=True)
-            return None
-        if end == start:
-            self._idle(run, sequence)
-            return run.backoff.after(0, 0)
-        feed = run.source.feed
-        splits = [base_split(run.channel)] if run.channel.is_base else feed.changes(start, end)
-        found = RangeRead(
-            feed,
-            sequence,
-            start,
-            end,
-            splits,
-            self._budget,
-            limit=self._limit,
-            **self._capacity,
-            done=run.done.get(sequence, ()) if run.is_by_table else None,
-            room_wanted=lambda: self._give_next(run),
-        )
-        with self._changed:
-            ends = self._over or run.closed or run.stopping or run.lost or run.parked_by is not None
-            if ends or run.planned_sequence != sequence:
-                return 0.0
-            run.idle = False
-            run.ranges.append(found)
-            run.planned, run.planned_sequence = end, sequence + 1
-        run.storing.ask()
-        began = self._clock.now()
-        found.fill()
-        if run.is_by_table:  # it was not processed meanwhile
-            found.read_took = self._clock.now() - began
-            self._give_next(run)
-        full = run.channel.is_base or run.size.is_full(found.rows, found.nbytes)
-        return 0.0 if full else run.backoff.after(found.rows, found.nbytes)
-
-    def _end_of_range(self, run: ChannelRun, start: Token, sequence: int) -> Token | None:
-        """Where the next range ends; None when nothing is left of the channel, for good."""
-        known = run.ends.get(sequence)
-        if known is not None:
-            return known
-        if run.channel.is_base:
-            return READ
-        feed, limit = run.source.feed, run.size.limit()
-        feed.reads_base = not run.paused
-        goal = None if run.goal is None else run.goal.upto(start, is_paused=run.paused)
-        if run.until is None:
-            end: Token | None = feed.latest(start, limit, goal)
-        else:
-            end = feed.before(start, limit, run.until, goal)
-        if run.goal is None or not feed.base_held or not run.goal.is_reached(run.token):
-            run.held_since = None
-        elif run.held_since is None:
-            run.held_since = self._clock.now()
-        return start if end is not None and self._is_held(run) else end
-
-    def _await_late(self, run: ChannelRun, wait: float) -> float:
-        """Rows of the channel are read in `wait` seconds."""
-        if wait >= _TOLD_SECONDS:
-            _log.warning(
-                "channel %s: waiting %.0f s for rows that other sessions commit after ones with a higher cursor "
-                "value; if one session at a time writes, set lateSeconds=0",
-                run.id,
-                wait,
-            )
-        with self._changed:
-            run.idle = False
-            run.read_after = self._clock.now() + wait
-        return wait
-
-    def _is_held(self, run: ChannelRun) -> bool:
-        """Whether for so long all changes were processed, and the source kept too much to read existing rows."""
-        since = run.held_since
-        return since is not None and self._clock.now() - since >= _HELD_SECONDS
-
-    # --- calls: what the store is told ---
-
-    def _store_turn(self, run: ChannelRun) -> float | None:
-        """Take the checkpoint of what is processed, fix the end of what is read, or park the channel."""
-        left = run.store_after - self._clock.now()
-        if left > 0:
-            return left
-        try:
-            while not run.closed and not run.lost and self._store_next(run):
-                pass
-        except ChannelLostError as error:
-            _log.warning("%s", error)
-            with self._changed:
-                run.lost = True
-                self._changed.notify_all()
-            self._drop(run, unprocessed=True)
-            run.reading.ask()
-        except Exception as error:
-            wait = self._wait_after(run, error)
-            if wait is not None:
-                run.store_after = self._clock.now() + wait
-            return wait
-        return None
-
-    def _store_next(self, run: ChannelRun) -> bool:
-        """One call; False when there is none to make."""
-        with self._changed:
-            first = run.ranges[0] if run.ranges else None
-            fixed = None if self._over or run.stopping else run.next_to_fix()
-        if first is not None and first.stage is Stage.DONE:
-            self._checkpoint(run, first)
-        elif fixed is not None:
-            self._fix(run, fixed)
-        elif first is None and run.parked_by is not None and not self._over:
-            self._park(run, *run.parked_by)
-        else:
-            return False
-        return True
-
-    def _checkpoint(self, run: ChannelRun, done: RangeRead) -> None:
-        with self._changed:
-            behind = run.in_flight(done.sequence + 1)
-        self._client.checkpoint(run.id, done.sequence, done.end, behind)
-        run.trouble.over()
-        run.size.took(done.took, done.given_rows)
-        with self._changed:
-            run.ranges.remove(done)
-            run.ends.pop(done.sequence, None)
-            run.done.pop(done.sequence, None)
-            run.dropped.pop(done.sequence, None)
-            run.token, run.sequence = done.end, done.sequence + 1
-            run.settle = None if run.channel.is_base else done.end
-            self._changed.notify_all()
-        run.reading.ask()
-
-    def _fix(self, run: ChannelRun, found: RangeRead) -> None:
-        end = self._client.hand_out(run.id, found.sequence, found.end)
-        if end == found.start:  # the channel was split here
-            run.until = end
-            self._drop(run, found)
-            run.reading.ask()
-            return
-        run.ends[found.sequence] = end
-        if end == found.end:
-            with self._changed:
-                if found.stage is Stage.READ:
-                    found.stage = Stage.FIXED
-            self._give_next(run)
-            return
-        # It was handed out before, with another end, and that one counts.
-        self._drop(run, found)
-        run.reading.ask()
-
-    def _park(self, run: ChannelRun, error: BaseException, table: str) -> None:
-        why = (
-            f"{table}: {type(error).__name__}: {error}"
-            if table
-            else f"{type(error).__name__}: {error}"
-        )
-        why = why[:2000]
-        self._client.park(run.id, run.sequence, why)
-        _log.error(
-            "channel %s of tunnel %s is parked, the others continue: range %d failed repeatedly (%s). "
-            "Fix the cause, then `spark-channel tunnel resume %s --channel %s`",
-            run.id,
-            self._record.name,
-            run.sequence,
-            why,
-            self._record.name,
-            run.id,
-        )
-        self._over_with(run, finished=False)
-        try:
-            self._end_if_nothing_is_left()
-        except TunnelStoreError as away:
-            _log.warning("%s; the next heartbeat asks again", away)
-
-    # --- the pool: what is processed ---
-
-    def _give_next(self, run: ChannelRun) -> None:
-        """Have the next range processed, if those before it are, and its end is in the store."""
-        with self._changed:
-            found = run.next_to_give()
-            if found is None:
-                return
-            if self._stops(run, found):
-                if found.stage is not Stage.BUSY:
-                    return
-                found.withdraw()
-            given = found.to_give()
-            if given and found.stage is Stage.FIXED:
-                found.stage = Stage.GIVEN
-        for rows in given:
-            try:
-                rows.carrier.consume(_Deliver(self, run, found, rows), pool=self._pool)
-            except (
-                FlowError
-            ):  # the pool is closed, or the reading was cancelled: this client ends, or the channel
-                found.over(rows, is_processed=False)
-            except Exception as error:  # it could not be read, which its reader knew first
-                rows.lost = rows.lost or error
-                found.over(rows, is_processed=False, error=error)
-        self._end_of(run, found)
-
-    def _stops(self, run: ChannelRun, found: RangeRead) -> bool:
-        """Whether nothing more of a range is to be processed. One that has begun is processed in whole, if it can be,
-        so that its checkpoint can be taken."""
-        if run.lost or run.closed or found not in run.ranges:
-            return True
-        return self._error is not None if found.stage is Stage.BUSY else self._over or run.stopping
-
-    def deliver(
-        self, run: ChannelRun, found: RangeRead, rows: DeliveryRows, given: Sequence[pa.RecordBatch]
-    ) -> None:
-        """Process one range, or one table of it. In a thread of the pool; raises nothing."""
-        with self._changed:
-            stops = self._stops(run, found) or found.stage not in (Stage.GIVEN, Stage.BUSY)
-            if stops and found.stage is not Stage.BUSY:
-                return
-            if not stops and found.stage is Stage.GIVEN:
-                found.stage, found.began = Stage.BUSY, self._clock.now()
-        error: BaseException | None = None
-        if not stops:
-            try:
-                opened = run.processors[rows.table]
-                opened.process(
-                    Delivery(
-                        self._record.name,
-                        opened.channel,
-                        found.sequence,
-                        run.channel.is_base,
-                        found.start,
-                        found.end,
-                        rows.batches(given),
-                        rows.table,
-                    )
-                )
-            except BaseException as raised:
-                error = raised
-            error = rows.lost or error  # a processor may have caught it, and has not had all
-        try:
-            if rows.table and error is not None and self._ends_all(error):
-                self._end(error)
-            self._end_of(run, found, rows, is_processed=not stops and error is None, error=error)
-        except BaseException as fatal:
-            self._end(fatal)
-        finally:
-            with self._changed:
-                self._changed.notify_all()
-            run.storing.ask()
-            run.reading.ask()
-
-    def _end_of(
-        self,
-        run: ChannelRun,
-        found: RangeRead,
-        rows: DeliveryRows | None = None,
-        *,
-        is_processed: bool = False,
-        error: BaseException | None = None,
-    ) -> None:
-        """`rows` are processed, or failed. With the last of its range, that is done, or what is left of it is read once
-        more.
-        """
-        with self._changed:  # in one step, for `keeping`
-            if rows is not None:
-                found.over(rows, is_processed=is_processed, error=error)
-            is_last = found.ends()
-            if is_last:
-                processing = self._clock.now() - found.began if found.stage is Stage.BUSY else 0.0
-                found.took = found.read_took + processing
-                found.stage = Stage.DONE if found.is_processed else Stage.FIXED
-                run.done.setdefault(found.sequence, set()).update(found.processed_tables())
-        if rows is not None:
-            rows.close()  # what it left unread counts as processed
-        if not is_last:
-            if rows is not None:  # what is read may wait for the memory of another table
-                self._give_next(run)
-            return
-        failed = found.failed()
-        met = failed[0].error if failed else found.lost
-        if found.is_processed:
-            found.cancel()
-            self._give_next(run)
-        elif met is not None:
-            self._range_failed(run, found, met, failed)
-        else:
-            self._drop(run, found)
-        with self._changed:  # for a stop that waits for its end
-            self._changed.notify_all()
-        run.storing.ask()
-        run.reading.ask()
-
-    def _range_failed(
-        self,
-        run: ChannelRun,
-        found: RangeRead,
-        error: BaseException,
-        failed: Sequence[DeliveryRows],
-    ) -> None:
-        """`failed`: its deliveries that failed; none if none was handed out."""
-        for other in failed[1:]:
-            _log.warning("channel %s: %s", run.name_of(other.table), other.error)
-        table, lost = (failed[0].table, failed[0].lost) if failed else ("", found.lost)
-        with self._changed:
-            known = found in run.ranges
-        self._drop(run, found)
-        if known and not (
-            (self._over or run.lost or run.closed) and isinstance(error, ReadCancelledError)
-        ):
-            wait = self._wait_after(run, error, of_range=True, is_read=error is lost, table=table)
-            if wait is not None:
-                run.read_after = self._clock.now() + wait
-
-    def _drop(
-        self, run: ChannelRun, first: RangeRead | None = None, *, unprocessed: bool = False
-    ) -> None:
-        """Forget a range and those after it; or all that are neither processed nor being processed."""
-        with self._changed:
-            if unprocessed:
-                first = next((each for each in run.ranges if each.stage < Stage.BUSY), None)
-            dropped = [] if first is None else run.drop_from(first)
-        for each in dropped:
-            each.cancel()
-
-    # --- what goes wrong ---
-
-    def _wait_after(
-        self,
-        run: ChannelRun,
-        error: BaseException,
-        *,
-        of_range: bool = False,
-        is_read: bool = True,
-        table: str = "",
-    ) -> float | None:
-        """Seconds until it is tried again; None: not by this client. `is_read`: it is not the processor's."""
-        # A client that starts again may continue with other columns; one that runs meets the same error each time.
-        has_other_columns = (
-            isinstance(error, SchemaError)
-            and is_read
-            and not run.channel.is_base
-            and run.source.feed.has_one_schema
-        )
-        is_missing = error is run.source.feed.missing
-        is_final = (
-            has_other_columns or is_missing or (isinstance(error, TunnelError) and not of_range)
-        )
-        if self._is_passing(error):
-            verdict, wait = run.trouble.no_answer(self._clock.now())
-        elif is_final or not isinstance(error, Exception):
-            verdict, wait = FailureAction.STOP, 0.0
-        else:
-            verdict, wait = run.trouble.failed()
-        match verdict:
-            case FailureAction.AGAIN:
-                _log.warning(
-                    "channel %s: %s; trying again in %.1f s", run.name_of(table), error, wait
-                )
-                return wait
-            case FailureAction.PARK:
-                self._parked_by = self._parked_by or error
-                with self._changed:
-                    run.parked_by = error, table
-                self._drop(run, unprocessed=True)
-                run.storing.ask()
-            case FailureAction.STOP:
-                self._end(error)
-        return None
-
-    def _ends_all(self, error: BaseException) -> bool:
-        """Whether an error of one table ends this client before the others of its range are processed."""
-        parks = self._stream.options.on_error == "park"
-        is_passing = isinstance(error, ReadCancelledError) or self._is_passing(error)
-        return not isinstance(error, Exception) or not (parks or is_passing)
-
-    def _is_passing(self, error: BaseException) -> bool:
-        return isinstance(error, TunnelStoreError) or self._stream.feed.is_passing(error)
 
     def _new_trouble(self) -> FailurePolicy:
         settings = self._stream.options
@@ -803,7 +363,7 @@ class TunnelWorker:
                 paused = channel.id
         if parked is None and paused is not None:
             what = f"channel {paused} of tunnel {self._record.name!r}"
-            self._end(held_base(what, _HELD_SECONDS) if is_held else paused_base(what))
+            self._end(held_base(what, HELD_SECONDS) if is_held else paused_base(what))
             return
         if parked is None:
             if self._drained or is_over:
@@ -890,28 +450,3 @@ class TunnelWorker:
         for run in busy:
             for each in list(run.ranges):
                 each.cancel()
-
-
-def _is_drained(run: ChannelRun, start: Token) -> bool:
-    return start == (READ if run.channel.is_base else run.until)
-
-
-class _Deliver(CarrierConsumer):
-    """Starts the processing of one delivery with its first batches, or at its end where it has none."""
-
-    def __init__(
-        self, host: TunnelWorker, run: ChannelRun, found: RangeRead, rows: DeliveryRows
-    ) -> None:
-        self._host = host
-        self._run = run
-        self._found = found
-        self._rows = rows
-        self._begun = False
-
-    def consume(self, batches: list[pa.RecordBatch]) -> None:
-        if not self._begun:
-            self._begun = True
-            self._host.deliver(self._run, self._found, self._rows, batches)
-
-    def on_exit(self) -> None:
-        self.consume([])

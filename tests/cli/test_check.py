@@ -17,7 +17,7 @@ from tests.connectors.postgresql.conftest import Pg, own_schema
 from tests.datax.test_as_datax import to_pg
 from tests.servers.postgres import PostgresServer
 
-CORPUS = ROOT / "tests" / "jobs" / "corpus"
+CORPUS = ROOT / "tests" / "datax" / "corpus"
 
 
 @pytest.fixture

@@ -210,7 +210,7 @@ def test_each_content_is_planned_when_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_job_with_a_spark_format_is_shown_without_secrets() -> None:
-    out = run("plan", str(ROOT / "tests" / "jobs" / "corpus" / "oracle_to_sqlserver.json"))
+    out = run("plan", str(ROOT / "tests" / "datax" / "corpus" / "oracle_to_sqlserver.json"))
     assert "runs as a DataFrame" in out
     assert "password='***'" in out
 
@@ -288,7 +288,7 @@ def test_jobs_are_checked_a_row_each(tmp_path: Path) -> None:
     bad.write_text(
         '{"job": {"content": [{"reader": {"name": "otsreader"}, "writer": {"name": "streamwriter"}}]}}'
     )
-    oracle = str(ROOT / "tests" / "jobs" / "corpus" / "oracle_to_sqlserver.json")
+    oracle = str(ROOT / "tests" / "datax" / "corpus" / "oracle_to_sqlserver.json")
     out = run("check", good, str(bad), oracle, code=2)
     lines = {line.split("│")[1].strip(): line for line in out.splitlines() if line.count("│") >= 3}
     found = {Path(name).name: line for name, line in lines.items() if name}

@@ -410,7 +410,7 @@ def test_a_thread_carries_messages_and_another_pays() -> None:
     assert paid == pytest.approx(3000, rel=0.03)
     assert said[0] == "Join"
     assert said[-1] == "Leave"
-    assert said.count("Ask") == len(said) - 2
+    assert said.count("GrantRequest") == len(said) - 2
 
 
 HEARD = Subscribe("db", "id", "epoch")

@@ -54,17 +54,6 @@ def test_one_that_left_the_line_without_a_word_does_not_block_it(clock: HandCloc
     assert ask(permits, 2)
 
 
-def test_the_count_changes_live(clock: HandClock) -> None:
-    permits = Semaphore("db", 1, clock=clock)
-    assert [ask(permits, who) for who in range(3)] == [True, False, False]
-    permits.set_count(3)
-    assert permits.count == 3
-    assert [ask(permits, who) for who in (2, 1)] == [True, True]
-    permits.set_count(1)
-    permits.handle(PermitReturn("db", "holder-0"))
-    assert not ask(permits, 5)
-
-
 def test_many_in_line_ask_less_often(clock: HandClock) -> None:
     permits = Semaphore("db", 1, clock=clock)
     answers = [permits.handle(PermitRequest("db", f"holder-{who}")) for who in range(500)]

@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -23,13 +22,12 @@ from spark_channel.pipeline import (
     ReadCancelledError,
     TransferSource,
 )
-from spark_channel.pipeline.spill import Feeder
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import DirtyLimit
 from spark_channel.testing.conformance import held_now
 from spark_channel.transform import prepare
 from spark_channel.transform.transformer import Refused, Transformer, TransformResult
-from tests.pipeline.fakes import SCHEMA, MemoryReader, MemoryWriter, batch, plan
+from tests.pipeline.fakes import SCHEMA, MemoryReader, MemoryWriter, plan
 
 
 @dataclass
@@ -135,64 +133,6 @@ def test_a_slow_target_stops_the_reading() -> None:
     assert slow.rows == fast.rows == Counter(range(500))
 
 
-def test_a_slow_target_that_spills_does_not_stop_the_others() -> None:
-    done = threading.Event()
-    fast = Own(on_close=done.set)
-    slow = Own(on_write=lambda _number: waits(done))
-    spilling = branch(slow, on_slow="spill", spill_bytes=1 << 20)
-    outcome = move(work(MemoryReader(200), spilling, branch(fast)), runs(None, None), 1, 1)
-    assert done.is_set(), (
-        "the fast one had closed its task before the slow one wrote its first batch"
-    )
-    assert slow.batches[-1].equals(fast.batches[-1])
-    assert slow.rows == fast.rows == Counter(range(2000))
-    assert receipts(outcome, 0) == receipts(outcome, 1) == 1
-
-
-def test_what_is_spilled_is_bounded_and_in_order() -> None:
-    gate, taken = threading.Event(), list[int]()
-
-    def pay(given: pa.RecordBatch, _nbytes: int) -> None:
-        gate.wait(20)
-        taken.append(given.column(0)[0].as_py())
-
-    done = threading.Event()
-    feeder = Feeder(pay, fail=lambda error: None, done=done.set, spill_bytes=5_000, name="f")
-    put: list[int] = []
-
-    def fill() -> None:
-        for number in range(100):
-            feeder.put(batch(number, 10), 80)
-            put.append(number)
-        feeder.finish()
-
-    thread = threading.Thread(target=fill)
-    thread.start()
-    time.sleep(0.5)
-    assert 5 < len(put) < 40, "beyond spillBytes the reading waits"
-    gate.set()
-    thread.join(20)
-    assert done.wait(20)
-    feeder.close()
-    assert taken == list(range(100))
-    assert feeder.spilled_bytes > 5_000, "the file's room was used again"
-
-
-def test_a_disk_that_is_full_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
-
-    def full(*_args: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.pwrite", full)
-    slow = Own(on_write=lambda _number: time.sleep(0.05))
-    made = work(MemoryReader(50), branch(slow, on_slow="spill", spill_bytes=1 << 20), branch(Own()))
-    with pytest.raises(
-        TargetError, match=f"onSlow=spill.*{tmp_path}: No space left on device.*'spillBytes'"
-    ):
-        move(made, runs(None, None))
-
-
 def test_limits_of_targets_are_used_at_the_same_time() -> None:
     """Two targets of 100 rows a second each take as long as one, not twice as long."""
 
@@ -230,11 +170,10 @@ def test_a_target_that_fails_fails_the_job() -> None:
     ) - good.events.count("close")
 
 
-@pytest.mark.parametrize("slow", ["block", "spill"])
 @pytest.mark.parametrize("limit", [None, 100_000])
-def test_a_target_that_fails_is_left_behind(slow: str, limit: int | None) -> None:
+def test_a_target_that_fails_is_left_behind(limit: int | None) -> None:
     good, bad = Own(), Own(on_write=breaks(TargetError("disk full")))
-    leaves = branch(bad, on_failure="leave", on_slow=slow, spill_bytes=1 << 20)
+    leaves = branch(bad, on_failure="leave")
     meter = None if limit is None else RateLimiter(limit, None)
     outcome = move(work(MemoryReader(30), leaves, branch(good)), runs(meter, None))
     assert good.rows == Counter(range(1200))

@@ -181,16 +181,6 @@ def test_a_limit_of_one_target_is_its_own_and_the_whole_jobs_is_the_lowest(
     assert ids(tmp_path / "a") == ids(tmp_path / "b") == list(range(ROWS))
 
 
-def test_a_limited_target_that_spills_lets_the_reading_go_on(
-    spark: SparkSession, tmp_path: Path, source: Options
-) -> None:
-    slow = {**files(tmp_path / "b"), "rowsPerSecond": 8_000, "onSlow": "spill"}
-    report = transfer(spark, source, [files(tmp_path / "a"), slow], channels=1)
-    fast, limited = report.targets
-    assert fast.last_row_seconds < limited.last_row_seconds - 1.0
-    assert ids(tmp_path / "a") == ids(tmp_path / "b") == list(range(ROWS))
-
-
 @pytest.mark.parametrize(
     ("writer", "message"),
     [
@@ -205,7 +195,10 @@ def test_a_limited_target_that_spills_lets_the_reading_go_on(
             [{"name": "discard"}, {"name": "parquet", "path": "x", "channels": 3}],
             r"of writer\[1\] is the whole job's",
         ),
-        ([{"name": "discard"}, {"name": "parquet", "path": "x", "onSlow": "drop"}], "onSlow"),
+        (
+            [{"name": "discard"}, {"name": "parquet", "path": "x", "onSlow": "spill"}],
+            "'onSlow' got 'spill'; it takes one of 'block'",
+        ),
     ],
 )
 def test_a_list_that_makes_no_sense_is_told(
@@ -241,7 +234,7 @@ def test_a_datax_job_with_several_writers(spark: SparkSession, tmp_path: Path) -
                     },
                     "writer": [
                         {"name": "streamwriter", "parameter": {"print": False}},
-                        {"name": "txtfilewriter", "parameter": text, "onSlow": "spill"},
+                        {"name": "txtfilewriter", "parameter": text, "onFailure": "leave"},
                     ],
                 }
             ],

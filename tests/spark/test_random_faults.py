@@ -203,7 +203,7 @@ def copy(
         "txnAppId": "storm",
         "txnVersion": str(version),
         "batchSize": "1000",
-        "retrySeconds": "30",
+        "retryTimeout": "30",
     }
     return spark_channel.transfer(
         spark,

@@ -28,6 +28,13 @@ KEYS = 6
 Row = tuple[str, Event]
 
 
+def shape(**columns: int) -> TableColumns:
+    return TableColumns(tuple(LogColumn(name, oid) for name, oid in columns.items()), ("id",))
+
+
+SHAPE = shape(id=23)
+
+
 def name_of(key: int) -> str:
     return f"t{key // KEYS}"
 
@@ -128,7 +135,9 @@ class Client:
         for name in names:
             last = TableLog(log, name, names, {}, {}).last()
             base = None if last is None else BaseProgress(None, (last,), start, start)
-            places[name] = TablePlace(number_of(name), "", None if base is None else start, base)
+            places[name] = TablePlace(
+                number_of(name), "", SHAPE, None if base is None else start, base
+            )
         token = TablesToken(start, places, start, start)
         return cls(table, log, token, dict.fromkeys(names, start), {name: {} for name in names})
 
@@ -139,12 +148,12 @@ class Client:
         known = {each.number: len(each.events) for each in [*table.open, *table.log]}
         self.unpublished[name] = known if is_new else {}
         self.log.others()
-        self.token = self.token.joined(name, number_of(name), "", table.position)
+        self.token = self.token.joined(name, number_of(name), "", SHAPE, table.position)
         self.log.others()
         self.joined[name] = self.token.tables[name].since or 0
 
     def restart(self, name: str) -> None:
-        self.token = self.token.restarted(name, number_of(name), "")
+        self.token = self.token.restarted(name, number_of(name), "", SHAPE)
         self.restarts.append((len(self.ranges), name))
 
     def plan(self, chance: random.Random) -> TablesToken:
@@ -311,28 +320,28 @@ def test_the_model_finds_a_rule_that_is_too_weak(
 
 
 def one() -> TablesToken:
-    return TablesToken(100, {"shop.a": TablePlace(1, "x")})
+    return TablesToken(100, {"shop.a": TablePlace(1, "x", SHAPE)})
 
 
 def test_a_table_joins_once_and_only_one_that_is_there_is_read_again() -> None:
-    more = one().joined("shop.b", 2, "y")
+    more = one().joined("shop.b", 2, "y", SHAPE)
     assert more.tables["shop.b"].since == 100
     with pytest.raises(TunnelError, match=r"has table 'shop\.b' already"):
-        more.joined("shop.b", 2, "y")
+        more.joined("shop.b", 2, "y", SHAPE)
     with pytest.raises(
         TunnelError, match=r"has no table 'shop\.c': it has shop\.a, shop\.b.*add-table"
     ):
-        more.restarted("shop.c", 3, "z")
+        more.restarted("shop.c", 3, "z", SHAPE)
 
 
 def test_a_table_is_followed_from_where_its_columns_were_looked_at() -> None:
     """Changes that the tunnel has not read yet may have others."""
-    behind = one().joined("shop.b", 2, "y", 150)
+    behind = one().joined("shop.b", 2, "y", SHAPE, 150)
     assert behind.begins() == {"shop.a": 100, "shop.b": 150}
-    assert behind.restarted("shop.b", 2, "y").begins() == behind.begins()
+    assert behind.restarted("shop.b", 2, "y", SHAPE).begins() == behind.begins()
     assert behind.seen(140, []).due() is None
     assert behind.seen(160, []).begins() == {"shop.a": 160, "shop.b": 160}
-    assert one().joined("shop.b", 2, "y", 50).begins() == {"shop.a": 100, "shop.b": 100}
+    assert one().joined("shop.b", 2, "y", SHAPE, 50).begins() == {"shop.a": 100, "shop.b": 100}
 
 
 def test_a_table_that_came_back_to_its_publication_is_followed_from_where_it_was_there_again() -> (
@@ -343,39 +352,35 @@ def test_a_table_that_came_back_to_its_publication_is_followed_from_where_it_was
     assert TablesToken.read(json.loads(json.dumps(known.token()))) == known
     assert known.tables["shop.a"].entries == ("r5",)
     assert known.held_by({}) == known
-    back = known.restarted("shop.a", 1, "x", 150, ("r7",)).tables["shop.a"]
+    back = known.restarted("shop.a", 1, "x", SHAPE, 150, ("r7",)).tables["shop.a"]
     assert (back.since, back.entries) == (150, ("r7",))
-    stayed = known.restarted("shop.a", 1, "x", 150, ("r5", "s8")).tables["shop.a"]
+    stayed = known.restarted("shop.a", 1, "x", SHAPE, 150, ("r5", "s8")).tables["shop.a"]
     assert (stayed.since, stayed.entries) == (100, ("r5", "s8"))
-
-
-def shape(**columns: int) -> TableColumns:
-    return TableColumns(tuple(LogColumn(name, oid) for name, oid in columns.items()), ("id",))
 
 
 def test_a_table_that_has_other_columns_is_read_again_from_where_it_has_them() -> None:
     """Earlier changes in the log have others; unless the table continues with those of the log."""
     old, new = shape(id=23), shape(id=23, n=23)
-    known = one().joined("shop.b", 2, "y", shape=old)
-    again = known.restarted("shop.b", 2, "z", 150, shape=new).tables["shop.b"]
+    known = one().joined("shop.b", 2, "y", old)
+    again = known.restarted("shop.b", 2, "z", new, 150).tables["shop.b"]
     assert (again.since, again.columns, again.shape) == (150, "z", new)
-    evolved = known.restarted("shop.b", 2, "z", 150, (), new, lambda *_: True).tables["shop.b"]
+    evolved = known.restarted("shop.b", 2, "z", new, 150, (), lambda *_: True).tables["shop.b"]
     assert (evolved.since, evolved.columns, evolved.shape) == (100, "z", new)
-    refused = known.restarted("shop.b", 2, "z", 150, (), new, lambda *_: False).tables["shop.b"]
+    refused = known.restarted("shop.b", 2, "z", new, 150, (), lambda *_: False).tables["shop.b"]
     assert refused.since == 150
-    made_again = known.restarted("shop.b", 3, "y", 150, (), old, lambda *_: True).tables["shop.b"]
+    made_again = known.restarted("shop.b", 3, "y", old, 150, (), lambda *_: True).tables["shop.b"]
     assert (made_again.oid, made_again.since) == (3, 150)
 
 
 def test_a_table_is_removed_and_the_others_stay_where_they_are() -> None:
-    both = one().joined("shop.b", 2, "y", 150)
+    both = one().joined("shop.b", 2, "y", SHAPE, 150)
     left = both.left("shop.b")
     assert (left.lsn, dict(left.tables), left.removed) == (100, dict(one().tables), ("shop.b",))
     assert left.is_read, "nothing else waits"
     assert TablesToken.read(json.loads(json.dumps(left.token()))) == TablesToken(
         100, one().tables, removed=("shop.b",)
     )
-    assert left.joined("shop.b", 2, "y").removed == ()
+    assert left.joined("shop.b", 2, "y", SHAPE).removed == ()
     with pytest.raises(TunnelError, match=r"has no table 'shop\.c': it has shop\.a"):
         left.left("shop.c")
     with pytest.raises(TunnelError, match="only one"):
@@ -383,7 +388,7 @@ def test_a_table_is_removed_and_the_others_stay_where_they_are() -> None:
 
 
 def test_what_existing_rows_wait_for() -> None:
-    known = one().joined("shop.b", 2, "y", 150)
+    known = one().joined("shop.b", 2, "y", SHAPE, 150)
     assert known.awaited() == [], "it is not known yet"
     waits = known.seen(160, [7, 8])
     assert (waits.awaited(), waits.doubt) == (["shop.b"], (7, 8))
@@ -404,7 +409,7 @@ def test_columns_and_operations_are_kept() -> None:
 
 
 def test_the_log_is_kept_from_where_a_table_joined() -> None:
-    waits = one().joined("shop.b", 2, "y")
+    waits = one().joined("shop.b", 2, "y", SHAPE)
     assert (waits.confirmable, waits.due()) == (100, None)
     doubt = waits.seen(150, [7])
     assert (doubt.confirmable, doubt.due()) == (100, None)
@@ -417,8 +422,14 @@ def test_the_log_is_kept_from_where_a_table_joined() -> None:
     assert done.is_read
     assert done.token() == {
         "lsn": "00000000/000000C8",
-        "tables": {"shop.a": {"oid": 1, "columns": "x"}, "shop.b": {"oid": 2, "columns": "y"}},
+        "tables": {
+            "shop.a": {"oid": 1, "columns": "x", "shape": SHAPE.noted()},
+            "shop.b": {"oid": 2, "columns": "y", "shape": SHAPE.noted()},
+        },
     }
+
+
+PLACE = {"oid": 1, "columns": "x", "shape": SHAPE.noted()}
 
 
 @pytest.mark.parametrize(
@@ -427,11 +438,12 @@ def test_the_log_is_kept_from_where_a_table_joined() -> None:
         {"tables": {}},
         {"tables": None},
         {"tables": {"a": {}}},
+        {"tables": {"a": {"oid": 1, "columns": "x"}}},
         {"lsn": 7},
         {"base": None},
         {"base": {"doubt": ["x"]}},
-        {"tables": {"a": {"oid": 1, "columns": "x", "base": {"after": None}}}},
-        {"tables": {"a": {"oid": 1, "columns": "x", "entries": [5]}}},
+        {"tables": {"a": {**PLACE, "base": {"after": None}}}},
+        {"tables": {"a": {**PLACE, "entries": [5]}}},
         {"operations": "inserts"},
         {"operations": 5},
         {
@@ -445,6 +457,6 @@ def test_the_log_is_kept_from_where_a_table_joined() -> None:
     ],
 )
 def test_a_damaged_token_is_told(damage: dict[str, Any]) -> None:
-    token = {**one().joined("b", 2, "y").token(), **damage}
+    token = {**one().joined("b", 2, "y", SHAPE).token(), **damage}
     with pytest.raises(SourceError, match="not a position of several tables"):
         TablesToken.read(token)

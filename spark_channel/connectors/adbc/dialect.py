@@ -14,7 +14,7 @@ from sqlglot import exp
 from spark_channel.connectors.adbc.session import AdbcSession
 from spark_channel.connectors.sql import postgresql_claims as postgresql
 from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table, TargetTable
-from spark_channel.connectors.sql.claims import ClaimDialect
+from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.publish import PLACE
 from spark_channel.connectors.sql.session import Session

@@ -31,7 +31,7 @@ from spark_channel.connectors.adbc.stored import AdbcMerge, affected, insert_int
 from spark_channel.connectors.base.contract import Reader, Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.sql.catalog import Column, TargetTable, WriteColumn
-from spark_channel.connectors.sql.claims import ClaimDialect
+from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.publish import PLACE
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.row_counts import hold_stored
@@ -39,7 +39,8 @@ from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.target_columns import merge_key
 from spark_channel.connectors.sql.task_writer import SqlTask
-from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter, WriteTarget
+from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import (
     BatchRefusedError,
     OptionError,

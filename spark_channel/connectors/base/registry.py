@@ -37,7 +37,6 @@ __all__ = [
     "hidden_options",
     "load_reader",
     "load_writer",
-    "shown_options",
     "take_schema",
 ]
 
@@ -334,12 +333,7 @@ _BUILT_IN = (
         maturity="stable",
         tested="deltalake 1.6, tables on a disk",
         delivery=_ONCE_BY_JOB,
-        also=(
-            AlsoReaches("Delta tables on S3, GCS, Azure", "preview", "emulators of the stores"),
-            AlsoReaches(
-                "tables of Unity Catalog", "experimental", "a server written for the tests"
-            ),
-        ),
+        also=(AlsoReaches("Delta tables on S3, GCS, Azure", "preview", "emulators of the stores"),),
     ),
     Connector(
         "iceberg",
@@ -596,20 +590,6 @@ def load_reader(options: Mapping[str, Any]) -> tuple[Reader, list[str]]:
 def load_writer(options: Mapping[str, Any]) -> tuple[Writer, list[str]]:
     """The writer that `options` describe, and warnings about ignored options. Opens nothing."""
     return find_connector(options, "writer").writer_with(options)
-
-
-def shown_options(options: Mapping[str, Any], half: str) -> dict[str, str]:
-    """`options` as text for people: the types of the connector's own options say what is secret.
-
-    For a format without a connector, only options that are harmless in every format are shown.
-    """
-    try:
-        model: type[Options] = find_connector(
-            {key.lower(): value for key, value in options.items()}, half
-        ).options_class(half)
-    except (OptionError, MissingPackageError):
-        model = Options
-    return model.shown(options)
 
 
 def take_schema(named: dict[str, Any]) -> str | None:

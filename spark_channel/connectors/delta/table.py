@@ -6,11 +6,11 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pyarrow as pa
-from pydantic import BeforeValidator, Field, PrivateAttr
+from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.files.filesystem import (
     Location,
@@ -21,9 +21,8 @@ from spark_channel.connectors.files.filesystem import (
     locate,
     read_settings,
 )
-from spark_channel.connectors.files.options import Instant
+from spark_channel.connectors.files.option_types import Instant
 from spark_channel.connectors.lake.table import LakeWriteOptions
-from spark_channel.connectors.unity import UnityTable, is_unity, resolve
 from spark_channel.errors import (
     ChannelError,
     OptionError,
@@ -63,18 +62,11 @@ def _instant(value: object) -> object:
 class Table(Options):
     """The location of the table."""
 
-    writes: ClassVar[bool]
-
-    path: FilePath = Field(
-        description="the table's directory: a path, or an s3, gs or abfs URI; or `uc://catalog.schema.table`"
-    )
+    path: FilePath = Field(description="the table's directory: a path, or an s3, gs or abfs URI")
     storage_options: Annotated[StorageSettings | None, Trait.SAME_ROWS] = Field(
         None,
-        description="a JSON object of settings for deltalake's store, and of Unity Catalog for `uc://`; default: those "
-        "of the URI and the environment",
+        description="a JSON object of settings for deltalake's store; default: those of the URI and the environment",
     )
-    _unity: UnityTable | None = PrivateAttr(None)
-    """What the driver found; it travels to tasks with the options."""
 
     def more_storage(self) -> dict[str, str]:
         return read_settings(self.storage_options)
@@ -82,27 +74,16 @@ class Table(Options):
     @property
     def login(self) -> StorageCredentials | None:
         """What of the settings the table's data files need, which pyarrow reads and writes."""
-        unity = self.unity()
-        return (
-            StorageCredentials.of(self.more_storage())
-            if unity is None
-            else StorageCredentials((), unity)
-        )
-
-    def unity(self) -> UnityTable | None:
-        """The table of a `uc://` address, which the catalog is asked for once; None = another address."""
-        if self._unity is None and is_unity(self.path):
-            self._unity = resolve(self.path, self.more_storage(), writes=self.writes)
-        return self._unity
-
-    def with_unity(self, found: UnityTable) -> Self:
-        """The same options, of a table that the driver has found."""
-        made = self.model_copy()
-        made._unity = found  # noqa: SLF001 - another one of this class
-        return made
+        return StorageCredentials.of(self.more_storage())
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
+        if self.path.lower().startswith("uc:"):
+            raise UnsupportedError(
+                f"option 'path' got {self.path!r}: names and temporary credentials of Unity Catalog are not supported. "
+                "Set 'path' to the table's storage location (s3, gs or abfs), with your own credentials for it, or use "
+                "Databricks' own Delta format in Spark"
+            )
         settings = {name.lower(): value.lower() for name, value in self.more_storage().items()}
         for name in ("aws_s3_allow_unsafe_rename", "allow_unsafe_rename"):
             if settings.get(name) in ("true", "1"):
@@ -115,8 +96,6 @@ class Table(Options):
 
 class DeltaReadOptions(Table, ReadOptions):
     """Options of the Delta reader."""
-
-    writes: ClassVar[bool] = False
 
     aliases: ClassVar[Mapping[str, str]] = {
         **ReadOptions.aliases,
@@ -157,8 +136,6 @@ class DeltaReadOptions(Table, ReadOptions):
 class DeltaWriteOptions(Table, LakeWriteOptions):
     """Options of the Delta writer."""
 
-    writes: ClassVar[bool] = True
-
 
 # Opens a table with `deltalake`: its uri, its store's settings, and its errors.
 
@@ -173,8 +150,7 @@ def place_of(options: Table) -> Location:
     Raises:
         OptionError: a store without conditional puts, or a path that deltalake takes for another one.
     """
-    unity = options.unity()
-    place = locate(options.path if unity is None else unity.location, login=options.login)
+    place = locate(options.path, login=options.login)
     scheme = place.root.split(":", 1)[0]
     if scheme not in _SCHEMES:
         raise OptionError(
@@ -215,9 +191,6 @@ def uri_of(place: Location) -> str:
 
 def settings_of(place: Location, options: Table) -> dict[str, str] | None:
     """The settings of the uri and the environment, under `object_store`'s names."""
-    unity = options.unity()
-    if unity is not None:
-        return unity.delta_settings()
     found: dict[str, str] = {}
     if not place.local:
         parts = urlsplit(place.root)

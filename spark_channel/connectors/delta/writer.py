@@ -239,7 +239,7 @@ class DeltaLake(LakeTable):
             except TableNotFoundError:
                 return None
             check_readable(table, self.shown)
-            return DeltaState(table, self.base, self.shown, self._options)
+            return DeltaState(table, self.base, self.shown)
 
     def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
         columns = planned(schema)
@@ -278,10 +278,8 @@ class DeltaLake(LakeTable):
 class DeltaState(TableState):
     """One version. It is loaded once, and not refreshed: a commit is of the next version, or not written."""
 
-    def __init__(self, table: "DeltaTable", base: str, shown: str, options: Table) -> None:
-        self._table, self._base, self._shown, self._options = table, base, shown, options
-        unity = options.unity()
-        self._opened_with = None if unity is None else unity.current()
+    def __init__(self, table: "DeltaTable", base: str, shown: str) -> None:
+        self._table, self._base, self._shown = table, base, shown
         self.columns = columns_of(table)
         self.partition_columns = tuple(table.metadata().partition_columns)
         self._history: list[dict[str, Any]] | None = None
@@ -349,16 +347,6 @@ class DeltaState(TableState):
                     found[name] = ValueRange(rank, rank, int(value is None), 1)
         return found
 
-    def _renew(self) -> None:
-        """Open the same version with new credentials, if rewriting files took longer than the old ones hold."""
-        unity = self._options.unity()
-        if unity is not None and unity.current() != self._opened_with:
-            with explained(self._shown, CommitError):
-                self._table = open_table(
-                    self._options, place_of(self._options), int(self._table.version())
-                )
-            self._opened_with = unity.current()
-
     def commit(self, change: Change) -> bool:
         from deltalake import Schema
 
@@ -366,7 +354,6 @@ class DeltaState(TableState):
         whole = change.operation == "overwrite"
         removed = [] if whole else [_remove(file, self._shown) for file in change.removed]
         actions = [*map(_add, change.added), *removed]
-        self._renew()
         with _committing(self._shown) as outcome:
             self._table.create_write_transaction(
                 actions,
@@ -392,7 +379,6 @@ class DeltaState(TableState):
         # Nothing of the claim changes; a commit is of the next version only, so the claim still holds in it.
         properties = _commit_properties(change, None, claim=False)
         new: list[Field] = list(Schema.from_arrow(pa.schema(fields)).fields)
-        self._renew()
         with _committing(self._shown) as outcome:
             self._table.alter.add_columns(new, commit_properties=properties)
         return outcome == []
@@ -566,10 +552,7 @@ class DeltaWriter(LakeWriter):
     empty_text_is_null = True
 
     def lake(self, place: Any = None) -> DeltaLake:
-        return DeltaLake(self.options if place is None else self.options.with_unity(place))
-
-    def place(self, lake: LakeTable) -> Any:
-        return self.options.unity()
+        return DeltaLake(self.options)
 
     def read_file(
         self, lake: LakeTable, table: TableState, file: TableFile

@@ -19,14 +19,14 @@ from spark_channel.connectors.duckdb.dialect import (
 )
 from spark_channel.connectors.duckdb.session import DuckdbSession, DuckdbWriteOptions, check_file
 from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
-from spark_channel.connectors.sql.claims import ClaimDialect
+from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.file_database import FileTask, FileWriter
 from spark_channel.connectors.sql.publish import PLACE, Merge
 from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import session_script
 from spark_channel.connectors.sql.statements import name_readings
-from spark_channel.connectors.sql.writer import WriteTarget
+from spark_channel.connectors.sql.write_protocol import WriteTarget
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
 from spark_channel.retry import Retry

@@ -128,11 +128,6 @@ def remove_many(place: Location, paths: Sequence[str]) -> None:
         for path in paths:
             place.fs.delete_file(path)
         return
-    vended = None if place.login is None else place.login.vended
-    if vended is not None and vended.removes_one_by_one:
-        for path in paths:
-            vended.remove(path)
-        return
     import obstore
     from obstore.exceptions import BaseError
 
@@ -164,8 +159,6 @@ def _store_of(place: Location) -> "S3Store | GCSStore | AzureStore | None":
             f"writing to {scheme}:// needs obstore: pip install 'spark-channel[objects]'",
             name="obstore",
         ) from error
-    if place.login is not None and place.login.vended is not None:
-        return place.login.vended.store()
     region = str(getattr(place.fs, "region", "") or "") if scheme == "s3" else ""
     return _opened(place.root, place.path.split("/", 1)[0], region, place.login)
 

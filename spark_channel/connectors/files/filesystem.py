@@ -25,11 +25,10 @@ from pydantic import BeforeValidator, SecretStr
 
 from spark_channel.connectors import hdfs
 from spark_channel.connectors.files.uris import BUCKETS, MARK, Uri, check_text
-from spark_channel.connectors.files.vended import Vended
 from spark_channel.connectors.remote import Address, filesystem, is_remote
 from spark_channel.connectors.remote.address import SETTINGS
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
-from spark_channel.masking import hide_in_error, is_secret_name, secrets_in
+from spark_channel.masking import hide_in_error, is_secret_name, mask_url, secrets_in
 from spark_channel.options import resolve_secret
 from spark_channel.working_directory import absolute_path, path_of_uri
 
@@ -79,13 +78,9 @@ _PAIR = ("aws_access_key_id", "aws_secret_access_key")
 
 @dataclass(frozen=True, slots=True)
 class StorageCredentials:
-    """Credentials of one store. Clients are kept by it, so it can be hashed; it is never shown.
-
-    `vended`: a catalog vends and renews them.
-    """
+    """Credentials of one store. Clients are kept by it, so it can be hashed; it is never shown."""
 
     settings: tuple[tuple[str, str], ...] = field(repr=False)
-    vended: Vended | None = field(default=None, repr=False)
 
     def get(self, name: str) -> str | None:
         return dict(self.settings).get(name)
@@ -199,7 +194,7 @@ class Location:
     def show(self, path: str | None = None) -> str:
         """`path` (default: this one) for a message, with the scheme of its filesystem."""
         path = self.path if path is None else path
-        return path if self.local else f"{self.root.split('://', 1)[0]}://{path}"
+        return path if self.local else mask_url(f"{self.root.split('://', 1)[0]}://{path}")
 
 
 def renames_in(root: str) -> bool:
@@ -315,12 +310,6 @@ def _local() -> pafs.FileSystem:
 
 @lru_cache(maxsize=32)
 def _from_uri(root: str, login: StorageCredentials | None) -> tuple[pafs.FileSystem, str]:
-    if login is not None and login.vended is not None:
-        from spark_channel.connectors.files.object_files import object_filesystem
-
-        parts = urlsplit(root)
-        bucket = parts.username if parts.scheme in ("abfs", "abfss") else parts.netloc
-        return object_filesystem(parts.scheme, login.vended), bucket or ""
     if is_remote(root):
         return filesystem(Address.of(root, () if login is None else login.settings)), ""
     if hdfs.is_hdfs(root) and hdfs.is_installed():

@@ -19,7 +19,6 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_channel.connectors.base.types import is_plain
-from spark_channel.connectors.files import legacy
 from spark_channel.connectors.files.claims import OwnedFileNames, is_ours
 from spark_channel.connectors.files.filesystem import (
     Location,
@@ -42,7 +41,6 @@ __all__ = [
     "OURS",
     "UNCHANGING",
     "SourceFile",
-    "Success",
     "Visible",
     "combined",
     "data_files",
@@ -56,15 +54,14 @@ __all__ = [
 ]
 
 
-# The visible files of a directory: those of the newest log entry, of the previous format's
-# manifest, or all.
+# The visible files of a directory: those of the newest log entry, or all.
 #
 # Another writer that ends a write there, such as Spark, replaces `_SUCCESS`: then its files count
 # as well.
 
 
 OURS = f'{{"manifest": "{FORMAT}", "log": "_spark_channel"}}\n'.encode()
-"""The content of `_SUCCESS` in a directory that has a log. Former versions of spark-channel refuse it."""
+"""The content of `_SUCCESS` in a directory that has a log."""
 _READS = 10
 
 
@@ -88,56 +85,34 @@ def visible(place: Location, directory: str) -> Visible:
     return combined(place, directory, newest_entry(place, directory), found)
 
 
-@dataclass(frozen=True)
-class Success:
-    """The content of `_SUCCESS`. `identity` distinguishes files of other writers; "" = none, or spark-channel's."""
+def read_success(place: Location, directory: str) -> str:
+    """Return the identity of another writer's `_SUCCESS`; "" if there is none, or it is spark-channel's.
 
-    identity: str = ""
-    former: Manifest | None = None
-
-
-def read_success(place: Location, directory: str) -> Success:
+    Raises:
+        TargetError: it changes all the time.
+    """
     path = posixpath.join(directory, SUCCESS)
     for _ in range(_READS):
         before = place.fs.get_file_info(path)
         raw = read_file(place, path)
         if raw is None or raw == OURS:
-            return Success()
+            return ""
         after = place.fs.get_file_info(path)
         if (before.size, before.mtime_ns) == (after.size, after.mtime_ns):
-            found = legacy.parse(raw, place.show(path))
-            return Success(f"{after.size}-{after.mtime_ns}", None if found is None else found[0])
+            return f"{after.size}-{after.mtime_ns}"
     raise TargetError(
         f"{place.show(path)} changes all the time; run again when the other writers have ended"
     )
 
 
-def combined(place: Location, directory: str, entry: Entry | None, found: Success) -> Visible:
-    """The visible files by the log and `_SUCCESS` together."""
-    success, former = found.identity, found.former
+def combined(place: Location, directory: str, entry: Entry | None, success: str) -> Visible:
+    """The visible files by the log's newest entry and the identity of `_SUCCESS` together."""
     if entry is None:
-        return Visible(former or legacy.state_before(place, directory, success), success)
+        return Visible(None, success)
     made = entry.manifest
     if success in ("", made.success):
         return Visible(made, made.success, entry)
-    if former is not None:  # the former version has written here since
-        return Visible(_merged(made, former), success, entry)
     return Visible(with_files_of_others(made, data_files(place, directory)), success, entry)
-
-
-def _merged(log: Manifest, former: Manifest) -> Manifest:
-    versions = dict(log.versions)
-    for app, known in former.versions.items():
-        versions[app] = known if app not in versions else versions[app].joined(known)
-    return replace(
-        log,
-        format=former.format,
-        files=former.files,
-        schemas={**log.schemas, **former.schemas},
-        dialects={**log.dialects, **former.dialects},
-        jobs={**log.jobs, **former.jobs},
-        versions=versions,
-    )
 
 
 def with_files_of_others(made: Manifest, there: Mapping[str, pafs.FileInfo]) -> Manifest:
@@ -464,9 +439,6 @@ def _partition(path: str, base: str) -> tuple[tuple[str, str | None], ...]:
 # no value changes.
 #
 # So `01` and `2020-W01` stay text, which Spark reads as a number and a time.
-
-
-_INTS = (pa.int32(), pa.int64())
 
 
 def _int(text: str, kind: pa.DataType) -> int:

@@ -48,7 +48,6 @@ __all__ = [
 
 
 _TIMES_KEPT = 100
-_LOWEST = -(2**63)
 
 
 @dataclass(frozen=True)
@@ -69,19 +68,6 @@ class PublishedVersions:
         times = {**{key: old for key, old in self.times.items() if key != version}, version: at}
         return PublishedVersions(
             _joined([*self.ranges, (version, version)]), dict(list(times.items())[-_TIMES_KEPT:])
-        )
-
-    @classmethod
-    def of_ledger(cls, known: Mapping[int, str], kept: int) -> "PublishedVersions":
-        """From the first format of the ledger: it kept so many, and what is older than all of them was published."""
-        ranges = [(version, version) for version in known]
-        if len(known) >= kept:
-            ranges.append((_LOWEST, min(known)))
-        return cls(_joined(ranges), dict(known))
-
-    def joined(self, other: "PublishedVersions") -> "PublishedVersions":
-        return PublishedVersions(
-            _joined([*self.ranges, *other.ranges]), {**self.times, **other.times}
         )
 
     def to_json(self) -> dict[str, Any]:

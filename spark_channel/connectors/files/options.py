@@ -4,13 +4,8 @@ What is taken, ignored with a warning, or refused with a reason is laid out in `
 differ from Spark's in two: `header` and `inferSchema` are true, since a copy wants names and types.
 """
 
-import codecs
-import json
-import re
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -19,6 +14,16 @@ from spark_channel.connectors.files.filesystem import (
     StorageCredentials,
     StorageSettings,
     read_settings,
+)
+from spark_channel.connectors.files.option_types import (
+    Character,
+    Encoding,
+    Instant,
+    OptionalCharacter,
+    Pattern,
+    Zone,
+    known_encoding,
+    path_list,
 )
 from spark_channel.connectors.remote.address import is_remote
 from spark_channel.errors import OptionError
@@ -31,7 +36,6 @@ from spark_channel.options import (
     Trait,
     WriteOptions,
 )
-from spark_channel.working_directory import absolute_path
 
 __all__ = [
     "ArrowReadOptions",
@@ -49,106 +53,6 @@ __all__ = [
     "TextReadOptions",
 ]
 
-
-def _paths(value: object) -> tuple[str, ...]:
-    takes = "a JSON list of paths"
-    if isinstance(value, (list, tuple)):
-        found = list(value)
-    else:
-        try:
-            found = json.loads(str(value))
-        except (ValueError, RecursionError):
-            raise ValueError(takes) from None
-    if not isinstance(found, list) or not found or not all(isinstance(path, str) for path in found):
-        raise ValueError(takes)
-    return tuple(absolute_path(path) for path in found)
-
-
-def _instant(value: object) -> datetime:
-    text = str(value)
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError("a time such as 2020-06-01T13:00:00") from None
-    return found if found.tzinfo else found.replace(tzinfo=ZoneInfo("UTC"))
-
-
-_SEPARATORS = {"\\t": "\t", "\\0": "\0", "\\\\": "\\"}
-
-
-def _character(value: object) -> str:
-    text = _SEPARATORS.get(str(value), str(value))
-    if len(text) != 1 or not text.isascii() or text in "\r\n":
-        raise ValueError(r"one ASCII character, or \t")
-    return text
-
-
-def _character_or_none(value: object) -> str:
-    return "" if str(value) in ("", "\0", "\\u0000") else _character(value)
-
-
-def _encoding(value: object) -> str:
-    try:
-        return codecs.lookup(str(value)).name
-    except LookupError:
-        raise ValueError("an encoding that Python knows, such as UTF-8 or ISO-8859-1") from None
-
-
-def _zone(value: object) -> str:
-    try:
-        ZoneInfo(str(value))
-    except (ZoneInfoNotFoundError, ValueError):
-        raise ValueError("a time zone such as UTC or Europe/Berlin") from None
-    return str(value)
-
-
-Character = Annotated[str, BeforeValidator(_character)]
-OptionalCharacter = Annotated[str, BeforeValidator(_character_or_none)]
-Encoding = Annotated[str, BeforeValidator(_encoding)]
-Zone = Annotated[str, BeforeValidator(_zone)]
-Instant = Annotated[datetime, BeforeValidator(_instant)]
-
-_JAVA_PARTS = {
-    "yyyy": "%Y",
-    "uuuu": "%Y",
-    "MM": "%m",
-    "dd": "%d",
-    "HH": "%H",
-    "mm": "%M",
-    "ss": "%S",
-}
-_JAVA_TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|.", re.DOTALL)
-
-
-def strptime_pattern(pattern: str) -> str:
-    """A Java date pattern as a strptime pattern.
-
-    Raises:
-        ValueError: a part without an exact counterpart.
-    """
-    made = []
-    for match in _JAVA_TOKEN.finditer(pattern):
-        text = match.group(0)
-        if match.group(1) is not None:
-            made.append(match.group(1).replace("''", "'").replace("%", "%%") or "'")
-        elif match.group(2) is None:
-            made.append(text.replace("%", "%%"))
-        elif text in _JAVA_PARTS:
-            made.append(_JAVA_PARTS[text])
-        else:
-            raise ValueError(
-                f"a pattern of {', '.join(_JAVA_PARTS)} and quoted text; {text!r} is not among them. "
-                "ISO 8601 (2020-01-31 13:05:00.123456+01:00) needs no pattern"
-            )
-    return "".join(made)
-
-
-def _pattern(value: object) -> str:
-    strptime_pattern(str(value))
-    return str(value)
-
-
-Pattern = Annotated[str, BeforeValidator(_pattern)]
 
 _LOSES_ROWS = (
     "a copy must not lose rows silently; name the files to read with 'path', a glob or 'paths'"
@@ -194,7 +98,7 @@ class FileReadOptions(_Stored, ReadOptions):
         None,
         description="a file, directory or glob, as a path or URI; default: none; give it or `paths`",
     )
-    paths: Annotated[tuple[str, ...] | None, BeforeValidator(_paths), Trait.HOLDS_LOGIN] = Field(
+    paths: Annotated[tuple[str, ...] | None, BeforeValidator(path_list), Trait.HOLDS_LOGIN] = Field(
         None, description="a JSON list of files, directories and globs; default: none"
     )
     base_path: FilePath | None = Field(
@@ -463,7 +367,6 @@ class FileWriteOptions(_Stored, WriteOptions):
         "orphanAge": "staging is removed when its job is known to have ended, not by its age",
     }
     aliases: ClassVar[Mapping[str, str]] = {**WriteOptions.aliases, "codec": "compression"}
-    renamed: ClassVar[Mapping[str, str]] = {"maxRowsPerFile": "maxRecordsPerFile"}
 
     path: FilePath = Field(description="a directory, as a path or URI")
     compression: str | None = Field(
@@ -619,7 +522,7 @@ class _TextWriteOptions(_Levelled):
     @field_validator("encoding", mode="before")
     @classmethod
     def _utf8(cls, value: object) -> str:
-        return _encoding(value)
+        return known_encoding(value)
 
 
 class CsvWriteOptions(_TextWriteOptions):

@@ -20,7 +20,7 @@ from pyarrow import fs as pafs
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.claims import ClaimDecision, HeldClaim, Identity, own_process
 from spark_channel.connectors.base.contract import Receipt, WriteContext
-from spark_channel.connectors.files import claims, legacy
+from spark_channel.connectors.files import claims
 from spark_channel.connectors.files.claims import (
     ALL_FILES,
     AddedFiles,
@@ -401,10 +401,10 @@ class TargetDirectory:
         if self.names.prefix is not None:
             return  # it would speak for the files of others
         path = self.inside(SUCCESS)
-        if read_file(self.store.place, path) != OURS:
-            found = read_success(self.store.place, self.path)
-            if found.identity in ("", manifest.success):
-                self.store.put(path, OURS)
+        place = self.store.place
+        is_ended_since = read_success(place, self.path) not in ("", manifest.success)
+        if not is_ended_since and read_file(place, path) != OURS:
+            self.store.put(path, OURS)
 
     def tidy(self, manifest: Manifest) -> None:
         """Remove what no reader needs: only files that the log has listed, and its own."""
@@ -427,8 +427,6 @@ class TargetDirectory:
             )
         self._entries.prune()
         self.store.remove_unfinished(self.inside(LOG))
-        if self.names.prefix is None:
-            legacy.remove_remains(self.store, self.path, listed)
 
     def _share(self, replaced: list[Replaced]) -> list[Replaced]:
         """What this job tidies up. It waits for nothing that another job has replaced, which does so itself.
@@ -492,7 +490,7 @@ class TargetDirectory:
             return False
         info = self.store.info(path)
         # Names of others are used again: a file of theirs is the same if it is as old, too.
-        is_ours = self.names.run_of(path) is not None or legacy.is_former(path)
+        is_ours = self.names.run_of(path) is not None
         is_old = file.mtime_ns == info.mtime_ns or (file.mtime_ns is None and is_ours)
         return bool(info.type == pafs.FileType.File and info.size == file.nbytes and is_old)
 

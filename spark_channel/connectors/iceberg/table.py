@@ -17,7 +17,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from spark_channel.connectors.files.conditions import ValueRange, exact
 from spark_channel.connectors.files.filesystem import Location
-from spark_channel.connectors.files.options import Instant
+from spark_channel.connectors.files.option_types import Instant
 from spark_channel.connectors.files.store import LocalStore, ObjectStore, Store
 from spark_channel.connectors.lake.table import LakeWriteOptions
 from spark_channel.errors import (

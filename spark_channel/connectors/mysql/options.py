@@ -11,12 +11,8 @@ from pydantic import BeforeValidator, Field
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
 
 from spark_channel.connectors.base.url_text import check_no_fragment, decoded
-from spark_channel.connectors.sql.options import (
-    WITHOUT_EFFECT,
-    LedgerOptions,
-    SqlReadOptions,
-    SqlWriteOptions,
-)
+from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
+from spark_channel.connectors.sql.options import LedgerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.options import ServerOptions as AnyServerOptions
 from spark_channel.errors import OptionError
 from spark_channel.options import DiskPath, Trait
@@ -74,9 +70,6 @@ class Address:
 
 class ServerOptions(AnyServerOptions):
     """The server, how it is reached, and for how long it is tried."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"sslCa": "sslrootcert"}
-    login_ends: ClassVar[str] = "/?"
 
     sslmode: Annotated[SslMode | None, BeforeValidator(_ssl_mode), Trait.SAME_ROWS] = Field(
         None,

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors.mysql.dialect import MysqlWriteDialect, staged_columns, table_named
+from spark_channel.connectors.mysql.dialect import table_named
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.mysql.session import TABLE_EXISTS, MysqlWriteSession, code_of, quoted
+from spark_channel.connectors.mysql.write_dialect import MysqlWriteDialect, staged_columns
 from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
-from spark_channel.connectors.sql.claims import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
+from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
 from spark_channel.connectors.sql.publish import PLACE, Merge, dropped, hold_planned
 from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS, in_pieces
-from spark_channel.connectors.sql.writer import SqlPlan
+from spark_channel.connectors.sql.write_protocol import SqlPlan
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 
 __all__ = [

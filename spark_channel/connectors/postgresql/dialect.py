@@ -50,7 +50,7 @@ from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.target_columns import create_table, old_target
-from spark_channel.connectors.sql.writer import SqlPlan
+from spark_channel.connectors.sql.write_protocol import SqlPlan
 from spark_channel.errors import TargetError
 
 if TYPE_CHECKING:

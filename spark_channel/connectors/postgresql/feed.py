@@ -6,9 +6,9 @@ Each batch has rows of one table, with that table's columns, and its name in the
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,12 +16,18 @@ from spark_channel.connectors.base.feed import TABLE as _TABLE
 from spark_channel.connectors.base.feed import (
     FeedLag,
     FeedLimit,
-    FeedOptions,
     TableLag,
     Token,
     change_schema,
 )
-from spark_channel.connectors.postgresql.catalog import PgTable, find_table, kept_bytes, oldest_of
+from spark_channel.connectors.postgresql.catalog import kept_bytes, oldest_of
+from spark_channel.connectors.postgresql.followed_tables import (
+    OWN_COLUMNS,
+    FollowedTable,
+    FollowedTables,
+    digests,
+    no_column,
+)
 from spark_channel.connectors.postgresql.pgoutput import (
     ChangeDecoder,
     TableChanges,
@@ -31,33 +37,20 @@ from spark_channel.connectors.postgresql.pgoutput import (
     becomes,
 )
 from spark_channel.connectors.postgresql.publication import (
-    Followed,
-    Found,
-    Published,
-    check_published,
-    find_listed,
     find_one,
-    is_pattern,
-    left_out,
-    listed,
     look_up,
     named,
 )
-from spark_channel.connectors.postgresql.replication import (
-    _FRESH_BYTES,
-    _MOST_WAITS,
-    _RANGE_ROWS,
-    ReplicationFeed,
-    Waiting,
-    _check_decodable,
-    _flushed,
-    _lent,
-    _most,
-)
+from spark_channel.connectors.postgresql.replication import Waiting, flushed_lsn, lent
 from spark_channel.connectors.postgresql.session import PgReadSession
+from spark_channel.connectors.postgresql.table_feed import (
+    FRESH_BYTES,
+    MOST_WAITS,
+    RANGE_ROWS,
+    most_changes,
+)
 from spark_channel.connectors.postgresql.tokens import TablePlace, TablesToken
-from spark_channel.connectors.postgresql.types import LogTypes
-from spark_channel.connectors.postgresql.watermarks import Connect, PgWatermarks, obstacle
+from spark_channel.connectors.postgresql.watermarks import Connect, PgWatermarks
 from spark_channel.connectors.sql.incremental_snapshot import (
     BaseProgress,
     ChunkWindow,
@@ -67,68 +60,17 @@ from spark_channel.connectors.sql.incremental_snapshot import (
 from spark_channel.connectors.sql.keyset import SessionHolder
 from spark_channel.connectors.sql.log_feed import BaseChunk, SchemaRule
 from spark_channel.connectors.sql.reader import SqlReader
-from spark_channel.connectors.sql.source import ReadSource
-from spark_channel.errors import OptionError, SchemaError, SourceError
+from spark_channel.errors import OptionError
 from spark_channel.planning import Split
 
 __all__ = ["TablesFeed"]
 
 _log = logging.getLogger(__name__)
 
-_OWN = (_TABLE, "_op", "_lsn", "_commit_ts")
 _RANGE_SECONDS = 0.4
-_REMOVE = (
-    "`spark-channel tunnel remove-table`, after which the tunnel continues with the others where it is (a channel that "
-    "is parked: after `spark-channel tunnel resume`)"
-)
-_LEFT = (
-    "Run `spark-channel tunnel resnapshot` for each, which does not tell of rows deleted meanwhile, "
-    f"and `spark-channel tunnel resume`; or {_REMOVE}"
-)
-"""What to do with tables that left the publication."""
 
 
-_READ_AGAIN = (
-    "`spark-channel tunnel resnapshot` for this table, which reads it again with the columns that it has now, and does "
-    "not tell of rows deleted meanwhile"
-)
-_MADE_AGAIN = f"Add it to the publication, run {_READ_AGAIN}, and `spark-channel tunnel resume`; or run {_REMOVE}"
-
-
-@dataclass(frozen=True)
-class _Table:
-    """One table as a range has it: `schema` is that of its rows, in Arrow's types."""
-
-    name: str
-    oid: int
-    columns: TableColumns
-    schema: pa.Schema
-
-    @property
-    def label(self) -> str:
-        return f"table {self.name!r}"
-
-
-@dataclass(frozen=True)
-class _Look:
-    """What the catalog said of the tables. `digests` of their columns by number, `changed` those that a table continues
-    with. `dropped`: the tables that are not there any more.
-    """
-
-    published: Published
-    digests: Mapping[int, str]
-    changed: Mapping[str, tuple[str, TableColumns]]
-    dropped: Collection[str]
-
-    def noted(self, token: TablesToken) -> Token:
-        return (
-            token.reshaped(self.changed)
-            .held_by(self.published.entries, self.published.operations)
-            .token()
-        )
-
-
-class TablesFeed(ReplicationFeed):
+class TablesFeed(FollowedTables):
     """One partition, as of one table. `schema` has only the columns that all batches have.
 
     The options name the tables that a new tunnel begins with; later, its tokens have them.
@@ -138,37 +80,9 @@ class TablesFeed(ReplicationFeed):
     has_tables = True
     range_seconds = _RANGE_SECONDS
 
-    def __init__(self, reader: SqlReader, options: FeedOptions) -> None:
-        assert options.tables is not None
-        for name, given in (
-            ("columns", reader.options.columns),
-            ("customSchema", reader.options.custom_schema),
-        ):
-            if given:
-                raise OptionError(
-                    f"option {name!r} goes with one table, and 'tables' names several: omit it, or follow the table "
-                    "by 'dbtable' and its own slot",
-                    option=name,
-                )
-        self._items = listed(options.tables)
-        self._has_base = options.has_base
-        self._unchecked = [item for item in self._items if not is_pattern(item)]
-        self._readers: dict[int, SqlReader] = {}
-        self._types = LogTypes(self._session)
-        self._accepted: dict[tuple[int, str, str], TableColumns | None] = {}
-        self._seen: Published | None = None
-        self._told_dropped: set[str] = set()
-        super().__init__(reader, options)
-        advice = _advice(self._rule)
-        self._rule = SchemaRule(evolves=options.evolves, ignores=options.ignores, advice=advice)
-        # A range that was handed out is read whatever its tables have got or lost since: the next one tells.
-        self._range_rule = (
-            self._rule if options.ignores else SchemaRule(ignores=True, advice=advice, tells=False)
-        )
-
     def _follow(self) -> None:
         self._schema = pa.schema(
-            [change_schema(pa.schema([])).field(name) for name in _OWN[1:]]
+            [change_schema(pa.schema([])).field(name) for name in OWN_COLUMNS[1:]]
         ).append(pa.field(_TABLE, pa.string()))
         self._lengths = {}
 
@@ -192,20 +106,20 @@ class TablesFeed(ReplicationFeed):
 
     def end_of(self, token: Token) -> Token:
         with self._session() as session:
-            return replace(TablesToken.read(token), lsn=_flushed(session)).token()
+            return replace(TablesToken.read(token), lsn=flushed_lsn(session)).token()
 
     def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
         (token,) = map(TablesToken.read, tokens)
         bases = {}
         with self._session() as session:
             for name, place in token.tables.items():
-                table = self._table(session, name, place.oid, place.shape)
+                table = self._table(name, place.oid, place.shape)
                 base = self._start(session, table, token.lsn)
                 bases[name] = replace(place, base=base, since=None if base is None else token.lsn)
         made = replace(token, tables=bases, safe=token.lsn, doubt_at=token.lsn)
         return [made.token()]
 
-    def _start(self, session: PgReadSession, table: _Table, at: int) -> BaseProgress | None:
+    def _start(self, session: PgReadSession, table: FollowedTable, at: int) -> BaseProgress | None:
         reader = self._reader_of(session, table.name, table.oid)
         log = self._log_of(table, reader, at, lambda: nullcontext(session), rule=self._rule)
         return log.start(session, reader.resolve(session), at)
@@ -219,11 +133,11 @@ class TablesFeed(ReplicationFeed):
             )
             shape = self._look_at(session, found).columns
             entries = self._published(session, [oid]).entries.get(oid, ())
-            at = _flushed(session)
+            at = flushed_lsn(session)
 
         def changed(token: Token) -> Token:
             old = TablesToken.read(token)
-            what = (found.name, found.oid, found.columns, at, entries, shape)
+            what = (found.name, found.oid, found.columns, shape, at, entries)
             return (old.restarted(*what, self._takes) if again else old.joined(*what)).token()
 
         return changed
@@ -253,7 +167,7 @@ class TablesFeed(ReplicationFeed):
                 if made is None:
                     return after
                 # A table that has changed meanwhile is looked at again: what is refused is not handed out.
-                if _digests(look_up(session, list(look.digests))) == look.digests:
+                if digests(look_up(session, list(look.digests))) == look.digests:
                     return look.noted(made)
 
     def _planned(
@@ -270,15 +184,15 @@ class TablesFeed(ReplicationFeed):
         if not token.is_read:
             made = self._next_of(session, token, limit, upto, dropped)
             return None if made == token else made
-        most = _most(limit)
-        flushed = _flushed(session)
+        most = most_changes(limit)
+        flushed = flushed_lsn(session)
         last = self._last_of(session, token.lsn, most or 1)
         if last is None:
-            if flushed - token.lsn < _FRESH_BYTES:
+            if flushed - token.lsn < FRESH_BYTES:
                 return None
             end = flushed  # other tables wrote that much
         else:
-            end = last if most else max(last, _flushed(session))
+            end = last if most else max(last, flushed_lsn(session))
         if upto is not None:
             end = min(end, TablesToken.read(upto).lsn)
         return token.seen(end, ()) if end > token.lsn else None
@@ -288,10 +202,10 @@ class TablesFeed(ReplicationFeed):
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
         old, new = TablesToken.read(after), TablesToken.read(upto)
-        tables = {}
-        for name, each in old.tables.items():
-            shape = each.shape or new.tables[name].shape
-            tables[name] = {"oid": each.oid, "shape": None if shape is None else shape.noted()}
+        tables = {
+            name: {"oid": each.oid, "shape": each.shape.noted()}
+            for name, each in old.tables.items()
+        }
         log = {"after": old.lsn, "upto": new.lsn, "tables": tables, "begins": old.begins()}
         chunk = old.chunk_to(new)
         if chunk is not None:
@@ -315,12 +229,10 @@ class TablesFeed(ReplicationFeed):
             SessionHolder(self._session) as ours,
             SessionHolder(partial(self._reader.connect, "read")) as rows,
         ):
-            connect = partial(_lent, ours)
+            connect = partial(lent, ours)
             with connect() as session:
                 tables = [
-                    self._table(
-                        session, name, each["oid"], each["shape"] and TableColumns.of(each["shape"])
-                    )
+                    self._table(name, each["oid"], TableColumns.of(each["shape"]))
                     for name, each in params["tables"].items()
                 ]
                 table = next((each for each in tables if each.name == params.get("table")), None)
@@ -337,7 +249,7 @@ class TablesFeed(ReplicationFeed):
                 reader,
                 upto,
                 connect,
-                partial(_lent, rows),
+                partial(lent, rows),
                 events,
                 params["order"],
                 rule=self._range_rule,
@@ -374,7 +286,7 @@ class TablesFeed(ReplicationFeed):
         with self._session() as session:
             present = look_up(session, [each.oid for each in found.tables.values()])
             self._confirmed(session)
-            behind = max(0, _flushed(session) - found.lsn)
+            behind = max(0, flushed_lsn(session) - found.lsn)
             kept = kept_bytes(session, self._slot)
             waiting = self._waiting(
                 session, {each.oid: begins[name] for name, each in found.tables.items()}
@@ -403,227 +315,6 @@ class TablesFeed(ReplicationFeed):
             held_up=held_up,
         )
 
-    # --- tables ---
-
-    def _begin(self, session: PgReadSession) -> list[tuple[Found, TableColumns]]:
-        """The tables that a new tunnel begins with."""
-        found = find_listed(session, self._publication, self._items)
-        without = list(left_out(session, self._publication, self._items))
-        if without:
-            _log.warning(
-                "publication %r does not have %s: tunnel and slot do not follow them. ALTER PUBLICATION %s ADD TABLE "
-                "..., then `spark-channel tunnel add-table`",
-                self._publication,
-                ", ".join(without),
-                self._publication,
-            )
-        present = look_up(session, [each.oid for each in found])
-        return [
-            (present[each.oid], self._look_at(session, present[each.oid]).columns) for each in found
-        ]
-
-    @staticmethod
-    def _token(
-        lsn: int, tables: Sequence[tuple[Found, TableColumns]], published: Published
-    ) -> Token:
-        places = {
-            each.name: TablePlace(
-                each.oid, each.columns, entries=published.entries.get(each.oid, ()), shape=shape
-            )
-            for each, shape in tables
-        }
-        return TablesToken(lsn, places, operations=published.operations).token()
-
-    def _check_base(self, session: PgReadSession, found: Found, joins: str = "") -> None:
-        """`joins`: what is said of a table that is not one of those that a tunnel begins with."""
-        self._look_at(session, found)
-        why = obstacle(session, self._reader_of(session, found.name, found.oid).resolve(session))
-        if why is not None:
-            raise SourceError(
-                f"table {found.name!r}{joins and f', {joins},'} cannot be read beside its changes: {why}. "
-                "Follow it by 'dbtable' and its own slot, or make a tunnel with it and tunnelType=stream, "
-                "which does not read existing rows"
-            )
-
-    def _reader_of(self, session: PgReadSession, name: str, oid: int) -> SqlReader:
-        """Of its existing rows."""
-        known = self._readers.get(oid)
-        if known is not None:
-            return known
-        found = look_up(session, [oid]).get(oid)
-        if found is None:
-            raise SourceError(f"table {name!r} was dropped. Run {_REMOVE}")
-        options = self._reader.options.model_copy(update={"dbtable": found.sql})
-        reader: SqlReader = cast(Any, type(self._reader))(options)
-        reader.fetch_size = self._reader.fetch_size
-        self._readers[oid] = reader
-        return reader
-
-    def _rows_of(self, session: PgReadSession, table: _Table) -> SqlReader | None:
-        """Of the existing rows of a range that was handed out; None: they are gone with their table, and the range has
-        changes only.
-        """
-        found = look_up(session, [table.oid]).get(table.oid)
-        if found is not None:
-            known = self._readers.get(table.oid)
-            if (
-                known is not None and known.options.dbtable != found.sql
-            ):  # its old name may be another table's
-                del self._readers[table.oid]
-            return self._reader_of(session, table.name, table.oid)
-        _log.warning(
-            "%s was dropped before existing rows of it were read, which are gone: its changes in the log are delivered",
-            table.label,
-        )
-        return None
-
-    def _table(
-        self, session: PgReadSession, name: str, oid: int, columns: TableColumns | None
-    ) -> _Table:
-        """As a token has it; one of an earlier build did not tell its columns."""
-        if columns is not None:
-            return _Table(name, oid, columns, self._types.schema(columns.columns))
-        found = look_up(session, [oid]).get(oid)
-        if found is None:
-            raise SourceError(f"table {name!r} was dropped. Run {_REMOVE}")
-        return self._look_at(session, found)
-
-    def _look_at(
-        self, session: PgReadSession, found: Found, only: Collection[str] | None = None
-    ) -> _Table:
-        """A table as the catalog has it. `only`: others of its columns are left out, whatever they are."""
-        source = self._reader_of(session, found.name, found.oid).resolve(session)
-        shape = self._checked(session, source, only)
-        key = cast(PgTable, source.table).key
-        return _Table(found.name, found.oid, TableColumns(shape.columns, key), source.schema)
-
-    def _checked(
-        self, session: PgReadSession, source: ReadSource, only: Collection[str] | None
-    ) -> TableShape:
-        taken = [name for name in source.names if name in _OWN and (only is None or name in only)]
-        if taken:
-            raise SchemaError(
-                f"{source.label} has a column {taken[0]!r}, which is a name of the feed's own: "
-                "rename the column, or omit the table"
-            )
-        if only is not None:
-            _check_decodable(source, lambda name: name not in only)
-            return self._shape_of(session, source)
-        try:
-            return self._check(session, source)
-        except SchemaError as error:
-            raise SchemaError(
-                f"{error}. 'columns' does not go with 'tables': follow this table by 'dbtable' and its own slot"
-            ) from None
-
-    def _check_tables(self, session: PgReadSession, token: TablesToken) -> _Look:
-        """
-        Raises:
-            SourceError: one was renamed or made again, or left the publication. SchemaError: one has columns that it
-                cannot continue with.
-            OptionError: the options name one that the tunnel does not follow.
-        """
-        present = look_up(session, [each.oid for each in token.tables.values()])
-        changed, dropped = {}, []
-        for name, place in token.tables.items():
-            found = present.get(place.oid)
-            if found is None:
-                self._check_dropped(session, name)
-                dropped.append(name)
-                continue
-            if found.name != name:
-                raise SourceError(
-                    f"table {name!r} of the tunnel is {found.name!r} now. Rename it back; or run {_REMOVE}, and "
-                    f"`spark-channel tunnel add-table --table {found.name}`, which reads its existing rows again"
-                )
-            shape = self._continued(session, name, place, found)
-            if shape is not None:
-                changed[name] = (found.columns, shape)
-        now = self._published(session, [each.oid for each in token.tables.values()])
-        seen = self._seen or Published({}, "")
-        known = [
-            Followed(name, place.oid, place.entries or seen.entries.get(place.oid, ()))
-            for name, place in token.tables.items()
-            if name not in dropped
-        ]
-        operations = (token.operations or seen.operations) if known else ""
-        check_published(self._publication, known, operations, now, _LEFT)
-        self._seen = now
-        for item in self._unchecked:
-            if (
-                not named(item, (*dropped, *token.removed))
-                and find_one(session, item).name not in token.tables
-            ):
-                raise OptionError(
-                    f"option 'tables' names {item!r}, which the tunnel does not follow: add it with `spark-channel "
-                    f"tunnel add-table --table {item}`",
-                    option="tables",
-                    got=item,
-                )
-        self._unchecked = []
-        return _Look(now, _digests(present), changed, dropped)
-
-    def _check_dropped(self, session: PgReadSession, name: str) -> None:
-        """A table that is not there cannot change: all that the log has of it is delivered, and nothing follows.
-
-        Raises:
-            SourceError: another one has its name, whose changes would be lost.
-        """
-        if find_table(session, name) is not None:
-            raise SourceError(
-                f"table {name!r} of the tunnel was dropped, and made again. {_MADE_AGAIN}"
-            )
-        if name not in self._told_dropped:
-            self._told_dropped.add(name)
-            _log.warning(
-                "table %r of the tunnel was dropped: its changes up to then are delivered, and the other tables "
-                "continue. `spark-channel tunnel remove-table --table %s` removes it from the tunnel",
-                name,
-                name,
-            )
-
-    def _continued(
-        self, session: PgReadSession, name: str, place: TablePlace, found: Found
-    ) -> TableColumns | None:
-        """The other columns that a table continues with; None: those that it has."""
-        if found.columns == place.columns and place.shape is not None:
-            return None
-        key = place.oid, place.columns, found.columns
-        if key not in self._accepted:
-            self._accepted[key] = self._judged(session, name, place, found)
-        return self._accepted[key]
-
-    def _judged(
-        self, session: PgReadSession, name: str, place: TablePlace, found: Found
-    ) -> TableColumns | None:
-        was, label, rule = place.shape, f"table {name!r}", self._rule
-        if was is None:  # an earlier build did not tell its columns
-            if found.columns != place.columns and not (rule.evolves or rule.ignores):
-                raise SchemaError(
-                    f"{label} has other columns than when the tunnel began to follow it. {rule.advice}"
-                )
-            return self._look_at(session, found).columns
-        kept = None if rule.evolves else {each.name for each in was.columns}
-        try:
-            table = self._look_at(session, found, kept)
-        except SchemaError as error:
-            if kept is not None:
-                raise
-            raise SchemaError(
-                f"{error}; or start the tunnel again with onSchemaChange=ignore, which leaves new columns out"
-            ) from None
-        if not rule.evolves:
-            rule.check(self._types.schema(was.columns), table.schema, label, was.key)
-        what = becomes(was, table.columns, has=rule.has(_no_column), is_kept=not rule.evolves)
-        if what is not None:
-            raise SchemaError(f"{label} {what} since its stream began. {rule.advice}")
-        if rule.ignores:
-            return None
-        if rule.evolves:
-            names = ", ".join(table.schema.names)
-            _log.info("%s continues with columns %s (onSchemaChange=evolve)", label, names)
-        return table.columns
-
     # --- ranges ---
 
     def _next_of(
@@ -638,7 +329,7 @@ class TablesFeed(ReplicationFeed):
 
         As of one table. Its position always moves, so that what waits for a later one is not kept waiting.
         """
-        most = _most(limit)
+        most = most_changes(limit)
         marks = self._marks(session)
         if not self.reads_base and self._is_idle(
             session, marks, token.lsn, token.safe, token.doubt
@@ -647,7 +338,7 @@ class TablesFeed(ReplicationFeed):
         last, count = (None, 0) if most is None else self._counted(session, token.lsn, most)
         is_cut = most is not None and count >= most
         marks.mark()
-        end = last if is_cut and last is not None else _flushed(session)
+        end = last if is_cut and last is not None else flushed_lsn(session)
         if upto is not None:
             end = min(end, TablesToken.read(upto).lsn)
         end = max(token.lsn, end)
@@ -662,13 +353,13 @@ class TablesFeed(ReplicationFeed):
         gone = next((name for name in dropped if after.tables[name].since is not None), None)
         if gone is not None:  # a range of its own, since a range has a chunk of one table
             return after.started(gone, None)
-        if is_cut and after.waited < _MOST_WAITS:
+        if is_cut and after.waited < MOST_WAITS:
             return replace(after, waited=after.waited + 1)
         name = after.due()
         if name is None:
             return after
         place = after.tables[name]
-        table = self._table(session, name, place.oid, place.shape)
+        table = self._table(name, place.oid, place.shape)
         if place.base is None:
             return after.started(name, self._start(session, table, end))
         reader = self._reader_of(session, name, place.oid)
@@ -680,7 +371,7 @@ class TablesFeed(ReplicationFeed):
             order=place.base.order,
             rule=self._rule,
         )
-        rows = _RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
+        rows = RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
         return after.advanced(name, log.bound(place.base.after, place.base.until, rows), rows)
 
     def _marks(self, session: PgReadSession) -> PgWatermarks:
@@ -696,7 +387,7 @@ class TablesFeed(ReplicationFeed):
 
     def _log_of(
         self,
-        table: _Table,
+        table: FollowedTable,
         reader: SqlReader,
         at: int,
         connect: Connect,
@@ -724,8 +415,8 @@ class TablesFeed(ReplicationFeed):
     def _beside(
         self,
         connect: Connect,
-        tables: Sequence[_Table],
-        table: _Table,
+        tables: Sequence[FollowedTable],
+        table: FollowedTable,
         first: Mapping[int, int],
         after: int,
         upto: int,
@@ -743,12 +434,12 @@ class TablesFeed(ReplicationFeed):
     def _decoded_of(
         self,
         connect: Connect,
-        tables: Sequence[_Table],
+        tables: Sequence[FollowedTable],
         first: Mapping[int, int],
         after: int,
         upto: int,
         high: int,
-        table: _Table | None = None,
+        table: FollowedTable | None = None,
         window: ChunkWindow | None = None,
         key: Sequence[str] = (),
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -764,13 +455,13 @@ class TablesFeed(ReplicationFeed):
                 yield from decoders.feed(messages)
             yield from decoders.finish()
 
-    def _decoder_of(self, table: _Table, after: int, upto: int) -> ChangeDecoder:
+    def _decoder_of(self, table: FollowedTable, after: int, upto: int) -> ChangeDecoder:
         made = ChangeDecoder(
             TableShape(table.oid, table.label, table.columns.columns),
             change_schema(table.schema),
             after,
             upto,
-            has=self._rule.has(_no_column),
+            has=self._rule.has(no_column),
             kinds=self._types.schema if self._rule.evolves else None,
             advice=self._rule.advice,
         )
@@ -803,22 +494,6 @@ def _named(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
     names = pa.repeat(pa.scalar(name), batch.num_rows)
     schema = batch.schema.append(pa.field(_TABLE, pa.string()))
     return pa.RecordBatch.from_arrays([*batch.columns, names], schema=schema)
-
-
-def _digests(tables: Mapping[int, Found]) -> dict[int, str]:
-    return {oid: each.columns for oid, each in tables.items()}
-
-
-def _advice(rule: SchemaRule) -> str:
-    """What to do about columns that a table does not continue with."""
-    if rule.evolves:
-        return f"Run {_READ_AGAIN}"
-    other = "" if rule.ignores else ", or with ignore to continue without them"
-    return f"Start it again with onSchemaChange=evolve to continue with its new columns{other}; or run {_READ_AGAIN}"
-
-
-def _no_column(_name: str) -> bool:
-    return False
 
 
 def _no_events(*_: Any) -> Iterator[pa.RecordBatch]:

@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, SecretStr, model_validator
 
 from spark_channel.connectors.base.url_text import decoded, encoded
+from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
 from spark_channel.connectors.sql.options import (
-    WITHOUT_EFFECT,
     LedgerOptions,
     ServerOptions,
     SqlReadOptions,
@@ -267,9 +267,6 @@ _OF_JDBC_DRIVER: Mapping[str, str] = dict.fromkeys(
 
 class PostgresOptions(ServerOptions):
     """Options of reader and writer. A login inside the url is moved to `user` and `password`."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"retrySeconds": "retryTimeout"}
-    login_ends: ClassVar[str] = "/?"
 
     sslmode: Annotated[SslMode | None, Trait.SAME_ROWS] = Field(
         None, description="TLS mode of libpq; default: from the url, else libpq's `prefer`"

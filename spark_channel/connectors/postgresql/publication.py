@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-# Which tables a publication has, and by which entries: see `entries.py`.
+# Which tables a publication has, and by which entries: see `tokens.Entries`.
 
 
 _SCHEMAS_SINCE = 150_000

@@ -37,7 +37,7 @@ from spark_channel.planning import Split
 from spark_channel.retry import Retry
 
 if TYPE_CHECKING:
-    from spark_channel.connectors.postgresql.session import PgCopySession
+    from spark_channel.connectors.postgresql.copy_session import PgCopySession
 
 __all__ = [
     "PostgresReader",
@@ -418,7 +418,7 @@ class PostgresReader(SqlReader):
                 "or by a column that only grows ('cursorColumn')",
                 option="slot",
             )
-        from spark_channel.connectors.postgresql.replication import ReplicationFeed
+        from spark_channel.connectors.postgresql.table_feed import ReplicationFeed
 
         return ReplicationFeed(self, options)
 
@@ -440,7 +440,7 @@ class PostgresReader(SqlReader):
         return self.options.address.parameters.get("host")
 
     def _copies(self, purpose: str) -> "PgCopySession":
-        from spark_channel.connectors.postgresql.session import PgCopySession
+        from spark_channel.connectors.postgresql.copy_session import PgCopySession
 
         return PgCopySession(
             self.options, failure=SourceError, purpose=purpose, settings=_CHANGES_NOTHING

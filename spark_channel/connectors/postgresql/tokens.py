@@ -83,14 +83,15 @@ _POSITION = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}")
 _ENTRIES = "entries"
 _OPERATIONS = "operations"
 _TABLE = "table"
-_BASE = {"after", "until", "safe", "doubt_at", "doubt", "read", "rows", "waited"}
+_BASE = {"after", "until", "safe", "doubt_at", "doubt", "read", "rows", "waited", "chunks"}
 
 
 @dataclass(frozen=True, slots=True)
 class LogToken:
-    """`base` is None where all of it was read, or none belongs to the feed. `entries`: () = not known.
+    """`base` is None where all of it was read, or none belongs to the feed.
 
-    `operations`: see `entries.py`; "" = not known. `table`: its number and columns; None = not known.
+    `operations`: letters of `OPERATIONS`. `table`: its number and columns. These two and `entries` are not known
+    (empty, None) of a position that `startingOffsets` gives.
     """
 
     lsn: int
@@ -108,7 +109,7 @@ class LogToken:
         try:
             base = token.get("base")
             if set(token) - {"lsn", "base", _ENTRIES, _OPERATIONS, _TABLE} or (
-                base is not None and set(base) - {"chunks", "order"} != _BASE
+                base is not None and set(base) - {"order"} != _BASE
             ):
                 raise ValueError
             entries = read_entries(token.get(_ENTRIES, ()))
@@ -219,15 +220,15 @@ class TablePlace:
     """One table. `since` is None when its existing rows are read, `base` until their reading begins.
 
     `oid` is its number in the log. `columns` is a digest of the columns that the catalog had when `shape` was taken
-    from there; None: by an earlier build, which kept the digest alone. For `entries` see `entries.py`; () = not known.
+    from there. `entries`: see `Entries`.
     """
 
     oid: int
     columns: str
+    shape: TableColumns
     since: int | None = None
     base: BaseProgress | None = None
     entries: Entries = ()
-    shape: TableColumns | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +245,7 @@ class TablesToken:
     doubt: tuple[int, ...] = ()
     waited: int = 0
     operations: str = ""
-    """See `entries.py`; "" = not known."""
+    """Letters of `OPERATIONS`, as the publication had them; "" = not looked up yet."""
     removed: tuple[str, ...] = ()
     """Tables that were removed, which the options may still name."""
 
@@ -299,9 +300,9 @@ class TablesToken:
         name: str,
         oid: int,
         columns: str,
+        shape: TableColumns,
         at: int = 0,
         entries: Entries = (),
-        shape: TableColumns | None = None,
     ) -> "TablesToken":
         """With one more table from here on, or from position `at` if that is later: the end of the log when its columns
         were looked at. Changes before it may have others.
@@ -314,7 +315,7 @@ class TablesToken:
                 f"the tunnel has table {name!r} already: `tunnel resnapshot` reads it again"
             )
         return self._waiting(
-            name, TablePlace(oid, columns, max(self.lsn, at), entries=entries, shape=shape)
+            name, TablePlace(oid, columns, shape, max(self.lsn, at), entries=entries)
         )
 
     def restarted(
@@ -322,9 +323,9 @@ class TablesToken:
         name: str,
         oid: int,
         columns: str,
+        shape: TableColumns,
         at: int = 0,
         entries: Entries = (),
-        shape: TableColumns | None = None,
         takes: Callable[[TableColumns, TableColumns], bool] | None = None,
     ) -> "TablesToken":
         """With the existing rows of a table to be read once more, with its present columns.
@@ -342,14 +343,12 @@ class TablesToken:
                 f"the tunnel has no table {name!r}: it has {', '.join(self.tables)}. `tunnel add-table` adds one"
             )
         is_other = (found.oid, found.columns) != (oid, columns)
-        if is_other and found.oid == oid and found.shape and shape and takes is not None:
+        if is_other and found.oid == oid and takes is not None:
             is_other = not takes(found.shape, shape)
         since = max(
             self.lsn, found.since or 0, at if is_other or differ(found.entries, entries) else 0
         )
-        place = TablePlace(
-            oid, columns, since, entries=entries or found.entries, shape=shape or found.shape
-        )
+        place = TablePlace(oid, columns, shape, since, entries=entries or found.entries)
         return self._waiting(name, place)
 
     def left(self, name: str) -> "TablesToken":
@@ -457,15 +456,17 @@ class TablesToken:
 
 
 def _noted(place: TablePlace) -> dict[str, Any]:
-    found: dict[str, Any] = {"oid": place.oid, "columns": place.columns}
+    found: dict[str, Any] = {
+        "oid": place.oid,
+        "columns": place.columns,
+        "shape": place.shape.noted(),
+    }
     if place.since is not None:
         found["since"] = lsn_text(place.since)
     if place.base is not None:
         found["base"] = place.base.noted()
     if place.entries:
         found["entries"] = list(place.entries)
-    if place.shape is not None:
-        found["shape"] = place.shape.noted()
     return found
 
 
@@ -474,7 +475,7 @@ def _places(found: Mapping[str, Any]) -> Iterator[tuple[str, TablePlace]]:
         oid, columns = each["oid"], each["columns"]
         if not isinstance(oid, int) or not isinstance(columns, str):
             raise ValueError(each)
-        since, base, shape = each.get("since"), each.get("base"), each.get("shape")
+        since, base = each.get("since"), each.get("base")
         if base is not None and since is None:
             raise ValueError(each)
         yield (
@@ -482,9 +483,9 @@ def _places(found: Mapping[str, Any]) -> Iterator[tuple[str, TablePlace]]:
             TablePlace(
                 oid,
                 columns,
+                TableColumns.of(each["shape"]),
                 None if since is None else position_of(since),
                 None if base is None else BaseProgress.of(base),
                 read_entries(each.get("entries", ())),
-                None if shape is None else TableColumns.of(shape),
             ),
         )

@@ -37,9 +37,10 @@ from spark_channel.connectors.postgresql.publish import (
 )
 from spark_channel.connectors.postgresql.session import KeptSession, PgWriteSession, literal_sql
 from spark_channel.connectors.sql.catalog import TargetTable
-from spark_channel.connectors.sql.claims import ClaimDialect
+from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.postgresql_claims import claim_dialect
-from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter, WriteTarget
+from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
 

@@ -3,14 +3,12 @@
 from spark_channel.connectors.records.columns import Columns, Rules
 from spark_channel.connectors.records.reader import (
     RecordReader,
-    RecordReadOptions,
     declared_schema,
     inferred_schema,
 )
 
 __all__ = [
     "Columns",
-    "RecordReadOptions",
     "RecordReader",
     "Rules",
     "declared_schema",

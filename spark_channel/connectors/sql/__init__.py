@@ -18,7 +18,8 @@ if TYPE_CHECKING:
         TargetTable,
         WriteColumn,
     )
-    from spark_channel.connectors.sql.claims import ClaimDialect, Claims
+    from spark_channel.connectors.sql.claim_tables import ClaimDialect
+    from spark_channel.connectors.sql.claims import Claims
     from spark_channel.connectors.sql.dialect import Dialect, WriteDialect
     from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
     from spark_channel.connectors.sql.publish import Merge, StandardMerge
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
         Session,
         WriteSession,
         session_script,
-        split_script,
     )
     from spark_channel.connectors.sql.source import ReadSource
     from spark_channel.connectors.sql.splits import Quantiles, Splitter
     from spark_channel.connectors.sql.table_writer import TableWriter
-    from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter, WriteTarget
+    from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
+    from spark_channel.connectors.sql.writer import SqlWriter
 else:
     __getattr__, __dir__ = lazy.exports(
         __name__,
@@ -89,5 +90,4 @@ __all__ = [
     "WriteSession",
     "WriteTarget",
     "session_script",
-    "split_script",
 ]

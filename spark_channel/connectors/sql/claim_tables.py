@@ -1,19 +1,132 @@
-"""The plan of a partially committed transfer, stored until the transfer is published."""
+"""The tables of claims: their names, where they are, their SQL, and the plans of partial transfers in one of them."""
 
 import base64
+import hashlib
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from spark_channel.clock import utc_now, utc_text
+from spark_channel.connectors.base.claims import HeldClaim
 
-__all__ = ["StoredPlans"]
+__all__ = [
+    "CLAIMS",
+    "PLANS",
+    "STAGE",
+    "TASKS",
+    "ClaimDialect",
+    "Ledger",
+    "RowSession",
+    "StoredPlans",
+    "is_own_table",
+    "stage_prefix",
+]
 
+CLAIMS, TASKS, PLANS = "spark_channel_claims", "spark_channel_tasks", "spark_channel_transfers"
+STAGE = "spark_channel_stage_"
+_STAGE_ELSEWHERE = "spark_channel_st_"
+_LONG_NAME = 63
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _PART = 4000
 """Letters in a row: what every database takes in one text of bounded length."""
 _DAYS = 30
+
+
+class RowSession(Protocol):
+    """A connection that runs one statement; parameters are marked as `ClaimDialect.mark` says."""
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a small result; [] for a statement without one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDialect:
+    """The SQL of claims in one database.
+
+    `table` returns a table's name for a statement, quoted and with the schema; `exists` whether it is there.
+    `mark` writes the n-th parameter, counted from 1. `text` is the type of a text of at most n letters. `after` ends
+    CREATE TABLE. `before` gives statements that run before a table is made, in the same transaction.
+
+    `share` and `update` end a SELECT that locks its rows until the transaction ends. None: the database has no such
+    words, so that a row is locked by an UPDATE that changes nothing. "": its transactions exclude each other anyway.
+
+    `end_when_silent` is a statement that runs before a claim is locked: the server ends a transaction whose client
+    then says nothing, so that a process that is paused, or whose host is lost, soon holds it no more. "": not needed.
+
+    `distrust` says why a table must not be used, None when it may: another role owns it, or it has triggers or rules.
+
+    `longest_name` is how many letters a table's name can have. `reserved` are the columns of the claims whose names the
+    database keeps for itself, with how they are written instead. `stage` begins the names of staging tables.
+    """
+
+    table: Callable[[str], str]
+    exists: Callable[[str], bool]
+    mark: Callable[[int], str] = lambda _number: "?"
+    text: Callable[[int], str] = lambda size: f"VARCHAR({size})"
+    after: str = ""
+    before: Callable[[str], Sequence[str]] = lambda _table: ()
+    share: str | None = None
+    update: str | None = None
+    end_when_silent: str = ""
+    distrust: Callable[[str], str | None] = lambda _table: None
+    longest_name: int = 63
+    reserved: Mapping[str, str] = field(default_factory=dict)
+    stage: str = STAGE
+
+
+def is_own_table(name: str) -> bool:
+    """Whether `name` is that of a table which spark-channel keeps for itself."""
+    lowered = name.lower()
+    return lowered in (CLAIMS, TASKS, PLANS) or lowered.startswith((STAGE, _STAGE_ELSEWHERE))
+
+
+def stage_prefix(
+    held: HeldClaim, key: str | None = None, *, longest: int = 63, beginning: str = STAGE
+) -> str:
+    """The prefix of a run's staging tables, which differs between the runs of one write.
+
+    Where names may have fewer than 63 letters, the beginning is all of them: such a run has one staging table.
+    """
+    key = key or held.identity.key
+    if longest >= _LONG_NAME:
+        return f"{beginning}{key[:16]}_{held.epoch}_"
+    number = int.from_bytes(hashlib.sha256(f"{key}_{held.epoch}".encode()).digest())
+    letters: list[str] = []
+    while len(letters) < longest - len(STAGE):
+        number, place = divmod(number, len(_LETTERS))
+        letters.append(_LETTERS[place])
+    return STAGE + "".join(letters)
+
+
+_SUFFIXES = {CLAIMS: "", TASKS: "_tasks", PLANS: "_transfers"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """`staging` is the schema of staging tables, `schema` that of the claims, and `table` the name of their first one.
+
+    `without`: why there are no claims; "" = there are.
+    """
+
+    staging: str
+    schema: str
+    table: str = CLAIMS
+    without: str = ""
+
+    def name(self, own: str) -> str:
+        """The name of one of the tables of claims."""
+        return own if self.table == CLAIMS else f"{self.table}{_SUFFIXES[own]}"
+
+    @property
+    def stage(self) -> str:
+        """How the names of staging tables begin: two ledgers that share a schema leave each other's alone."""
+        if (self.schema, self.table) == (self.staging, CLAIMS):
+            return STAGE
+        place = hashlib.sha256(f"{self.schema}\0{self.table}".encode()).hexdigest()[:6]
+        return f"spark_channel_st_{place}_"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ import pyarrow as pa
 from spark_channel.connectors.base.claims import HeldClaim, Identity
 from spark_channel.connectors.base.contract import PartialWrite, Receipt, WriteContext, WritePlan
 from spark_channel.connectors.sql.catalog import Table
-from spark_channel.connectors.sql.claims import STAGE, Claims, stage_prefix
+from spark_channel.connectors.sql.claim_tables import STAGE, stage_prefix
+from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.file_staging import (
     StagedFile,
     Staging,
@@ -27,7 +28,8 @@ from spark_channel.connectors.sql.file_staging import (
 )
 from spark_channel.connectors.sql.publish import make_ready, refuse_two_receipts
 from spark_channel.connectors.sql.task_writer import SqlTask
-from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter, WriteTarget
+from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import CommitError, SupersededError, TargetError
 
 __all__ = [

@@ -142,7 +142,7 @@ class BaseProgress:
             "read": self.read,
             "rows": self.rows,
             "waited": self.waited,
-            **({"chunks": self.chunks} if self.chunks else {}),
+            "chunks": self.chunks,
             **({"order": list(self.order)} if self.order else {}),
             **({"since": self.since} if self.since else {}),
         }
@@ -156,8 +156,7 @@ class BaseProgress:
         """
         if not isinstance(found, Mapping):
             raise TypeError(found)
-        chunks = found.get("chunks", 0)  # earlier builds counted none
-        numbers = [found["read"], found["waited"], chunks]
+        numbers = [found["read"], found["waited"], found["chunks"]]
         keys = [*(found["after"] or ()), *found["until"]]
         if not all(isinstance(each, int) for each in numbers) or not found["until"]:
             raise ValueError(found)
@@ -178,7 +177,7 @@ class BaseProgress:
             waited=found["waited"],
             order=order,
             since=since,
-            chunks=chunks,
+            chunks=found["chunks"],
         )
 
     @property

@@ -5,7 +5,7 @@ from typing import Any
 
 from spark_channel.connectors.base.types import exp
 from spark_channel.connectors.sql import statements
-from spark_channel.connectors.sql.claims import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
+from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
 
 __all__ = ["claim_dialect"]
 

@@ -20,7 +20,8 @@ from spark_channel.connectors.sql.publish import PLACE, Merge, hold_planned
 from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import WriteSession, session_script
 from spark_channel.connectors.sql.task_writer import ATTEMPT, TableTask
-from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter, WriteTarget
+from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
+from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, CommitError, OptionError, TargetError
 
 __all__ = ["TableWriter"]

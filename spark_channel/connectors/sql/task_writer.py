@@ -15,8 +15,8 @@ from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.publish import PLACE
 from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import WriteSession
-from spark_channel.connectors.sql.write_protocol import HeartbeatThread
-from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter
+from spark_channel.connectors.sql.write_protocol import HeartbeatThread, SqlPlan
+from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, TargetError
 
 __all__ = [

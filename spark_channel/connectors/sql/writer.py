@@ -5,54 +5,45 @@ the table. Either transaction holds the run's claim, so that a run that was over
 """
 
 import logging
-import string
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.claims import Claim, ClaimDecision, HeldClaim, Identity
 from spark_channel.connectors.base.contract import (
-    PartialWrite,
     Receipt,
     TaskWriter,
     WriteContext,
     WritePlan,
-    Writer,
 )
 from spark_channel.connectors.base.feed import row_fields
 from spark_channel.connectors.base.health import RowCost
 from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
-from spark_channel.connectors.sql.catalog import NOWHERE, Column, TargetTable
-from spark_channel.connectors.sql.claims import (
-    STAGE,
-    TASKS,
-    ClaimDialect,
-    Claims,
-    Ledger,
-    NoClaims,
-    UntrustedClaimsError,
-    is_own_table,
-    stage_prefix,
-)
-from spark_channel.connectors.sql.options import LedgerOptions, SqlWriteOptions
+from spark_channel.connectors.sql.catalog import Column, TargetTable
+from spark_channel.connectors.sql.claim_tables import is_own_table
+from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.publish import refuse_two_receipts
 from spark_channel.connectors.sql.session import (
     BY_ITSELF,
     run_in_transaction,
     split_script,
-    transaction,
 )
-from spark_channel.connectors.sql.statements import parsed_name
 from spark_channel.connectors.sql.stored import stored_table
 from spark_channel.connectors.sql.target_columns import (
     added_columns,
     new_target,
     old_target,
     wider_columns,
+)
+from spark_channel.connectors.sql.write_protocol import (
+    WAYS,
+    SqlPlan,
+    WriteProtocol,
+    WriteTarget,
+    own_plan,
 )
 from spark_channel.errors import (
     ChannelError,
@@ -62,119 +53,24 @@ from spark_channel.errors import (
     TargetError,
 )
 from spark_channel.options import CommitMode, WriteOptions
-from spark_channel.retry import Retry
 
-__all__ = [
-    "NothingWriter",
-    "SqlPlan",
-    "SqlWriter",
-    "WriteTarget",
-]
-
-
-# The writer of a task that has nothing to write.
-
-
-class NothingWriter(TaskWriter):
-    """For a task, or a job, that was committed before: takes rows, keeps none, and gives `receipt`."""
-
-    def __init__(self, receipt: Receipt) -> None:
-        self._receipt = receipt
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        pass
-
-    def close(self) -> Receipt:
-        return self._receipt
-
-    def rollback(self) -> None:
-        pass
+__all__ = ["NothingWriter", "SqlWriter"]
 
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
-_RETRY_SECONDS = 60.0
-_FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _EXPLAINS_RIGHTS = ("postgres", "mysql")
 """Databases that check the rights of a statement that they only explain."""
-_WAYS = (
-    "Grant the right, or name another schema with 'stagingSchema' or a table with 'ledgerTable'; 'ledger' none writes "
-    "without them, at least once"
-)
 _OWN = {
     (Overlap.SURE, True): "its source is",
     (Overlap.PERHAPS, True): "its source may be",
     (Overlap.PERHAPS, False): "its source may be, since this application has planned a read of",
 }
-_TAKES = 5
-"""How often a claim is tried: two that make its table or its row at the same moment fail one of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteTarget:
-    """The place of a write. `label` names the table in messages and claims; `table` is its entry in the catalog, None
-    if the write creates it. `schema` contains the table.
-    """
-
-    schema: str
-    name: str
-    label: str
-    table: Any = None
-    folds: bool = False
-    """The database takes names that differ in the case of A to Z for one."""
-    ledger: Ledger | None = None
-    """None: claims and staging are beside the table."""
-
-    @property
-    def staging(self) -> str:
-        """The schema of staging tables."""
-        return self.schema if self.ledger is None else self.ledger.staging
-
-    @property
-    def stage(self) -> str:
-        """How the names of staging tables begin."""
-        return STAGE if self.ledger is None else self.ledger.stage
-
-    @property
-    def has_ledger(self) -> bool:
-        return self.ledger is None or not self.ledger.without
-
-    @property
-    def claimed(self) -> str:
-        """The table as claims know it: one name for all its spellings."""
-        return self.label.translate(_FOLDED) if self.folds else self.label
-
-
-@dataclass(frozen=True)
-class SqlPlan(WritePlan):
-    """Databases subclass it with their own fields. `target` is the table as the plan expects it."""
-
-    place: WriteTarget = WriteTarget("", "", "")
-    target: TargetTable = NOWHERE
-    longest_name: int = 63
-
-    @property
-    def stage(self) -> str:
-        """The prefix of this run's staging tables, or its only name if names must be short."""
-        return stage_prefix(self.claim, longest=self.longest_name, beginning=self.place.stage)
-
-    @property
-    def at_least_once(self) -> bool:
-        return not self.place.has_ledger
-
-    @property
-    def claim(self) -> HeldClaim:
-        assert self.held is not None, "a published write holds no claim"
-        return self.held
-
-
-class SqlWriter(Writer):
+class SqlWriter(WriteProtocol):
     """A database implements the methods below the line; what it does not stage in tables it stages in files."""
 
     Options: ClassVar[type[WriteOptions]] = SqlWriteOptions
-    options: SqlWriteOptions
-    dialect: Any
-    """A `WriteDialect`, where `transaction`, `script` and `target` are not overridden."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -203,11 +99,6 @@ class SqlWriter(Writer):
                     session.rows(statement)
 
             self.run(TargetError, "look", run, begins=True)
-
-    @property
-    def script_dialect(self) -> str:
-        """sqlglot's name of the dialect of the user's scripts."""
-        return str(self.dialect.sql)
 
     def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
         self.check(context)
@@ -362,7 +253,7 @@ class SqlWriter(Writer):
             if self.options.tolerates_dirty_rows
             else "set 'commit' to job, or omit it"
             if place.has_ledger
-            else f"give the job what commit=job needs ({_WAYS})"
+            else f"give the job what commit=job needs ({WAYS})"
         )
         raise OptionError(
             f"{_OWN[found, context.reads_surely]} the target, table {place.label!r}: {why}. "
@@ -530,153 +421,15 @@ class SqlWriter(Writer):
         """Run a statement that changes the table's definition, and wait for other sessions for a bounded time."""
         session.rows(statement)
 
-    def _placed(self, session: Any) -> WriteTarget:
-        """The place of the table, and where its claims and staging are."""
-        place, options = self.look(session), _ledger_options(self.options)
-        if options is None:
-            return place
-        staging, table = options.staging_schema or place.schema, options.ledger_table
-        if table is None:
-            return replace(place, ledger=Ledger(staging, staging))
-        schema, name = self.ledger_names(table)
-        return replace(place, ledger=Ledger(staging, schema or staging, name))
-
-    def ledger_names(self, text: str) -> tuple[str | None, str]:
-        """The schema and name that option `ledgerTable` names."""
-        tree = parsed_name(text, self.script_dialect)
-        return (None, text) if tree is None else (tree.db or None, tree.name)
-
-    def _with_ledger(self, session: Any, place: WriteTarget, context: WriteContext) -> WriteTarget:
-        """The place without a ledger, where the user or the role's rights leave none.
-
-        Raises:
-            TargetError: what the job asks for cannot be kept without one.
-        """
-        options = _ledger_options(self.options)
-        if options is None or options.ledger == "required":
-            return place
-        why = "option 'ledger' is none" if options.ledger == "none" else self._lacks(session, place)
-        if not why:
-            return place
-        asks = (
-            "a stream"
-            if context.stream is not None
-            else "a transaction id"
-            if context.txn is not None
-            else "commit=job"
-            if context.commit == "job"
-            else ""
-        )
-        if asks:
-            raise TargetError(f"{asks} needs tables that record what was written: {why}. {_WAYS}")
-        _log.warning(
-            "job %s: rows are written to %s at least once, without a record of what was written: a rerun, a retried "
-            "task or a lost answer can add rows twice. The reason: %s. %s",
-            context.job,
-            place.label,
-            why,
-            _WAYS,
-        )
-        assert place.ledger is not None
-        return replace(place, ledger=replace(place.ledger, without=why))
-
-    def _lacks(self, session: Any, place: WriteTarget) -> str:
-        """Why the role cannot keep claims; "" = it can."""
-        claims = self.claims(session, place)
-        try:
-            self._ensure(session, claims)
-            with self.transaction(session):
-                claims.probe()
-        except TargetError as error:
-            if isinstance(error, UntrustedClaimsError) or self.is_denied(error):
-                return str(error)
-            raise
-        return ""
-
-    def _end_overtaken(
-        self, session: Any, taken: ClaimDecision, place: WriteTarget, context: WriteContext
-    ) -> None:
-        if taken.overtaken is not None:
-            owner = taken.overtaken.owner
-            _log.warning(
-                "job %s takes the claim on %s over from run %s", context.job, place.label, owner
-            )
-            self.end_sessions(session, owner)
-
-    def _take(
-        self, session: Any, claims: Claims, place: WriteTarget, context: WriteContext
-    ) -> ClaimDecision:
-        """Take the claim, in a short separate transaction."""
-        try:
-            self._ensure(session, claims)
-        except TargetError as error:
-            if _ledger_options(self.options) is not None and self.is_denied(error):
-                raise TargetError(f"{error}. {_WAYS}") from error.__cause__
-            raise
-        for left in reversed(range(_TAKES)):
-            try:
-                with self.transaction(session):
-                    claims.prune()
-                    return claims.take(
-                        Identity.of(place.claimed, context),
-                        context.job,
-                        position=context.stream[1] if context.stream else None,
-                        resume=context.resume,
-                    )
-            except TargetError as error:
-                if not left or not self.is_conflict(error):
-                    raise
-        raise AssertionError("the last attempt returns or raises")
-
-    def _ensure(self, session: Any, claims: Claims) -> None:
-        """Make the tables of claims, unless they are there."""
-        for left in reversed(range(_TAKES)):
-            try:
-                if not claims.exist():
-                    with self.transaction(session):
-                        claims.ensure()
-                return
-            except TargetError as error:
-                if not left or not self.is_conflict(error):
-                    raise
-
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         if plan.published_at is not None:
             return NothingWriter(Receipt(task, attempt, rows=0, nbytes=0))
         return self.open_task(plan, task, attempt)
 
-    def committed(self, plan: WritePlan, task: int) -> Receipt | None:
-        own = _own(plan)
-        return self.run(
-            TargetError,
-            f"write {own.job}",
-            lambda session: self.claims(session, own.place).task(own.claim, task),
-        )
-
-    def unfinished(self, context: WriteContext) -> PartialWrite | None:
-        def ask(session: Any) -> PartialWrite | None:
-            place = self._placed(session)
-            return self.claims(session, place).unfinished(place.claimed, context)
-
-        return self.run(TargetError, f"prepare {context.job}", ask, begins=True)
-
-    def keep(self, plan: WritePlan, text: str) -> None:
-        own = _own(plan)
-
-        def keep(session: Any) -> None:
-            claims = self.claims(session, own.place)
-            with self.transaction(session):
-                claims.plans.make()
-            with self.transaction(session):
-                claims.fence(own.claim, exclusive=True)
-                claims.plans.keep(own.claim.identity.key, text)
-
-        self.run(TargetError, f"prepare {own.job}", keep)
-
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
         if plan.published_at is not None:
             return
-        own = _own(plan)
+        own = own_plan(plan)
         refuse_two_receipts(receipts)
         try:
             self.run(
@@ -696,28 +449,6 @@ class SqlWriter(Writer):
             self.drop_staging(session, plan)
         except TargetError as error:  # what is published is published
             _log.warning("the staging %s* of job %s stays for now: %s", plan.stage, plan.job, error)
-
-    def settle(self, plan: SqlPlan, task: int) -> Receipt | None:
-        """The outcome of a task's COMMIT without an answer: the receipt with which the task committed.
-
-        In a new session, with the claim locked: the old session's transaction holds the claim until it has ended.
-
-        Raises:
-            SupersededError: the task did not commit, and another run took over.
-        """
-
-        def ask(session: Any) -> Receipt | None:
-            claims = self.claims(session, plan.place)
-            with self.transaction(session):
-                try:
-                    claims.fence(plan.claim, exclusive=True)
-                except SupersededError:
-                    if (receipt := claims.task(plan.claim, task)) is not None:
-                        return receipt
-                    raise
-                return claims.task(plan.claim, task)
-
-        return self.run(TargetError, f"settle {plan.job}", ask)
 
     def _publish(self, session: Any, plan: SqlPlan, receipts: Sequence[Receipt]) -> None:
         claims = self.claims(session, plan.place)
@@ -743,56 +474,6 @@ class SqlWriter(Writer):
             # Last: where a procedure commits inside, the rows are not there without the note that they are published.
             self.script(session, self.options.post_sql, "postSql", written=True)
 
-    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
-        if plan.published_at is not None:
-            return
-        own = _own(plan)
-        self.run(TargetError, f"abort {own.job}", lambda session: self._give_back(session, own))
-
-    def _give_back(self, session: Any, plan: SqlPlan, overtaken: Claim | None = None) -> None:
-        with self.transaction(session):
-            left = self.claims(session, plan.place).release(plan.claim, overtaken)
-        if left:
-            _log.warning(
-                "job %s was aborted after %d of its tasks had committed their rows (commit=task): they stay in table "
-                "%s, and %s lists them",
-                plan.job,
-                len(left),
-                plan.place.label,
-                TASKS,
-            )
-        self.drop_staging(session, plan)
-
-    def beat(self, plan: SqlPlan) -> None:
-        """Record that the run is alive, on a separate connection."""
-
-        def show(session: Any) -> None:
-            with self.transaction(session):
-                self.claims(session, plan.place).beat(plan.claim)
-
-        self.run(TargetError, f"write {plan.job}", show)
-
-    def claims(self, session: Any, place: WriteTarget) -> Claims:
-        return (
-            Claims(session, self.claim_dialect(session, place)) if place.has_ledger else NoClaims()
-        )
-
-    def sweep(self, session: Any, plan: SqlPlan) -> None:
-        """Remove the staging of runs that were overtaken, have ended, or are known to be dead."""
-        stages = self.stages(session, plan.place, plan.place.stage) if plan.place.has_ledger else []
-        if not stages:
-            return
-        with self.transaction(session):
-            orphans = self.claims(session, plan.place).orphans(stages, plan.claim)
-        for name in orphans:
-            _log.warning("removing orphaned staging %s", name)
-            self.drop_stage(session, plan.place, name)
-
-    def drop_staging(self, session: Any, plan: SqlPlan) -> None:
-        """Remove what the run staged. Safe twice, and while tasks still write."""
-        for name in self.stages(session, plan.place, plan.stage):
-            self.drop_stage(session, plan.place, name)
-
     def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
         """`task` writes an append once instead of twice; keys are told apart only within one transaction."""
         if context.stream is not None:
@@ -809,15 +490,6 @@ class SqlWriter(Writer):
                 "or omit the option. A DataX job creates no table, except in preSql"
             )
 
-    def _drop_quietly(self, plan: SqlPlan) -> None:
-        """After the write was overtaken."""
-        try:
-            self.run(
-                TargetError, f"publish {plan.job}", lambda session: self.drop_staging(session, plan)
-            )
-        except TargetError as error:  # what is published is published
-            _log.warning("the staging %s* of job %s stays for now: %s", plan.stage, plan.job, error)
-
     def _what_is_there(self, plan: SqlPlan) -> str:
         if plan.commit == "task":
             return f"The rows of the tasks that committed are in table {plan.place.label!r}"
@@ -827,80 +499,9 @@ class SqlWriter(Writer):
 
     # --- what a database implements ---
 
-    @property
-    @abstractmethod
-    def shown(self) -> str:
-        """The database, for messages."""
-
     @abstractmethod
     def check(self, context: WriteContext) -> None:
         """Before a session is opened: hold options and scripts to be usable."""
-
-    @abstractmethod
-    def session(
-        self, failure: type[TargetError], purpose: str, *, patient: bool
-    ) -> AbstractContextManager[Any]:
-        """A new session, which raises `failure` for anything that the database refuses.
-
-        `purpose` is what the server is told of it. `patient`: the server was reached before, or may come back, so that
-        a connector which waits for it by itself does.
-        """
-
-    @abstractmethod
-    def is_lost(self, error: BaseException) -> bool:
-        """Whether the connection was lost, or another transaction stood in the way: doing it again may help."""
-
-    def run(
-        self,
-        failure: type[TargetError],
-        purpose: str,
-        work: Callable[[Any], _T],
-        *,
-        begins: bool = False,
-    ) -> _T:
-        """`work` on a session; again on a new one when the connection is lost, for `retryTimeout` seconds.
-
-        So `work` begins by asking what is there: it may have been done without an answer. With `begins` a server that
-        is not there is a mistake in the url, and is reported immediately.
-        """
-        reached = not begins
-
-        def attempt() -> _T:
-            nonlocal reached
-            with self.session(failure, purpose, patient=reached) as session:
-                reached = True
-                return work(session)
-
-        seconds = getattr(self.options, "retry_timeout", _RETRY_SECONDS)
-        return Retry(seconds, what=purpose).call(
-            attempt, lambda error: reached and self.is_lost(error)
-        )
-
-    @contextmanager
-    def transaction(self, session: Any) -> Iterator[None]:
-        """Commits in the end; any exception rolls back."""
-        with transaction(session, self.dialect.begin):
-            yield
-
-    def undo(self, session: Any) -> None:
-        """End a transaction without its changes."""
-        session.rows("ROLLBACK")
-
-    @abstractmethod
-    def is_conflict(self, error: TargetError) -> bool:
-        """Whether another transaction was first: a duplicate key or table, a deadlock, a failed serialization."""
-
-    def is_denied(self, error: TargetError) -> bool:
-        """Whether the role lacks a right."""
-        return False
-
-    @abstractmethod
-    def claim_dialect(self, session: Any, place: WriteTarget) -> ClaimDialect:
-        """The claims in the schema of `place`."""
-
-    @abstractmethod
-    def look(self, session: Any) -> WriteTarget:
-        """The place that `dbtable` names, by the database's catalog in this session."""
 
     def plan(
         self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
@@ -931,9 +532,6 @@ class SqlWriter(Writer):
     def preparing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
         """Around the transaction of `make_ready`: for what cannot be in it."""
         yield
-
-    def end_sessions(self, session: Any, run: str) -> None:
-        """End the sessions in which tasks of an overtaken run write: one that hangs would keep its locks."""
 
     @contextmanager
     def publishing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
@@ -989,14 +587,6 @@ class SqlWriter(Writer):
             self.dialect, place.schema, place.name, place.label, plan.schema, self.options
         )
 
-    @abstractmethod
-    def stages(self, session: Any, place: WriteTarget, beginning: str) -> list[str]:
-        """The names of staging tables (or directories) that begin so."""
-
-    @abstractmethod
-    def drop_stage(self, session: Any, place: WriteTarget, name: str) -> None:
-        """Drop one of `stages`, in a separate transaction. Safe twice."""
-
 
 def _with_wider(place: WriteTarget, wider: Sequence[tuple[Column, Column]]) -> WriteTarget:
     """The place as if its columns had been widened."""
@@ -1007,10 +597,17 @@ def _with_wider(place: WriteTarget, wider: Sequence[tuple[Column, Column]]) -> W
     return replace(place, table=replace(place.table, columns=columns))
 
 
-def _ledger_options(options: Any) -> LedgerOptions | None:
-    return options if isinstance(options, LedgerOptions) else None
+class NothingWriter(TaskWriter):
+    """For a task, or a job, that was committed before: takes rows, keeps none, and gives `receipt`."""
 
+    def __init__(self, receipt: Receipt) -> None:
+        self._receipt = receipt
 
-def _own(plan: WritePlan) -> SqlPlan:
-    assert isinstance(plan, SqlPlan)
-    return plan
+    def write(self, batch: pa.RecordBatch) -> None:
+        pass
+
+    def close(self) -> Receipt:
+        return self._receipt
+
+    def rollback(self) -> None:
+        pass

@@ -23,7 +23,6 @@ from spark_channel.connectors.sqlite.elsewhere import connect
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
 
 __all__ = [
-    "DriverError",
     "SqliteReadOptions",
     "SqliteSession",
     "SqliteWriteOptions",
@@ -36,9 +35,6 @@ __all__ = [
 
 _OFF = ("case_sensitive_like", "foreign_keys", "ignore_check_constraints", "recursive_triggers")
 """What changes rows, and may be on in a library of SQLite that was built so; a file holds no such settings."""
-
-DriverError = adbc_driver_manager.Error
-"""What the driver raises; also `OSError` and `pa.ArrowInvalid` while a result is being read."""
 
 
 class SqliteSession(BoundSession):

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from spark_channel.connectors.base.contract import Receipt, TaskWriter, bisect_refused
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.sql.catalog import Column, TargetTable
-from spark_channel.connectors.sql.claims import ClaimDialect
+from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.file_database import FileTask, FileWriter
@@ -19,7 +19,7 @@ from spark_channel.connectors.sql.publish import PLACE, Merge
 from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.sqlite_conflicts import has_triggers, insert_words
 from spark_channel.connectors.sql.statements import is_plain_name, parsed_name
-from spark_channel.connectors.sql.writer import WriteTarget
+from spark_channel.connectors.sql.write_protocol import WriteTarget
 from spark_channel.connectors.sqlite.dialect import SqliteWriteDialect
 from spark_channel.connectors.sqlite.session import (
     SqliteSession,

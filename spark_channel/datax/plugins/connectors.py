@@ -286,13 +286,9 @@ def _text(value: Any) -> str:
 
 def _spelled(model: type[Options], key: str) -> str:
     """The option's own name, whatever alias or case it is typed in; another key stays."""
-    lowered = {other.lower(): name for other, name in {**model.aliases, **model.renamed}.items()}
+    lowered = {other.lower(): name for other, name in model.aliases.items()}
     field = model.names().get(lowered.get(key.lower(), key).lower())
-    return (
-        key
-        if field is None or key.lower() in map(str.lower, model.renamed)
-        else _alias(model, field)
-    )
+    return key if field is None else _alias(model, field)
 
 
 def _alias(model: type[Options], field: str) -> str:

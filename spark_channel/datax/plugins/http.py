@@ -21,6 +21,7 @@ from spark_channel.datax.values import (
     refusal,
     refused,
 )
+from spark_channel.masking import MASK
 from spark_channel.planning import Endpoint
 from spark_channel.planning.transfer import SaveMode
 from spark_channel.transform import Labelled, Output, Rename, Select, Transformer
@@ -570,7 +571,8 @@ def stream_load_writer(parameter: dict[str, Any], place: PluginContext) -> Parse
 def _url(host: str, place: PluginContext) -> str:
     text = host.strip().rstrip("/")
     if "@" in text or text.count("/") not in (0, 2):
-        raise refusal(place.key("loadUrl"), text, "host:port, as fe:8030")
+        shown = f"{MASK}@{text.rpartition('@')[2]}" if "@" in text else text
+        raise refusal(place.key("loadUrl"), shown, "host:port, as fe:8030")
     return text if "://" in text else f"http://{text}"
 
 

@@ -39,6 +39,12 @@ def _shop(*rows: tuple[int, str, str]) -> pa.Table:
     return pa.table(columns, names=["id", "name", "day"])
 
 
+def test_an_address_of_unity_catalog_is_refused_with_what_works() -> None:
+    for end in (reader_of, writer_of):
+        with pytest.raises(UnsupportedError, match=r"'uc://main\.shop\.t'.*storage location"):
+            end("uc://main.shop.t")
+
+
 def test_append_and_overwrite(tmp_path: Path) -> None:
     path = tmp_path / "t"
     write(path, numbers(1, 2))

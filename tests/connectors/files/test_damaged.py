@@ -17,7 +17,7 @@ import pyarrow.parquet.encryption as encryption
 import pytest
 from pyarrow import orc
 
-from spark_channel.errors import SchemaError, SourceError
+from spark_channel.errors import ChannelError, SchemaError, SourceError
 from tests.connectors.files.helpers import read, read_all, reader_of
 
 BOM = b"\xef\xbb\xbf"
@@ -324,6 +324,28 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path, form: str, where: st
         given = pa.schema([("bad", pa.binary())])
         found = read_all(reader_of(form, path).with_schema(given)).column("bad")
         assert found.to_pylist() == values.view(pa.binary()).to_pylist()
+
+
+@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path, form: str, inside: bool) -> None:
+    path = tmp_path / f"x.{form}"
+    column = [{"nameless": 1}] if inside else [1]
+    WRITERS[form](path, pa.table({"a": [1], "outer" if inside else "nameless": column}))
+    path.write_bytes(path.read_bytes().replace(b"nameless", b"name\xff\xfe\xfdx"))
+    with pytest.raises(ChannelError, match=rf"x\.{form}.* the name of .* is not UTF-8: b'.*\\xff"):
+        read(form, path)
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"a":2,"\xff":1}', b'{"a":2,"b":{"\xff":1}}', b'{"\xff":{"\xff":{"b":1}}}']
+)
+def test_a_json_name_that_is_no_text_is_named(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(b'{"a":1}\n' + line + b"\n")
+    with pytest.raises(SourceError, match=r"x.json, line 2: is not UTF-8"):
+        read("json", path)
+    assert read("json", path, mode="DROPMALFORMED").to_pylist() == [{"a": 1}]
 
 
 def test_arrow_files_with_wrong_offsets(tmp_path: Path) -> None:

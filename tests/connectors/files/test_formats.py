@@ -339,18 +339,8 @@ def test_write_options_that_are_refused(
 
 
 def test_files_end_after_the_records_that_spark_s_option_names(tmp_path: Path) -> None:
-    """Under its former name, too, with a warning."""
-    for name, warnings in (
-        ("maxRecordsPerFile", []),
-        (
-            "maxRowsPerFile",
-            [
-                "option 'maxRowsPerFile' was renamed to 'maxRecordsPerFile'; the old name works for one more version"
-            ],
-        ),
-    ):
-        options, told = ParquetWriteOptions.parse({"path": str(tmp_path), name: "3"})
-        assert (options.max_rows_per_file, told) == (3, warnings)
+    options, _ = ParquetWriteOptions.parse({"path": str(tmp_path), "maxRecordsPerFile": "3"})
+    assert options.max_rows_per_file == 3
 
 
 def test_row_groups_have_the_size_asked_for(tmp_path: Path, wide: pa.Table) -> None:

@@ -1,10 +1,9 @@
-"""The log: numbers that were removed, readers whose files are replaced, the format before, forged entries."""
+"""The log: numbers that were removed, readers whose files are replaced, forged entries."""
 
-import base64
 import json
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from tests.connectors.files.helpers import (
     newest,
     numbers,
     prepare,
-    read,
     reader_of,
     stage,
     state,
@@ -354,10 +352,9 @@ def test_a_forged_entry_cannot_name_other_files_to_be_read(
         visible("csv", target)
 
 
-@pytest.mark.parametrize("name", ["entry", "_SUCCESS"])
-def test_an_entry_that_is_nested_without_end_is_damaged(target: Path, name: str) -> None:
+def test_an_entry_that_is_nested_without_end_is_damaged(target: Path) -> None:
     write("csv", target, numbers(1), job="a")
-    entry = max((target / "_spark_channel").glob("*.json")) if name == "entry" else target / name
+    entry = max((target / "_spark_channel").glob("*.json"))
     entry.write_text('{"manifest": ' + "[" * 5_000)
     with pytest.raises((SourceError, TargetError), match="damaged"):
         visible("csv", target)
@@ -410,90 +407,6 @@ def test_files_that_the_log_does_not_list_are_never_removed(target: Path) -> Non
     write("csv", target, numbers(2), job="b", context={"overwrite": True}, retention="0")
     assert (target / "by-hand.csv").exists()
     assert visible("csv", target) == [2]
-
-
-def former(
-    target: Path, rows: dict[str, list[int]], *, ledger: dict[str, Any], removed: Sequence[str] = ()
-) -> None:
-    """A directory as the version before wrote it: its manifest is the content of `_SUCCESS`."""
-    target.mkdir()
-    files = []
-    schema = numbers().schema
-    for name, values in rows.items():
-        (target / name).write_text("".join(f"{line}\n" for line in ["n", *values]))
-        if name not in removed:
-            nbytes = (target / name).stat().st_size
-            files.append(
-                {"path": name, "nbytes": nbytes, "rows": len(values), "schema": "k", "job": "old"}
-            )
-    arrow = base64.b64encode(schema.serialize().to_pybytes()).decode()
-    manifest = {
-        "manifest": "spark-channel/1",
-        "format": "csv",
-        "files": files,
-        "schemas": {"k": {"columns": {"n": "int64"}, "arrow": arrow, "dialect": {"header": True}}},
-        "ledger": ledger,
-        "removed": [{"path": name, "nbytes": (target / name).stat().st_size} for name in removed],
-        "successor_of": None,
-    }
-    (target / "_SUCCESS").write_text(json.dumps(manifest))
-
-
-LEDGER = {
-    "jobs": {
-        "old": {"published_at": "then", "rows": 2, "tasks": None, "txn": ["app", 7]},
-        "half": {"published_at": None, "rows": 1, "tasks": [0], "txn": ["app", 8]},
-    },
-    "versions": {"app": {"7": "then"}},
-}
-
-
-def test_a_directory_of_the_former_version_is_read_and_upgraded(target: Path) -> None:
-    gone = "part-00000-older-0-000.csv"
-    former(target, {"part-00000-old-0-000.csv": [1, 2], gone: [9]}, ledger=LEDGER, removed=[gone])
-    assert visible("csv", target) == [1, 2]
-    assert not (target / "_spark_channel").exists(), "a read changes nothing"
-    (target / ".spark_channel").mkdir()
-    assert (
-        write("csv", target, numbers(3), job="again", context={"txn": ("app", 7)}).published_at
-        == "then"
-    )
-    with pytest.raises(TargetError, match="partially committed"):
-        prepare(writer_of("csv", target), numbers().schema, "b", txn=("app", 8), commit="task")
-    write("csv", target, numbers(3), job="new")
-    assert visible("csv", target) == [1, 2, 3]
-    assert not (target / gone).exists()
-    assert not (target / ".spark_channel").exists()
-    assert state(target)["versions"]["app"]["ranges"] == [[7, 7]]
-    write("csv", target, numbers(4), job="more")
-    assert visible("csv", target) == [1, 2, 3, 4]
-
-
-def test_a_write_of_the_former_version_that_was_being_published(target: Path) -> None:
-    """Its driver died between the renames and `_SUCCESS`: `before.json` says what is visible."""
-    former(target, {"x.csv": [1]}, ledger={"jobs": {}, "versions": {}})
-    hidden = target / ".spark_channel"
-    hidden.mkdir()
-    before = json.loads((target / "_SUCCESS").read_text())
-    (target / "_SUCCESS").unlink()
-    (hidden / "before.json").write_text(json.dumps({**before, "successor_of": ""}))
-    (target / "part-00000-dead-0-000.csv").write_text("n\n9\n")
-    assert visible("csv", target) == [1]
-    write("csv", target, numbers(2), job="b")
-    assert visible("csv", target) == [1, 2]
-
-
-def test_a_damaged_manifest_of_the_former_version_is_named(target: Path) -> None:
-    former(target, {"x.csv": [1]}, ledger=LEDGER)
-    success = target / "_SUCCESS"
-    success.write_text(success.read_text()[:-40])
-    with pytest.raises(SourceError, match=r"_SUCCESS is a damaged manifest"):
-        read("csv", target)
-
-
-def test_the_former_version_refuses_a_directory_with_a_log(target: Path) -> None:
-    write("csv", target, numbers(1))
-    assert json.loads((target / "_SUCCESS").read_text())["manifest"] == "spark-channel/2"
 
 
 def test_a_stream_has_one_claim_whatever_the_number_of_its_batches(target: Path) -> None:

@@ -24,7 +24,6 @@ from tests.connectors.files.helpers import (
     write,
     writer_of,
 )
-from tests.connectors.files.test_log import LEDGER, former
 from tests.servers.stores import KINDS, STORES, ObjectServer, object_server, start_gcs
 
 
@@ -218,31 +217,6 @@ def test_a_directory_that_was_copied_with_its_log_is_written_as_before(
     assert seen(target) == [1, 2]
     write("parquet", target, numbers(3), job="c", context={"overwrite": True})
     assert seen(target) == [3]
-
-
-@pytest.mark.parametrize("server", KINDS, indirect=True)
-def test_a_directory_of_the_former_version_is_read_and_upgraded(
-    target: str, tmp_path: Path
-) -> None:
-    old, gone = "part-00000-old-0-000.csv", "part-00000-older-0-000.csv"
-    former(tmp_path / "out", {old: [1, 2], gone: [9]}, ledger=LEDGER, removed=[gone])
-    place = locate(target)
-    pafs.copy_files(str(tmp_path / "out"), place.path, destination_filesystem=place.fs)
-
-    def rows() -> list[int]:
-        return sorted(read("csv", target).column("n").to_pylist())
-
-    assert rows() == [1, 2]
-    assert (
-        write("csv", target, numbers(3), job="again", context={"txn": ("app", 7)}).published_at
-        == "then"
-    )
-    write("csv", target, numbers(3), job="new")
-    assert rows() == [1, 2, 3]
-    assert gone not in objects(place)
-    write("csv", target, numbers(4), job="last", context={"overwrite": True}, retention="0")
-    assert rows() == [4]
-    assert old not in objects(place)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import pytest
 from confluent_kafka import Producer
 
 from spark_channel.connectors import FetchSize, WriteContext, load_writer
-from spark_channel.connectors.base.registry import shown_options
 from spark_channel.connectors.kafka import writer as deliver
 from spark_channel.connectors.kafka.serialization import HEADERS
 from spark_channel.errors import (
@@ -439,7 +438,7 @@ def test_a_login_is_used_and_never_shown(server: Broker) -> None:
     given = {"writer": "kafka", "bootstrapServers": server.address, "topic": "t", **login}
     given["clientProperties"] = '{"ssl.key.password": "hidden-too"}'
     found = load_writer(given)[0]
-    texts = f"{found.options!r} {found.options} {shown_options(given, 'writer')}"
+    texts = f"{found.options!r} {found.options} {type(found.options).shown(given)}"
     assert PASSWORD not in texts
     assert "hidden-too" not in texts
 

@@ -334,7 +334,7 @@ def test_tls_is_checked() -> None:
     try:
         server.sql("CREATE TABLE t (a INT)", database="shop")
         login = {**server.login, "dbtable": "t"}
-        for options in ({"sslMode": "required"}, {"sslCa": str(server.certificate)}):
+        for options in ({"sslMode": "required"}, {"sslrootcert": str(server.certificate)}):
             query = {
                 **login,
                 "dbtable": "(SELECT VARIABLE_VALUE AS c FROM information_schema.SESSION_STATUS "

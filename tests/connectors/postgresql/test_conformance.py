@@ -56,7 +56,7 @@ def test_the_writer_keeps_the_contract(
         return pg.read("t") if exists else None
 
     writer_conformance(
-        lambda: pg.writer("t", retrySeconds=5, **more),
+        lambda: pg.writer("t", retryTimeout=5, **more),
         read_back=read_back,
         commits=[commit],
         leftovers=pg.staged,

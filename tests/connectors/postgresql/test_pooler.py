@@ -17,7 +17,7 @@ import pytest
 from spark_channel.connectors import Receipt, load_reader, load_writer
 from spark_channel.connectors.base.contract import FetchSize
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
-from spark_channel.connectors.postgresql.session import PgCopySession
+from spark_channel.connectors.postgresql.copy_session import PgCopySession
 from spark_channel.connectors.postgresql.settings import VALUES
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.service import signal_value, sql_value

@@ -352,30 +352,6 @@ def test_types_of_the_log_are_those_of_a_read(shop: Shop) -> None:
     assert again.to_pylist()[0]["m"] == "5"
 
 
-@pytest.mark.parametrize("mode", ["fail", "ignore", "evolve"])
-def test_a_checkpoint_of_an_earlier_build_does_not_tell_the_columns(shop: Shop, mode: str) -> None:
-    feed = shop.feed(mode=mode)
-    at, _ = follow(feed, begin(feed))
-    tables = {
-        name: {key: value for key, value in each.items() if key != "shape"}
-        for name, each in at["tables"].items()
-    }
-    old = {**at, "tables": tables}
-    shop.run("INSERT INTO $s.items VALUES (1, 'a')")
-    end = feed.latest(old, NO_LIMIT)
-    assert brief(batches(feed, old, end)) == [{"_op": "insert", "id": 1, "item": "a"}]
-    assert end["tables"][f"{shop.name}.items"]["shape"]["key"] == ["id"]
-    shop.run("ALTER TABLE $s.items ADD n int; INSERT INTO $s.items VALUES (2, 'b', 2)")
-    feed = shop.feed(mode=mode)
-    if mode == "fail":
-        with pytest.raises(SchemaError, match=r"items' has other columns than when .*resnapshot"):
-            feed.latest(old, NO_LIMIT)
-        return
-    found = brief(batches(feed, old, feed.latest(old, NO_LIMIT)))
-    assert [row["id"] for row in found] == [1, 2]
-    assert found[1]["n"] == 2
-
-
 def test_with_replica_identity_full_a_key_that_changes_is_told_with_any_columns(shop: Shop) -> None:
     shop.run("ALTER TABLE $s.items REPLICA IDENTITY FULL; INSERT INTO $s.items VALUES (1, 'a')")
     feed = shop.feed(mode="evolve")

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors.duckdb.dialect import DuckdbTable, DuckdbWriteDialect
-from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlTable, MysqlWriteDialect
+from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlTable
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
+from spark_channel.connectors.mysql.write_dialect import MysqlWriteDialect
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.postgresql.dialect import DIALECT as POSTGRESQL
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions

@@ -287,33 +287,6 @@ def test_servers_take_the_same_names(url: str, model: type[Server]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "url", "old", "new"),
-    [
-        (PostgresReadOptions, "postgresql://h/d", "retrySeconds", "retryTimeout"),
-        (PostgresWriteOptions, "postgresql://h/d", "retryseconds", "retryTimeout"),
-        (MysqlReadOptions, "mysql://h/d", "sslCa", "sslrootcert"),
-        (MysqlWriteOptions, "mysql://h/d", "sslCA", "sslrootcert"),
-    ],
-)
-def test_a_former_name_goes_on_with_a_warning(
-    model: type[Server], url: str, old: str, new: str
-) -> None:
-    value = "7" if new == "retryTimeout" else "/7"
-    options, warnings = model.parse({"url": url, "dbtable": "t", old: value})
-    assert warnings == [
-        f"option {old!r} was renamed to {new!r}; the old name works for one more version"
-    ]
-    assert str(
-        {"retryTimeout": options.retry_timeout, "sslrootcert": options.sslrootcert}[new]
-    ) in (
-        "7.0",
-        "/7",
-    )
-    with pytest.raises(OptionError, match=f"options '{old}' and '{new}' mean the same and differ"):
-        model.parse({"url": url, "dbtable": "t", old: "7", new: "8"})
-
-
-@pytest.mark.parametrize(
     ("given", "mode"),
     [
         ("disabled", "disable"),

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Receipt, load_writer
-from spark_channel.connectors.sql.claims import CLAIMS, TASKS
+from spark_channel.connectors.sql.claim_tables import CLAIMS, TASKS
 from spark_channel.connectors.sql.file_database import FilePlan
 from spark_channel.connectors.sqlite.session import SqliteSession
 from spark_channel.errors import CommitError, SourceError, TargetError

@@ -11,17 +11,22 @@ _PART = 64 << 10
 
 
 def check_types(schema: pa.Schema, path: str) -> pa.Schema:
-    """Return `schema`, whose types pyarrow all knows.
+    """Return `schema`, whose names are text and whose types pyarrow all knows.
 
     Raises:
-        SchemaError: names the column whose type has no class in pyarrow, such as an interval of months.
+        SchemaError: names the column, whose type may be an interval of months, which has no class in pyarrow.
     """
-    for field in schema:
+    for number, field in enumerate(schema, 1):
         try:
             for _, kind in inner_types(field.name, field.type):
                 pa.nulls(0, kind)
         except pa.ArrowNotImplementedError:
             continue  # a class there is, but it makes no NULLs
+        except UnicodeDecodeError as error:
+            raise SchemaError(
+                f"{path}: the name of column {number}, or of a field in it, is not UTF-8: {error.object!r}. "
+                "Write the file again with another name"
+            ) from error
         except KeyError as error:
             raise SchemaError(
                 f"{path}: column {field.name!r} ({field.type}) has a type that pyarrow cannot represent. Cast it to "

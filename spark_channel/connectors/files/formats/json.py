@@ -248,7 +248,7 @@ def _infer(sample: bytes) -> pa.Schema:
         sample = b"\n".join(lines)
     if not lines:
         return pa.schema([])
-    if nests_deeply(lines):
+    if nests_deeply(lines) or not _is_utf8(sample):
         return infer_lines(lines)
     try:
         found = pajson.read_json(
@@ -262,6 +262,14 @@ def _infer(sample: bytes) -> pa.Schema:
     exact = infer_lines(lines)
     times = {field.name: field.type for field in found if pa.types.is_timestamp(field.type)}
     return pa.schema([field.with_type(times.get(field.name, field.type)) for field in exact])
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _small(kind: pa.DataType) -> pa.DataType:

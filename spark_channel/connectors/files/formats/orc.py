@@ -18,7 +18,7 @@ from spark_channel.connectors.files.formats.base import (
     even_pieces,
     pick,
 )
-from spark_channel.connectors.files.formats.checked import checked
+from spark_channel.connectors.files.formats.checked import check_types, checked
 from spark_channel.connectors.files.options import OrcWriteOptions
 from spark_channel.errors import TargetError
 
@@ -30,7 +30,7 @@ class OrcFormat(Format):
     refusal = "cannot be carried by ORC; cast it first"
 
     def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
-        return _in_micros(orc.ORCFile(opened).schema)
+        return _in_micros(check_types(orc.ORCFile(opened).schema, path))
 
     def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
         file = orc.ORCFile(opened)

@@ -109,6 +109,8 @@ class ParquetFormat(Format):
                 coerce_int96_timestamp_unit=self.int96_unit,
                 decryption_properties=_no_keys()[1] if keyed else None,
             )
+        except UnicodeDecodeError as error:
+            raise OSError(f"the name of a column is not UTF-8: {error.object!r}") from error
         except OSError as error:
             if "encrypted metadata" not in str(error):
                 raise

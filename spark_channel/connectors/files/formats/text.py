@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 
 from spark_channel.connectors.base.types import SMALL_INT, merge_numbers
 from spark_channel.connectors.files.formats.base import Format, Piece, SplitRequest
-from spark_channel.connectors.files.options import TextReadOptions, strptime_pattern
+from spark_channel.connectors.files.option_types import strptime_pattern
+from spark_channel.connectors.files.options import TextReadOptions
 from spark_channel.errors import SourceError
 
 __all__ = [

@@ -5,7 +5,7 @@ from typing import Any
 from firebird_connector.dialect import LONGEST, FirebirdDialect
 from firebird_connector.options import FirebirdWriteOptions
 from firebird_connector.session import BUSY, DATA, LOST, TAKEN, FirebirdSession, has_code
-from spark_channel.connectors.sql import ClaimDialect, Place, StandardMerge, TableWriter
+from spark_channel.connectors.sql import ClaimDialect, StandardMerge, TableWriter, WriteTarget
 from spark_channel.errors import TargetError
 
 __all__ = ["FirebirdWriter"]
@@ -36,7 +36,7 @@ class FirebirdWriter(TableWriter):
     def is_refusal(self, error: BaseException) -> bool:
         return has_code(error, DATA)
 
-    def claim_dialect(self, session: Any, place: Place) -> ClaimDialect:
+    def claim_dialect(self, session: Any, place: WriteTarget) -> ClaimDialect:
         def listed(table: str, more: str, name: str) -> bool:
             query = f"SELECT 1 FROM {table} WHERE RDB$RELATION_NAME = ? {more}"
             return bool(session.rows(query, (self.dialect.spelled(name),)))
@@ -58,7 +58,7 @@ class FirebirdWriter(TableWriter):
             reserved={"row_count": '"ROW_COUNT"'},
         )
 
-    def stages(self, session: Any, place: Place, beginning: str) -> list[str]:
+    def stages(self, session: Any, place: WriteTarget, beginning: str) -> list[str]:
         query = "SELECT TRIM(RDB$RELATION_NAME) FROM RDB$RELATIONS WHERE RDB$RELATION_NAME STARTING WITH ?"
         return [
             self.dialect.spelled(name)

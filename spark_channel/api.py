@@ -1,0 +1,150 @@
+"""The public functions that run with a Spark session or without one; they import pyspark only for a session."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from spark_channel.datax import load_job
+from spark_channel.datax.load import Source
+from spark_channel.errors import OptionError
+from spark_channel.planning import Endpoint, TransferSpec
+from spark_channel.planning.transfer import SaveMode
+from spark_channel.progress import TransferReport
+from spark_channel.transfers.options import read_targets
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "run",
+    "transfer",
+]
+
+_log = logging.getLogger(__name__)
+
+
+def transfer(
+    spark: "SparkSession | None",
+    reader: Mapping[str, Any],
+    writer: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    *,
+    transformers: Sequence[Any] = (),
+    mode: SaveMode = "append",
+    channels: int | None = None,
+    channels_per_task: int | None = None,
+    rows_per_second: int | str | None = None,
+    bytes_per_second: int | str | None = None,
+    shared_limit: str | None = None,
+    shared_limit_token: str | None = None,
+    protect: str | None = None,
+    pressure: str | None = None,
+    max_connections: int | None = None,
+    max_dirty_rows: int | str | None = None,
+    max_dirty_fraction: float | None = None,
+    dirty_rows_path: str | None = None,
+    commit: str | None = None,
+    job_id: str | None = None,
+) -> TransferReport:
+    """Copy what `reader` reads to where `writer` writes, through `transformers`, and wait for it.
+
+    With `spark` None it runs in this process, without Spark, as `spark-channel run --engine local` does: a thread
+    for each channel, a failed task is not retried, and SIGTERM in the main thread ends it as Ctrl-C does.
+
+    `reader` and `writer` are `{"name": connector, **format options}`, or `{"format": Spark format,
+    **options}` for any format of Spark; `schema` in a reader is what `spark.read.schema` takes. The rows
+    go from one to the other inside the Python process of each Spark task; with a Spark format at either
+    end they go through Spark. Delivery is that of the target's connector, as after `df.write`: once, or at least once;
+    docs/commits.md has a table of targets.
+    `writer` may be a list: the source is read once, and each target gets all rows, with its own claim, limit and
+    report (`report.targets`). The reading waits for the slowest. In each, `onFailure` is `fail` (the job fails) or
+    `leave` (the others go on).
+    With `protect="auto"` the speed follows what both ends say of their health, and `pressure` says what is too much.
+    `channels` None: the session's parallelism, without a session the cores of this machine. The speeds hold for the
+    whole job, bytes are Arrow bytes; see docs/options.md for the other names, which `reader` and `writer` accept as
+    well.
+
+    Raises:
+        OptionError: an option makes no sense, or a format of Spark has no session. SchemaError: a column does not fit.
+        SourceError, TargetError: the source or the target failed, and retries did too.
+        DirtyRowsError: more rows were refused than allowed; the message says what the target contains.
+        CommitError: publishing failed; the message says what the target contains.
+    """
+    more = {
+        "jobId": job_id,
+        "channels": channels,
+        "channelsPerTask": channels_per_task,
+        "rowsPerSecond": rows_per_second,
+        "bytesPerSecond": bytes_per_second,
+        "sharedLimit": shared_limit,
+        "sharedLimitToken": shared_limit_token,
+        "protect": protect,
+        "pressure": pressure,
+        "maxConnections": max_connections,
+        "maxDirtyRows": max_dirty_rows,
+        "maxDirtyFraction": max_dirty_fraction,
+        "dirtyRowsPath": dirty_rows_path,
+        "commit": commit,
+    }
+    if mode not in get_args(SaveMode):
+        takes = f"one of {', '.join(get_args(SaveMode))}"
+        raise OptionError(
+            f"option 'mode' got {mode!r}; it takes {takes}", option="mode", takes=takes
+        )
+    targets = () if isinstance(writer, Mapping) else read_targets(writer, mode)
+    spec = TransferSpec(
+        Endpoint.parse("reader", reader),
+        Endpoint.parse("writer", writer) if isinstance(writer, Mapping) else targets[0].writer,
+        tuple(transformers),
+        save_mode=mode,
+        targets=targets if len(targets) > 1 else (),
+    )
+    return _carry_out(spark, spec, {key: value for key, value in more.items() if value is not None})
+
+
+def run(
+    spark: "SparkSession | None",
+    job: Source,
+    variables: Mapping[str, Any] | None = None,
+    *,
+    dirty_rows_path: str | None = None,
+    commit: str | None = None,
+    transaction: str | None = None,
+) -> TransferReport:
+    """Carry out a DataX job: a path, the file's text, or its data; `variables` are put in for `${name}`.
+
+    With `spark` None it runs in this process, without Spark: see `transfer`.
+
+    The first entry of `job.content` runs, as in DataX. What of the job has no effect is logged as a
+    warning. `dirty_rows_path` keeps refused rows as Parquet; see docs/datax.md for each key. `commit` ("job" or "task")
+    and `transaction` ("name:version") count instead of those of `job.setting`.
+
+    Raises:
+        JobFileError: the file is broken; names the JSON path, what it got and what it takes.
+        ChannelError: as `transfer`.
+    """
+    loaded = load_job(job, variables, commit=commit, transaction=transaction)
+    for warning in loaded.warnings:
+        _log.warning(warning)
+    more = {} if dirty_rows_path is None else {"dirtyRowsPath": dirty_rows_path}
+    return _carry_out(spark, loaded.spec, more)
+
+
+def _carry_out(
+    spark: "SparkSession | None", spec: TransferSpec, more: Mapping[str, Any]
+) -> TransferReport:
+    if spark is not None:
+        from spark_channel.spark.transfer import carry_out
+
+        return carry_out(spark, spec, more)
+    from spark_channel.local import carry_out_here, has_speed, local_engine
+
+    if end := spec.spark_format:
+        raise OptionError(
+            f"{end!r} is a format of Spark, and there is no Spark session: pass a SparkSession instead of None, "
+            "or give the name of a connector as 'name' instead of 'format'",
+            option="format",
+            got=end,
+            takes="the name of a connector",
+        )
+    with local_engine(served=has_speed(spec, more)) as engine:
+        return carry_out_here(engine, spec, more)

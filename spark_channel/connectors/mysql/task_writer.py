@@ -1,0 +1,571 @@
+"""One attempt of one task: `commit=job` loads its rows into a staging table, `commit=task` into the table itself."""
+
+import logging
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from spark_channel.connectors.base.contract import Receipt, TaskWriter
+from spark_channel.connectors.base.health import RowCost, seconds_per_row, way_seconds
+from spark_channel.connectors.mysql.options import MysqlWriteOptions
+from spark_channel.connectors.mysql.publish import (
+    create_stage,
+    drop_tables,
+    duplicate_words,
+    end_sessions,
+    hold,
+    hold_affected,
+    insert_staged,
+    new_stage,
+    table_in,
+    take_over,
+)
+from spark_channel.connectors.mysql.session import (
+    NO_TABLE,
+    TABLE_EXISTS,
+    LostConnectionError,
+    MysqlWriteSession,
+    code_of,
+    quoted,
+    was_rolled_back,
+)
+from spark_channel.connectors.mysql.types import assignments, insert_values, load_lines
+from spark_channel.connectors.mysql.write_dialect import (
+    staged_columns,
+)
+from spark_channel.connectors.sql.catalog import WriteColumn
+from spark_channel.connectors.sql.encode import BadValueError
+from spark_channel.connectors.sql.task_writer import SqlTask
+from spark_channel.connectors.sql.write_protocol import SqlPlan
+from spark_channel.connectors.sql.writer import SqlWriter
+from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
+from spark_channel.retry import Retry
+
+__all__ = ["DirectWriter", "Loader", "RefusedRowsError", "is_of_rows", "open_task"]
+
+_log = logging.getLogger(__name__)
+_MOST_PACKET = 4 << 20
+
+
+class RefusedRowsError(Exception):
+    """The server took rows only with warnings."""
+
+
+class Loader:
+    """Loads batches into `table`. What the server would change or leave out is an error, and nothing of that
+    batch is in the table when the caller rolls its statement back. Unless `exact`, the server may cut or round
+    fractions of a second, and pad or strip fixed lengths, as it does for other clients. `words`: how the INSERT begins
+    and ends, for rows whose keys may be in the table.
+    """
+
+    def __init__(
+        self,
+        session: MysqlWriteSession,
+        table: str,
+        columns: Sequence[WriteColumn],
+        local: bool | None,
+        *,
+        exact: bool = True,
+        words: tuple[str, str] | None = None,
+        cost: RowCost | None,
+    ) -> None:
+        """With `cost`, which is what rows cost the server, it measures the way there and back."""
+        self._exact = exact
+        self._words = words
+        self._session = session
+        if words is not None:
+            session.list_warnings()
+        if not exact:
+            session.rows("SET SESSION sql_notes = 0")  # what is cut off a fraction is a note
+        self._table, self._label = table, table.replace("`", "")
+        self._columns = columns
+        self._instants = any(_is_instant(column.kind) for column in columns)
+        self._local = (session.local_infile if local is None else local) and words is None
+        self._cost = cost
+        self._way = 0.0 if cost is None else way_seconds(lambda: session.rows("SELECT 1"))
+        if not self._local:
+            self._packet = min(_MOST_PACKET, session.most_packet // 2)
+
+    def load(self, batch: pa.RecordBatch) -> None:
+        """All rows of `batch`.
+
+        Raises:
+            BadValueError: a value that cannot be stored exactly, found here.
+            RefusedRowsError: a value that the server would change.
+            BatchRefusedError: a row that it left out.
+        """
+        if batch.num_rows == 0:
+            return
+        if self._local:
+            self._load(load_lines(batch, self._columns, exact=self._exact), batch.num_rows)
+        else:
+            names = ", ".join(quoted(column.target) for column in self._columns)
+            for text, rows in insert_values(batch, self._columns, self._packet, exact=self._exact):
+                verb, more = self._words or ("INSERT", "")
+                self._run(f"{verb} INTO {self._table} ({names}) VALUES {text}{more}", rows)
+
+    def _load(self, lines: bytes, rows: int) -> None:
+        names, sets = assignments(self._columns, quoted)
+        with _as_file(lines) as path, self._session.may_send(path):
+            self._run(
+                f"LOAD DATA LOCAL INFILE {self._session.literal(path)} INTO TABLE {self._table} "
+                "CHARACTER SET utf8mb4 FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"' ESCAPED BY '' "
+                f"LINES TERMINATED BY '\\n' ({names}){sets}",
+                rows,
+                ways=2,
+            )
+
+    def _run(self, sql: str, rows: int, *, ways: int = 1) -> None:
+        """`ways`: how often the statement goes to the server and back."""
+        with self._session.in_utc() if self._instants else nullcontext():
+            begun = time.monotonic()
+            affected, warnings = self._session.affected(sql)
+            if self._cost is not None:
+                self._cost.add(seconds_per_row(rows, time.monotonic() - begun, ways * self._way))
+        if warnings and not self._session.lenient:
+            if self._words is None:
+                texts = [text for _, _, text in self._session.warnings()]
+                raise RefusedRowsError("; ".join(texts[:3]) or f"{warnings} warnings")
+            if others := self._session.warnings_but_keys():
+                raise RefusedRowsError("; ".join(others))
+        hold_affected(self._label, rows, affected, self._words or ("INSERT", ""))
+
+
+def _is_instant(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
+
+
+@contextmanager
+def _as_file(data: bytes) -> Iterator[str]:
+    """A path under which this process reads `data`: in memory where the system can, else a temporary file."""
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("spark-channel")
+        try:
+            with os.fdopen(os.dup(handle), "wb") as file:
+                file.write(data)
+            yield f"/proc/self/fd/{handle}"
+        finally:
+            os.close(handle)
+        return
+    with tempfile.NamedTemporaryFile(prefix="spark-channel-") as file:
+        file.write(data)
+        file.flush()
+        yield file.name
+
+
+_T = TypeVar("_T")
+_MOST_LOSSES = 5
+_MOST_KEPT = 32 << 20
+"""Bytes of rows that an attempt keeps, to load them again when the server rolls it back to end a deadlock."""
+_OLDER_EPOCHS = 3
+_TEMPORARY = "spark_channel_rows"
+_NO_RIGHT = (1044, 1142)
+_DATA_ERRORS = frozenset(
+    {
+        1048,
+        1062,
+        1136,
+        1264,
+        1265,
+        1292,
+        1364,
+        1366,
+        1406,
+        1411,
+        1452,
+        1526,
+        1644,
+        1690,
+        3140,
+        3819,
+        4025,
+        4161,
+    }
+)
+"""What the server says of rows, rather than of itself: NULL, duplicate, range, length, foreign key, check."""
+
+
+class _MysqlTask(SqlTask):
+    """Shared by both commit modes: the messages of refusals."""
+
+    _options: MysqlWriteOptions
+
+    @property
+    def _exact(self) -> bool:
+        return self._options.convert == "strict"
+
+    def store(self, rows: pa.Table, before: int) -> None:
+        for batch in rows.combine_chunks().to_batches():
+            try:
+                self._store(batch, before)
+            except BadValueError as error:
+                raise self._refused(error, before) from None
+            except RefusedRowsError as error:
+                raise BatchRefusedError(
+                    f"rows {before + 1} to {before + batch.num_rows} of task {self._task} cannot be stored in table "
+                    f"{self._plan.target.label!r} as they are: {error}"
+                ) from None
+            before += batch.num_rows
+
+    def _store(self, batch: pa.RecordBatch, before: int) -> None:
+        """Put `batch` into staging; `before` rows of the attempt are there."""
+        raise NotImplementedError
+
+    def _open(self) -> MysqlWriteSession:
+        return MysqlWriteSession(
+            self._options, TargetError, local_infile=self._options.local_infile is not False
+        )
+
+
+class StagedWriter(_MysqlTask):
+    """`commit=job`: its own staging table, filled in chunks that are committed one by one.
+
+    After a lost connection the rows of the table are counted: a chunk is there whole or not at all.
+    """
+
+    def __init__(self, writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> None:
+        super().__init__(writer, plan, task, attempt)
+        self._table: str | None = None
+        self._life = ""
+        self._loader: Loader | None = None
+        self._lasting(lambda _again: None)
+        self._show_life()
+
+    def finish(self) -> dict[str, Any]:
+        # Only a look, which ends early what the publish would refuse.
+        self._lasting(lambda _again: self._claims(self._session).fence(self._plan.claim))
+        return {"table": self._table}
+
+    def rollback(self) -> None:
+        ended, self._tally.ended = self._tally.ended, True
+        table, self._table = self._table, None
+        if table is not None and not (ended and self._session is None):
+            try:
+                if self._session is None:
+                    self._session = self._open()
+                drop_tables(self._session, [self._sql(table)])
+            except (ChannelError, LostConnectionError):
+                pass  # the server is away: the job's end removes the table
+        super().rollback()
+
+    def _lasting(self, work: Callable[[bool], object]) -> None:
+        """`work(False)`; when the connection is lost, `work(True)` on a new one."""
+        again = False
+        for left in reversed(range(_MOST_LOSSES)):
+            try:
+                if again or self._session is None:
+                    self._connect()
+                work(again)
+                return
+            except LostConnectionError as error:
+                if not left:
+                    raise TargetError(error.text) from error
+                again = True
+
+    def _connect(self) -> None:
+        """A session whose end can be waited for, by the lock that it holds."""
+        if self._session is not None:
+            self._session.close()
+        self._session = self._open()
+        if self._life:
+            hold(self._session, self._life)
+        life = f"spark_channel:{secrets.token_hex(16)}"
+        hold(self._session, life)
+        self._life = life
+        if self._loader is not None:  # the table is there
+            self._loader = self._new_loader()
+
+    def _new_loader(self) -> Loader:
+        assert self._table is not None
+        return Loader(
+            self._session,
+            self._sql(self._table),
+            staged_columns(self._plan.target),
+            self._options.local_infile,
+            exact=self._exact,
+            cost=self._writer.row_cost if self._is_limited else None,
+        )
+
+    def _sql(self, table: str) -> str:
+        return table_in(self._plan.place.staging, table)
+
+    def _store(self, batch: pa.RecordBatch, before: int) -> None:
+        def put(again: bool) -> None:
+            if again and self._is_stored(before + batch.num_rows, before):
+                return
+            if self._loader is None:
+                self._create()
+            assert self._loader is not None
+            with self._writer.transaction(self._session):
+                self._loader.load(batch)
+
+        try:
+            self._lasting(put)
+        except TargetError as error:
+            if code_of(error) == NO_TABLE:  # whoever took over dropped it
+                self._lasting(lambda _again: self._claims(self._session).fence(self._plan.claim))
+            raise
+
+    def _create(self) -> None:
+        if self._table is None:
+            self._table = new_stage(self._plan, self._task, self._attempt)
+        try:
+            create_stage(
+                self._session,
+                self._sql(self._table),
+                staged_columns(self._plan.target),
+                temporary=False,
+            )
+        except TargetError as error:
+            if code_of(error) != TABLE_EXISTS:  # there already: its CREATE was not answered
+                raise
+        # A run that takes over later finds the table and drops it; of one that did before, the attempt learns here.
+        claims = self._claims(self._session)
+        claims.show_life(self._plan.claim, claims.fence(self._plan.claim))
+        self._loader = self._new_loader()
+
+    def _is_stored(self, after: int, before: int) -> bool:
+        """Whether the chunk whose load was not answered is in the table."""
+        assert self._table is not None
+        if self._loader is None:
+            return False
+        count = int(self._session.value(f"SELECT COUNT(*) FROM {self._sql(self._table)}"))  # noqa: S608
+        if count not in (before, after):
+            raise TargetError(
+                f"staging table {self._table} holds {count} rows after a lost connection, neither {before} nor {after}"
+            )
+        return count == after
+
+
+class DirectWriter(_MysqlTask):
+    """`commit=task`: the rows and the task's row in the claims, in one transaction that holds the claim at its end.
+
+    `writeMode=insert` loads batches straight into the table. The other modes, and all under a limit, gather rows in a
+    temporary table, and bring them in at the end; when refused rows are allowed, at once, since the target itself
+    judges each batch. A task that has committed is not written again: its rows are taken and dropped.
+    """
+
+    def __init__(self, writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> None:
+        super().__init__(writer, plan, task, attempt)
+        options = self._options
+        limited = (
+            options.is_limited
+            or options.rows_per_second_per_task
+            or options.bytes_per_second_per_task
+        )
+        # A limit may make the task last for hours, and be paused: no transaction lasts as long.
+        self._gathers = bool(limited) and not options.tolerates_dirty_rows and plan.place.has_ledger
+        insert, self._words = options.write_mode == "insert", None
+        if insert and options.duplicates != "error" and not plan.place.has_ledger:
+            # A role that may create no table may create no temporary one.
+            self._words = duplicate_words(plan.target, options)
+        straight = insert and (options.duplicates == "error" or self._words is not None)
+        self._straight = straight and not self._gathers
+        self._begun = self._committing = False
+        self._loaded: list[pa.RecordBatch] | None = []
+        self._loaded_bytes = 0
+        self._session = self._open()
+        try:
+            self._loader = self._new_loader(self._session)
+            self._show_life()
+        except LostConnectionError as error:
+            self.rollback()
+            raise TargetError(error.text) from error
+        except BaseException:
+            self.rollback()
+            raise
+
+    def finish(self) -> dict[str, Any]:
+        session = self._session
+        try:
+            self._begin(session)
+            if self._done is None:
+                self._through_deadlocks(session, lambda: self._commit(session))
+        except LostConnectionError as error:
+            session.close()
+            self._done = self._after_loss(error)
+        return {}
+
+    def _new_loader(self, session: MysqlWriteSession) -> Loader:
+        target, table = self._plan.target, self._plan.target.sql
+        if not self._straight:
+            table = self._temporary
+            try:
+                create_stage(session, table, staged_columns(target), temporary=True, key=target.key)
+            except TargetError as error:
+                options = self._options
+                plain = options.write_mode == "insert" and options.duplicates == "error"
+                if not plain or code_of(error) not in _NO_RIGHT:
+                    raise
+                _log.warning(
+                    "this user may not create temporary tables (GRANT CREATE TEMPORARY TABLES): "
+                    "the transaction of task %d is open for as long as the limit makes the task last, "
+                    "also in a pause",
+                    self._task,
+                )
+                self._straight, self._gathers, table = True, False, target.sql
+        return Loader(
+            session,
+            table,
+            staged_columns(target),
+            self._options.local_infile,
+            exact=self._exact,
+            words=self._words,
+            cost=self._writer.row_cost if self._is_limited else None,
+        )
+
+    @property
+    def _temporary(self) -> str:
+        return table_in(self._plan.place.staging, _TEMPORARY)
+
+    def _begin(self, session: MysqlWriteSession) -> None:
+        """Begin the transaction in which the table is written, unless the task has committed. Safe twice.
+
+        No other attempt of the task has one then, of this run or one that it took over: its locks on keys would stop
+        this one.
+        """
+        if self._begun:
+            return
+        claims, held = self._claims(session), self._plan.claim
+        if held.epoch > 1:
+            epochs = range(max(1, held.epoch - _OLDER_EPOCHS), held.epoch)
+            end_sessions(session, [self._lock(epoch) for epoch in epochs])
+        take_over(session, self._lock(held.epoch))
+        claims.show_life(held, claims.fence(held))
+        self._done = claims.task(held, self._task)
+        if self._done is None:
+            session.rows("START TRANSACTION")
+        self._begun = True
+
+    def _lock(self, epoch: int) -> str:
+        """The name of the lock of the task's one transaction in a run."""
+        key = self._plan.claim.identity.key[:16]
+        return f"spark_channel:{key}_{epoch}_{self._task}"[:64]
+
+    def _store(self, batch: pa.RecordBatch, before: int) -> None:
+        session = self._session
+        try:
+            if self._straight:
+                self._begin(session)
+                if self._done is None:
+                    self._through_deadlocks(session, lambda: self._loader.load(batch))
+                    self._keep(batch)
+            else:
+                with self._writer.transaction(session):
+                    self._loader.load(batch)
+        except LostConnectionError as error:
+            raise TargetError(
+                f"{error.text}. The attempt's rows were lost with the connection"
+            ) from error
+
+    def _keep(self, batch: pa.RecordBatch) -> None:
+        if self._loaded is not None:
+            self._loaded.append(batch)
+            self._loaded_bytes += batch.nbytes
+            if self._loaded_bytes > _MOST_KEPT:
+                self._loaded = None
+
+    def _through_deadlocks(self, session: MysqlWriteSession, work: Callable[[], _T]) -> _T:
+        """`work`, and when the server ends a deadlock by rolling the transaction back, its rows and `work` again."""
+        again = False
+
+        def attempt() -> _T:
+            nonlocal again
+            if again:
+                session.rows("ROLLBACK")
+                session.rows("START TRANSACTION")
+                for batch in self._loaded or ():
+                    self._loader.load(batch)
+            again = True
+            try:
+                return work()
+            except TargetError as error:
+                if was_rolled_back(error) and self._loaded is None:
+                    raise TargetError(
+                        f"{error}. The task's rows are not kept to be sent again "
+                        f"(more than {_MOST_KEPT >> 20} MiB, or judged one by one): Spark runs the task again"
+                    ) from None
+                raise
+
+        retry = Retry(
+            self._options.retry_timeout, first=0.05, longest=1.0, what=f"task {self._task}"
+        )
+        return retry.call(attempt, was_rolled_back)
+
+    def judge(self, batch: pa.RecordBatch) -> None:
+        session = self._session
+        self._loaded = None  # what was judged is not kept
+        try:
+            self._begin(session)
+            if self._done is not None:
+                return
+            session.rows("SAVEPOINT spark_channel_batch")
+            try:
+                self._loader.load(batch)
+                if not self._straight:
+                    self._bring_in(session, batch.num_rows)
+                    session.rows(f"DELETE FROM {self._temporary}")  # noqa: S608 - a constant
+            except (BadValueError, RefusedRowsError, TargetError) as error:
+                if isinstance(error, TargetError) and not is_of_rows(error):
+                    raise
+                session.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
+                if isinstance(error, BadValueError):
+                    raise self._refused(error, self._tally.rows) from None
+                raise BatchRefusedError(str(error)) from None
+        except LostConnectionError as error:
+            raise TargetError(
+                f"{error.text}. The attempt's rows were lost with the connection"
+            ) from error
+
+    def _bring_in(self, session: MysqlWriteSession, rows: int) -> None:
+        stages = [(self._temporary, rows)]
+        insert_staged(
+            session, self._plan.target, self._options, stages, indexed=True, paced=self._gathers
+        )
+
+    def _commit(self, session: MysqlWriteSession) -> None:
+        if not self._straight and not self.tolerant:
+            self._bring_in(session, self._tally.rows)
+        session.end_when_silent()
+        if self._add_task(session):
+            self._committing = True
+            session.rows("COMMIT")
+
+    def _after_loss(self, lost: LostConnectionError) -> Receipt:
+        """The outcome of a COMMIT without an answer; before COMMIT, whether another attempt has committed."""
+
+        def ask(session: MysqlWriteSession) -> Receipt | None:
+            claims = self._claims(session)
+            claims.fence(self._plan.claim)
+            return claims.task(self._plan.claim, self._task)
+
+        if self._committing:
+            done = self._writer.settle(self._plan, self._task)
+        else:
+            done = self._writer.run(TargetError, f"write {self._plan.job}", ask)
+        if done is None:
+            raise TargetError(
+                f"{lost.text}. The attempt's rows were not committed: the claims have no row of the task"
+            )
+        return done
+
+
+def is_of_rows(error: TargetError) -> bool:
+    """Whether a row is the matter of it."""
+    return isinstance(error, BatchRefusedError) or code_of(error) in _DATA_ERRORS
+
+
+def open_task(writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
+    """The writer of an attempt, as the plan's commit mode asks."""
+    try:
+        return (DirectWriter if plan.commit == "task" else StagedWriter)(
+            writer, plan, task, attempt
+        )
+    except LostConnectionError as error:
+        raise TargetError(error.text) from error

@@ -1,0 +1,277 @@
+"""MySQL's SQL for writing: declarations of new columns, and the values that a column holds exactly."""
+
+import re
+from dataclasses import replace
+from typing import ClassVar, cast
+
+import pyarrow as pa
+
+from spark_channel.arrow_schema import UNLIMITED
+from spark_channel.connectors.base.feed import OPERATION
+from spark_channel.connectors.base.types import fits, plain_kind
+from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlDialect, MysqlTable
+from spark_channel.connectors.mysql.options import MysqlWriteOptions
+from spark_channel.connectors.mysql.session import code_of
+from spark_channel.connectors.mysql.types import (
+    INSTANT,
+    LOCAL,
+    MOST_SCALE,
+    SIGNED,
+    SPARK_DIGITS,
+    TIME,
+    UNSIGNED,
+    arrow_type,
+    is_text_type,
+    parts,
+)
+from spark_channel.connectors.sql.catalog import (
+    Column,
+    Table,
+    TargetTable,
+    WriteColumn,
+)
+from spark_channel.connectors.sql.dialect import WriteDialect, misfit, wrong_table_options
+from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.session import Session
+from spark_channel.errors import SchemaError, TargetError
+
+__all__ = ["MysqlWriteDialect", "hold_one_zone", "hold_transactional", "staged_columns"]
+
+_NAME_LETTERS = 64
+_MOST_LETTERS, _KEY_LETTERS = 16_383, 768
+"""Of four bytes each."""
+_TOO_LONG = (1074, 1118)
+"""A column, or a row, would be longer than the server's limit."""
+_NUMBERS = frozenset(
+    {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double"}
+)
+_OPTION = r"\s*([A-Za-z_]+)\s*=\s*([A-Za-z0-9_]+)\s*,?"
+_OPTION_WORDS = frozenset(
+    {
+        "ROW_FORMAT",
+        "KEY_BLOCK_SIZE",
+        "AUTO_INCREMENT",
+        "STATS_PERSISTENT",
+        "STATS_AUTO_RECALC",
+        "STATS_SAMPLE_PAGES",
+        "PAGE_COMPRESSED",
+        "PAGE_COMPRESSION_LEVEL",
+        "ENCRYPTED",
+        "ENCRYPTION_KEY_ID",
+        "COMPRESSION",
+        "DATA",
+        "INDEX",
+    }
+)
+
+
+def staged_columns(target: TargetTable) -> tuple[WriteColumn, ...]:
+    """The staged columns, and the operation."""
+    if target.operation is None:
+        return target.columns
+    column = MysqlColumn(OPERATION, "varchar(16)", charset="utf8mb4", collation="utf8mb4_bin")
+    return (*target.columns, WriteColumn(OPERATION, column, pa.string()))
+
+
+def hold_transactional(session: Session, table: MysqlTable) -> None:
+    """Hold the table's engine to have transactions.
+
+    Raises:
+        TargetError: it has none.
+    """
+    found = session.rows("SELECT engine FROM information_schema.engines WHERE transactions = 'YES'")
+    if table.engine is None or table.engine.lower() not in {str(name).lower() for (name,) in found}:
+        raise TargetError(
+            f"table {table.label!r} has the engine {table.engine}, which has no transactions: "
+            "a failed write would leave half of it. Make it InnoDB with ALTER TABLE ... ENGINE=InnoDB"
+        )
+
+
+def hold_one_zone(target: TargetTable) -> None:
+    """Hold the times of one row to be written in one zone of the session: instants are written in UTC.
+
+    Raises:
+        SchemaError: instants beside local times that the session's zone makes instants of.
+    """
+    times = [each for each in target.columns if pa.types.is_timestamp(each.kind)]
+    instant = next((each for each in times if each.kind.tz is not None), None)
+    local = next(
+        (each for each in times if each.kind.tz is None and parts(each.declared)[0] == "timestamp"),
+        None,
+    )
+    if instant is not None and local is not None:
+        raise SchemaError(
+            f"column {local.name!r} is a local time for the TIMESTAMP column {local.target!r}, and column "
+            f"{instant.name!r} is an instant: they cannot be written together. Cast one of them in the source"
+        )
+
+
+class MysqlWriteDialect(MysqlDialect, WriteDialect):
+    """See `WriteDialect`."""
+
+    begin = "START TRANSACTION"
+
+    new_types: ClassVar = {
+        **{kind: declared for declared, kind in SIGNED.items() if declared != "mediumint"},
+        **{
+            kind: f"{declared} unsigned"
+            for declared, kind in UNSIGNED.items()
+            if declared != "mediumint"
+        },
+        pa.bool_(): "tinyint(1)",
+        pa.float16(): "float",
+        pa.float32(): "float",
+        pa.float64(): "double",
+        pa.date32(): "date",
+        TIME: "time(6)",
+        LOCAL: "datetime(6)",
+        INSTANT: "timestamp(6)",
+        pa.string(): "longtext",
+        pa.binary(): "longblob",
+    }
+    new_key_types: ClassVar = {pa.string(): "varchar(255)", pa.binary(): "varbinary(255)"}
+
+    def new_decimal(self, digits: int, scale: int) -> str | None:
+        return f"decimal({digits},{scale})" if digits <= SPARK_DIGITS else None
+
+    def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
+        held = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        plain = plain_kind(held)
+        if (
+            pa.types.is_decimal(plain)
+            and MOST_SCALE < plain.scale <= plain.precision <= SPARK_DIGITS
+        ):
+            raise SchemaError(
+                f"column {name!r} is {kind}: MySQL keeps {MOST_SCALE} digits after the point; cast it"
+            )
+        return super().created_type(name, held, key=key)
+
+    def spark_type(self, text: str) -> str | None:
+        return text.lower() if text.upper().startswith(("VARCHAR(", "CHAR(")) else None
+
+    def new_column(self, name: str, declared: str, *, not_null: bool) -> Column:
+        if len(name) > _NAME_LETTERS:
+            raise SchemaError(
+                f"column {name!r} has a name of more than {_NAME_LETTERS} letters; rename it"
+            )
+        text = is_text_type(declared)
+        return MysqlColumn(
+            name,
+            declared,
+            not_null,
+            charset="utf8mb4" if text else None,
+            collation="utf8mb4_bin" if text else None,
+        )
+
+    def definition(self, column: Column) -> str:
+        assert isinstance(column, MysqlColumn)
+        words = [self.quoted(column.name), column.declared]
+        if column.charset is not None and parts(column.declared)[0] not in (
+            "json",
+            "uuid",
+            "inet4",
+            "inet6",
+        ):
+            words.append(f"CHARACTER SET {column.charset} COLLATE {column.collation}")
+        return " ".join([*words, "NOT NULL" if column.not_null else "NULL"])
+
+    def after_create(self, options: SqlWriteOptions) -> str:
+        """`createTableOptions` is a list of NAME=word."""
+        assert isinstance(options, MysqlWriteOptions)
+        comment = (
+            ""
+            if options.table_comment is None
+            else f" COMMENT={self.literal(options.table_comment, None)}"
+        )
+        text = options.create_table_options or ""
+        pairs = re.findall(_OPTION, text)
+        if re.sub(_OPTION, "", text).strip() or any(
+            name.upper() not in _OPTION_WORDS for name, _ in pairs
+        ):
+            takes = "NAME=value of " + ", ".join(sorted(_OPTION_WORDS))
+            raise wrong_table_options(text, takes, ". New tables are InnoDB and utf8mb4")
+        given = "".join(f" {name}={value}" for name, value in pairs)
+        return f" ENGINE=InnoDB CHARACTER SET utf8mb4{comment}{given}"
+
+    def write_column(self, field: pa.Field, column: Column) -> WriteColumn:
+        natural = self.created_type(field.name, field.type, key=False)
+        name, sizes, _ = parts(column.declared)
+        given = arrow_type(field.name, natural)
+        if name == "decimal":
+            precision, scale = (int(size) for size in (*sizes, "0")[:2]) if sizes else (10, 0)
+            wanted: pa.DataType = pa.decimal256(precision, scale)
+            if pa.types.is_decimal(given):
+                given = pa.decimal256(given.precision, given.scale)
+        else:
+            wanted = arrow_type(column.name, column.declared)
+            if pa.types.is_boolean(wanted) and name == "tinyint" and not pa.types.is_boolean(given):
+                wanted = pa.int8()  # TINYINT(1) holds whatever a TINYINT does
+        if not fits(given, wanted) or (name in ("float", "double") and sizes):
+            raise misfit(field, column, wanted, natural=natural)
+        return WriteColumn(field.name, column, field.type)
+
+    def lenient_column(self, field: pa.Field, column: Column) -> WriteColumn:
+        local = pa.types.is_timestamp(field.type) and field.type.tz is None
+        if local and parts(column.declared)[0] == "timestamp":
+            return WriteColumn(
+                field.name, column, field.type
+            )  # the server reads its text in the session's zone
+        return self.write_column(field, column)
+
+    def number_type(self, column: Column) -> pa.DataType | None:
+        name, sizes, unsigned = parts(column.declared)
+        is_float = name in ("float", "double")
+        if name not in _NUMBERS or "zerofill" in column.declared or (is_float and sizes):
+            return None
+        if unsigned and (is_float or name == "decimal"):
+            return None
+        if name == "tinyint":  # TINYINT(1) too
+            return pa.uint8() if unsigned else pa.int8()
+        try:
+            return arrow_type(column.name, column.declared)
+        except SchemaError:
+            return None  # more digits than Arrow's decimals have
+
+    def text_type(self, table: Table, column: Column, length: str) -> str | None:
+        """A key takes no `longtext`, and 3072 bytes at most."""
+        keys = (*cast(MysqlTable, table).held, *cast(MysqlTable, table).indexes)
+        most = _KEY_LETTERS if any(column.name in key for key in keys) else _MOST_LETTERS
+        if length != UNLIMITED and int(length) <= most:
+            return f"varchar({length})"
+        return "longtext" if most == _MOST_LETTERS else None
+
+    def instead(self, error: BaseException, declared: str) -> str:
+        """A row has 65 535 bytes, with all its `varchar`s at their longest; of a `longtext` only 12 count."""
+        return (
+            "longtext"
+            if code_of(error) in _TOO_LONG and declared.startswith("varchar")
+            else declared
+        )
+
+    def retyped(self, table: str, column: Column, declared: str) -> str:
+        made = self.definition(replace(column, declared=declared))
+        return f"ALTER TABLE {table} MODIFY COLUMN {made} /* DEFAULT and COMMENT as before */"
+
+    def retype(self, session: Session, table: str, column: Column, declared: str) -> str | None:
+        """MODIFY takes the whole definition, and forgets what it does not repeat: so as the server shows it."""
+        shown = str(session.rows(f"SHOW CREATE TABLE {table}")[0][1])
+        begins = f"  {self.quoted(column.name)} {column.declared}"
+        for line in shown.split("\n"):
+            if line.startswith(begins) and line[len(begins) : len(begins) + 1] in ("", " ", ","):
+                rest = line[len(begins) :].rstrip(",")
+                return (
+                    f"ALTER TABLE {table} MODIFY COLUMN {self.quoted(column.name)} {declared}{rest}"
+                )
+        return None
+
+    def nullable(self, table: str, column: Column) -> str:
+        made = self.definition(replace(column, not_null=False))
+        return f"ALTER TABLE {table} MODIFY COLUMN {made}"
+
+    def is_same_type(self, found: str, planned: str) -> bool:
+        """Servers add display widths to integers: `int` is shown as `int(11)`."""
+        bare, given = (
+            re.sub(r"^((?:small|medium|big)?int|tinyint)(?:\((?!1\))\d+\))", r"\1", each.lower())
+            for each in (found, planned)
+        )
+        return bare == given

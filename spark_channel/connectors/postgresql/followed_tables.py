@@ -1,0 +1,351 @@
+"""The tables that one replication slot's feed follows, held to what the catalog says of them now."""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+
+from spark_channel.connectors.base.feed import TABLE as _TABLE
+from spark_channel.connectors.base.feed import (
+    FeedOptions,
+    Token,
+)
+from spark_channel.connectors.postgresql.catalog import PgTable, find_table
+from spark_channel.connectors.postgresql.pgoutput import (
+    TableColumns,
+    TableShape,
+    becomes,
+)
+from spark_channel.connectors.postgresql.publication import (
+    Followed,
+    Found,
+    Published,
+    check_published,
+    find_listed,
+    find_one,
+    is_pattern,
+    left_out,
+    listed,
+    look_up,
+    named,
+)
+from spark_channel.connectors.postgresql.session import PgReadSession
+from spark_channel.connectors.postgresql.table_feed import (
+    ReplicationFeed,
+    check_decodable,
+)
+from spark_channel.connectors.postgresql.tokens import TablePlace, TablesToken
+from spark_channel.connectors.postgresql.types import LogTypes
+from spark_channel.connectors.postgresql.watermarks import obstacle
+from spark_channel.connectors.sql.log_feed import SchemaRule
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.errors import OptionError, SchemaError, SourceError
+
+__all__ = ["OWN_COLUMNS", "FollowedTable", "FollowedTables", "digests", "no_column"]
+
+_log = logging.getLogger(__name__)
+
+OWN_COLUMNS = (_TABLE, "_op", "_lsn", "_commit_ts")
+_REMOVE = (
+    "`spark-channel tunnel remove-table`, after which the tunnel continues with the others where it is (a channel that "
+    "is parked: after `spark-channel tunnel resume`)"
+)
+_LEFT = (
+    "Run `spark-channel tunnel resnapshot` for each, which does not tell of rows deleted meanwhile, "
+    f"and `spark-channel tunnel resume`; or {_REMOVE}"
+)
+"""What to do with tables that left the publication."""
+_READ_AGAIN = (
+    "`spark-channel tunnel resnapshot` for this table, which reads it again with the columns that it has now, and does "
+    "not tell of rows deleted meanwhile"
+)
+_MADE_AGAIN = f"Add it to the publication, run {_READ_AGAIN}, and `spark-channel tunnel resume`; or run {_REMOVE}"
+
+
+@dataclass(frozen=True)
+class FollowedTable:
+    """One table as a range has it: `schema` is that of its rows, in Arrow's types."""
+
+    name: str
+    oid: int
+    columns: TableColumns
+    schema: pa.Schema
+
+    @property
+    def label(self) -> str:
+        return f"table {self.name!r}"
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What the catalog said of the tables. `digests` of their columns by number, `changed` those that a table continues
+    with. `dropped`: the tables that are not there any more.
+    """
+
+    published: Published
+    digests: Mapping[int, str]
+    changed: Mapping[str, tuple[str, TableColumns]]
+    dropped: Collection[str]
+
+    def noted(self, token: TablesToken) -> Token:
+        return (
+            token.reshaped(self.changed)
+            .held_by(self.published.entries, self.published.operations)
+            .token()
+        )
+
+
+class FollowedTables(ReplicationFeed):
+    """Of a feed of several tables: which they are, and whether they can continue."""
+
+    def __init__(self, reader: SqlReader, options: FeedOptions) -> None:
+        assert options.tables is not None
+        for name, given in (
+            ("columns", reader.options.columns),
+            ("customSchema", reader.options.custom_schema),
+        ):
+            if given:
+                raise OptionError(
+                    f"option {name!r} goes with one table, and 'tables' names several: omit it, or follow the table "
+                    "by 'dbtable' and its own slot",
+                    option=name,
+                )
+        self._items = listed(options.tables)
+        self._has_base = options.has_base
+        self._unchecked = [item for item in self._items if not is_pattern(item)]
+        self._readers: dict[int, SqlReader] = {}
+        self._types = LogTypes(self._session)
+        self._accepted: dict[tuple[int, str, str], TableColumns | None] = {}
+        self._told_dropped: set[str] = set()
+        super().__init__(reader, options)
+        advice = _advice(self._rule)
+        self._rule = SchemaRule(evolves=options.evolves, ignores=options.ignores, advice=advice)
+        # A range that was handed out is read whatever its tables have got or lost since: the next one tells.
+        self._range_rule = (
+            self._rule if options.ignores else SchemaRule(ignores=True, advice=advice, tells=False)
+        )
+
+    def _begin(self, session: PgReadSession) -> list[tuple[Found, TableColumns]]:
+        """The tables that a new tunnel begins with."""
+        found = find_listed(session, self._publication, self._items)
+        without = list(left_out(session, self._publication, self._items))
+        if without:
+            _log.warning(
+                "publication %r does not have %s: tunnel and slot do not follow them. ALTER PUBLICATION %s ADD TABLE "
+                "..., then `spark-channel tunnel add-table`",
+                self._publication,
+                ", ".join(without),
+                self._publication,
+            )
+        present = look_up(session, [each.oid for each in found])
+        return [
+            (present[each.oid], self._look_at(session, present[each.oid]).columns) for each in found
+        ]
+
+    @staticmethod
+    def _token(
+        lsn: int, tables: Sequence[tuple[Found, TableColumns]], published: Published
+    ) -> Token:
+        places = {
+            each.name: TablePlace(
+                each.oid, each.columns, entries=published.entries.get(each.oid, ()), shape=shape
+            )
+            for each, shape in tables
+        }
+        return TablesToken(lsn, places, operations=published.operations).token()
+
+    def _check_base(self, session: PgReadSession, found: Found, joins: str = "") -> None:
+        """`joins`: what is said of a table that is not one of those that a tunnel begins with."""
+        self._look_at(session, found)
+        why = obstacle(session, self._reader_of(session, found.name, found.oid).resolve(session))
+        if why is not None:
+            raise SourceError(
+                f"table {found.name!r}{joins and f', {joins},'} cannot be read beside its changes: {why}. "
+                "Follow it by 'dbtable' and its own slot, or make a tunnel with it and tunnelType=stream, "
+                "which does not read existing rows"
+            )
+
+    def _reader_of(self, session: PgReadSession, name: str, oid: int) -> SqlReader:
+        """Of its existing rows."""
+        known = self._readers.get(oid)
+        if known is not None:
+            return known
+        found = look_up(session, [oid]).get(oid)
+        if found is None:
+            raise SourceError(f"table {name!r} was dropped. Run {_REMOVE}")
+        options = self._reader.options.model_copy(update={"dbtable": found.sql})
+        reader: SqlReader = cast(Any, type(self._reader))(options)
+        reader.fetch_size = self._reader.fetch_size
+        self._readers[oid] = reader
+        return reader
+
+    def _rows_of(self, session: PgReadSession, table: FollowedTable) -> SqlReader | None:
+        """Of the existing rows of a range that was handed out; None: they are gone with their table, and the range has
+        changes only.
+        """
+        found = look_up(session, [table.oid]).get(table.oid)
+        if found is not None:
+            known = self._readers.get(table.oid)
+            if (
+                known is not None and known.options.dbtable != found.sql
+            ):  # its old name may be another table's
+                del self._readers[table.oid]
+            return self._reader_of(session, table.name, table.oid)
+        _log.warning(
+            "%s was dropped before existing rows of it were read, which are gone: its changes in the log are delivered",
+            table.label,
+        )
+        return None
+
+    def _table(self, name: str, oid: int, columns: TableColumns) -> FollowedTable:
+        """As a token has it."""
+        return FollowedTable(name, oid, columns, self._types.schema(columns.columns))
+
+    def _look_at(
+        self, session: PgReadSession, found: Found, only: Collection[str] | None = None
+    ) -> FollowedTable:
+        """A table as the catalog has it. `only`: others of its columns are left out, whatever they are."""
+        source = self._reader_of(session, found.name, found.oid).resolve(session)
+        shape = self._checked(session, source, only)
+        key = cast(PgTable, source.table).key
+        return FollowedTable(found.name, found.oid, TableColumns(shape.columns, key), source.schema)
+
+    def _checked(
+        self, session: PgReadSession, source: ReadSource, only: Collection[str] | None
+    ) -> TableShape:
+        taken = [
+            name for name in source.names if name in OWN_COLUMNS and (only is None or name in only)
+        ]
+        if taken:
+            raise SchemaError(
+                f"{source.label} has a column {taken[0]!r}, which is a name of the feed's own: "
+                "rename the column, or omit the table"
+            )
+        if only is not None:
+            check_decodable(source, lambda name: name not in only)
+            return self._shape_of(session, source)
+        try:
+            return self._check(session, source)
+        except SchemaError as error:
+            raise SchemaError(
+                f"{error}. 'columns' does not go with 'tables': follow this table by 'dbtable' and its own slot"
+            ) from None
+
+    def _check_tables(self, session: PgReadSession, token: TablesToken) -> _Look:
+        """
+        Raises:
+            SourceError: one was renamed or made again, or left the publication. SchemaError: one has columns that it
+                cannot continue with.
+            OptionError: the options name one that the tunnel does not follow.
+        """
+        present = look_up(session, [each.oid for each in token.tables.values()])
+        changed, dropped = {}, []
+        for name, place in token.tables.items():
+            found = present.get(place.oid)
+            if found is None:
+                self._check_dropped(session, name)
+                dropped.append(name)
+                continue
+            if found.name != name:
+                raise SourceError(
+                    f"table {name!r} of the tunnel is {found.name!r} now. Rename it back; or run {_REMOVE}, and "
+                    f"`spark-channel tunnel add-table --table {found.name}`, which reads its existing rows again"
+                )
+            shape = self._continued(session, name, place, found)
+            if shape is not None:
+                changed[name] = (found.columns, shape)
+        now = self._published(session, [each.oid for each in token.tables.values()])
+        known = [
+            Followed(name, place.oid, place.entries)
+            for name, place in token.tables.items()
+            if name not in dropped
+        ]
+        operations = token.operations if known else ""
+        check_published(self._publication, known, operations, now, _LEFT)
+        for item in self._unchecked:
+            if (
+                not named(item, (*dropped, *token.removed))
+                and find_one(session, item).name not in token.tables
+            ):
+                raise OptionError(
+                    f"option 'tables' names {item!r}, which the tunnel does not follow: add it with `spark-channel "
+                    f"tunnel add-table --table {item}`",
+                    option="tables",
+                    got=item,
+                )
+        self._unchecked = []
+        return _Look(now, digests(present), changed, dropped)
+
+    def _check_dropped(self, session: PgReadSession, name: str) -> None:
+        """A table that is not there cannot change: all that the log has of it is delivered, and nothing follows.
+
+        Raises:
+            SourceError: another one has its name, whose changes would be lost.
+        """
+        if find_table(session, name) is not None:
+            raise SourceError(
+                f"table {name!r} of the tunnel was dropped, and made again. {_MADE_AGAIN}"
+            )
+        if name not in self._told_dropped:
+            self._told_dropped.add(name)
+            _log.warning(
+                "table %r of the tunnel was dropped: its changes up to then are delivered, and the other tables "
+                "continue. `spark-channel tunnel remove-table --table %s` removes it from the tunnel",
+                name,
+                name,
+            )
+
+    def _continued(
+        self, session: PgReadSession, name: str, place: TablePlace, found: Found
+    ) -> TableColumns | None:
+        """The other columns that a table continues with; None: those that it has."""
+        if found.columns == place.columns:
+            return None
+        key = place.oid, place.columns, found.columns
+        if key not in self._accepted:
+            self._accepted[key] = self._judged(session, name, place, found)
+        return self._accepted[key]
+
+    def _judged(
+        self, session: PgReadSession, name: str, place: TablePlace, found: Found
+    ) -> TableColumns | None:
+        was, label, rule = place.shape, f"table {name!r}", self._rule
+        kept = None if rule.evolves else {each.name for each in was.columns}
+        try:
+            table = self._look_at(session, found, kept)
+        except SchemaError as error:
+            if kept is not None:
+                raise
+            raise SchemaError(
+                f"{error}; or start the tunnel again with onSchemaChange=ignore, which leaves new columns out"
+            ) from None
+        if not rule.evolves:
+            rule.check(self._types.schema(was.columns), table.schema, label, was.key)
+        what = becomes(was, table.columns, has=rule.has(no_column), is_kept=not rule.evolves)
+        if what is not None:
+            raise SchemaError(f"{label} {what} since its stream began. {rule.advice}")
+        if rule.ignores:
+            return None
+        if rule.evolves:
+            names = ", ".join(table.schema.names)
+            _log.info("%s continues with columns %s (onSchemaChange=evolve)", label, names)
+        return table.columns
+
+
+def digests(tables: Mapping[int, Found]) -> dict[int, str]:
+    return {oid: each.columns for oid, each in tables.items()}
+
+
+def _advice(rule: SchemaRule) -> str:
+    """What to do about columns that a table does not continue with."""
+    if rule.evolves:
+        return f"Run {_READ_AGAIN}"
+    other = "" if rule.ignores else ", or with ignore to continue without them"
+    return f"Start it again with onSchemaChange=evolve to continue with its new columns{other}; or run {_READ_AGAIN}"
+
+
+def no_column(_name: str) -> bool:
+    return False
