@@ -22,12 +22,12 @@ else:
     __getattr__, __dir__ = lazy.exports(
         __name__,
         {
+            "api": ["run", "transfer"],
             "progress": ["TransferReport"],
             "service": ["SharedLimit"],
             "spark.session": ["last_report", "register"],
             "spark.source": ["ChannelDataSource", "explain"],
             "spark.throttle": ["throttle"],
-            "spark.transfer": ["run", "transfer"],
         },
     )
 

@@ -104,7 +104,7 @@ else:
                 "decode_request",
                 "encode",
             ],
-            "protection": ["AdaptiveLimit", "HealthSample", "ThrottleInterval"],
+            "protection": ["AdaptiveLimit", "HealthSample"],
             "registry": ["LimitRegistry", "Semaphore", "marked"],
             "token_bucket": ["CombinedLimiter", "RateLimiter", "StaticShare"],
         },

@@ -67,10 +67,9 @@ else:
             "client": ["ServiceClient", "SharedLimitAddress"],
             "discovery": ["driver_pid"],
             "display": ["ProgressDisplay"],
-            "jobs": ["JobListener", "JobRegistry"],
+            "jobs": ["JobRegistry"],
             "launch": [
                 "LimitControl",
-                "LimitEntry",
                 "ServiceControl",
                 "ServiceSettings",
                 "advertise",

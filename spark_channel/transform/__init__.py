@@ -36,13 +36,11 @@ else:
             "select": ["DropRows", "Output", "RandomColumn", "RefuseMalformed", "Rename", "Select"],
             "text": ["Calculate", "Digest", "Pad", "Replace", "Substr"],
             "transformer": [
-                "Apply",
                 "Labelled",
                 "Pipeline",
                 "Refused",
                 "Transformer",
                 "TransformResult",
-                "as_transformers",
                 "prepare",
             ],
         },
