@@ -20,7 +20,7 @@ import spark_channel
 from spark_channel.errors import OptionError, SourceError, TargetError
 from spark_channel.options import parse_amount
 from spark_channel.progress.plot import by_the_second
-from spark_channel.progress.render import short
+from spark_channel.progress.summary import short
 
 if TYPE_CHECKING:
     from spark_channel.progress import TransferReport

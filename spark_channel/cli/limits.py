@@ -13,7 +13,7 @@ from rich.table import Table
 
 from spark_channel.limits import AimdController, LimitStatus, UnreachablePolicy
 from spark_channel.options import CommonOptions, parse_amount
-from spark_channel.progress.render import short
+from spark_channel.progress.summary import short
 from spark_channel.service import (
     LimitControl,
     Probe,

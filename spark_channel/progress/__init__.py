@@ -17,28 +17,22 @@ if TYPE_CHECKING:
         is_batch,
         lag_text,
         progress_line,
-        summary_lines,
     )
     from spark_channel.progress.report import TransferReport
     from spark_channel.progress.spec import DirtyLimit, JobSpec, tighter
     from spark_channel.progress.speed import LimitChange, Sample
+    from spark_channel.progress.summary import summary_lines
 else:
     __getattr__, __dir__ = lazy.exports(
         __name__,
         {
             "counters": ["Counters", "Phase", "Snapshot"],
             "job": ["JobProgress", "JobStatus"],
-            "render": [
-                "StreamLog",
-                "before_lines",
-                "is_batch",
-                "lag_text",
-                "progress_line",
-                "summary_lines",
-            ],
+            "render": ["StreamLog", "before_lines", "is_batch", "lag_text", "progress_line"],
             "report": ["TransferReport"],
             "spec": ["DirtyLimit", "JobSpec", "tighter"],
             "speed": ["LimitChange", "Sample"],
+            "summary": ["summary_lines"],
         },
     )
 

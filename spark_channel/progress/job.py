@@ -8,13 +8,10 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
 from spark_channel.progress.counters import Phase, Snapshot, added
 from spark_channel.progress.report import TransferReport
 from spark_channel.progress.spec import JobSpec, tighter
-from spark_channel.progress.speed import LimitChange, SlidingRates, SpeedSamples
+from spark_channel.progress.speed import SIDES, LimitChange, SlidingRates, SpeedSamples
 from spark_channel.progress.tasks import AttemptTable, stalled_text
 
-__all__ = ["SIDES", "JobProgress", "JobStatus", "side_of"]
-
-SIDES = ("limit", "source", "target")
-"""What a job may wait for."""
+__all__ = ["JobProgress", "JobStatus", "side_of"]
 
 _SPEED_WINDOW = 5.0
 _STEADY_WINDOW = 30.0

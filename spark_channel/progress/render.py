@@ -1,13 +1,15 @@
 """Progress lines and streams' log lines as plain text."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from spark_channel.progress.counters import Phase
-from spark_channel.progress.job import SIDES, JobProgress, JobStatus
+from spark_channel.progress.job import JobProgress, JobStatus
 from spark_channel.progress.report import TransferReport
 from spark_channel.progress.spec import JobSpec
+from spark_channel.progress.speed import SIDES
+from spark_channel.progress.summary import clock_time, duration, grouped, many, over, shares, short
 
 __all__ = [
     "StreamLog",
@@ -16,8 +18,6 @@ __all__ = [
     "is_batch",
     "lag_text",
     "progress_line",
-    "short",
-    "summary_lines",
 ]
 
 
@@ -30,18 +30,6 @@ _COMMITS = {
 }
 
 _AT_LEAST_ONCE = "commit=task: at least once, a retried task can add its rows twice"
-
-
-def short(value: float) -> str:
-    """Three digits and a unit: 999, 99.8k, 12.4M, 3.05G. Whole numbers without a fraction."""
-    if value < 999.5:
-        return f"{value:.0f}" if value >= 99.95 or value == int(value) else f"{value:.1f}"
-    for unit in ("k", "M", "G", "T", "P", "E"):
-        value /= 1000
-        if value < 999.5 or unit == "E":
-            text = f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"
-            return f"{text}{unit}"
-    raise AssertionError("the last unit takes all")
 
 
 def progress_line(status: JobStatus) -> str:
@@ -63,7 +51,7 @@ def progress_line(status: JobStatus) -> str:
         amount = f"{math.floor(status.percent)} % {amount}"
     parts = [*head, amount]
     if status.wait_shares:
-        parts.append("waits: " + _shares(status.wait_shares))
+        parts.append("waits: " + shares(status.wait_shares))
     if status.note:
         parts.append(status.note)
     parts.append(f"dirty {short(status.dirty_rows)}")
@@ -77,10 +65,10 @@ def before_lines(job: str, spec: JobSpec) -> list[str]:
     ends = " -> ".join(end.strip() or "Spark" for end in (spec.source, spec.target))
     cut = []
     if spec.channels is not None:
-        cut.append(_many(spec.channels, "channel"))
+        cut.append(many(spec.channels, "channel"))
     splits = spec.tasks if spec.splits is None else spec.splits
     if splits is not None:
-        cut.append(("over " if cut else "") + _many(splits, "split"))
+        cut.append(("over " if cut else "") + many(splits, "split"))
     plan = [" ".join(cut)] if cut else []
     if spec.rows_expected is not None:
         plan.append(f"about {short(spec.rows_expected)} rows")
@@ -102,61 +90,6 @@ def before_lines(job: str, spec: JobSpec) -> list[str]:
     ]
 
 
-def summary_lines(report: TransferReport) -> list[str]:
-    """What a job did, in three to five lines."""
-    verb = {"read": "read", "write": "wrote", "throttle": "passed on", "stream": "streamed"}.get(
-        report.kind, "copied"
-    )
-    seconds = _duration(report.seconds)
-    if report.phase == Phase.FAILED:
-        why = f": {report.error}" if report.error else ""
-        moved = f"{_grouped(report.rows_moved)} rows ({short(report.bytes_moved)}B) moved"
-        lines = [f"failed after {moved} in {seconds}{why}"]
-        if report.commit == "task" and report.where and report.rows:
-            lines.append(f"{_grouped(report.rows)} rows are in {report.where} (commit=task)")
-    else:
-        size = f"{_grouped(report.rows)} rows"
-        if report.bytes or not report.rows:
-            size += f" ({short(report.bytes)}B)"
-        enough = "; Spark wanted no more, as with a LIMIT" if report.phase == Phase.ENDED else ""
-        achieved = (
-            f": {_achieved(report)}" if report.moving_seconds or not report.rows_moved else ""
-        )
-        lines = [f"{verb} {size} in {seconds}{achieved}{enough}"]
-    if report.phase != Phase.FAILED and (report.where or report.publish_seconds):
-        parts = [f"the rows are in {report.where}"] if report.where else []
-        if report.publish_seconds:
-            published = f"published in {_duration(report.publish_seconds)}"
-            parts.append(f"{published} (commit={report.commit or 'job'})")
-        lines.append(", ".join(parts))
-    details = [
-        f"{_many(report.tasks, 'task')}, {_many(report.attempts, 'attempt')} ({report.retries} retried)"
-    ]
-    waited = report.waits_by_side
-    total = sum(waited.get(side, 0.0) for side in SIDES)
-    if total > 0:
-        details.append("waits: " + _shares({side: waited.get(side, 0.0) / total for side in SIDES}))
-    kept = (
-        f", kept in {report.dirty_rows_path}"
-        if report.dirty_rows_path and report.rows_dirty
-        else ""
-    )
-    details.append(f"dirty {_grouped(report.rows_dirty)}{kept}")
-    lines.append("; ".join(details))
-    if report.retries and report.rows_moved > report.rows:
-        lines.append(f"{_grouped(report.rows_moved)} rows moved, retries and speculation included")
-    if report.held:
-        held = ", ".join(
-            f"{name} for {_duration(seconds)}" for name, seconds in report.held.items()
-        )
-        lines.append(f"slowed down by the {held}")
-    if report.behind:
-        lines.append(f"at its end: {report.behind}")
-    if report.rerun:
-        lines.append(f"run it again: {report.rerun}")
-    return lines
-
-
 def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, rows: int) -> str:
     """A stream's last micro-batch in one line, and what came in all: `rows` in `batches`.
 
@@ -166,7 +99,7 @@ def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, r
     """
     seconds = max(each.seconds for each in reports)
     moving = max(each.moving_seconds for each in reports)
-    size = f"{_grouped(sum(each.rows for each in reports))} rows ({short(sum(each.bytes for each in reports))}B)"
+    size = f"{grouped(sum(each.rows for each in reports))} rows ({short(sum(each.bytes for each in reports))}B)"
     speeds = []
     if spec.rows_per_second is not None or spec.bytes_per_second is None:
         moved = sum(each.rows_moved for each in reports)
@@ -174,18 +107,18 @@ def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, r
     if spec.bytes_per_second is not None:
         moved = sum(each.bytes_moved for each in reports)
         speeds.append(_against(moved / moving if moving > 0 else 0.0, spec.bytes_per_second, "B"))
-    over = _over(moving, seconds, sum(each.rows_moved for each in reports))
-    parts = [f"batch {spec.batch}: {size} in {_duration(seconds)}, {' '.join(speeds)}{over}"]
+    stretch = over(moving, seconds, sum(each.rows_moved for each in reports))
+    parts = [f"batch {spec.batch}: {size} in {duration(seconds)}, {' '.join(speeds)}{stretch}"]
     waits = {side: sum(each.waits_by_side.get(side, 0.0) for each in reports) for side in SIDES}
     if (total := sum(waits.values())) > 0:
-        parts.append("waits: " + _shares({side: spent / total for side, spent in waits.items()}))
+        parts.append("waits: " + shares({side: spent / total for side, spent in waits.items()}))
     errors = [each.error for each in reports if each.phase == Phase.FAILED]
     if errors:
         parts.append(f"failed: {errors[0]}" if errors[0] else "failed")
     if spec.behind:
         parts.append(spec.behind)
     parts.append(
-        f"{_grouped(rows)} rows in {_grouped(batches)} batch" + ("" if batches == 1 else "es")
+        f"{grouped(rows)} rows in {grouped(batches)} batch" + ("" if batches == 1 else "es")
     )
     name = spec.name or spec.source or spec.target
     return " - ".join([name, *parts] if name else parts)
@@ -203,16 +136,6 @@ def lag_text(rows: int | None, nbytes: int | None, seconds: float | None) -> str
     return f"behind {found}" if found else ""
 
 
-def clock_time(seconds: float) -> str:
-    """`3:20`, or `1:03:20` from an hour on; more than 99 hours is `>99 h`."""
-    whole = math.ceil(seconds)
-    if whole >= 99 * 3600:
-        return ">99 h"
-    minutes, second = divmod(whole, 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
-
-
 def _speed(status: JobStatus) -> str:
     spec = status.spec
     texts = []
@@ -226,31 +149,6 @@ def _speed(status: JobStatus) -> str:
 def _against(speed: float, limit: int | None, unit: str) -> str:
     now = f"{short(speed)}{unit}/s"
     return now if limit is None else f"{now} of {short(limit)}{unit}/s"
-
-
-def _achieved(report: TransferReport) -> str:
-    texts = []
-    if report.rows_per_second_limit is not None or report.bytes_per_second_limit is None:
-        texts.append(_ratio(report.rows_per_second, report.rows_per_second_limit, " rows"))
-    if report.bytes_per_second_limit is not None:
-        texts.append(_ratio(report.bytes_per_second, report.bytes_per_second_limit, "B"))
-    return ", ".join(texts) + _over(report.moving_seconds, report.seconds, report.rows_moved)
-
-
-def _over(moving: float, seconds: float, rows: int) -> str:
-    """The seconds that a speed is of, where the text beside it gives others."""
-    if not rows or _duration(moving) == _duration(seconds):
-        return ""
-    return f" over the {_duration(moving)} in which rows moved"
-
-
-def _ratio(speed: float, limit: int | None, unit: str) -> str:
-    now = f"{short(speed)}{unit}/s"
-    return (
-        now
-        if limit is None
-        else f"{now} of {short(limit)}{unit}/s allowed ({100 * speed / limit:.1f} %)"
-    )
 
 
 def _limit(rows: int | None, nbytes: int | None) -> str:
@@ -275,38 +173,6 @@ def _protected(line: str, spec: JobSpec) -> str:
     if spec.protect:
         watched.insert(0, "as the health of source and target allows")
     return "; ".join([line, *watched])
-
-
-def _shares(shares: Mapping[str, float]) -> str:
-    percents = _percents([shares.get(side, 0.0) for side in SIDES])
-    return " ".join(f"{side} {percent} %" for side, percent in zip(SIDES, percents, strict=True))
-
-
-def _percents(shares: list[float]) -> list[int]:
-    """Whole percents that add up to 100: the largest remainders are rounded up."""
-    floors = [math.floor(100 * share) for share in shares]
-    by_rest = sorted(range(len(shares)), key=lambda i: floors[i] - 100 * shares[i])
-    for i in by_rest[: 100 - sum(floors)]:
-        floors[i] += 1
-    return floors
-
-
-def _grouped(value: int) -> str:
-    return f"{value:,}".replace(",", " ")
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{_grouped(count)} {noun}" + ("" if count == 1 else "s")
-
-
-def _duration(seconds: float) -> str:
-    """Three digits, as `short` has them: a reader who divides the rows by it finds the speed beside it."""
-    if seconds >= 99.95:
-        return clock_time(round(seconds))
-    if seconds < 0.001:
-        return "less than 1 ms"
-    text = f"{round(seconds, 3):.3g}"
-    return f"{text} s" if "." in text else f"{text}.0 s"
 
 
 # Log lines of streams: one per interval instead of one per micro-batch. No I/O.

@@ -11,6 +11,7 @@ from pydantic import ConfigDict
 from spark_channel.errors import UnsupportedError
 from spark_channel.progress.counters import PHASES, TaskTrace, added, as_frame
 from spark_channel.progress.speed import LimitChange, Sample
+from spark_channel.progress.summary import summary_lines
 from spark_channel.serialization import Strict, from_plain, to_plain
 
 if TYPE_CHECKING:
@@ -185,8 +186,6 @@ class TransferReport:
         return ax
 
     def __str__(self) -> str:
-        from spark_channel.progress.render import summary_lines
-
         return "\n".join(line for each in self.targets or (self,) for line in summary_lines(each))
 
     def _ipython_display_(self) -> None:
@@ -205,7 +204,6 @@ class TransferReport:
         from html import escape
 
         from spark_channel.progress.plot import svg
-        from spark_channel.progress.render import summary_lines
 
         if self.targets:
             return "".join(each._repr_html_() for each in self.targets)

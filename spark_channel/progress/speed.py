@@ -4,8 +4,10 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-__all__ = ["LimitChange", "Sample", "SlidingRates", "SpeedSamples"]
+__all__ = ["SIDES", "LimitChange", "Sample", "SlidingRates", "SpeedSamples"]
 
+SIDES = ("limit", "source", "target")
+"""What a job may wait for."""
 
 _TOTALS = 4
 """Rows and bytes, and rows and bytes written."""

@@ -10,7 +10,7 @@ from spark_channel.planning import TransferSpec
 from spark_channel.progress import TransferReport
 from spark_channel.spark.engine import SparkEngine
 from spark_channel.spark.session import context_of, directory_of, register
-from spark_channel.transfers import run as transfer_run
+from spark_channel.transfers.carry_out import carry_out as carry_out_on
 from spark_channel.transfers.options import job_options
 from spark_channel.transfers.plan import begin_transfer
 from spark_channel.working_directory import relative_to
@@ -35,4 +35,4 @@ def _carry_out(
 
         return copy_frames(spark, begin_transfer(job_options(spec, more or {})))
     register(spark)
-    return transfer_run.carry_out(SparkEngine(spark), spec, more)
+    return carry_out_on(SparkEngine(spark), spec, more)

@@ -3,27 +3,20 @@
 import contextlib
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer
 from spark_channel.errors import ChannelError, CommitError, DirtyRowsError, LimitError
 from spark_channel.limits import StaticShare
 from spark_channel.pipeline import DirtyStore, GroupOutcome, TaskOutcome, TransferWork
-from spark_channel.planning import TransferSpec
 from spark_channel.progress import JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceControl
 from spark_channel.transfers.limits import is_limited, static_of_spec, static_shares, told_static
-from spark_channel.transfers.options import job_options
 from spark_channel.transfers.plan import (
     OpenedTransfer,
-    begin_transfer,
-    open_transfer,
     refuse_existing,
-    tell_experiments,
 )
 from spark_channel.transfers.resume import job_of, plan_text, transaction_of
 from spark_channel.transfers.task import (
@@ -37,7 +30,6 @@ from spark_channel.transfers.task import (
 __all__ = [
     "JobReporter",
     "Transfer",
-    "carry_out",
     "job_name",
     "reason_of",
 ]
@@ -97,24 +89,6 @@ class JobReporter:
 
 
 # A transfer, from the prepared target to the report: the same with every engine.
-
-
-def carry_out(
-    engine: Engine, spec: TransferSpec, more: Mapping[str, Any] | None = None
-) -> TransferReport:
-    """Run a transfer between two connectors; `more` are options of the whole job beside those of `spec`.
-
-    Raises:
-        ChannelError: as `spark_channel.transfer`.
-    """
-    if spec.targets:
-        from spark_channel.transfers.fan_out import fan_out
-
-        return fan_out(engine, spec, more or {})
-    job = begin_transfer(job_options(spec, more or {}))
-    tell_experiments(spec)
-    with ExitStack() as held:
-        return Transfer(engine, open_transfer(job, engine.parallelism(), held)).run()
 
 
 class Transfer:

@@ -1,0 +1,145 @@
+"""What a finished job did, in lines of text; and the figures that running jobs show, too."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from spark_channel.progress.counters import Phase
+from spark_channel.progress.speed import SIDES
+
+if TYPE_CHECKING:
+    from spark_channel.progress.report import TransferReport
+
+__all__ = ["clock_time", "duration", "grouped", "many", "over", "shares", "short", "summary_lines"]
+
+
+def summary_lines(report: "TransferReport") -> list[str]:
+    """What a job did, in three to five lines."""
+    verb = {"read": "read", "write": "wrote", "throttle": "passed on", "stream": "streamed"}.get(
+        report.kind, "copied"
+    )
+    seconds = duration(report.seconds)
+    if report.phase == Phase.FAILED:
+        why = f": {report.error}" if report.error else ""
+        moved = f"{grouped(report.rows_moved)} rows ({short(report.bytes_moved)}B) moved"
+        lines = [f"failed after {moved} in {seconds}{why}"]
+        if report.commit == "task" and report.where and report.rows:
+            lines.append(f"{grouped(report.rows)} rows are in {report.where} (commit=task)")
+    else:
+        size = f"{grouped(report.rows)} rows"
+        if report.bytes or not report.rows:
+            size += f" ({short(report.bytes)}B)"
+        enough = "; Spark wanted no more, as with a LIMIT" if report.phase == Phase.ENDED else ""
+        achieved = (
+            f": {_achieved(report)}" if report.moving_seconds or not report.rows_moved else ""
+        )
+        lines = [f"{verb} {size} in {seconds}{achieved}{enough}"]
+    if report.phase != Phase.FAILED and (report.where or report.publish_seconds):
+        parts = [f"the rows are in {report.where}"] if report.where else []
+        if report.publish_seconds:
+            published = f"published in {duration(report.publish_seconds)}"
+            parts.append(f"{published} (commit={report.commit or 'job'})")
+        lines.append(", ".join(parts))
+    details = [
+        f"{many(report.tasks, 'task')}, {many(report.attempts, 'attempt')} ({report.retries} retried)"
+    ]
+    waited = report.waits_by_side
+    total = sum(waited.get(side, 0.0) for side in SIDES)
+    if total > 0:
+        details.append("waits: " + shares({side: waited.get(side, 0.0) / total for side in SIDES}))
+    kept = (
+        f", kept in {report.dirty_rows_path}"
+        if report.dirty_rows_path and report.rows_dirty
+        else ""
+    )
+    details.append(f"dirty {grouped(report.rows_dirty)}{kept}")
+    lines.append("; ".join(details))
+    if report.retries and report.rows_moved > report.rows:
+        lines.append(f"{grouped(report.rows_moved)} rows moved, retries and speculation included")
+    if report.held:
+        held = ", ".join(f"{name} for {duration(seconds)}" for name, seconds in report.held.items())
+        lines.append(f"slowed down by the {held}")
+    if report.behind:
+        lines.append(f"at its end: {report.behind}")
+    if report.rerun:
+        lines.append(f"run it again: {report.rerun}")
+    return lines
+
+
+def _achieved(report: "TransferReport") -> str:
+    texts = []
+    if report.rows_per_second_limit is not None or report.bytes_per_second_limit is None:
+        texts.append(_ratio(report.rows_per_second, report.rows_per_second_limit, " rows"))
+    if report.bytes_per_second_limit is not None:
+        texts.append(_ratio(report.bytes_per_second, report.bytes_per_second_limit, "B"))
+    return ", ".join(texts) + over(report.moving_seconds, report.seconds, report.rows_moved)
+
+
+def over(moving: float, seconds: float, rows: int) -> str:
+    """The seconds that a speed is of, where the text beside it gives others."""
+    if not rows or duration(moving) == duration(seconds):
+        return ""
+    return f" over the {duration(moving)} in which rows moved"
+
+
+def _ratio(speed: float, limit: int | None, unit: str) -> str:
+    now = f"{short(speed)}{unit}/s"
+    return (
+        now
+        if limit is None
+        else f"{now} of {short(limit)}{unit}/s allowed ({100 * speed / limit:.1f} %)"
+    )
+
+
+def short(value: float) -> str:
+    """Three digits and a unit: 999, 99.8k, 12.4M, 3.05G. Whole numbers without a fraction."""
+    if value < 999.5:
+        return f"{value:.0f}" if value >= 99.95 or value == int(value) else f"{value:.1f}"
+    for unit in ("k", "M", "G", "T", "P", "E"):
+        value /= 1000
+        if value < 999.5 or unit == "E":
+            text = f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"
+            return f"{text}{unit}"
+    raise AssertionError("the last unit takes all")
+
+
+def shares(shares: Mapping[str, float]) -> str:
+    percents = _percents([shares.get(side, 0.0) for side in SIDES])
+    return " ".join(f"{side} {percent} %" for side, percent in zip(SIDES, percents, strict=True))
+
+
+def _percents(shares: list[float]) -> list[int]:
+    """Whole percents that add up to 100: the largest remainders are rounded up."""
+    floors = [math.floor(100 * share) for share in shares]
+    by_rest = sorted(range(len(shares)), key=lambda i: floors[i] - 100 * shares[i])
+    for i in by_rest[: 100 - sum(floors)]:
+        floors[i] += 1
+    return floors
+
+
+def grouped(value: int) -> str:
+    return f"{value:,}".replace(",", " ")
+
+
+def many(count: int, noun: str) -> str:
+    return f"{grouped(count)} {noun}" + ("" if count == 1 else "s")
+
+
+def duration(seconds: float) -> str:
+    """Three digits, as `short` has them: a reader who divides the rows by it finds the speed beside it."""
+    if seconds >= 99.95:
+        return clock_time(round(seconds))
+    if seconds < 0.001:
+        return "less than 1 ms"
+    text = f"{round(seconds, 3):.3g}"
+    return f"{text} s" if "." in text else f"{text}.0 s"
+
+
+def clock_time(seconds: float) -> str:
+    """`3:20`, or `1:03:20` from an hour on; more than 99 hours is `>99 h`."""
+    whole = math.ceil(seconds)
+    if whole >= 99 * 3600:
+        return ">99 h"
+    minutes, second = divmod(whole, 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
