@@ -90,7 +90,7 @@ class _Search:
     def _add_relations(self, schema: str, name: str) -> None:
         """With partitions, children, and what views select from: the catalog knows all of them."""
         quoted = ".".join(self._dialect.quoted(each) for each in (schema, name) if each)
-        found = self._session.rows(_RELATIONS.format(name=_text(quoted)))
+        found = self._session.rows(_RELATIONS.format(name=self._text(quoted), reads=_READS))
         self._complete = self._complete and bool(found)
         for database, oid, is_known in found:
             self._parts.add((str(database), str(oid)))
@@ -101,7 +101,7 @@ class _Search:
         if question is None or len(self._views) > _MOST_VIEWS:
             self._complete = False
             return
-        rows = self._session.rows(question.format(schema=_text(schema), name=_text(name)))
+        rows = self._session.rows(question.format(schema=self._text(schema), name=self._text(name)))
         if rows and rows[0][0]:
             self.follow(str(rows[0][0]))
         else:
@@ -119,14 +119,36 @@ class _Search:
             self._complete = False
             return
         for tree in trees:
-            if tree.find(exp.Anonymous) is not None:  # a function of the user's may read any table
+            if self._calls_reader(tree):
                 self._complete = False
             for schema, name in _named(tree):
                 self._add_named(schema, name, {each.alias for each in tree.find_all(exp.CTE)})
 
+    def _calls_reader(self, tree: Node) -> bool:
+        """Whether a function that is called may read any table, as those of users may."""
+        called: list[exp.Func] = [*tree.find_all(exp.Anonymous)]
+        called += [name for _, name in _named(tree) if isinstance(name, exp.Func)]
+        if not called or self._dialect.sql == "sqlite":  # which has none of users
+            return False
+        question = _READERS.get(self._dialect.sql)
+        if question is None:
+            return True
+        if self._dialect.sql == "mysql" and any(
+            isinstance(each.parent, exp.Dot) for each in called
+        ):
+            return True  # only functions of users have a database
+        names = {(each.name or each.sql_name()).lower() for each in called}
+        listed = ", ".join(map(self._text, sorted(names)))
+        return bool(self._session.rows(question.format(names=listed, reads=_READS)))
+
+    def _text(self, value: str) -> str:
+        return exp.Literal.string(value).sql(self._dialect.sql or None)
+
     def _add_named(self, schema: "exp.Identifier | None", name: Node, own: set[str]) -> None:
+        if isinstance(name, exp.Func):
+            return  # see `_calls_reader`
         if not isinstance(name, exp.Identifier):
-            self._complete = False  # a function that returns rows
+            self._complete = False
             return
         text = ".".join(
             each.sql(self._dialect.sql or None) for each in (schema, name) if each is not None
@@ -144,10 +166,6 @@ def _named(tree: Node) -> Iterator[tuple["exp.Identifier | None", Node]]:
     for table in tree.find_all(exp.Table):
         if table is not made and table.parent is not made:
             yield table.args.get("db"), table.this
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _postgres(session: Asked) -> Iterator[str]:
@@ -204,6 +222,16 @@ _SERVERS: Mapping[str, Callable[[Asked], Iterator[str]]] = {
     "duckdb": _file,
     "clickhouse": _clickhouse,
 }
+_READS = """CASE WHEN p.pronamespace = 'pg_catalog'::regnamespace
+  THEN p.proname ~ '_to_xml' OR p.proname IN ('ts_rewrite', 'ts_stat')
+  ELSE l.lanname NOT IN ('internal', 'c') OR l.lanname = 'c' AND p.proretset AND 'text'::regtype = ANY (p.proargtypes)
+END"""
+"""Functions of PostgreSQL that may read any table: those of users, and those that run a query in a text (dblink)."""
+_READERS: Mapping[str, str] = {
+    "postgres": "SELECT 1 FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang "
+    "WHERE lower(p.proname) IN ({names}) AND {reads} LIMIT 1",
+    "mysql": "SELECT 1 FROM information_schema.routines WHERE lower(routine_name) IN ({names}) LIMIT 1",
+}
 _RELATIONS = """
 WITH RECURSIVE behind (one, other) AS (
   SELECT i.inhparent, i.inhrelid FROM pg_catalog.pg_inherits i
@@ -224,8 +252,8 @@ SELECT (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.
     JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = r.oid
       AND d.refclassid = 'pg_catalog.pg_proc'::regclass
     JOIN pg_catalog.pg_proc p ON p.oid = d.refobjid
-    JOIN pg_catalog.pg_language l ON l.oid = p.prolang AND l.lanname NOT IN ('internal', 'c')
-    WHERE r.ev_class = f.oid AND c.relkind = 'v')
+    JOIN pg_catalog.pg_language l ON l.oid = p.prolang
+    WHERE r.ev_class = f.oid AND c.relkind = 'v' AND {reads})
 FROM family f JOIN pg_catalog.pg_class c ON c.oid = f.oid
 """
 """A table's rows may also be in its partitions or children, and a view's in what it selects from."""

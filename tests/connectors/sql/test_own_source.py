@@ -1,5 +1,6 @@
 """A table that is written by what reads it: each row is there once, in every commit mode, or the job is refused."""
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -309,6 +310,76 @@ def test_what_cannot_be_looked_into_is_staged(engine: LocalEngine, place: Place)
     assert (
         copy(engine, source, end(place, "other", commit="task")).commit == "task"
     )  # the user knows
+
+
+_OWN_FUNCTIONS = {
+    "sqlite": ("printf('%d', v)", "SELECT t.id, j.value AS v FROM t, json_each('[1]') AS j"),
+    "postgresql": ("pg_size_pretty(v)", "SELECT n AS id, n AS v FROM generate_series(1, 300) AS n"),
+    "mysql": ("crc32(v)", "SELECT id, v FROM t WHERE date_format(now(), '%Y') > '2000'"),
+}
+
+
+@pytest.mark.parametrize("more", [{"commit": "task"}, {"maxDirtyRows": "3"}], ids=str)
+@pytest.mark.parametrize("place", _OWN_FUNCTIONS, indirect=True)
+def test_functions_of_the_database_read_no_table(
+    engine: LocalEngine, place: Place, more: dict[str, str]
+) -> None:
+    """So another table is emptied and written with commit=task."""
+    call, query = _OWN_FUNCTIONS[place.kind]
+    place.create("other", {"id": "int", "v": "text"}, [(1, "old")])
+    scripted = {**more, "preSql": "DELETE FROM other"}
+    called = f"SELECT id, {call} AS v FROM t"
+    for text in (called, query):
+        source = end(place, query=f"SELECT id, CAST(v AS CHAR(30)) AS v FROM ({text}) AS q")
+        for options, mode in ((more, "overwrite"), (scripted, "append")):
+            report = copy(engine, source, end(place, "other", **options), save_mode=mode)
+            assert report.commit == "task"
+            assert len(ids(place, "other")) == ROWS
+
+
+@pytest.mark.parametrize("place", ["postgresql", "mysql"], indirect=True)
+def test_functions_of_users_may_read_the_target(engine: LocalEngine, place: Place) -> None:
+    body = "(SELECT max(v) FROM t)"
+    name = f"most_{uuid.uuid4().hex}"
+    place.run(
+        f"CREATE FUNCTION {name}() RETURNS int DETERMINISTIC READS SQL DATA RETURN {body}"
+        if place.kind == "mysql"
+        else f"CREATE FUNCTION {name}() RETURNS bigint LANGUAGE sql AS 'SELECT {body}'"
+    )
+    place.create("other", {"id": "int", "v": "int"}, [(1, 1)])
+    schema = place.in_schema("t").rpartition(".")[0]
+    for call in (name, f"{schema}.{name}") if schema else (name,):
+        source = end(place, query=f"SELECT id, {call}() AS v FROM other")
+        with pytest.raises(OptionError, match="its source may be the target"):
+            copy(engine, source, end(place, commit="task"), save_mode="overwrite")
+    assert ids(place) == ONCE
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+def test_queries_in_a_text_may_read_the_target(engine: LocalEngine, place: Place) -> None:
+    schema = place.options["currentschema"]
+    place.run(f"CREATE EXTENSION IF NOT EXISTS tablefunc SCHEMA {schema}")
+    pivot = f"{schema}.crosstab('SELECT id, 1, v FROM {schema}.t ORDER BY 1') AS c (id bigint, v bigint)"
+    place.run(f"CREATE VIEW pivot AS SELECT id, v FROM {pivot}")
+    xml = "SELECT 1 AS id, length(query_to_xml('SELECT * FROM t', true, true, '')::text) AS v"
+    for source in (
+        end(place, "pivot"),
+        end(place, query=f"SELECT * FROM {pivot}"),
+        end(place, query=xml),
+    ):
+        with pytest.raises(OptionError, match="its source may be the target"):
+            copy(engine, source, end(place, commit="task"), save_mode="overwrite")
+    assert ids(place) == ONCE
+
+
+@pytest.mark.parametrize("place", ["sqlite", "postgresql", "mysql", "duckdb"], indirect=True)
+def test_names_are_quoted_for_the_catalog(engine: LocalEngine, place: Place) -> None:
+    odd = place.quoted("a\\' OR '")
+    place.run(f"CREATE VIEW {odd} AS SELECT id + {ROWS} AS id, v FROM t")
+    place.run(f"CREATE VIEW outer_one AS SELECT id, v FROM {odd}")
+    with pytest.raises(OptionError):
+        copy(engine, end(place, "outer_one"), end(place, commit="task"))
+    assert ids(place) == ONCE
 
 
 @pytest.mark.parametrize("place", ["sqlite", "postgresql"], indirect=True)
