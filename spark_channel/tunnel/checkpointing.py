@@ -11,6 +11,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -37,19 +38,20 @@ from spark_channel.tunnel.ranges import DeliveryRows, RangeRead, ReadAheadBudget
 from spark_channel.tunnel.records import TunnelRecord
 from spark_channel.tunnel.source import READ, StreamSource, base_split
 
-__all__ = ["HELD_SECONDS", "ChannelTurns"]
+__all__ = ["ChannelTurns"]
 
 _log = logging.getLogger(__name__)
 
-HELD_SECONDS = 30.0
-"""How long a reader that is to end waits for the source to keep less of its log, so that existing rows can be read.
-PostgreSQL moves what a slot keeps about every 15 s."""
 _TOLD_SECONDS = 1.0
 """A wait for late rows that is told."""
 
 
 class ChannelTurns(ABC):
     """What is done with each range of a channel. A subclass has the channels' runs, and ends them."""
+
+    held_seconds: ClassVar[float] = 30.0
+    """How long a reader that is to end waits for the source to keep less of its log, so that existing rows can be read.
+    PostgreSQL moves what a slot keeps about every 15 s."""
 
     _stream: StreamSource
     _record: TunnelRecord
@@ -203,7 +205,7 @@ class ChannelTurns(ABC):
     def _is_held(self, run: ChannelRun) -> bool:
         """Whether for so long all changes were processed, and the source kept too much to read existing rows."""
         since = run.held_since
-        return since is not None and self._clock.now() - since >= HELD_SECONDS
+        return since is not None and self._clock.now() - since >= self.held_seconds
 
     def _give_next(self, run: ChannelRun) -> None:
         """Have the next range processed, if those before it are, and its end is in the store."""

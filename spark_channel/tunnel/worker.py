@@ -28,7 +28,7 @@ from spark_channel.tunnel.channel import (
     StopPosition,
     TurnScheduler,
 )
-from spark_channel.tunnel.checkpointing import HELD_SECONDS, ChannelTurns
+from spark_channel.tunnel.checkpointing import ChannelTurns
 from spark_channel.tunnel.client import TunnelClient
 from spark_channel.tunnel.ranges import ReadAheadBudget, Stage
 from spark_channel.tunnel.records import Channel, ChannelState, TunnelRecord, TunnelStore
@@ -363,7 +363,7 @@ class TunnelWorker(ChannelTurns):
                 paused = channel.id
         if parked is None and paused is not None:
             what = f"channel {paused} of tunnel {self._record.name!r}"
-            self._end(held_base(what, HELD_SECONDS) if is_held else paused_base(what))
+            self._end(held_base(what, self.held_seconds) if is_held else paused_base(what))
             return
         if parked is None:
             if self._drained or is_over:

@@ -420,7 +420,7 @@ def test_a_paused_base_is_told_though_its_log_never_rests(followed: Followed) ->
 def test_a_slot_that_keeps_too_much_is_told_though_its_log_never_rests(
     followed: Followed, several: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "_HELD_SECONDS", 0.3)
+    monkeypatch.setattr(worker.TunnelWorker, "held_seconds", 0.3)
     given = {**followed.options, "maxSlotLag": "1"}
     if several:
         given |= {"slot": f"{followed.name}_all", "tables": followed.name}

@@ -19,9 +19,11 @@ from spark_channel.planning import Split
 from tests.connectors.mysql.conftest import (
     Shop,
 )
+from tests.connectors.mysql.conftest import shop as shop  # noqa: PLC0414 - a fixture
 from tests.connectors.postgresql.conftest import (
     Pg,
 )
+from tests.connectors.postgresql.conftest import pg as pg  # noqa: PLC0414 - a fixture
 
 _FIXTURES = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

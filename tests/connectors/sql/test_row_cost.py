@@ -15,9 +15,11 @@ from spark_channel.transform import prepare
 from tests.connectors.mysql.conftest import (
     Shop,
 )
+from tests.connectors.mysql.conftest import shop as shop  # noqa: PLC0414 - a fixture
 from tests.connectors.postgresql.conftest import (
     Pg,
 )
+from tests.connectors.postgresql.conftest import pg as pg  # noqa: PLC0414 - a fixture
 
 ROWS, SPEED = 20_000, 20_000
 COMMITS = pytest.mark.parametrize("commit", ["job", "task"])

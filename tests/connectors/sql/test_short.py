@@ -22,9 +22,11 @@ from spark_channel.planning import Task, TaskGroup
 from tests.connectors.mysql.conftest import (
     Shop,
 )
+from tests.connectors.mysql.conftest import shop as shop  # noqa: PLC0414 - a fixture
 from tests.connectors.postgresql.conftest import (
     Pg,
 )
+from tests.connectors.postgresql.conftest import pg as pg  # noqa: PLC0414 - a fixture
 from tests.connectors.sql.places import KINDS, Place, open_place
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
