@@ -162,8 +162,9 @@ class PostgresMerge(Merge):
             ((count,),) = self._run(f"SELECT count(*) FROM {self._rows} s{kept}")  # noqa: S608
         conflict = f"{kept} ON CONFLICT ({self.listed(self._key)}) {action}"
         if action == "DO NOTHING":
-            self._insert(conflict)
-            self._hold_keys()  # of rows whose keys were there, the server reports nothing
+            stored, _ = self._insert(conflict)
+            if stored != count:
+                self._hold_keys()
         else:
             self._insert_all(conflict, count)
         return None

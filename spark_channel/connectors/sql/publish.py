@@ -228,7 +228,7 @@ class Merge:
     def _write(self, *, update: bool) -> int | None:
         """Insert the rows; those whose keys are there are updated, or skipped.
 
-        Returns how many were stored; None = not known, or the others were there.
+        Returns how many were stored; None = not known.
         """
         action = "DO NOTHING"
         if update and self.others:
@@ -237,12 +237,11 @@ class Merge:
             )
             action = f"DO UPDATE SET {sets}"
         # WHERE: without it SQLite takes ON for the beginning of a join
-        stored = self._affected(
+        return self._affected(
             f"{self.insert} INTO {self._target} ({self.listed(self._names)}) "  # noqa: S608
             f"SELECT {self.listed(self._names, 's.')} FROM {self._rows} AS s WHERE TRUE "
             f"ON CONFLICT ({self.listed(self._key)}) {action}"
         )
-        return None if action == "DO NOTHING" else stored
 
     @property
     def _there(self) -> str:
@@ -257,12 +256,15 @@ class Merge:
     def _hold_written(self, stored: int | None) -> None:
         if stored is None:
             self._hold_keys()
+            return
+        ((staged,),) = self._run(f"SELECT COUNT(*) FROM {self._rows}")  # noqa: S608 - a quoted name
+        if stored != staged and (self._mode == "skipExisting" or not self.others):
+            self._hold_keys()
         else:
-            staged = self._run(f"SELECT COUNT(*) FROM {self._rows}")  # noqa: S608 - a quoted name
-            hold_stored(self._label, int(staged[0][0]), stored)
+            hold_stored(self._label, int(staged), stored)
 
     def _hold_keys(self) -> None:
-        """Hold the table to have the key of each row."""
+        """Hold the table to have the key of each row: of those that were there, a database reports nothing."""
         kept = f" WHERE NOT {self.gone('s.')}" if self._mode == "apply" else ""
         query = f"SELECT COUNT(*), SUM(CASE WHEN {self._there} THEN 1 ELSE 0 END) FROM {self._rows} s{kept}"  # noqa: S608
         ((sent, stored),) = self._run(query)

@@ -232,6 +232,20 @@ def test_a_trigger_may_put_rows_into_tables_that_inherit(
     assert place.read("part").num_rows == 3
 
 
+@on("postgresql", "adbc-postgresql")
+@BOTH
+@pytest.mark.parametrize("mode", ["insert", "upsert", "skipExisting"])
+def test_a_trigger_may_change_keys(place: Place, commit: CommitMode, mode: str) -> None:
+    place.run(
+        "CREATE TABLE t (id bigint PRIMARY KEY, v text); "
+        "CREATE FUNCTION moves() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.id = -NEW.id; RETURN NEW; END $$; "
+        "CREATE TRIGGER moves BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION moves()"
+    )
+    key: dict[str, Any] = {} if mode == "insert" else {"keyColumns": "id"}
+    assert write(place, commit, writeMode=mode, **key) == 3
+    assert sorted(place.read()["id"].to_pylist()) == [-3, -2, -1]
+
+
 @on("mysql")
 def test_insert_ignore_leaves_out_keys_and_nothing_else(place: Place) -> None:
     place.run(
