@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from spark_channel.api import run, transfer
     from spark_channel.progress import TransferReport
     from spark_channel.service import SharedLimit
+    from spark_channel.spark.explain import explain
     from spark_channel.spark.session import last_report, register
-    from spark_channel.spark.source import ChannelDataSource, explain
+    from spark_channel.spark.source import ChannelDataSource
     from spark_channel.spark.throttle import throttle
 else:
     __getattr__, __dir__ = lazy.exports(
@@ -26,7 +27,8 @@ else:
             "progress": ["TransferReport"],
             "service": ["SharedLimit"],
             "spark.session": ["last_report", "register"],
-            "spark.source": ["ChannelDataSource", "explain"],
+            "spark.explain": ["explain"],
+            "spark.source": ["ChannelDataSource"],
             "spark.throttle": ["throttle"],
         },
     )

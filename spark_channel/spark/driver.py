@@ -26,7 +26,7 @@ from spark_channel.service import (
     find_service,
 )
 from spark_channel.transfers.limits import is_limited
-from spark_channel.transfers.run import JobReporter
+from spark_channel.transfers.reporter import JobReporter
 from spark_channel.working_directory import WorkingDirectory, absolute_path
 
 __all__ = [

@@ -31,7 +31,7 @@ from spark_channel.spark.worker import own_error
 from spark_channel.transfers.limits import is_limited, limit_scope_of
 from spark_channel.transfers.options import JobOptions
 from spark_channel.transfers.plan import first_reachable
-from spark_channel.transfers.run import reason_of
+from spark_channel.transfers.reporter import reason_of
 from spark_channel.transfers.task import TaskServiceClient
 from spark_channel.transform import Pipeline, prepare
 

@@ -1,9 +1,8 @@
 """One transfer, from prepared target to report."""
 
-import contextlib
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_channel.clock import utc_now
@@ -13,79 +12,29 @@ from spark_channel.limits import StaticShare
 from spark_channel.pipeline import DirtyStore, GroupOutcome, TaskOutcome, TransferWork
 from spark_channel.progress import JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceControl
+from spark_channel.transfers.dirty import dirty_row_totals, tell_refused, too_many
 from spark_channel.transfers.limits import is_limited, static_of_spec, static_shares, told_static
 from spark_channel.transfers.plan import (
     OpenedTransfer,
     refuse_existing,
 )
+from spark_channel.transfers.reporter import JobReporter, reason_of
 from spark_channel.transfers.resume import job_of, plan_text, transaction_of
-from spark_channel.transfers.task import (
-    Engine,
-    GroupRunner,
-    dirty_row_totals,
-    tell_refused,
-    too_many,
-)
+from spark_channel.transfers.task import Engine, GroupRunner
 
 __all__ = [
-    "JobReporter",
     "Transfer",
     "job_name",
-    "reason_of",
 ]
 
 
 # Why a job failed, in one text.
 
 
-def reason_of(error: BaseException) -> str:
-    """Why a job failed, for its summary."""
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    return str(error) or type(error).__name__
-
-
 # What tells the service of a job that this process carries out.
 
 
 _log = logging.getLogger(__name__)
-
-
-class JobReporter:
-    """Tells the service about a job that this side owns. Progress never fails a job: errors are logged."""
-
-    def __init__(self, address: ServiceAddress | None, job: str) -> None:
-        self._address = address
-        self._job = job
-
-    def open(self, spec: JobSpec) -> None:
-        with self._control() as control:
-            if control is not None:
-                control.open_job(spec, self._job)
-
-    def enter(
-        self,
-        phase: Phase,
-        *,
-        error: str = "",
-        where: str = "",
-        rows: int | None = None,
-        limit: str = "",
-    ) -> None:
-        with self._control() as control:
-            if control is not None:
-                control.enter(self._job, phase, error=error, where=where, rows=rows, limit=limit)
-
-    @contextlib.contextmanager
-    def _control(self) -> Iterator[ServiceControl | None]:
-        if self._address is None:
-            yield None
-            return
-        try:
-            with ServiceControl(self._address) as control:
-                yield control
-        except LimitError as error:
-            _log.warning("job %s: its progress is not shown: %s", self._job, error)
 
 
 # A transfer, from the prepared target to the report: the same with every engine.

@@ -19,13 +19,13 @@ from spark_channel.connectors.delta.table import (
     place_of,
 )
 from spark_channel.connectors.delta.writer import file_path, logged_partition, table_files
+from spark_channel.connectors.files.columns import check_columns
 from spark_channel.connectors.files.filesystem import reading
 from spark_channel.connectors.files.formats.base import Format
 from spark_channel.connectors.files.formats.parquet import ParquetFormat
 from spark_channel.connectors.files.listing import UNCHANGING, SourceFile
 from spark_channel.connectors.files.reader import FilesReader
 from spark_channel.connectors.files.source import SourcePlan, plan_columns
-from spark_channel.connectors.files.where import check_columns
 from spark_channel.connectors.lake.table import TableFile
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.planning import Split

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs as pafs
 
+from spark_channel.connectors.files.columns import check_columns, find_column
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import locate, open_planned, reading
 from spark_channel.connectors.files.formats.base import Format, Piece
@@ -16,7 +17,6 @@ from spark_channel.connectors.files.listing import SourceFile, list_files, parti
 from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import FileReadOptions
 from spark_channel.connectors.files.versions import show_file, with_tag
-from spark_channel.connectors.files.where import check_columns, find_column
 from spark_channel.connectors.remote import is_remote
 from spark_channel.errors import SchemaError, SourceError
 from spark_channel.options import ReadOptions
