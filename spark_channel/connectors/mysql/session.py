@@ -1,5 +1,6 @@
 """Sessions for reading and writing."""
 
+import re
 import socket
 import ssl
 import struct
@@ -66,6 +67,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _NOT_MYSQL = (AssertionError, AttributeError, LookupError, TypeError, ValueError, struct.error)
 """What PyMySQL raises for bytes that it does not expect while it connects."""
 _UNKNOWN_VARIABLE = 1193
+_QUOTED_NAME = re.compile("`[^`]*`")
 
 
 class LostConnectionError(Exception):
@@ -246,6 +248,8 @@ class MysqlSession(BoundSession):
         Raises:
             LostConnectionError: the connection ended before the answer came.
         """
+        if parameters:  # the driver would take a `%` in a name for a mark
+            sql = _QUOTED_NAME.sub(lambda name: name[0].replace("%", "%%"), sql)
         with self._cursor() as cursor:
             cursor.execute(sql, tuple(parameters) or None)
             return list(cursor.fetchall())

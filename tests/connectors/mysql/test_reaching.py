@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from urllib.parse import quote, unquote
 
+import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import load_reader
@@ -12,6 +13,7 @@ from spark_channel.connectors.mysql.options import MysqlReadOptions
 from spark_channel.connectors.mysql.session import MysqlSession, is_away
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.errors import OptionError, SourceError
+from spark_channel.options import CommitMode
 from spark_channel.testing import VirtualClock
 from tests.connectors.files.helpers import read_all
 from tests.connectors.mysql.conftest import Shop
@@ -49,6 +51,22 @@ def test_a_database_and_a_user_of_any_name_are_reached(mariadb_server: MariadbSe
         mariadb_server.sql(f"DROP USER '{own}'@'%'")
         for name in (ODD, unquote(ODD)):
             mariadb_server.sql(f"DROP DATABASE `{name}`")
+
+
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_rows_are_written_to_a_database_whose_name_has_a_percent_sign(
+    mariadb_server: MariadbServer, commit: CommitMode
+) -> None:
+    """The claims are there as well, and a statement about one has values: `%s` in a name is no mark for them."""
+    name, rows = f"{ODD}%s", pa.table({"n": [1, 2]})
+    shop = Shop(mariadb_server, quote(name, safe=""))
+    mariadb_server.sql(f"CREATE DATABASE `{name}`")
+    try:
+        for overwrite in (False, True, False):
+            shop.write(rows, dbtable="t%s", overwrite=overwrite, commit=commit)
+        assert sorted(shop.read("t%s").column("n").to_pylist()) == [1, 1, 2, 2]
+    finally:
+        mariadb_server.sql(f"DROP DATABASE `{name}`")
 
 
 class Losing:
