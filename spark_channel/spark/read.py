@@ -21,6 +21,7 @@ from spark_channel.spark.driver import SessionFacts
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.worker import HangupWatch, portable, sent_as_they_come, without_traceback
 from spark_channel.transfers.limits import is_limited
+from spark_channel.transfers.worker import keep_loaded
 
 if TYPE_CHECKING:
     from spark_channel.connectors.base.stored import Stored
@@ -157,8 +158,6 @@ class ChannelReader(DataSourceReader):
         )
         stored = self._reader.stored()
         note_planned(stored)
-        from spark_channel.transfers.task import keep_loaded
-
         keep_loaded()  # plans are made in such workers too
         return [
             ChannelPartition(group, self._load, spec, service, limits.address, fetch, share, stored)

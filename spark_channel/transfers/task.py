@@ -1,10 +1,7 @@
 """Engine contract; what a task group runs."""
 
 import contextlib
-import functools
-import gc
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -29,6 +26,7 @@ from spark_channel.progress import Counters, JobSpec
 from spark_channel.service import ServiceAddress, SharedLimitAddress
 from spark_channel.transfers.dirty import dirty_budget
 from spark_channel.transfers.limits import is_limited
+from spark_channel.transfers.worker import keep_loaded
 
 if TYPE_CHECKING:
     from spark_channel.connectors import Health
@@ -42,7 +40,6 @@ __all__ = [
     "TargetJob",
     "TaskGroupAttempt",
     "TaskServiceClient",
-    "keep_loaded",
     "stall_watch",
 ]
 
@@ -111,20 +108,6 @@ class Engine(Protocol):
 
     def own_error(self, error: BaseException) -> ChannelError | None:
         """The error of this package that made `run` fail; None = another one."""
-
-
-# Work that is done once in a Python worker of Spark, which serves many tasks.
-
-
-@functools.cache
-def keep_loaded() -> None:
-    """Leave what is loaded by now out of the collection of garbage that pyspark makes after each task.
-
-    80 000 objects of libraries take it 45 ms, on the cores that other tasks want. Once per process; garbage that
-    waits to be collected at that moment stays.
-    """
-    if os.environ.get("SPARK_REUSE_WORKER"):
-        gc.freeze()
 
 
 # The link of a Spark task to its job: the counters that it reports, and the limit that it pays.

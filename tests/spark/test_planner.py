@@ -111,9 +111,8 @@ def test_a_database(step: str, database: dict[str, str]) -> None:
     stream = {"cursorColumn": "id", "tunnelType": "stream", "startingOffsets": "earliest"}
     found = imported(step, {**database, **stream} if step == "stream" else database)
     assert "adbc_driver_sqlite.dbapi" in found
-    assert not found & {*TASKS_ONLY, "pandas", "pyarrow._dataset", "stamina", "pymysql", "duckdb"}
-    if step in ("schema", "read"):
-        assert "pyarrow._compute" not in found, "36 ms of each process that plans"
+    # ADBC's dbapi imports pyarrow.dataset, and with it pandas where that is installed.
+    assert not found & {*TASKS_ONLY, "stamina", "pymysql", "duckdb"}
     assert "sqlglot" not in found, "30 to 60 ms, for a table that is named plainly"
 
 
