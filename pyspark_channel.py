@@ -15,7 +15,7 @@ _HOMES = {
     "ChannelDataSource": "source",
     "ChannelReader": "read",
     "ChannelWriter": "write",
-    "AlreadyPublishedWriter": "write",
+    "AlreadyPublishedWriter": "already_published",
     "ChannelStreamReader": "stream_read",
     "AdmittingStreamReader": "stream_read",
     "ChannelStreamWriter": "stream_write",

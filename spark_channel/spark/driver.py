@@ -7,7 +7,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -32,7 +32,6 @@ from spark_channel.working_directory import WorkingDirectory, absolute_path
 __all__ = [
     "JobReporter",
     "ServiceDataSource",
-    "SessionFacts",
     "ask_planner",
     "bind_to",
     "command_of",
@@ -356,15 +355,6 @@ def _counts_dirty_rows(options: CommonOptions) -> bool:
 
 
 # What `register` could tell of a session; plain data on its way into planner processes.
-
-
-@dataclass(frozen=True, slots=True)
-class SessionFacts:
-    """Each is None where the session could not be asked. See `ChannelDataSource`."""
-
-    parallelism: int | None = None
-    driver_host: str | None = None
-    slots: int | None = None
 
 
 # Asks the driver's host for its service from a client that is elsewhere (Spark Connect).

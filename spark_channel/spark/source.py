@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from spark_channel.spark.driver import SessionFacts
+    from spark_channel.spark.already_published import AlreadyPublishedWriter
+    from spark_channel.spark.facts import SessionFacts
     from spark_channel.spark.read import ChannelReader
     from spark_channel.spark.stream_read import ChannelStreamReader
     from spark_channel.spark.stream_write import ChannelStreamWriter
-    from spark_channel.spark.write import AlreadyPublishedWriter, ChannelWriter
+    from spark_channel.spark.write import ChannelWriter
 
 __all__ = ["ChannelDataSource"]
 
@@ -133,7 +134,7 @@ class ChannelDataSource(DataSource):
             return stream_writer(self.options, schema, overwrite, self._facts())
 
     def _facts(self) -> "SessionFacts":
-        from spark_channel.spark.driver import SessionFacts
+        from spark_channel.spark.facts import SessionFacts
 
         return SessionFacts(self.parallelism, self.driver_host, self.slots)
 

@@ -46,13 +46,13 @@ from spark_channel.progress import JobSpec
 from spark_channel.service import new_job_id
 from spark_channel.service.discovery import private_directory
 from spark_channel.spark.driver import (
-    SessionFacts,
     command_of,
     default_parallelism,
     on_one_host,
     reach_service,
     slots_now,
 )
+from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.worker import HangupWatch, portable, without_traceback
 from spark_channel.transfers.limits import JobLimits, static_of_spec, static_shares

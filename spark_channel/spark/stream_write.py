@@ -27,12 +27,12 @@ from spark_channel.options import WriteOptions
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.spark.driver import (
     JobReporter,
-    SessionFacts,
     found_service,
     on_one_host,
     reach_service,
     slots_now,
 )
+from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.schema import as_arrow, spark_text_lengths
 from spark_channel.spark.stream_read import batch_number, forget_origins, origins_of_task, query_id
 from spark_channel.spark.worker import portable, without_traceback

@@ -1,12 +1,11 @@
-"""Batch write; writes published before."""
+"""The batch write: staged by a writer thread in each Spark task, published once on the driver's host."""
 
-import json
 import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -21,14 +20,15 @@ from spark_channel.errors import ChannelError, DirtyRowsError, OptionError, Targ
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TaskDirtyRows
 from spark_channel.progress import JobSpec, Phase
+from spark_channel.spark.already_published import AlreadyPublishedWriter
 from spark_channel.spark.driver import (
     JobReporter,
-    SessionFacts,
     found_service,
     on_one_host,
     reach_service,
     slots_now,
 )
+from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.own_reads import planned_reads, reads_of_task
 from spark_channel.spark.schema import as_arrow, spark_text_lengths
 from spark_channel.spark.worker import portable, without_traceback
@@ -36,13 +36,8 @@ from spark_channel.transfers.conversion import conversion_to
 from spark_channel.transfers.dirty import dirty_budget, dirty_row_totals, prepare_write, too_many
 from spark_channel.transfers.limits import JobLimits, permit_option, static_of_spec, told_static
 
-if TYPE_CHECKING:
-    from spark_channel.service import ServiceAddress
-
 __all__ = [
-    "AlreadyPublishedWriter",
     "ChannelWriter",
-    "NothingWritten",
     "ReceiptMessage",
     "batch_of",
     "batch_writer",
@@ -50,63 +45,7 @@ __all__ = [
 ]
 
 
-# The write of a pair (txnAppId, txnVersion) that was published before: nothing is taken, nothing is
-# written.
-#
-# Spark runs a task for each partition all the same. What its tasks unpickle imports nothing, they
-# answer at once, and
-# Spark sends them no more than what its sockets take (`unread`).
-
-
 _log = logging.getLogger(__name__)
-
-
-class NothingWritten(WriterCommitMessage):
-    """What each task answers."""
-
-
-@portable
-class AlreadyPublishedWriter(DataSourceArrowWriter):
-    """Made in a planner process and pickled; `write` runs in executors, `commit` or `abort` in a planner process."""
-
-    def __init__(
-        self, txn: tuple[str, int], published_at: str, job: str, service: "ServiceAddress | None"
-    ) -> None:
-        self._txn = txn
-        self._published_at = published_at
-        self._job = job
-        self._service = None if service is None else json.dumps(service.to_json())
-        """As text: its class would bring pydantic into each task."""
-
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> NothingWritten:
-        return NothingWritten()
-
-    @without_traceback()
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _log.warning(
-            "txnAppId %r, txnVersion %d was published at %s: nothing written",
-            *self._txn,
-            self._published_at,
-        )
-        self._end(failed=False)
-
-    @without_traceback()
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._end(failed=True)
-
-    def _end(self, *, failed: bool) -> None:
-        from spark_channel.progress import Phase
-        from spark_channel.service import ServiceAddress
-        from spark_channel.spark.driver import JobReporter
-
-        service = (
-            None if self._service is None else ServiceAddress.from_json(json.loads(self._service))
-        )
-        reporter = JobReporter(service, self._job)
-        if failed:
-            reporter.enter(Phase.FAILED)
-        else:
-            reporter.enter(Phase.DONE, rows=0)
 
 
 # `onStall` where Spark itself moves the rows.

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from spark_channel.connectors.generator import GeneratorReader
 from spark_channel.planning import Split
-from spark_channel.spark.driver import SessionFacts
+from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.read import ChannelPartition, ChannelReader
 from spark_channel.spark.source import ChannelDataSource
 from tests.benchmarks.harness import Row, alternate

@@ -33,8 +33,6 @@ TASKS_ONLY = (
     "spark_channel.service.reporter",
     "spark_channel.service.server",
     "spark_channel.transfers.task",
-    "spark_channel.transform.transformer",
-    "spark_channel.transform.select",
     "pyarrow.acero",
     "pyarrow.flight",
     "rich",
@@ -156,7 +154,6 @@ def test_a_task_without_a_limit_loads_none() -> None:
     )
     assert not found & {
         "spark_channel.limits.coordinator",
-        "spark_channel.limits.messages",
         "spark_channel.progress.job",
         "spark_channel.service.jobs",
         "spark_channel.service.limits",
@@ -182,7 +179,7 @@ def test_the_tasks_of_a_pair_that_was_published_load_nothing_and_take_nothing(
         f"assert pickle.dumps(pickle.loads({sent!r}).write(fed()))"
     )
     found = modules_after(code, "import pyspark.worker")
-    assert "spark_channel.spark.write" in found
+    assert "spark_channel.spark.already_published" in found
     assert not found & {*HEAVY, "spark_channel.options", "spark_channel.spark.write"}
 
 

@@ -91,7 +91,7 @@ def test_only_what_a_server_has_is_set() -> None:
 
 
 def test_the_page_lists_them() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "mysql.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "mysql.md").read_text(encoding="utf-8")
     listed = page.partition("### Settings of a session")[2].partition("## Writing")[0]
     assert {name for name in (*SETTINGS, "sql_select_limit") if f"`{name}`" not in listed} == set()
 
