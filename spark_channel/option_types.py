@@ -35,6 +35,7 @@ __all__ = [
     "certificate_file",
     "has_reference",
     "has_utf8",
+    "is_reference",
     "parse_amount",
     "resolve_references",
     "resolve_secret",
@@ -291,6 +292,11 @@ def resolve_references(options: Mapping[str, Any]) -> dict[str, Any]:
         OptionError: a variable that is not set or a file that cannot be read; names it, shows no value.
     """
     return {key: _resolved(key, value) for key, value in options.items()}
+
+
+def is_reference(text: str) -> bool:
+    """Whether `text` is `${env:NAME}` or `${file:PATH}` and no more: what it names may be secret, its name is not."""
+    return _REFERENCE.fullmatch(text) is not None
 
 
 def has_reference(value: Any) -> bool:

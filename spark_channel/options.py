@@ -45,6 +45,7 @@ from spark_channel.option_types import (
     WriteMode,
     certificate_file,
     has_utf8,
+    is_reference,
     parse_amount,
     resolve_secret,
     secret_text,
@@ -247,7 +248,7 @@ class Options(BaseModel):
                     whole_text = whole and not inside
                 if whole_text or (whole and is_secret_name(inside or name)):
                     found.add(text)
-        return found - {""}
+        return {text for text in found if text and not is_reference(text)}
 
     def hide(self, text: str) -> str:
         """`text`, such as a driver's error, without the secrets that these options hold, or parts of them."""
