@@ -43,19 +43,24 @@ def _die() -> None:
 
 def _commit_and_die(writer: MysqlWriter, plan: WritePlan, receipts: list[Receipt], at: str) -> None:
     """The driver's process, killed at one statement of its publish."""
-    real = MysqlSession.rows
+    real, affected = MysqlSession.rows, MysqlWriteSession.affected
 
     def rows(self: MysqlSession, sql: str, parameters: object = ()) -> object:
         if at == "before COMMIT" and sql == "COMMIT":
             _die()
         answer = real(self, sql, parameters)  # type: ignore[arg-type]
-        if (at == "after COMMIT" and sql == "COMMIT") or (
-            at == "after INSERT" and "SELECT `id`" in sql
-        ):
+        if at == "after COMMIT" and sql == "COMMIT":
+            _die()
+        return answer
+
+    def inserted(self: MysqlWriteSession, sql: str) -> tuple[int, int]:
+        answer = affected(self, sql)
+        if at == "after INSERT" and "SELECT `id`" in sql:
             _die()
         return answer
 
     MysqlSession.rows = rows  # type: ignore[method-assign,assignment]
+    MysqlWriteSession.affected = inserted  # type: ignore[method-assign]
     writer.commit(plan, receipts)
 
 
