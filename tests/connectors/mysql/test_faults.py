@@ -11,7 +11,11 @@ import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, load_reader, load_writer
 from spark_channel.connectors.mysql import MysqlWriter
-from spark_channel.connectors.mysql.session import LostConnectionError, MysqlSession
+from spark_channel.connectors.mysql.session import (
+    LostConnectionError,
+    MysqlSession,
+    MysqlWriteSession,
+)
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.mysql.conftest import Shop, run_task
