@@ -173,8 +173,8 @@ def test_a_role_without_rights_is_told_the_pid(shop: Shop) -> None:
 
 CONSUMER = """
 import json, sys
-from spark_channel.tunnel import Tunnel, hold_up
-hold_up._ASKED_SECONDS = 0.3
+from spark_channel.tunnel import Tunnel, channel
+channel._ASKED_SECONDS = 0.3
 source, store = json.loads(sys.argv[1])
 Tunnel("shop", source, store=store).consume(print, drained=True)
 """

@@ -64,7 +64,7 @@ def _commit_and_die(writer: MysqlWriter, plan: WritePlan, receipts: list[Receipt
         return answer
 
     MysqlSession.rows = rows  # type: ignore[method-assign,assignment]
-    MysqlWriteSession.affected = inserted  # type: ignore[method-assign]
+    MysqlWriteSession.affected = inserted  # type: ignore[method-assign,assignment]
     writer.commit(plan, receipts)
 
 
