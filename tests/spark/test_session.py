@@ -22,7 +22,9 @@ from spark_channel.testing import VirtualClock
 HIDDEN = (
     "(?i)^(apiKey|body|catalogProperties|clientProperties|driverOptions|headers|params|password|"
     "proxy|sharedLimitToken|sslpassword|storageOptions|token|tunnelStore|uri|url)$"
-    r"|password|secret|//[^/\s]*:\S*@"  # a login in a path: Spark holds the pattern against values, too
+    # a login or a secret parameter in a path: Spark holds the pattern against values, too
+    r"|password|secret|//[^/\s]*:[^@]*@"
+    r"|[?&;][\w.\-]*(passw|pwd|passphrase|token|credential|signature|auth|key|sig)[\w.\-]*="
 )
 
 
