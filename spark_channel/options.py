@@ -7,6 +7,7 @@ is made from its Python name. Keys arrive lower-cased and values as strings, as 
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
@@ -111,16 +112,12 @@ class Options(BaseModel):
     @classmethod
     def with_trait(cls, trait: Trait) -> frozenset[str]:
         """The lower-cased names of the options that have `trait`, aliases included."""
-        return cls._spellings(
-            name for name, field in cls.model_fields.items() if _has(field, trait)
-        )
+        return _names_with(cls, trait)
 
     @classmethod
     def secrets(cls) -> frozenset[str]:
         """The lower-cased names of the options whose whole value is secret, aliases included."""
-        return cls._spellings(
-            name for name, field in cls.model_fields.items() if _has(field, SecretStr)
-        )
+        return _names_with(cls, SecretStr)
 
     @classmethod
     def _spellings(cls, fields: Iterable[str]) -> frozenset[str]:
@@ -381,6 +378,14 @@ def _leaves(value: object, name: str = "") -> Iterator[tuple[str, str]]:
             yield from _leaves(each, name)
     elif value is not None:
         yield name, str(value)
+
+
+@cache
+def _names_with(model: type[Options], what: object) -> frozenset[str]:
+    """Types are searched once for each model: a job parses many times with few of them."""
+    return model._spellings(  # noqa: SLF001 - of this file
+        name for name, field in model.model_fields.items() if _has(field, what)
+    )
 
 
 def _has(field: FieldInfo, what: object) -> bool:

@@ -124,7 +124,8 @@ REQUIRED = {
     "bootstrap_servers": "127.0.0.1:1",
     "key_columns": "a",
 }
-NO_FOLDER = "/no/such/folder"
+NO_FOLDER = "/dev/null/folder"
+"""Nobody can make it, root included."""
 SHORT = {
     "connect_timeout": "0.05",
     "query_timeout": "1",

@@ -463,11 +463,14 @@ def program(shop: Path, seconds: float, **options: str) -> Iterator["subprocess.
             child.kill()
 
 
-def read_until(child: "subprocess.Popen[str]", word: str) -> None:
+def read_until(child: "subprocess.Popen[str]", word: str) -> list[str]:
+    """The lines up to the first one that starts with `word`, which is the last of them."""
     assert child.stdout is not None
+    said = []
     for line in child.stdout:
+        said.append(line)
         if line.startswith(word):
-            return
+            return said
     raise AssertionError(f"it ended without {word!r}")
 
 
@@ -477,13 +480,12 @@ def test_sigterm_finishes_the_ranges_at_hand_and_gives_all_channels_back_in_a_se
     tunnel = tunnel_of(shop, tunnelType="base")
     tunnel.create(channels=12)
     with program(shop, 0.3) as child:
-        read_until(child, "begun")
-        read_until(child, "begun")
+        before = read_until(child, "begun") + read_until(child, "begun")
         child.send_signal(signal.SIGTERM)
         began = time.monotonic()
         out, _ = child.communicate(timeout=30)
         took = time.monotonic() - began
-    said = [line.split() for line in out.splitlines()]
+    said = [line.split() for line in (*before, *out.splitlines())]
     assert child.returncode == 143
     assert said[-1] == ["left"]
     shut = [line[1] for line in said if line[0] == "shutdown"]

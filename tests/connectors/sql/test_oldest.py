@@ -101,8 +101,8 @@ def _copied(
     limits = JobLimits.of(writer.options)
     schema = reader.schema()
     reader.fetch_size = limits.fetch_size(2)
-    # The rows of a task are added by one transaction, about 4 s a million of them.
-    splits = reader.split(max(2, rows // 500_000))
+    # The rows of a task are added by one transaction, about 4 s a million of them on an idle machine.
+    splits = reader.split(max(2, rows // 100_000))
     tasks = [Task(number, TransferSource.wrap(0, split)) for number, split in enumerate(splits)]
     job = uuid.uuid4().hex
     plan = writer.prepare(WriteContext(job, commit=commit), schema)
