@@ -226,6 +226,148 @@ def run(
 
 
 @app.command()
+def copy(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Url or path of the source, with options behind a '?': 'postgresql://db/shop?dbtable=orders', "
+            "flights.csv, parquet:s3://lake/orders.",
+            show_default=False,
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(help="Url or path of the target, in the same forms.", show_default=False),
+    ],
+    where: Annotated[
+        str | None, typer.Option(help="Copy the rows for which this SQL condition is true.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Copy these columns, separated by commas; default: all.")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(metavar="append|overwrite|errorIfExists", help="As Spark's save mode.")
+    ] = "append",
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-o",
+            "--option",
+            metavar="reader.NAME=VALUE",
+            help="An option of the reader, or with writer.NAME=VALUE of the writer; may be given several times.",
+        ),
+    ] = None,
+    rows_per_second: Annotated[
+        str | None,
+        typer.Option(help="Limit in rows per second, such as 20k; default: unlimited."),
+    ] = None,
+    bytes_per_second: Annotated[
+        str | None,
+        typer.Option(help="Limit in Arrow bytes per second, such as 64MB; default: unlimited."),
+    ] = None,
+    shared_limit: Annotated[
+        str | None,
+        typer.Option(help="The name of a limit that `spark-channel limits serve` serves."),
+    ] = None,
+    protect: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto", help="Follow what source and target say of their health; default: off."
+        ),
+    ] = None,
+    channels: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many parts are copied at the same time; default: the cores."),
+    ] = None,
+    commit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="job|task",
+            help="Publish all rows together, or those of each task as it ends; default: the connector's.",
+        ),
+    ] = None,
+    txn: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME:VERSION",
+            help="Transaction id of this load: a rerun adds no row twice. The version is a number or a date.",
+        ),
+    ] = None,
+    max_dirty_rows: Annotated[
+        str | None, typer.Option(help="How many rows the target may refuse; default: 0.")
+    ] = None,
+    dirty_rows_path: Annotated[
+        str | None, typer.Option(help="Directory for refused rows, as Parquet; default: not kept.")
+    ] = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(
+            help="local: this machine without Spark; spark: Spark; auto: local, unless --master or --conf is given, "
+            "or spark-submit runs the command."
+        ),
+    ] = "auto",
+    master: _Master = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--conf", metavar="name=value", help="A Spark setting; may be given several times."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Connect to source and target, and show the plan without moving a row.",
+        ),
+    ] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="File for the report as JSON, also of a failed copy; default: not written.",
+        ),
+    ] = None,
+    output: _Output = "text",
+) -> None:
+    """Copy one table, folder or file to another place.
+
+    A parameter behind the '?' of SOURCE or TARGET is an option of its connector. Values are percent-encoded: write
+    %26 for & and %25 for %. Exit codes are those of `run`.
+    """
+    from spark_channel.cli.copy import CopyOptions
+    from spark_channel.cli.copy import copy as copy_places
+    from spark_channel.cli.run import RunOptions
+
+    wanted = CopyOptions(
+        options=options or [],
+        where=where,
+        columns=columns,
+        mode=mode,
+        txn=txn,
+        dry_run=dry_run,
+        of_job={
+            "rowsPerSecond": rows_per_second,
+            "bytesPerSecond": bytes_per_second,
+            "sharedLimit": shared_limit,
+            "protect": protect,
+            "channels": channels,
+            "commit": commit,
+            "maxDirtyRows": max_dirty_rows,
+        },
+    )
+    run_options = RunOptions(
+        master=master,
+        conf=conf or [],
+        dirty_rows_path=dirty_rows_path,
+        engine=engine,
+        report=report,
+        json_output=output == "json",
+    )
+    if code := copy_places(source, target, wanted, run_options):
+        raise typer.Exit(code)
+
+
+@app.command()
 def plan(
     job: _Job,
     parameters: _Parameters = None,

@@ -35,6 +35,7 @@ __all__ = [
     "load",
     "plan_job",
     "publish_text",
+    "show_plan",
     "without_pandas",
 ]
 
@@ -172,10 +173,11 @@ def plan_job(
     Raises:
         ChannelError: the job is broken, or its source or target cannot be opened.
     """
-    _show(load(job, parameters, all_content), master)
+    show_plan(load(job, parameters, all_content), master)
 
 
-def _show(loaded: LoadedJob, master: str | None) -> None:
+def show_plan(loaded: LoadedJob, master: str | None) -> None:
+    """As `plan_job`, for a job that is there already."""
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)

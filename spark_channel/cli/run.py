@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EngineName",
+    "JobRun",
     "RunOptions",
+    "carry_out_jobs",
     "chosen_engine",
     "parse_conf",
     "run_jobs",
@@ -138,7 +140,9 @@ class RunOptions:
 
 
 @dataclass
-class _JobRun:
+class JobRun:
+    """One job of a command; with an `error` it does not run."""
+
     file: Path
     label: str
     """Unique among the jobs of this command, where there are several; names them in logs and limits."""
@@ -147,18 +151,28 @@ class _JobRun:
 
 
 def run_jobs(given: Sequence[Path], options: RunOptions) -> int:
-    """Carry out the jobs in these files and folders, and tell of it. Returns the exit code.
+    """Carry out the jobs in these files and folders, and print the result. Returns the exit code.
 
     A file that cannot be read, or a job that fails, does not keep the others from running.
 
     Raises:
         ChannelError: what the only job has met; an option that makes no sense. Nothing was moved of the latter.
     """
+    jobs = _loaded(job_files(given), options)
+    for note in _notes(_specs(jobs), options):
+        print(f"note: {note}", file=sys.stderr)  # noqa: T201 - the command line talks
+    return carry_out_jobs(jobs, options)
+
+
+def carry_out_jobs(jobs: Sequence[JobRun], options: RunOptions) -> int:
+    """As `run_jobs`, for jobs that are there already.
+
+    Raises:
+        ChannelError: as `run_jobs`.
+    """
     settings = parse_conf(options.conf)
     if options.report is not None:
         check_place(options.report)
-    files = job_files(given)
-    jobs = _loaded(files, options)
     run = _Run(jobs, options)
     try:
         _run_all(run, jobs, options, settings)
@@ -174,13 +188,15 @@ def run_jobs(given: Sequence[Path], options: RunOptions) -> int:
     return run.outcome.code
 
 
+def _specs(jobs: Sequence[JobRun]) -> list[TransferSpec]:
+    return [spec for job in jobs if job.loaded is not None for spec in job.loaded.specs]
+
+
 def _run_all(
-    run: "_Run", jobs: Sequence[_JobRun], options: RunOptions, settings: dict[str, str]
+    run: "_Run", jobs: Sequence[JobRun], options: RunOptions, settings: dict[str, str]
 ) -> None:
-    specs = [spec for job in jobs if job.loaded is not None for spec in job.loaded.specs]
+    specs = _specs(jobs)
     engine = chosen_engine(options.engine, specs, master=options.master, conf=settings)
-    for note in _notes(specs, options):
-        print(f"note: {note}", file=sys.stderr)  # noqa: T201 - the command line talks
     if not specs:
         return
     with (
@@ -193,7 +209,7 @@ def _run_all(
 class _Run:
     """The jobs as they go. The first exception that is not a job's, such as Ctrl-C, ends all of them."""
 
-    def __init__(self, jobs: Sequence[_JobRun], options: RunOptions) -> None:
+    def __init__(self, jobs: Sequence[JobRun], options: RunOptions) -> None:
         self._jobs = jobs
         self._options = options
         self._began = time.monotonic()
@@ -245,7 +261,7 @@ class _Run:
     def end(self) -> None:
         self.outcome.seconds = time.monotonic() - self._began
 
-    def _not_run(self, job: _JobRun) -> JobOutcome:
+    def _not_run(self, job: JobRun) -> JobOutcome:
         outcome = JobOutcome(
             utc_now(), 0.0, str(job.file), job.label, "not run", 1, "the command ended before"
         )
@@ -288,12 +304,12 @@ class _Run:
             self.outcome.jobs[place] = outcome
 
 
-def _loaded(files: Sequence[Path], options: RunOptions) -> list[_JobRun]:
+def _loaded(files: Sequence[Path], options: RunOptions) -> list[JobRun]:
     labels: dict[str, int] = {}
     jobs = []
     for file in files:
         number = labels[file.stem] = labels.get(file.stem, 0) + 1
-        job = _JobRun(file, file.stem if number == 1 else f"{file.stem}-{number}")
+        job = JobRun(file, file.stem if number == 1 else f"{file.stem}-{number}")
         try:
             job.loaded = load(
                 file,

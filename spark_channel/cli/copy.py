@@ -1,0 +1,236 @@
+"""copy: one table or file from a url to another."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+from urllib.parse import unquote
+
+from spark_channel.cli.plan import show_plan, without_pandas
+from spark_channel.cli.run import JobRun, RunOptions, carry_out_jobs
+from spark_channel.connectors.base.registry import (
+    Connector,
+    all_connectors,
+    describe,
+    find_connector,
+    has_third_parties,
+)
+from spark_channel.datax import LoadedJob
+from spark_channel.datax.place import parse_transaction
+from spark_channel.errors import OptionError
+from spark_channel.masking import mask_text, scheme_of
+from spark_channel.planning import Endpoint, TransferSpec
+from spark_channel.planning.transfer import SaveMode
+
+__all__ = ["CopyOptions", "copy", "parse_place"]
+
+_Half = Literal["reader", "writer"]
+_ARGUMENTS = {"reader": "SOURCE", "writer": "TARGET"}
+_PREFIX = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
+"""At least two letters: one letter and a colon is a disk of Windows."""
+_OPTIONS = re.compile(r"(?P<place>.*?)\?(?P<options>\w+=.*)", re.DOTALL)
+_FILE_STORES = frozenset({"file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "hdfs", "sftp", "ftp"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyOptions:
+    """What a user gave beside the two places. `options` are texts such as `reader.nullValue=NA`."""
+
+    options: Sequence[str] = ()
+    where: str | None = None
+    columns: str | None = None
+    mode: str = "append"
+    txn: str | None = None
+    dry_run: bool = False
+    of_job: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the whole copy by the names of format options, such as `rowsPerSecond`; None = not given."""
+
+
+def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int:
+    """Copy what is at `source` to `target`, and print the result. Returns the exit code.
+
+    Raises:
+        ChannelError: a place or an option makes no sense, or the copy failed.
+    """
+    if not has_third_parties():
+        without_pandas()
+    given = _given(options.options)
+    for name, value in (("where", options.where), ("columns", options.columns)):
+        if value is not None:
+            _add(given["reader"], name, value)
+    for name, value in options.of_job.items():
+        if value is not None:
+            _add(given["writer"], name, value)
+    if options.txn is not None:
+        name, version = parse_transaction(options.txn, {}, "--txn")
+        given["writer"] |= {"txnAppId": name, "txnVersion": version}
+    if options.mode not in get_args(SaveMode):
+        takes = ", ".join(get_args(SaveMode))
+        raise OptionError(
+            f"option '--mode' got {options.mode!r}; it takes one of: {takes}",
+            option="--mode",
+            got=options.mode,
+            takes=takes,
+        )
+    spec = TransferSpec(
+        parse_place("reader", source, given["reader"]),
+        parse_place("writer", target, given["writer"]),
+        save_mode=cast(SaveMode, options.mode),
+    )
+    loaded = LoadedJob((spec,), name="copy")
+    if options.dry_run:
+        show_plan(loaded, run.master)
+        return 0
+    label = f"{_label(spec.reader, 'reader')} -> {_label(spec.writer, 'writer')}"
+    return carry_out_jobs([JobRun(Path(label), "copy", loaded)], run)
+
+
+def _label(end: Endpoint, half: _Half) -> str:
+    """The place in a few words, without secrets."""
+    connector = find_connector({**end.options, half: end.name}, half)
+    options, _ = connector.options_class(half).parse(end.options, connector=connector.name)
+    return f"{connector.name} {describe(options)}".strip()
+
+
+def parse_place(half: _Half, text: str, more: dict[str, Any]) -> Endpoint:
+    """The end of a transfer that an argument names: a url or a path, and options behind a `?`.
+
+    `more` are options that were given apart. The place is one of
+
+    - a url of a connector: `postgresql://db/shop?dbtable=orders`. A parameter that is an option of the connector is
+      taken as that option; the others stay in the url.
+    - the name of a connector and a place: `csv:flights.csv`, `parquet:s3://lake/orders`, `kafka:?topic=orders`.
+    - a path whose ending names the connector: `s3://lake/orders.parquet`, `flights.csv?delimiter=;`. All parameters
+      are options.
+
+    Values are percent-decoded.
+
+    Raises:
+        OptionError: nothing is known of that name, or an option is unknown or given twice.
+    """
+    argument = _ARGUMENTS[half]
+    if not text.strip():
+        raise OptionError(f"{argument} is empty; it takes a url or a path", option=argument)
+    connector, key, place = _connector_of(half, text)
+    match = _OPTIONS.fullmatch(place)
+    options: dict[str, Any] = {}
+    if match is not None:
+        place = match["place"]
+        if left := _take_options(connector, half, match["options"], options, in_url=key == "url"):
+            place = f"{place}?{left}"
+    if place and not key:
+        raise OptionError(
+            f"{argument} has {mask_text(place)!r} behind {connector.name + ':'!r}, which takes options alone, as in "
+            f"{connector.name}:?name=value",
+            option=argument,
+        )
+    if place:
+        options[key] = place
+    for name, value in more.items():
+        _add(options, name, value)
+    return Endpoint(connector.name, options)
+
+
+def _connector_of(half: _Half, text: str) -> tuple[Connector, str, str]:
+    """The connector, the option that holds the place, and the place."""
+    match = _PREFIX.fullmatch(text)
+    prefix = match[1].lower() if match is not None else ""
+    if match is not None and prefix not in _FILE_STORES:
+        for connector in all_connectors():
+            schemes = {*connector.schemes, *(("http", "https") if connector.name == "http" else ())}
+            of_url = scheme_of(text) in schemes
+            if not of_url and prefix != connector.name:
+                continue
+            names = connector.options_class(half).names()  # an error, if it has no such half
+            if of_url and "url" in names:
+                return connector, "url", text
+            key = next((each for each in ("path", "url", "dbtable") if each in names), "")
+            return connector, key, _without_slashes(match[2]) if key == "path" else match[2]
+    found = _OPTIONS.fullmatch(text)
+    place = found["place"] if found is not None else text
+    try:
+        return find_connector({"path": place}, half), "path", text
+    except OptionError:
+        raise _unknown(half, prefix, place) from None
+
+
+def _unknown(half: _Half, prefix: str, place: str) -> OptionError:
+    names = [each.name for each in all_connectors() if getattr(each, half)]
+    schemes = {
+        scheme for each in all_connectors() if getattr(each, half) for scheme in each.schemes
+    }
+    if prefix and prefix not in _FILE_STORES:
+        near = difflib.get_close_matches(prefix, sorted({*names, *schemes}), n=1)
+        what = f"begins with {prefix + ':'!r}, which names no {half}"
+        hint = f"; did you mean {near[0] + ':'!r}?" if near else "."
+    else:
+        what = f"{mask_text(place)!r} does not say its format by its ending"
+        hint = f": put a name in front of it, as in parquet:{mask_text(place)}."
+    return OptionError(
+        f"{_ARGUMENTS[half]} {what}{hint} Names: {', '.join(names)}; urls: {', '.join(sorted(schemes))}",
+        option=_ARGUMENTS[half],
+        got=prefix or mask_text(place),
+    )
+
+
+def _without_slashes(place: str) -> str:
+    """`///lake/orders` is `/lake/orders`, as in a `file` url."""
+    return place[2:] if place.startswith("///") else place
+
+
+def _take_options(
+    connector: Connector, half: _Half, text: str, options: dict[str, Any], *, in_url: bool
+) -> str:
+    """Put parameters that are options into `options`; returns the others, unchanged, if they may stay `in_url`."""
+    model = connector.options_class(half)
+    known = {*model.names(), *(name.lower() for name in model.aliases)}
+    known |= {name.lower() for name in (*model.ignored, *model.refused)}
+    left = []
+    for part in text.split("&"):
+        name, _, value = part.partition("=")
+        name = unquote(name)
+        if name.lower() in known:
+            _add(options, name, unquote(value))
+        elif in_url:
+            left.append(part)
+        else:
+            near = difflib.get_close_matches(name, [_spelled(model, each) for each in known], n=1)
+            raise OptionError(
+                f"{_ARGUMENTS[half]} has parameter {name!r}, which is not an option of {connector.name}"
+                f"{f'; did you mean {near[0]!r}?' if near else ''} A path that has a '?' itself is given by "
+                f"-o {half}.path=...",
+                option=name,
+            )
+    return "&".join(left)
+
+
+def _spelled(model: Any, lowered: str) -> str:
+    field = model.names().get(lowered)
+    return lowered if field is None else model.model_fields[field].alias or field
+
+
+def _add(options: dict[str, Any], name: str, value: Any) -> None:
+    if any(name.lower() == each.lower() for each in options):
+        raise OptionError(f"option {name!r} is given twice: give it once", option=name)
+    options[name] = value
+
+
+def _given(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """`reader.X=...` and `writer.X=...` by half.
+
+    Raises:
+        OptionError: another text.
+    """
+    found: dict[str, dict[str, Any]] = {"reader": {}, "writer": {}}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        half, dot, name = key.partition(".")
+        if half not in found or not dot or not equals or not name.strip():
+            takes = "reader.NAME=VALUE or writer.NAME=VALUE"
+            raise OptionError(
+                f"option '-o' got {key!r}; it takes {takes}", option="-o", got=key, takes=takes
+            )
+        _add(found[half], name.strip(), value)
+    return found

@@ -1,0 +1,231 @@
+"""`spark-channel copy`: what its two places mean, and copies as they are typed."""
+
+import json
+import shlex
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_channel.cli.copy import parse_place
+from spark_channel.errors import OptionError
+from tests.cli.test_run import CLI, ENGINES, ROOT, Engine, environment, run
+from tests.connectors.postgresql.conftest import Pg, own_schema
+from tests.servers.postgres import PostgresServer
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "options"),
+    [
+        ("flights.csv", "csv", {"path": "flights.csv"}),
+        ("a/b.csv.gz?delimiter=;", "csv", {"path": "a/b.csv.gz", "delimiter": ";"}),
+        ("csv:flights", "csv", {"path": "flights"}),
+        ("csv:", "csv", {}),
+        ("csv:data?.csv", "csv", {"path": "data?.csv"}),
+        ("parquet:///lake/orders", "parquet", {"path": "/lake/orders"}),
+        ("parquet:/lake/orders", "parquet", {"path": "/lake/orders"}),
+        ("PARQUET:s3://lake/orders", "parquet", {"path": "s3://lake/orders"}),
+        ("s3://lake/x#2.parquet", "parquet", {"path": "s3://lake/x#2.parquet"}),
+        ("sftp://u@h/x.csv", "csv", {"path": "sftp://u@h/x.csv"}),
+        ("C:\\data\\x.csv", "csv", {"path": "C:\\data\\x.csv"}),
+        ("sqlite:f.db?dbtable=t", "sqlite", {"url": "sqlite:f.db", "dbtable": "t"}),
+        ("f.db?dbtable=t", "sqlite", {"path": "f.db", "dbtable": "t"}),
+        (
+            "postgresql://u@db:1/shop?keepalives_idle=5&dbtable=a.%22b%26c%22",
+            "postgresql",
+            {"url": "postgresql://u@db:1/shop?keepalives_idle=5", "dbtable": 'a."b&c"'},
+        ),
+        (
+            "jdbc:postgresql://db/shop?dbtable=t&FetchSize=10",
+            "postgresql",
+            {"url": "jdbc:postgresql://db/shop", "dbtable": "t", "FetchSize": "10"},
+        ),
+        (
+            "mariadb://db/shop?query=SELECT%201",
+            "mysql",
+            {"url": "mariadb://db/shop", "query": "SELECT 1"},
+        ),
+        ("delta:s3://lake/t?versionAsOf=3", "delta", {"path": "s3://lake/t", "versionAsOf": "3"}),
+        ("iceberg:shop.orders?catalog=c", "iceberg", {"dbtable": "shop.orders", "catalog": "c"}),
+        (
+            "elasticsearch:http://h:9200?index=x",
+            "elasticsearch",
+            {"url": "http://h:9200", "index": "x"},
+        ),
+        ("https://api.example.com/v1?page=2", "http", {"url": "https://api.example.com/v1?page=2"}),
+        ("kafka:?topic=x", "kafka", {"topic": "x"}),
+        ("generator:?rows=3", "generator", {"url": "generator:", "rows": "3"}),
+    ],
+)
+def test_a_place(text: str, name: str, options: dict[str, Any]) -> None:
+    found = parse_place("reader", text, {})
+    assert (found.name, found.options) == (name, options)
+
+
+@pytest.mark.parametrize(
+    ("half", "text", "why"),
+    [
+        ("reader", " ", "SOURCE is empty"),
+        ("reader", "parqet:/x", "SOURCE begins with 'parqet:'.*did you mean 'parquet:'"),
+        (
+            "writer",
+            "lake/orders",
+            "TARGET 'lake/orders' does not say its format.*parquet:lake/orders",
+        ),
+        ("writer", "http://h/x", "connector 'http' has no writer"),
+        ("reader", "discard:", "connector 'discard' has no reader"),
+        (
+            "reader",
+            "x.csv?delimitr=,",
+            "'delimitr', which is not an option of csv; did you mean 'delimiter'",
+        ),
+        ("reader", "x.csv?header=true&Header=false", "option 'Header' is given twice"),
+        (
+            "reader",
+            "kafka:orders",
+            "SOURCE has 'orders' behind 'kafka:', which takes options alone",
+        ),
+    ],
+)
+def test_a_place_that_makes_no_sense(
+    half: Literal["reader", "writer"], text: str, why: str
+) -> None:
+    with pytest.raises(OptionError, match=why):
+        parse_place(half, text, {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["u:hunter2secret@h/db", "shop://u:hunter2secret@h/db", "csv//u:hunter2secret@h/db"],
+)
+def test_no_password_is_shown(text: str) -> None:
+    with pytest.raises(OptionError) as shown:
+        parse_place("reader", text, {})
+    assert "hunter2" not in str(shown.value)
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+    st.text("ab/?#&;=%+ é", min_size=1),
+)
+def test_a_percent_encoded_value_arrives_as_it_was(value: str, null: str) -> None:
+    encoded = f"dbtable={quote(value, safe='')}"
+    found = parse_place("reader", f"postgresql://db/shop?{encoded}&keepalives_idle=5", {})
+    assert found.options == {"url": "postgresql://db/shop?keepalives_idle=5", "dbtable": value}
+    found = parse_place("reader", f"x.csv?nullValue={quote(null, safe='')}", {"header": "true"})
+    assert found.options == {"path": "x.csv", "nullValue": null, "header": "true"}
+
+
+@ENGINES
+def test_a_file_goes_to_a_database_and_on_to_files(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("id,name\n1,a\n2,NA\n3,c\n")
+    database, out = tmp_path / "t.db", tmp_path / "out"
+    table = f"sqlite:{database}?dbtable=t"
+    given = ("--txn", "first:2026-01-31", "-o", "reader.nullValue=NA", *engine)
+    for _ in range(2):  # the second run has nothing to add
+        run("copy", f"csv:{tmp_path}/in.csv", table, *given)
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("SELECT id, name FROM t ORDER BY id").fetchall() == [
+            (1, "a"),
+            (2, None),
+            (3, "c"),
+        ]
+    part = ("--where", "id > 1", "--columns", "id", "--mode", "overwrite")
+    report = tmp_path / "report.json"
+    said = run(
+        "copy",
+        table,
+        f"parquet:{out}?compression=zstd",
+        *part,
+        "--rows-per-second",
+        "20k",
+        "--report",
+        str(report),
+        *engine,
+    )
+    assert "20k rows/s" in said
+    assert sorted(pq.read_table(out).to_pylist(), key=lambda row: row["id"]) == [
+        {"id": 2},
+        {"id": 3},
+    ]
+    assert json.loads(report.read_text())["rows_written"] == 2
+
+
+def test_the_first_example_of_the_page(tmp_path: Path) -> None:
+    """As a shell takes it."""
+    page = (ROOT / "docs" / "copy.md").read_text(encoding="utf-8")
+    line = next(each for each in page.splitlines() if each.startswith("spark-channel copy flights"))
+    (tmp_path / "flights.csv").write_text("id,tail\n1,NA\n2,N1\n")
+    command = [*CLI, *shlex.split(line)[1:]]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    with closing(sqlite3.connect(tmp_path / "flights.db")) as connection:
+        assert connection.execute("SELECT * FROM flights").fetchall() == [(1, None), (2, "N1")]
+
+
+def test_a_dry_run_moves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("id\n1\n")
+    said = run(
+        "copy", f"{tmp_path}/in.csv", f"parquet:{tmp_path}/out", "--dry-run", "--protect", "auto"
+    )
+    assert "columns: id int" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (
+            ("-o", "rows=3"),
+            "option '-o' got 'rows'; it takes reader.NAME=VALUE or writer.NAME=VALUE",
+        ),
+        (
+            ("--mode", "replace"),
+            "option '--mode' got 'replace'; it takes one of: append, overwrite",
+        ),
+        (("--txn", "x"), "option '--txn' got 'x' without a version"),
+        (
+            ("--rows-per-second", "1k", "-o", "writer.rowsPerSecond=2k"),
+            "'rowsPerSecond' is given twice",
+        ),
+        (("--conf", "x"), "option '--conf' got 'x'"),
+        (("--max-dirty-rows", "-1"), "option 'maxDirtyRows' got"),
+    ],
+)
+def test_an_option_that_makes_no_sense(given: tuple[str, ...], why: str, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("id\n1\n")
+    said = run("copy", f"{tmp_path}/in.csv", f"parquet:{tmp_path}/out", *given, code=2)
+    assert why in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def pg(postgres_server: PostgresServer) -> Iterator[Pg]:
+    with own_schema(postgres_server) as made:
+        yield made
+
+
+def test_tables_of_postgresql(pg: Pg, tmp_path: Path) -> None:
+    pg.psql(
+        "CREATE TABLE t (id int, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b'); CREATE TABLE u (id int, v text)"
+    )
+    login = pg.server.login
+    at = f"{login['url']}?user={login['user']}&password={login.get('password', '')}"
+    run("copy", f"{at}&dbtable={pg.schema}.t", f"{at}&dbtable={pg.schema}.u", "--commit", "job")
+    assert pg.psql("SELECT count(*), min(v), max(v) FROM u") == "2|a|b"
