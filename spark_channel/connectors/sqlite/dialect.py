@@ -1,7 +1,7 @@
 """SQLite's SQL: its catalog, and expressions that return only values that fit.
 
-A value that does not fit stops the statement (the driver takes a column's type from its first rows and trips
-over another one, or the selected expression overflows on purpose); `misfit` then finds it.
+A value that does not fit stops the read: it does not go into the column's array, or the selected expression overflows
+on purpose. `misfit` then finds it.
 """
 
 import re
@@ -28,7 +28,6 @@ from spark_channel.connectors.sqlite.types import (
     decode,
     is_real_decimal,
     is_text_decimal,
-    raw_type,
 )
 from spark_channel.errors import OptionError, SchemaError
 
@@ -46,7 +45,6 @@ _SAMPLE_ROWS = 10_000
 """Rows looked at to type a column that declares no type."""
 _STOP = "abs(-9223372036854775808)"
 _WHOLE = "BETWEEN -9007199254740992 AND 9007199254740992"
-_SENTINELS = {pa.int64(): "0", pa.float64(): "0.0", pa.binary(): "x''", pa.string(): "''"}
 _CLASSES = ("integer", "real", "text", "blob")
 
 
@@ -183,11 +181,6 @@ class SqliteDialect(Dialect):
             return f"CASE WHEN {text} >= x'' THEN {_STOP} ELSE {text} END"
         return f"CASE WHEN {text} IS NULL OR ({text} >= '' AND {text} < x'') THEN {text} ELSE {_STOP} END"
 
-    def statement(self, columns: Sequence[ReadColumn], origin: str) -> str:
-        """A first row gives the driver the columns' types; `SqliteReader` drops it."""
-        first = ", ".join(_SENTINELS[raw_type(column)] for column in columns)
-        return f"SELECT {first} UNION ALL {super().statement(columns, origin)}"
-
     def decode(
         self, raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema
     ) -> pa.RecordBatch:
@@ -240,13 +233,6 @@ class SqliteDialect(Dialect):
 
     def key_read(self, column: Column | None, text: str) -> tuple[pa.DataType, str] | None:
         return pa.int64(), text
-
-    def short_statement(
-        self, columns: Sequence[ReadColumn], origin: str, order: str, rows: int
-    ) -> str:
-        first = ", ".join(_SENTINELS[raw_type(column)] for column in columns)
-        ordered = self.limited(f"{super().statement(columns, origin)} ORDER BY {order}", rows)
-        return f"SELECT {first} UNION ALL SELECT * FROM ({ordered})"  # noqa: S608 - quoted
 
     def split_key(self, table: Table) -> tuple[str, ...]:
         """The rowid, or the key of a table WITHOUT ROWID: rows are in their order, and need no sort."""

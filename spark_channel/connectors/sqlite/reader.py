@@ -80,14 +80,8 @@ class SqliteReader(SqlReader):
         columns: Sequence[ReadColumn],
         pieces: PacedFetch | None,
     ) -> Iterator[pa.RecordBatch]:
-        for number, raw in enumerate(super().short_batches(session, sql, split, columns, pieces)):
-            if number == 0:
-                for found, column in zip(raw.schema, columns, strict=True):
-                    if not found.type.equals(raw_type(column)):
-                        raise SourceError(
-                            f"column {column.name!r} begins with {found.type}, not {raw_type(column)}"
-                        )
-            yield raw.slice(1) if number == 0 else raw
+        assert isinstance(session, SqliteSession)
+        return session.stream(sql, self.batch_size(split), [raw_type(each) for each in columns])
 
     def misfit(
         self, session: Session, source: ReadSource, split: Split, error: MisfitError, before: int

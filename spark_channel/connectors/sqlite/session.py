@@ -1,25 +1,22 @@
-"""A session on a SQLite file, through ADBC.
+"""A session on a SQLite file, through Python's `sqlite3`.
 
-All access goes through this one SQLite library. Python's `sqlite3` is a second one, and closing a file in one of them
-drops the locks (POSIX) that the other holds on it: see `elsewhere`. For the same reason nothing else opens the file.
+A process should have one SQLite library: POSIX locks belong to a process, and closing a file in one library drops the
+locks that another one holds on it. Programs use `sqlite3`, so this package does. For the same reason nothing else
+opens the file.
 """
 
 import os
 import re
 import sqlite3
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
-import adbc_driver_manager
 import pyarrow as pa
 
 from spark_channel.connectors.sql.options import FileReadOptions, FileUrl, FileWriteOptions
 from spark_channel.connectors.sql.session import IN_SESSION, IN_TRANSACTION, BatchSize, BoundSession
-from spark_channel.connectors.sqlite.apart import ChildConnection
-from spark_channel.connectors.sqlite.connection import FAILURES, Connection
-from spark_channel.connectors.sqlite.elsewhere import connect
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
 
 __all__ = [
@@ -44,7 +41,7 @@ class SqliteSession(BoundSession):
     `init` are statements that run first.
     """
 
-    failures = FAILURES
+    failures = (sqlite3.Error, pa.ArrowException, OSError)
 
     def __init__(
         self,
@@ -58,31 +55,50 @@ class SqliteSession(BoundSession):
         self.path, self.place = path, str(path)
         self._failure = failure
         self._lock_timeout = lock_timeout
-        self._connection: Connection | None = None
+        self._connection: sqlite3.Connection | None = None
         uri = f"{path.absolute().as_uri()}?mode={mode}"
         with self.explained():
-            self._connection = connect(path, uri)
+            self._connection = sqlite3.connect(
+                uri, uri=True, timeout=lock_timeout, isolation_level=None, check_same_thread=False
+            )
         with self.closed_on_failure():
-            self.rows(f"PRAGMA busy_timeout = {int(lock_timeout * 1000)}")
             for name in _OFF:
                 self.rows(f"PRAGMA {name} = OFF")
             for statement in init:
                 self.rows(statement)
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self.explained():
-            return self._open.rows(sql, parameters)
+        connection = self._open
+        with self.explained(), closing(connection.cursor()) as cursor:
+            connection.text_factory = str
+            return cursor.execute(sql, tuple(parameters)).fetchall()
 
     def insert(self, sql: str, rows: pa.Table | pa.RecordBatch) -> None:
         """Run `sql` once per row, its parameters taken from the columns in order."""
-        if rows.num_rows:
-            with self.explained():
-                self._open.insert(sql, rows)
+        with self.explained(), closing(self._open.cursor()) as cursor:
+            values = [column.to_pylist() for column in rows.columns]
+            cursor.executemany(sql, zip(*values, strict=True))
 
-    def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
-        batches = cast(Generator[pa.RecordBatch], self._open.stream(sql, size.rows))
-        with self.explained(), closing(batches):
-            yield from batches
+    def stream(
+        self, sql: str, size: BatchSize, kinds: Sequence[pa.DataType] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches with columns of `kinds`: int64, double, string or binary. Texts may be invalid UTF-8.
+
+        Raises:
+            ChannelError: a value of another storage class, or SQLite failed.
+        """
+        connection = self._open
+        with self.explained(), closing(connection.cursor()) as cursor:
+            cursor.execute(sql)
+            names = [column[0] for column in cursor.description]
+            while True:
+                connection.text_factory = bytes
+                rows = cursor.fetchmany(size.rows)
+                if not rows:
+                    return
+                columns = zip(*rows, strict=True)
+                arrays = [_array(values, kind) for values, kind in zip(columns, kinds, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, names)
 
     def rest(self) -> None:
         """A transaction that has read nothing yet holds no lock."""
@@ -90,20 +106,17 @@ class SqliteSession(BoundSession):
         self.rows("BEGIN")
 
     @property
-    def _open(self) -> Connection:
+    def _open(self) -> sqlite3.Connection:
         assert self._connection is not None, "the session is closed"
         return self._connection
 
     def explain(self, error: BaseException) -> ChannelError:
-        text = str(error).split("\nquery", 1)[0]
+        text = str(error)
         hint = ""
         if "is locked" in text or "is busy" in text:
-            holder = "another process"
-            if isinstance(self._connection, ChildConnection):
-                holder = "another process, or another connection of this program,"
             hint = (
-                f"{holder} held its lock for longer than lockTimeout ({self._lock_timeout:g} s); "
-                "end that transaction, or raise 'lockTimeout'"
+                "another process, or another connection of this program, held its lock for longer than lockTimeout "
+                f"({self._lock_timeout:g} s); end that transaction, or raise 'lockTimeout'"
             )
         elif "disk is full" in text or "No space left" in text:
             hint = "the disk is full (or max_page_count is reached); free space on it and run again"
@@ -122,15 +135,19 @@ class SqliteSession(BoundSession):
         return self._failure(f"{self.path}: {hint}{'. ' if hint else ''}SQLite says: {text}")
 
 
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Texts come as bytes: what is no UTF-8 is found, and its row named, when the batch is decoded."""
+    if kind == pa.string():
+        return pa.array(values, pa.binary()).cast(kind, safe=False)
+    if kind == pa.int64() and float in set(map(type, values)):
+        raise pa.ArrowInvalid("a REAL among integers")  # which pyarrow would cut to one
+    return pa.array(values, kind)
+
+
 def refuses_data(error: BaseException) -> bool:
     """Whether `error` of a `Session` says that a row is bad (a constraint, a type), not that SQLite is in trouble."""
     cause = error.__cause__
-    if isinstance(cause, adbc_driver_manager.IntegrityError | adbc_driver_manager.DataError):
-        return True
-    return isinstance(cause, adbc_driver_manager.Error) and any(
-        text in str(cause)
-        for text in ("constraint failed", "datatype mismatch", "string or blob too big")
-    )
+    return isinstance(cause, sqlite3.IntegrityError | sqlite3.DataError)
 
 
 def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> None:

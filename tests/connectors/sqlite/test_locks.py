@@ -10,12 +10,7 @@ from contextlib import closing, contextmanager, nullcontext
 import pyarrow as pa
 import pytest
 
-from spark_channel.connectors.sqlite import apart, elsewhere
-from spark_channel.connectors.sqlite.apart import ChildConnection
-from spark_channel.connectors.sqlite.connection import LocalConnection
-from spark_channel.connectors.sqlite.session import SqliteSession
-from spark_channel.errors import ChannelError, TargetError
-from spark_channel.testing import writer_conformance
+from spark_channel.errors import ChannelError
 from spark_channel.tunnel import Tunnel
 from tests.connectors.sqlite.conftest import Db
 
@@ -164,103 +159,3 @@ def test_threads_of_the_program(shop: Db) -> None:
     assert troubles == []
     assert shop.sql("SELECT count(*) FROM t WHERE id < 100") == [(10,)]
     assert shop.sql("PRAGMA integrity_check") == [("ok",)]
-
-
-def _session(db: Db) -> SqliteSession:
-    return SqliteSession(db.path, "rwc", lock_timeout=0.2, failure=TargetError)
-
-
-def test_a_worker_opens_the_file_itself_unless_something_else_has(
-    db: Db, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(elsewhere, "_is_worker", lambda: True)
-    with _session(db) as one, _session(db) as two:
-        assert isinstance(one._connection, LocalConnection)
-        assert isinstance(two._connection, LocalConnection), (
-            "two of one library know each other's locks"
-        )
-        one.rows("CREATE TABLE t (id INTEGER)")
-    assert elsewhere._ours == set()
-    with own_connection(db) as own:
-        own.execute("SELECT count(*) FROM t")
-        with _session(db) as three:
-            assert isinstance(three._connection, ChildConnection)
-    with _session(db) as four:
-        assert isinstance(four._connection, LocalConnection)
-
-
-def test_the_writer_keeps_its_contract_in_a_worker(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elsewhere, "_is_worker", lambda: True)
-    db.sql("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT)")
-    writer_conformance(db.writer, read_back=db.read, leftovers=db.staged)
-    assert elsewhere._ours == set()
-
-
-def test_a_child_that_is_killed_is_told_and_its_transaction_is_rolled_back(shop: Db) -> None:
-    with _session(shop) as session:
-        session.rows("BEGIN IMMEDIATE")
-        session.rows("INSERT INTO t VALUES (1, 'lost')")
-        connection = session._connection
-        assert isinstance(connection, ChildConnection)
-        assert connection._child is not None
-        child = connection._child._process
-        child.kill()
-        with pytest.raises(
-            TargetError, match=r"has ended, which rolls its transaction back \(exit code -9\)"
-        ):
-            session.rows("COMMIT")
-    assert child.poll() is not None
-    assert another_process_writes(shop, 1)
-    assert shop.sql("SELECT name FROM t WHERE id = 1") == [("other",)]
-
-
-def test_an_interrupted_call_ends_its_child(shop: Db, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = _session(shop)
-    session.rows("BEGIN IMMEDIATE")
-    connection = session._connection
-    assert isinstance(connection, ChildConnection)
-    assert connection._child is not None
-    child = connection._child
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(child._pipe, "recv", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        session.rows("SELECT 1")
-    session.close()
-    assert child._process.returncode is not None
-    assert child not in apart._idle
-    assert another_process_writes(shop, 1), "its lock is gone with it"
-
-
-def test_few_children_wait_and_all_end_with_the_program(shop: Db) -> None:
-    sessions = [_session(shop) for _ in range(6)]
-    children = [session._connection._child._process for session in sessions]  # type: ignore[union-attr]
-    for session in sessions:
-        session.close()
-    waiting = {child.pid for child in children if child.poll() is None}
-    assert len(waiting) == 4
-    again = [_session(shop) for _ in range(4)]
-    assert {session._connection._child._process.pid for session in again} == waiting  # type: ignore[union-attr]
-    for session in again:
-        session.close()
-    apart._end_all()
-    assert all(child.poll() is not None for child in children)
-    program = (
-        "import sys; from pathlib import Path; from spark_channel.errors import TargetError\n"
-        "from spark_channel.connectors.sqlite.session import SqliteSession\n"
-        "s = SqliteSession(Path(sys.argv[1]), 'rw', lock_timeout=5, failure=TargetError)\n"
-        "s.rows('BEGIN IMMEDIATE'); print(s._connection._child._process.pid, flush=True)\n"
-        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(shop.path)],
-        check=False,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=60,
-    )
-    assert int(done.stdout) > 0
-    with SqliteSession(shop.path, "rw", lock_timeout=30, failure=TargetError) as session:
-        session.rows("BEGIN IMMEDIATE")  # the child of the killed program has rolled back and ended
