@@ -188,6 +188,7 @@ class BinlogFeed(ChangeFeed):
         with self._session() as session:
             source = self._reader.resolve(session)
             self._rule.check(self._columns, source.schema, source.label, self._table.key)
+            check_table(session, source)
             self._check_place(session, start)
             if found.base is not None:
                 made = self._next(session, source, start, found.base, limit, upto)
