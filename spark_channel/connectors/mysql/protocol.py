@@ -41,7 +41,7 @@ def field_batches(connection: Any, sql: str, batch_rows: int, batch_bytes: int) 
 
     A batch has at most `batch_rows` rows and about `batch_bytes` bytes. What the server refuses, also in the
     middle of the result, is raised as PyMySQL does; after an early end the connection is good for nothing but to
-    be abandoned.
+    be abandoned. After the last batch, `connection.warnings_left` says how many warnings the statement left.
     """
     # PyMySQL has no public way below its cursors.
     connection._execute_command(_COM_QUERY, sql)  # noqa: SLF001
@@ -57,15 +57,17 @@ def field_batches(connection: Any, sql: str, batch_rows: int, batch_bytes: int) 
         data, begins, ends = rows.take(batch_rows, batch_bytes)
         if len(begins):
             yield _columns(data, begins, ends, width)
+    connection.warnings_left = rows.warnings
 
 
 class _Rows:
-    """Finds the rows in what has come; `ended` once the server has said so."""
+    """Finds the rows in what has come; `ended` once the server has said so, with the number of `warnings`."""
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
         self._read = read
         self._buffer = bytearray()
         self.ended = False
+        self.warnings = 0
 
     def take(self, most_rows: int, most_bytes: int) -> tuple[bytes | bytearray, Places, Places]:
         """Whole rows in one piece of memory: where each one's first field begins, and where its last one ends."""
@@ -134,6 +136,7 @@ class _Rows:
             import pymysql
 
             pymysql.err.raise_mysql_exception(packet)
+        self.warnings = int.from_bytes(packet[1:3], "little")
 
 
 def _columns(data: bytes | bytearray, begins: Places, ends: Places, width: int) -> Fields:
@@ -211,6 +214,7 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         takes_key: bool = False,
         **given: Any,
     ) -> None:
+        self.warnings_left = 0
         self._sendable: str | None = None
         self._public_key: bytes | None = None
         self._takes_key = True

@@ -345,8 +345,12 @@ class _MysqlMerge(Merge):
     def _write(self, *, update: bool) -> int | None:
         stored = 0
         if update and self.others:
+            # A key that is assigned to itself stays also where it is a TIMESTAMP with ON UPDATE CURRENT_TIMESTAMP.
             sets = ", ".join(
-                f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others
+                [
+                    *(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others),
+                    *(f"t.{self.quoted(each)} = t.{self.quoted(each)}" for each in self._key),
+                ]
             )
             stored = self._affected(
                 f"UPDATE {self._target} AS t JOIN {self._rows} AS s ON {self._same} SET {sets}"  # noqa: S608

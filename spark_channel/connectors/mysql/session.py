@@ -14,6 +14,7 @@ import pyarrow as pa
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.mysql.options import (
     ALL_ROWS,
+    LEAST,
     MODE,
     SETTINGS,
     ServerOptions,
@@ -67,6 +68,8 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _NOT_MYSQL = (AssertionError, AttributeError, LookupError, TypeError, ValueError, struct.error)
 """What PyMySQL raises for bytes that it does not expect while it connects."""
 _UNKNOWN_VARIABLE = 1193
+_INCOMPLETE = frozenset({1260, 1301, 1931})
+"""Warnings: cut by GROUP_CONCAT, NULL instead of a value above max_allowed_packet, not all rows of a query."""
 _QUOTED_NAME = re.compile("`[^`]*`")
 
 
@@ -161,7 +164,10 @@ class MysqlSession(BoundSession):
         for statement in session_script(options, "mysql"):
             self.rows(statement)
         mode = own_mode() if keeps_mode else f"'{MODE}'"
-        self.rows(f"SET SESSION sql_mode = {mode}, group_concat_max_len = 1048576")
+        # What this connector's statements and values depend on comes last, whatever the user has set.
+        self.rows(
+            f"SET SESSION sql_mode = {mode}, character_set_client = utf8mb4, character_set_results = utf8mb4"
+        )
         self.id = int(self._connection.thread_id())
         seconds = getattr(options, "query_timeout", 0)
         if seconds and self.is_mariadb:
@@ -176,7 +182,7 @@ class MysqlSession(BoundSession):
         except self._failure as error:
             if code_of(error) != _UNKNOWN_VARIABLE:
                 raise
-        names = ", ".join(f"'{name}'" for name in SETTINGS)
+        names = ", ".join(f"'{name}'" for name in (*SETTINGS, *LEAST))
         shown = self.rows(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})")
         if changes := settings_to_change({str(name).lower(): str(value) for name, value in shown}):
             self.rows(f"SET SESSION {changes}")
@@ -271,6 +277,8 @@ class MysqlSession(BoundSession):
                     fields, [str(number) for number in range(len(fields))]
                 )
             done = True
+            if self._connection.warnings_left:
+                self._hold_whole()
         except (pymysql.err.MySQLError, OSError) as error:
             is_lost = _code(error) == _LOST_CODE or isinstance(error, ConnectionError)
             if is_lost and not _is_silence(error):
@@ -279,6 +287,19 @@ class MysqlSession(BoundSession):
         finally:
             if not done:
                 self.abandon()
+
+    def _hold_whole(self) -> None:
+        """Hold the last result to be whole: a server cuts rows and values with no more than a warning.
+
+        Raises:
+            ChannelError: it is not; with the server's text.
+        """
+        for _, code, text in self.rows("SHOW WARNINGS"):
+            if int(code) in _INCOMPLETE:
+                raise self._failure(
+                    f"{self.place}: the server cut the result: {text} ({code}). "
+                    "Rows or values are missing, so raise the server's limit, or change the query"
+                )
 
     def wait_for_slow_reader(self) -> None:
         """The server's own choice is a minute, which a pause of one long statement may outlast."""
