@@ -88,7 +88,17 @@ _LOST = (LostConnectionError, ConnectionError, TimeoutError, ssl.SSLEOFError)
 def is_away(error: BaseException) -> bool:
     """Whether `error`, of a session, is of a server that was lost or overloaded, or of a lock: it may pass."""
     cause = error.__cause__ or error.__context__ or error
-    return isinstance(cause, _LOST) or (_code(cause) in _AWAY and not _is_untrusted(cause))
+    if isinstance(cause, _LOST) or _is_broken(cause):
+        return True
+    return _code(cause) in _AWAY and not _is_untrusted(cause)
+
+
+def _is_broken(error: BaseException) -> bool:
+    """Whether PyMySQL has closed the connection: it was lost before, or the server answered out of turn as it ended."""
+    import pymysql
+
+    kinds = (pymysql.err.InterfaceError, pymysql.err.InternalError)
+    return isinstance(error, kinds) and not _code(error)
 
 
 def is_ended(error: BaseException) -> bool:
@@ -353,17 +363,23 @@ class MysqlSession(BoundSession):
             with self._connection.cursor() as cursor:
                 yield cursor
         except pymysql.err.MySQLError as error:
-            if _code(error) in _AWAY - _PASSES or isinstance(error, pymysql.err.InterfaceError):
+            if _code(error) in _AWAY - _PASSES or _is_broken(error):
                 raise LostConnectionError(self._text(error)) from error
             raise self.explain(error) from error
         except OSError as error:
             raise LostConnectionError(self._text(error)) from error
+        except _NOT_MYSQL as error:
+            if self._connection is not None and self._connection.open:
+                raise
+            raise LostConnectionError(f"{self.place}: the connection ended") from error
 
     def _text(self, error: BaseException) -> str:
         arguments = getattr(error, "args", ())
         code, text = _code(error), str(arguments[-1]) if arguments else str(error)
         if isinstance(error, OSError):
             code, text = 0, str(error)
+        if _is_broken(error):
+            text = "the connection ended"
         hint = _UNTRUSTED if _is_untrusted(error) else _HINTS.get(code, "")
         if _is_silence(error):
             hint = "the server said nothing for 'socketTimeout'. "
@@ -383,6 +399,7 @@ _HINTS = {
     1114: "the server's disk or table space is full; free space on it and run again. ",
     1021: "the server's disk is full; free space on it and run again. ",
     1142: "this user lacks a right: ",
+    1153: "a row is longer than the server's max_allowed_packet; raise that setting. ",
     1317: "the statement was ended by KILL QUERY. ",
     1927: "the connection was ended by KILL. ",
     1969: "the server's setting max_statement_time, or option 'queryTimeout', ended the statement. ",
@@ -493,7 +510,7 @@ class MysqlWriteSession(MysqlSession):
             )
         }
         self.local_infile = shown.get("local_infile") == "ON"
-        self.most_packet = int(shown["max_allowed_packet"])
+        self.most_packet = self._connection.most_packet = int(shown["max_allowed_packet"])
         self.lenient = options.sql_mode == "session" and "STRICT_" not in shown.get("sql_mode", "")
         self._zone = shown.get("time_zone", "SYSTEM")
         # A server that logs statements refuses to write under READ COMMITTED. SERIALIZABLE, too, reads nothing old.
