@@ -565,7 +565,9 @@ def _sizes(session: MysqlSession) -> list[tuple[str, int]]:
     """The log's files and their bytes; [] without the right to see them."""
     try:
         return [(str(row[0]), int(row[1])) for row in session.rows("SHOW BINARY LOGS")]
-    except ChannelError:
+    except ChannelError as error:
+        if is_away(error):
+            raise
         return []
 
 

@@ -2,7 +2,7 @@
 
 from spark_channel.connectors.mysql.binlog_statements import KEEPING_ENGINES
 from spark_channel.connectors.mysql.dialect import MysqlTable
-from spark_channel.connectors.mysql.session import MysqlSession, quoted
+from spark_channel.connectors.mysql.session import MysqlSession, is_away, quoted
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import ChannelError, OptionError, SourceError
 
@@ -78,7 +78,9 @@ def _is_replica(session: MysqlSession) -> bool:
     for statement in ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS"):
         try:
             return bool(session.rows(statement))
-        except ChannelError:
+        except ChannelError as error:
+            if is_away(error):
+                raise
             continue  # another version's word, or no right to ask
     return False
 
@@ -91,7 +93,9 @@ def _check_filters(session: MysqlSession, database: str) -> None:
                 str(name).lower(): str(value or "")
                 for name, value in session.named(statement).items()
             }
-        except ChannelError:
+        except ChannelError as error:
+            if is_away(error):
+                raise
             continue
         only, never = (
             [each.strip() for each in row.get(name, "").split(",") if each.strip()]
@@ -162,7 +166,9 @@ def charsets(session: MysqlSession) -> dict[int, str]:
     ):
         try:
             rows = session.rows(statement)
-        except ChannelError:
+        except ChannelError as error:
+            if is_away(error):
+                raise
             continue  # MariaDB 10.10 has numbers in the second, MySQL in the first
         found |= {
             int(number): str(charset) for number, charset in rows if number is not None and charset

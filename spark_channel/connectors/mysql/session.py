@@ -145,7 +145,7 @@ class MysqlSession(BoundSession):
         def is_of_the_moment(error: Exception) -> bool:
             if isinstance(error, pymysql.err.MySQLError):
                 return _code(error) in _AWAY and not _is_untrusted(error)
-            return isinstance(error, LostConnectionError)
+            return isinstance(error, LostConnectionError | ChannelError) and is_away(error)
 
         seconds = options.retry_timeout if patient else 0.0
         try:
@@ -262,7 +262,7 @@ class MysqlSession(BoundSession):
         """All rows of a small result; [] for a statement without one.
 
         Raises:
-            LostConnectionError: the connection ended before the answer came.
+            ChannelError: the server refused it, or the connection ended before the answer came (see `lost`).
         """
         if parameters:  # the driver would take a `%` in a name for a mark
             sql = _QUOTED_NAME.sub(lambda name: name[0].replace("%", "%%"), sql)
@@ -352,6 +352,10 @@ class MysqlSession(BoundSession):
         """While this is open the server may ask for file `path` (LOAD DATA LOCAL), and for no other; else for none."""
         return cast(AbstractContextManager[None], self._connection.may_send(path))
 
+    def lost(self, text: str) -> Exception:
+        """The error of a connection that ended before an answer came; `is_away` recognises it."""
+        return self._failure(text)
+
     def explain(self, error: BaseException) -> ChannelError:
         return self._failure(self._text(error))
 
@@ -364,14 +368,15 @@ class MysqlSession(BoundSession):
                 yield cursor
         except pymysql.err.MySQLError as error:
             if _code(error) in _AWAY - _PASSES or _is_broken(error):
-                raise LostConnectionError(self._text(error)) from error
+                raise self.lost(self._text(error)) from error
             raise self.explain(error) from error
         except OSError as error:
-            raise LostConnectionError(self._text(error)) from error
+            raise self.lost(self._text(error)) from error
         except _NOT_MYSQL as error:
             if self._connection is not None and self._connection.open:
                 raise
-            raise LostConnectionError(f"{self.place}: the connection ended") from error
+            text = f"{self.place}: the connection ended"
+            raise self.lost(text) from LostConnectionError(str(error))
 
     def _text(self, error: BaseException) -> str:
         arguments = getattr(error, "args", ())
@@ -497,7 +502,12 @@ class MysqlWriteSession(MysqlSession):
     """`local_infile`: the server takes LOAD DATA LOCAL. `most_packet`: bytes of the longest statement.
 
     `lenient`: the user has asked for a mode in which the server changes values that do not fit.
+
+    It raises LostConnectionError where an answer is missing: what was written is then looked for.
     """
+
+    def lost(self, text: str) -> Exception:
+        return LostConnectionError(text)
 
     def _make_ready(self, options: ServerOptions) -> None:
         super()._make_ready(options)

@@ -1,5 +1,6 @@
 """Each call to the server that can lose its connection says so in one way, however the connection ends."""
 
+import pickle
 import socket
 import struct
 import threading
@@ -9,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_channel.connectors import load_reader
+from spark_channel.connectors.base.contract import FetchSize
 from spark_channel.connectors.mysql.binlog_dump import dumped
 from spark_channel.connectors.mysql.binlog_position import MariadbGtids
 from spark_channel.connectors.mysql.options import MysqlReadOptions, MysqlWriteOptions
@@ -79,7 +82,8 @@ class Relay:
             ):
                 self._shop.sql(f"KILL {number}")
         else:
-            for client, server in self._pairs:
+            pairs, self._pairs = self._pairs, []
+            for client, server in pairs:
                 if kind == "reset":
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 for each in (client, server):
@@ -88,6 +92,7 @@ class Relay:
                     except OSError:
                         pass
                 client.close()
+                server.close()
 
     def end(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -248,3 +253,23 @@ def test_what_the_server_refuses_of_a_loaded_file_is_its_own_message(shop: Shop)
     rows = pa.table({"id": pa.array([1, 2], pa.int8()), "name": ["x", "y" * 200]})
     with pytest.raises(BatchRefusedError, match="Data truncated for column 'name'"):
         shop.write(rows)
+
+
+@pytest.mark.parametrize("kind", ["kill", "reset", "close"])
+def test_a_limited_read_goes_on_when_its_session_ends_between_two_splits(
+    logged: Shop, relay: Relay, kind: str
+) -> None:
+    """Under `retryTimeout`, with the session that splits of one worker share."""
+    logged.sql("CREATE TABLE t (id INT PRIMARY KEY, v TEXT)")
+    logged.sql("INSERT INTO t SELECT seq, REPEAT('x', 100) FROM seq_1_to_12000")
+    reader, _ = load_reader({**login(logged, relay), "rowspersecond": "1M"})
+    reader.schema()
+    splits, ids = reader.split(3), list[int]()
+    assert len(splits) > 1
+    reader.fetch_size = FetchSize(rows=1000)
+    with pickle.loads(pickle.dumps(reader)).reading() as read:
+        for split in splits:
+            for batch in read(split):
+                ids += batch["id"].to_pylist()
+            relay.fault(kind)
+    assert sorted(ids) == list(range(1, 12_001))
