@@ -29,6 +29,7 @@ from spark_channel.retry import Retry
 
 __all__ = [
     "DUPLICATE",
+    "IGNORED_ROWS",
     "NO_TABLE",
     "TABLE_EXISTS",
     "LostConnectionError",
@@ -494,6 +495,9 @@ DUPLICATE, TABLE_EXISTS, NO_TABLE = 1062, 1050, 1146
 _LOCK_TIMEOUT, _DEADLOCK, _CHANGED = 1205, 1213, 1020
 _OF_KEYS = frozenset({DUPLICATE, 1287})
 """Warnings that a key is in the table (INSERT IGNORE), and that VALUES() is an old word."""
+IGNORED_ROWS = 20_000
+"""Rows of an INSERT IGNORE: a server stores other values than were sent with a warning, of which it keeps 65 535."""
+_MOST_WARNINGS = 65_535
 _SILENT_SECONDS = 30
 """Less than `innodb_lock_wait_timeout` (50): a run that needs the lock of a silent client gets it in one wait."""
 
@@ -545,11 +549,16 @@ class MysqlWriteSession(MysqlSession):
 
     def list_warnings(self) -> None:
         """From here on the server keeps the warnings of every row that INSERT IGNORE leaves out."""
-        self.rows("SET SESSION max_error_count = 65535, sql_notes = 0")
+        self.rows(f"SET SESSION max_error_count = {_MOST_WARNINGS}, sql_notes = 0")
 
     def warnings_but_keys(self) -> list[str]:
-        """The first texts of the last statement's warnings that say anything but that a key is in the table."""
+        """The first texts of the last statement's warnings that say anything but that a key is in the table.
+
+        A statement of `IGNORED_ROWS` rows leaves fewer than the server keeps.
+        """
         found = self.rows("SHOW WARNINGS")
+        if len(found) >= _MOST_WARNINGS:
+            return [f"more than {_MOST_WARNINGS} warnings, of which the server shows no more"]
         return [str(text) for _, code, text in found if int(code) not in _OF_KEYS][:3]
 
     def end_when_silent(self) -> None:

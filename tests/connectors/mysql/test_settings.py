@@ -10,7 +10,7 @@ import pytest
 
 from spark_channel.connectors.mysql.options import LEAST, SETTINGS, settings_to_change
 from spark_channel.connectors.mysql.session import MysqlSession
-from spark_channel.errors import BatchRefusedError, SourceError, TargetError
+from spark_channel.errors import BatchRefusedError, ChannelError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.mysql.conftest import Shop
 
@@ -213,3 +213,33 @@ def test_a_null_that_the_server_would_fill_is_refused(
     ):
         shop.write(rows, commit=commit, localInfile=local)
     assert shop.rows("SELECT * FROM t") == []
+
+
+@pytest.mark.parametrize("more", [{}, {"ledger": "none"}], ids=["ledger", "direct"])
+def test_insert_ignore_sees_each_warning_of_many(shop: Shop, more: dict[str, Any]) -> None:
+    """The server keeps 65 535 warnings of a statement, and a duplicate key is one."""
+    shop.sql("CREATE TABLE t (id BIGINT NOT NULL UNIQUE, v VARCHAR(9) NOT NULL) ENGINE=InnoDB")
+    good = pa.table({"id": pa.repeat(pa.scalar(1), 70_000), "v": pa.repeat(pa.scalar("a"), 70_000)})
+    rows = pa.concat_tables([good, pa.table({"id": [2], "v": pa.nulls(1, pa.string())})])
+    commits: tuple[CommitMode, ...] = ("task",) if more else ("job", "task")
+    for commit in commits:
+        with pytest.raises(ChannelError, match="Column 'v' cannot be null"):
+            shop.write(rows.combine_chunks(), commit=commit, duplicates="ignore", **more)
+        assert shop.rows("SELECT * FROM t") == []
+        shop.write(good.combine_chunks(), commit=commit, duplicates="ignore", **more)
+        assert shop.rows("SELECT * FROM t") == [("1", "a")]
+        shop.sql("DELETE FROM t")
+
+
+def test_a_trigger_that_assigns_columns_is_told(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.sql(
+        "CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(9)); "
+        "CREATE TRIGGER quiet BEFORE INSERT ON t FOR EACH ROW SET @seen = NEW.v; "
+        "CREATE TRIGGER loud BEFORE UPDATE ON t FOR EACH ROW SET @a = 1, NEW.v = 'x'"
+    )
+    shop.write(pa.table({"id": [1], "v": ["a"]}))
+    told = [each.getMessage() for each in caplog.records if "trigger" in each.getMessage()]
+    assert len(told) == 1
+    assert "trigger loud, which assigns columns" in told[0]
