@@ -196,9 +196,7 @@ class MysqlDialect(Dialect):
 
     def result_names(self, session: Session, query: str) -> list[str]:
         """Not as a derived table, whose columns need different names."""
-        return [
-            str(field.name) for field in cast(MysqlSession, session).fields(f"({query}) LIMIT 0")
-        ]
+        return cast(MysqlSession, session).prepared_names(query)
 
     def arrow_type(self, column: Column) -> pa.DataType:
         kind = arrow_type(column.name, column.declared)

@@ -69,6 +69,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _NOT_MYSQL = (AssertionError, AttributeError, LookupError, TypeError, ValueError, struct.error)
 """What PyMySQL raises for bytes that it does not expect while it connects."""
 _UNKNOWN_VARIABLE = 1193
+_COM_STMT_PREPARE, _COM_STMT_CLOSE = 0x16, 0x19
 _INCOMPLETE = frozenset({1260, 1301, 1931})
 """Warnings: cut by GROUP_CONCAT, NULL instead of a value above max_allowed_packet, not all rows of a query."""
 _QUOTED_NAME = re.compile("`[^`]*`")
@@ -332,6 +333,24 @@ class MysqlSession(BoundSession):
         with self._cursor() as cursor:
             cursor.execute(sql)
             return list(cursor._result.fields)  # noqa: SLF001 - flags and character sets are nowhere else
+
+    def prepared_names(self, sql: str) -> list[str]:
+        """The names of the columns that `sql` returns, which is not run."""
+        from pymysql.protocol import FieldDescriptorPacket
+
+        with self._cursor():
+            # PyMySQL has no public way to send another command than a statement.
+            send, read = self._connection._execute_command, self._connection._read_packet  # noqa: SLF001
+            send(_COM_STMT_PREPARE, sql)
+            head = read().get_all_data()
+            columns, parameters = struct.unpack_from("<HH", head, 5)
+            for _ in range(parameters + bool(parameters)):
+                read()
+            names = [str(read(FieldDescriptorPacket).name) for _ in range(columns)]
+            if columns:
+                read()
+            send(_COM_STMT_CLOSE, head[1:5])  # which has no answer
+            return names
 
     def named(self, sql: str) -> dict[str, Any]:
         """The first row of a result by the names of its columns; {} when there is none."""

@@ -70,7 +70,11 @@ def test_columns_of_one_name_are_told(shop: Shop) -> None:
     query = "SELECT a.id, b.id FROM t AS a, t AS b"
     with pytest.raises(SchemaError, match=r"'id'.*duplicateNames"):
         shop.read(None, query=query)
-    assert shop.read(None, query=query, duplicateNames="number").num_rows == 1
+    for each in (query, f"WITH x AS (SELECT 1) {query} LIMIT 9; -- all"):
+        found = shop.read(None, query=each, duplicateNames="number")
+        assert found.to_pylist() == [{"id": 1, "id_1": 1}]
+    plain = "WITH x AS (SELECT id FROM t) SELECT * FROM x"
+    assert shop.read(None, query=plain, duplicateNames="number").to_pylist() == [{"id": 1}]
 
 
 def test_a_variable_of_another_database_is_a_parameter() -> None:
