@@ -70,6 +70,7 @@ _CODES: Mapping[str, frozenset[int]] = {
 }
 """Types in the log by the declared type; texts and blobs of any length are 252 and its neighbours."""
 _BLOBS = frozenset({249, 250, 251, 252})
+_COMPRESSED = frozenset({140, 141})
 _WIDTHS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _NO_CHARSET = frozenset({"uuid", "inet4", "inet6"})
 
@@ -519,6 +520,11 @@ def _shape(
                 f"or is generated and not stored. {advice}"
             )
         field, collation = fields[place], found.collations[place]
+        if field.code in _COMPRESSED:
+            raise SchemaError(
+                f"column {column.name!r} of {table.label} is COMPRESSED, and the binary log has its compressed bytes, "
+                "which are not read: omit it with option 'columns', or follow the table by 'cursorColumn'"
+            )
         if not _is_same(column, field, collation) and (
             has is None or not _widens(column, field, collation)
         ):
