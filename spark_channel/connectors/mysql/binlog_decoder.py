@@ -21,7 +21,12 @@ from spark_channel.connectors.mysql.binlog_events import (
 )
 from spark_channel.connectors.mysql.binlog_position import Gtid, GtidSet, MariadbGtids, Remaining
 from spark_channel.connectors.mysql.binlog_rows import Field, RowCutter, field_of
-from spark_channel.connectors.mysql.binlog_schema import TRUNCATES, effect_of
+from spark_channel.connectors.mysql.binlog_statements import (
+    TRUNCATES,
+    ColumnEffect,
+    LoggedStatement,
+    effects_of,
+)
 from spark_channel.connectors.mysql.binlog_values import Ask, LogColumn
 from spark_channel.connectors.mysql.types import is_text_type, parts
 from spark_channel.connectors.sql.catalog import ReadColumn
@@ -65,6 +70,7 @@ _CODES: Mapping[str, frozenset[int]] = {
 }
 """Types in the log by the declared type; texts and blobs of any length are 252 and its neighbours."""
 _BLOBS = frozenset({249, 250, 251, 252})
+_COMPRESSED = frozenset({140, 141})
 _WIDTHS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _NO_CHARSET = frozenset({"uuid", "inet4", "inet6"})
 
@@ -224,7 +230,7 @@ class ChangeDecoder:
             self._begin(event)
         elif kind == Kind.XID:
             return self._end()
-        elif kind in (Kind.QUERY, Kind.COMPRESSED_QUERY):
+        elif kind in Kind.STATEMENTS:
             return self._statement(event)
         elif kind == Kind.XA_PREPARE:
             if self.found and not event.data[event.body]:
@@ -232,18 +238,26 @@ class ChangeDecoder:
                     "is changed by an XA transaction, whose end is elsewhere in the log"
                 )
             return self._end()
-        elif kind == Kind.PARTIAL_UPDATE and self._of_ours(event) is not None:
-            raise SourceError(
-                f"in the binary log {self._table.label} has parts of a JSON value only: run SET GLOBAL "
-                f"binlog_row_value_options = '', also in sessions that set it themselves. {RESET}"
-            )
+        elif kind == Kind.PARTIAL_UPDATE:
+            self._partial(event)
         elif kind in (Kind.ANONYMOUS_GTID, Kind.TAGGED_GTID):
             what = "without a GTID" if kind == Kind.ANONYMOUS_GTID else "with a tagged GTID"
             raise SourceError(
                 f"the binary log has a transaction {what}, by which the change feed cannot tell its position: "
                 "the server must run with gtid_mode = ON, and gtid_next = AUTOMATIC without a tag"
             )
+        elif kind == Kind.INCIDENT:
+            raise self._stopped("may lack changes: the server has noted that it lost events")
+        elif (self._wanted or self._held) and not event.has_no_rows:
+            raise self._stopped(f"cannot be followed past an event of unknown kind {kind}")
         return False
+
+    def _partial(self, event: Event) -> None:
+        if self._of_ours(event) is not None:
+            raise SourceError(
+                f"in the binary log {self._table.label} has parts of a JSON value only: run SET GLOBAL "
+                f"binlog_row_value_options = '', also in sessions that set it themselves. {RESET}"
+            )
 
     def _begin(self, event: Event) -> None:
         self.gtid = event.gtid()
@@ -263,7 +277,8 @@ class ChangeDecoder:
         return True
 
     def _statement(self, event: Event) -> bool:
-        default, text = statement_of(event)
+        statement = statement_of(event, self._table.charsets)
+        text = statement.text
         first = text[:12].lstrip().upper()
         if first.startswith(("BEGIN", "XA START")):
             self._open = True
@@ -279,18 +294,38 @@ class ChangeDecoder:
                 return False
             return self._end()
         if self._wanted or self._held:
-            table = self._table
-            effect = effect_of(text, default, table.database, table.name, folds=table.folds)
+            self._note_statement(statement)
+        return not self._open and self._end()
+
+    def _note_statement(self, statement: LoggedStatement) -> None:
+        table = self._table
+        columns = {each.name: each.declared for each in table.columns}
+        for effect in effects_of(
+            statement, table.database, table.name, folds=table.folds, columns=columns
+        ):
             if effect == TRUNCATES:
                 if self._telling is not None:
                     self._telling.window.emptied()
                 if self._wanted:
                     self._add(self._chunk(None), "truncate", [])
-            elif effect is not None:
+            elif isinstance(effect, ColumnEffect):
+                self._note_column(effect)
+            else:
                 raise self._stopped(
-                    f"cannot be followed past a statement that {effect} ({text[:200]!r})"
+                    f"cannot be followed past a statement that {effect} ({statement.text[:200]!r})"
                 )
-        return not self._open and self._end()
+
+    def _note_column(self, effect: ColumnEffect) -> None:
+        """One that is lost for good is NULL from there on, with `onSchemaChange=ignore`."""
+        is_ignored = effect.lost and self._has is not None and not self._has(effect.column)
+        if not is_ignored:
+            what = (
+                f"has lost column {effect.column!r}"
+                if effect.lost
+                else f"has column {effect.column!r} of another type, or with other values,"
+            )
+            advice = new_columns_advice(goes_on=self._has is not None)
+            raise SchemaError(f"{self._table.label} {what} since its stream began. {advice}")
 
     def _stopped(self, why: str) -> SourceError:
         return SourceError(
@@ -485,6 +520,11 @@ def _shape(
                 f"or is generated and not stored. {advice}"
             )
         field, collation = fields[place], found.collations[place]
+        if field.code in _COMPRESSED:
+            raise SchemaError(
+                f"column {column.name!r} of {table.label} is COMPRESSED, and the binary log has its compressed bytes, "
+                "which are not read: omit it with option 'columns', or follow the table by 'cursorColumn'"
+            )
         if not _is_same(column, field, collation) and (
             has is None or not _widens(column, field, collation)
         ):

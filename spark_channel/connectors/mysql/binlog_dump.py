@@ -14,7 +14,7 @@ from spark_channel.connectors.mysql.binlog_decoder import RESET
 from spark_channel.connectors.mysql.binlog_events import Event, events
 from spark_channel.connectors.mysql.binlog_position import GtidSet, MysqlGtids
 from spark_channel.connectors.mysql.options import MysqlReadOptions
-from spark_channel.connectors.mysql.session import LostConnectionError, MysqlSession, code_of
+from spark_channel.connectors.mysql.session import MysqlSession, code_of
 from spark_channel.errors import SourceError
 
 __all__ = ["dumped", "rights"]
@@ -35,15 +35,10 @@ def dumped(options: MysqlReadOptions, after: GtidSet) -> Iterator[Iterator[Event
     Raises:
         SourceError: the server does not have them any more, or never had; missing rights; a lost connection.
     """
-    try:
-        session = MysqlSession(options, SourceError)
-    except LostConnectionError as error:
-        raise SourceError(error.text) from error
+    session = MysqlSession(options, SourceError)
     try:
         has_checksums = _prepare(session, after)
         yield events(_packets(session, after), checksums=has_checksums)
-    except LostConnectionError as error:
-        raise SourceError(error.text) from error
     finally:
         session.abandon()
 

@@ -6,7 +6,7 @@ and https://mariadb.com/kb/en/replication-protocol/.
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
 from uuid import UUID
@@ -14,6 +14,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from spark_channel.connectors.mysql.binlog_position import Gtid
+from spark_channel.connectors.mysql.binlog_statements import LoggedStatement
 from spark_channel.errors import SourceError
 
 __all__ = [
@@ -30,9 +31,14 @@ __all__ = [
 ]
 
 _HEADER = Struct("<IBIIIH").unpack_from
+_FLAGS = Struct("<H").unpack_from
 _BODY = 19
 _CHECKSUM = 4
 _INT = int.from_bytes
+_OF_LOAD = 13
+"""Bytes that the statement of a LOAD DATA has more."""
+_VARIABLE_BYTES = {0: 4, 1: 8, 3: 4, 4: 6}
+_IGNORABLE = 0x80
 _LARGEST = 1 << 30
 """Bytes of a transaction or a statement that a server compresses: as many as its max_allowed_packet may have."""
 DAMAGE = (
@@ -62,10 +68,12 @@ class Kind:
     ROTATE = 4
     FORMAT = 15
     XID = 16
+    EXECUTE_LOAD = 18
     TABLE_MAP = 19
     INSERTS = frozenset({23, 30, 166})
     UPDATES = frozenset({24, 31, 167})
     DELETES = frozenset({25, 32, 168})
+    INCIDENT = 26
     ROWS = INSERTS | UPDATES | DELETES
     WITH_EXTRA = frozenset({30, 31, 32, 39})
     """The second version has data of plugins between head and rows."""
@@ -78,6 +86,11 @@ class Kind:
     TAGGED_GTID = 42
     MARIADB_GTID = 162
     COMPRESSED_QUERY = 165
+    STATEMENTS = frozenset({QUERY, COMPRESSED_QUERY, EXECUTE_LOAD})
+    WITHOUT_ROWS = frozenset(
+        {3, ROTATE, 5, 7, 9, 11, 13, 14, FORMAT, 17, 27, 28, 29, 35, 36, 37, 41, 160, 161, 163, 164}
+    )
+    """Ends and heads of files, heartbeats, comments, and what belongs to a statement that follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +125,11 @@ class Event:
                 return _INT(self.data[at + 7 : at + 14], "little")
             return immediate & ((1 << 55) - 1)
         return self.seconds * 1_000_000
+
+    @property
+    def has_no_rows(self) -> bool:
+        """Whether its kind changes no rows, as far as is known here, or the server says that it may be left out."""
+        return self.kind in Kind.WITHOUT_ROWS or bool(_FLAGS(self.data, 17)[0] & _IGNORABLE)
 
     def file(self) -> str:
         """The file in which the log continues after a ROTATE."""
@@ -216,15 +234,47 @@ def inflated(data: bytes) -> bytes:
     return found
 
 
-def statement_of(event: Event) -> tuple[str, str]:
-    """(default database, text) of a QUERY."""
+def statement_of(event: Event, charsets: Mapping[int, str]) -> LoggedStatement:
+    """The statement of one of `Kind.STATEMENTS`; `charsets` by the numbers of their collations."""
     data, at = event.data, event.body
-    name, variables = data[at + 8], _INT(data[at + 11 : at + 13], "little")
-    begin = at + 13 + variables
-    text = data[begin + name + 1 : event.end]
+    length, size = data[at + 8], _INT(data[at + 11 : at + 13], "little")
+    begin = at + 13 + (_OF_LOAD if event.kind == Kind.EXECUTE_LOAD else 0)
+    mode, collation = _session_of(data[begin : begin + size])
+    begin += size
+    text = data[begin + length + 1 : event.end]
     if event.kind == Kind.COMPRESSED_QUERY:
         text = inflated(text)
-    return data[begin : begin + name].decode("utf-8", "replace"), text.decode("utf-8", "replace")
+    name = data[begin : begin + length].decode("utf-8", "replace")
+    return LoggedStatement(name, _text_of(text, charsets.get(collation, "")), mode)
+
+
+def _text_of(text: bytes, charset: str) -> str:
+    """A statement in its client's character set; letters of one that Python lacks are lost."""
+    codec = "cp1252" if charset == "latin1" else charset
+    if text.isascii() or charset.startswith("utf8"):
+        codec = "utf-8"
+    try:
+        return text.decode(codec or "utf-8", "replace")
+    except LookupError:
+        return text.decode("utf-8", "replace")
+
+
+def _session_of(variables: bytes) -> tuple[int, int]:
+    """(sql_mode, the client's collation) of a statement's session; 0 = it is not there."""
+    at = mode = collation = 0
+    while at < len(variables):
+        code, at = variables[at], at + 1
+        if code == 1:
+            mode = _INT(variables[at : at + 8], "little")
+        elif code == 4:
+            collation = _INT(variables[at : at + 2], "little")
+        if code in _VARIABLE_BYTES:
+            at += _VARIABLE_BYTES[code]
+        elif code in (2, 5, 6):  # a text behind its length; the first kind ends with a zero
+            at += 1 + variables[at] + (code == 2)
+        else:
+            break  # both are before all other kinds
+    return mode, collation
 
 
 @dataclass(frozen=True, slots=True)

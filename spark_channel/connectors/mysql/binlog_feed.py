@@ -188,6 +188,7 @@ class BinlogFeed(ChangeFeed):
         with self._session() as session:
             source = self._reader.resolve(session)
             self._rule.check(self._columns, source.schema, source.label, self._table.key)
+            check_table(session, source)
             self._check_place(session, start)
             if found.base is not None:
                 made = self._next(session, source, start, found.base, limit, upto)
@@ -564,7 +565,9 @@ def _sizes(session: MysqlSession) -> list[tuple[str, int]]:
     """The log's files and their bytes; [] without the right to see them."""
     try:
         return [(str(row[0]), int(row[1])) for row in session.rows("SHOW BINARY LOGS")]
-    except ChannelError:
+    except ChannelError as error:
+        if is_away(error):
+            raise
         return []
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from spark_channel.connectors.mysql.binlog_decoder import WindowReporter
 from spark_channel.connectors.mysql.binlog_position import GtidSet, Remaining
 from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlTable
-from spark_channel.connectors.mysql.session import LostConnectionError, MysqlSession, code_of
+from spark_channel.connectors.mysql.session import MysqlSession, code_of
 from spark_channel.connectors.mysql.types import parts
 from spark_channel.connectors.sql.catalog import Column, ReadColumn
 from spark_channel.connectors.sql.incremental_snapshot import BaseProgress, ChunkWindow, Key
@@ -201,9 +201,6 @@ class BinlogWatermarks:
         """The session of the line, which is opened again after an error."""
         try:
             yield cast(MysqlSession, self._line.session())
-        except LostConnectionError as error:
-            self._line.drop()
-            raise SourceError(error.text) from error
         except BaseException:
             self._line.drop()
             raise

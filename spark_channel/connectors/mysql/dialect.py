@@ -1,14 +1,17 @@
 """MySQL's and MariaDB's SQL: their catalog, and the expression that reads each type."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
 import pyarrow as pa
+import sqlglot
+from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
 
 from spark_channel.arrow_schema import UNLIMITED
-from spark_channel.connectors.mysql.session import MysqlSession, is_away, is_ended, quoted
+from spark_channel.connectors.mysql.session import MysqlSession, code_of, is_away, is_ended, quoted
 from spark_channel.connectors.mysql.types import (
     INSTANT,
     LOCAL,
@@ -18,6 +21,7 @@ from spark_channel.connectors.mysql.types import (
     parts,
     selected,
 )
+from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import (
     Column,
     KeyColumn,
@@ -61,6 +65,19 @@ _EXACT_TEXTS = frozenset({"decimal", "date", "datetime", "timestamp", "uuid"})
 """Types of keys that are read as texts, of which none reads as another value: not so floats."""
 _KEY_ENGINES = frozenset({"innodb", "myisam", "aria", "rocksdb"})
 _PLAIN_TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
+
+_SAME_NAMES = 1060
+_NO_LIMIT = 18446744073709551615
+_MODIFIERS = frozenset(
+    {"SQL_NO_CACHE", "SQL_CACHE", "SQL_CALC_FOUND_ROWS", "SQL_BUFFER_RESULT", "HIGH_PRIORITY"}
+)
+_MODIFIER_COMMENT = re.compile(rf"/\*M?!\d*\s*(?:(?:{'|'.join(_MODIFIERS)})\s*)+\*/", re.IGNORECASE)
+_OTHER_MODIFIERS = frozenset(
+    {"ALL", "DISTINCT", "DISTINCTROW", "STRAIGHT_JOIN", "SQL_SMALL_RESULT", "SQL_BIG_RESULT"}
+)
+_BEHIND_ORDER = frozenset({TokenType.LIMIT, TokenType.FETCH, TokenType.FOR, TokenType.LOCK})
+_QUERY_WORDS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN})
+_QUOTED_OR_COMMENT = re.compile(r"('(?:[^'\\]|''|\\.)*')|/\*.*?\*/", re.DOTALL)
 
 Keys = tuple[tuple[str, ...], ...]
 
@@ -152,16 +169,34 @@ class MysqlDialect(Dialect):
         )
         return [str(name) for (name,) in rows]
 
+    def derived(self, query: str) -> str:
+        """What sqlglot cannot read is left to the server, which takes only a SELECT in parentheses."""
+        try:
+            text = super().derived(query)
+        except statements.UnreadableError:
+            if not _is_one_expression(query):
+                raise
+            text = statements.text_of(query, self.sql)
+        return _sorted_as_written(_without_modifiers(text))
+
     def describe(self, session: Session, query: str) -> tuple[Column, ...]:
         """As the result is described. Costs no scan where the server merges the query."""
-        fields = cast(MysqlSession, session).fields(f"SELECT * FROM ({query}) AS `source` LIMIT 0")  # noqa: S608
+        try:
+            fields = cast(MysqlSession, session).fields(
+                f"SELECT * FROM ({query}) AS `source` LIMIT 0"  # noqa: S608
+            )
+        except SourceError as error:
+            if code_of(error) != _SAME_NAMES:
+                raise
+            raise SchemaError(
+                f"the query has two columns of one name ({error}): give each another name with AS, or let option "
+                "'duplicateNames' (number) do so"
+            ) from None
         return tuple(Column(str(field.name), declared_of(field)) for field in fields)
 
     def result_names(self, session: Session, query: str) -> list[str]:
         """Not as a derived table, whose columns need different names."""
-        return [
-            str(field.name) for field in cast(MysqlSession, session).fields(f"({query}) LIMIT 0")
-        ]
+        return cast(MysqlSession, session).prepared_names(query)
 
     def arrow_type(self, column: Column) -> pa.DataType:
         kind = arrow_type(column.name, column.declared)
@@ -281,6 +316,59 @@ class MysqlDialect(Dialect):
         )
 
 
+def _without_modifiers(query: str) -> str:
+    """Without words of a SELECT that change no rows, and that a server takes at the beginning of a statement only."""
+    cuts, depth = [], 0
+    found = sqlglot.tokenize(query, read="mysql")
+    for number, token in enumerate(found):
+        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+        if depth or token.token_type is not TokenType.SELECT:
+            continue
+        end = token.end + 1
+        for word in found[number + 1 :]:
+            cuts += [
+                (end + each.start(), end + each.end())
+                for each in _MODIFIER_COMMENT.finditer(query[end : word.start])
+            ]
+            if word.text.upper() in _MODIFIERS:
+                cuts.append((word.start, word.end + 1))
+            elif word.text.upper() not in _OTHER_MODIFIERS:
+                break
+            end = word.end + 1
+    for begin, end in reversed(cuts):
+        query = query[:begin] + query[end:]
+    return query
+
+
+def _sorted_as_written(query: str) -> str:
+    """With a limit that cuts nothing: MariaDB sorts no query in parentheses without one, and an order decides what
+    variables such as `@n := @n + 1` count.
+    """
+    found, depth, top = sqlglot.tokenize(query, read="mysql"), 0, set[TokenType]()
+    for token in found:
+        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+        if depth == 0:
+            top.add(token.token_type)
+    counts = any(token.token_type is TokenType.PARAMETER for token in found)
+    if not counts or TokenType.ORDER_BY not in top or top & _BEHIND_ORDER:
+        return query
+    return f"{query} LIMIT {_NO_LIMIT}"
+
+
+def _is_one_expression(query: str) -> bool:
+    """Whether it begins as a query does, and has no semicolon and no parenthesis that would end an outer one."""
+    try:
+        found = sqlglot.tokenize(statements.text_of(query, "mysql"), read="mysql")
+    except sqlglot.errors.SqlglotError:
+        return False
+    depth = 0
+    for token in found:
+        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+        if depth < 0 or token.token_type is TokenType.SEMICOLON:
+            return False
+    return depth == 0 and bool(found) and found[0].token_type in _QUERY_WORDS
+
+
 def name_places(session: Session, text: str) -> list[tuple[str, str]]:
     """(database, name) that `dbtable` may mean: the whole text as a name first, then `database.name`."""
     here = session.value("SELECT DATABASE()")
@@ -328,7 +416,7 @@ def _columns(session: Session, there: str) -> tuple[MysqlColumn, ...]:
         found.append(
             MysqlColumn(
                 str(column),
-                str(declared),
+                _without_comments(str(declared)),
                 nullable == "NO",
                 default is not None or "AUTO_INCREMENT" in words or "DEFAULT_GENERATED" in words,
                 "VIRTUAL" in words or "STORED" in words or "PERSISTENT" in words,
@@ -338,6 +426,11 @@ def _columns(session: Session, there: str) -> tuple[MysqlColumn, ...]:
             )
         )
     return tuple(found)
+
+
+def _without_comments(declared: str) -> str:
+    """A type without what a server says beside it: `/* mariadb-5.3 */`, `/*M!100301 COMPRESSED*/`."""
+    return _QUOTED_OR_COMMENT.sub(lambda found: found[1] or "", declared).strip()
 
 
 @dataclass(slots=True)

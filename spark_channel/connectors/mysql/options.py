@@ -314,6 +314,9 @@ SETTINGS: Mapping[str, str] = {
     "sql_auto_is_null": "OFF",
     "sql_safe_updates": "OFF",
     "sql_quote_show_create": "ON",
+    "sql_notes": "ON",
+    "note_verbosity": "basic",
+    "max_recursive_iterations": "4294967295",
     "foreign_key_checks": "ON",
     "unique_checks": "ON",
     "check_constraint_checks": "ON",
@@ -324,6 +327,15 @@ SETTINGS: Mapping[str, str] = {
     "transaction_isolation": "REPEATABLE-READ",
 }
 """What changes the rows that a read returns or a write stores, as a server shows it. Not every server has each."""
+LEAST: Mapping[str, int] = {
+    "group_concat_max_len": 1 << 20,
+    "max_sort_length": 1024,
+    "max_error_count": 1024,
+    "net_read_timeout": 30,
+    "net_write_timeout": 60,
+    "wait_timeout": 600,
+}
+"""What may be larger, and is not left smaller: values are cut below, or a session ends that only waits for a limit."""
 _ZERO = "NO_AUTO_VALUE_ON_ZERO"
 MODE = f"STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,{_ZERO}"
 _NOT_IN_OWN_MODE = (
@@ -343,13 +355,20 @@ def own_mode() -> str:
 
 
 def settings_to_change(shown: Mapping[str, str]) -> str:
-    """The assignments, as SET SESSION takes them, of those of `SETTINGS` that a server shows with other values."""
-    changed = [
-        (name, SETTINGS[name]) for name, value in shown.items() if value.upper() != SETTINGS[name]
-    ]
-    return ", ".join(
-        f"{name} = {value if value == 'DEFAULT' else repr(value)}" for name, value in changed
-    )
+    """The assignments, as SET SESSION takes them, of those of `SETTINGS` and `LEAST` that a server shows with other
+    values.
+    """
+    changed = {
+        name: wanted if wanted == "DEFAULT" or wanted.isdigit() else repr(wanted)
+        for name, wanted in SETTINGS.items()
+        if name in shown and shown[name].upper() != wanted.upper()
+    }
+    changed |= {
+        name: str(least)
+        for name, least in LEAST.items()
+        if name in shown and int(shown[name]) < least
+    }
+    return ", ".join(f"{name} = {value}" for name, value in changed.items())
 
 
 def session_variables(text: str) -> str:

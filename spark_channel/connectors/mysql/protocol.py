@@ -41,7 +41,7 @@ def field_batches(connection: Any, sql: str, batch_rows: int, batch_bytes: int) 
 
     A batch has at most `batch_rows` rows and about `batch_bytes` bytes. What the server refuses, also in the
     middle of the result, is raised as PyMySQL does; after an early end the connection is good for nothing but to
-    be abandoned.
+    be abandoned. After the last batch, `connection.warnings_left` says how many warnings the statement left.
     """
     # PyMySQL has no public way below its cursors.
     connection._execute_command(_COM_QUERY, sql)  # noqa: SLF001
@@ -57,15 +57,17 @@ def field_batches(connection: Any, sql: str, batch_rows: int, batch_bytes: int) 
         data, begins, ends = rows.take(batch_rows, batch_bytes)
         if len(begins):
             yield _columns(data, begins, ends, width)
+    connection.warnings_left = rows.warnings
 
 
 class _Rows:
-    """Finds the rows in what has come; `ended` once the server has said so."""
+    """Finds the rows in what has come; `ended` once the server has said so, with the number of `warnings`."""
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
         self._read = read
         self._buffer = bytearray()
         self.ended = False
+        self.warnings = 0
 
     def take(self, most_rows: int, most_bytes: int) -> tuple[bytes | bytearray, Places, Places]:
         """Whole rows in one piece of memory: where each one's first field begins, and where its last one ends."""
@@ -134,6 +136,7 @@ class _Rows:
             import pymysql
 
             pymysql.err.raise_mysql_exception(packet)
+        self.warnings = int.from_bytes(packet[1:3], "little")
 
 
 def _columns(data: bytes | bytearray, begins: Places, ends: Places, width: int) -> Fields:
@@ -191,6 +194,7 @@ def _cut(
 # user trusts.
 
 
+_FILE_PACKET, _SPARE = 16 << 10, 1 << 10
 _PLAIN = (b"mysql_clear_password", b"dialog")
 _UNTRUSTED = 2061
 
@@ -211,6 +215,8 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
         takes_key: bool = False,
         **given: Any,
     ) -> None:
+        self.warnings_left = 0
+        self.most_packet = _FILE_PACKET
         self._sendable: str | None = None
         self._public_key: bytes | None = None
         self._takes_key = True
@@ -274,6 +280,18 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
                 "it is not the server that it should be, or it was taken over. Nothing was sent",
             )
 
+    def send_file(self, path: str) -> None:
+        """Send the file in packets that the server takes, and go on to read its answer."""
+        size = min(_FILE_PACKET, self.most_packet - _SPARE)
+        with open(path, "rb") as file:  # noqa: PTH123 - a path of /proc
+            while chunk := file.read(size):
+                self.write_packet(chunk)
+        self.write_packet(b"")
+        # A server that ends the statement earlier does not count the packets that it has not read.
+        head = self._rfile.peek(_HEAD)
+        if len(head) >= _HEAD:
+            self._next_seq_id = head[_HEAD - 1]
+
     def _read_query_result(self, unbuffered: bool = False) -> Any:
         self._result = None
         result = _GuardedResult(self)
@@ -300,5 +318,7 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
 
 class _GuardedResult(MySQLResult):  # type: ignore[misc] # PyMySQL is untyped
     def _read_load_local_packet(self, first_packet: Any) -> None:
+        """Not PyMySQL's own, which sends packets of 16 KiB whatever the server takes, also to a server that is gone."""
         self.connection.refuse_file(first_packet)
-        super()._read_load_local_packet(first_packet)
+        self.connection.send_file(LoadLocalPacketWrapper(first_packet).filename)
+        self._read_ok_packet(self.connection._read_packet())  # noqa: SLF001 - as PyMySQL's own does

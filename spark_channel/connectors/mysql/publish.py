@@ -8,7 +8,13 @@ from dataclasses import replace
 from spark_channel.clock import utc_now
 from spark_channel.connectors.mysql.dialect import table_named
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
-from spark_channel.connectors.mysql.session import TABLE_EXISTS, MysqlWriteSession, code_of, quoted
+from spark_channel.connectors.mysql.session import (
+    IGNORED_ROWS,
+    TABLE_EXISTS,
+    MysqlWriteSession,
+    code_of,
+    quoted,
+)
 from spark_channel.connectors.mysql.write_dialect import MysqlWriteDialect, staged_columns
 from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
 from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
@@ -272,7 +278,7 @@ def insert_staged(
             return affected
 
         for stage, rows in stages:
-            if not paced:
+            if not paced and not (verb == IGNORING and rows > IGNORED_ROWS):
                 hold_affected(target.label, rows, insert(stage), (verb, more))
                 continue
             affected: list[int] = []
@@ -283,13 +289,16 @@ def insert_staged(
                 counts.append(insert(stage, f" WHERE {PLACE} >= {begin} AND {PLACE} < {end}"))
 
             first, last = session.rows(f"SELECT MIN({PLACE}), MAX({PLACE}) FROM {stage}")[0]  # noqa: S608
-            if first is not None:
+            if first is not None and verb == IGNORING and not paced:
+                for begin in range(int(first), int(last) + 1, IGNORED_ROWS):
+                    insert_range(begin, begin + IGNORED_ROWS)
+            elif first is not None:
                 in_pieces(
                     insert_range,
                     int(first),
                     int(last) + 1,
                     first=_FIRST_ROWS,
-                    most=_MOST_ROWS,
+                    most=IGNORED_ROWS if verb == IGNORING else _MOST_ROWS,
                     seconds=_PIECE_SECONDS,
                 )
             hold_affected(target.label, rows, sum(affected), (verb, more))
@@ -345,8 +354,12 @@ class _MysqlMerge(Merge):
     def _write(self, *, update: bool) -> int | None:
         stored = 0
         if update and self.others:
+            # A key that is assigned to itself stays also where it is a TIMESTAMP with ON UPDATE CURRENT_TIMESTAMP.
             sets = ", ".join(
-                f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others
+                [
+                    *(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others),
+                    *(f"t.{self.quoted(each)} = t.{self.quoted(each)}" for each in self._key),
+                ]
             )
             stored = self._affected(
                 f"UPDATE {self._target} AS t JOIN {self._rows} AS s ON {self._same} SET {sets}"  # noqa: S608

@@ -11,7 +11,7 @@ from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.base.health import Health, RowCost, WakeLatency
 from spark_channel.connectors.mysql.dialect import MysqlDialect, MysqlTable
 from spark_channel.connectors.mysql.options import MysqlReadOptions, ServerOptions, address_of
-from spark_channel.connectors.mysql.session import LostConnectionError, MysqlSession
+from spark_channel.connectors.mysql.session import MysqlSession, is_away
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource
@@ -156,15 +156,12 @@ class MysqlReader(SqlReader):
 
     @contextmanager
     def connect(self, purpose: str) -> Iterator[Session]:
-        try:
-            with MysqlSession(self.options, SourceError, patient=purpose == "read") as session:
-                if purpose == "read":
-                    session.wait_for_slow_reader()
-                if self.dialect.in_utc:
-                    session.rows("SET SESSION time_zone = '+00:00'")
-                yield session
-        except LostConnectionError as error:
-            raise SourceError(error.text) from error
+        with MysqlSession(self.options, SourceError, patient=purpose == "read") as session:
+            if purpose == "read":
+                session.wait_for_slow_reader()
+            if self.dialect.in_utc:
+                session.rows("SET SESSION time_zone = '+00:00'")
+            yield session
 
     def health(self) -> Health:
 
@@ -242,9 +239,6 @@ class MysqlHealth(Health):
     def sample(self) -> HealthSample:
         try:
             return self._sample()
-        except LostConnectionError as error:
-            self.close()
-            raise self._failure(error.text) from error
         except ChannelError:
             self.close()
             raise
@@ -278,10 +272,10 @@ class MysqlHealth(Health):
             for ask in ways:
                 try:
                     ask(session)
-                except LostConnectionError:
-                    raise
-                except ChannelError:  # no right, or no such statement
-                    continue
+                except ChannelError as error:
+                    if is_away(error):
+                        raise
+                    continue  # no right, or no such statement
                 self._readable[name] = ask
                 break
             else:

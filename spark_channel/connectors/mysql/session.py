@@ -14,6 +14,7 @@ import pyarrow as pa
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.mysql.options import (
     ALL_ROWS,
+    LEAST,
     MODE,
     SETTINGS,
     ServerOptions,
@@ -28,6 +29,7 @@ from spark_channel.retry import Retry
 
 __all__ = [
     "DUPLICATE",
+    "IGNORED_ROWS",
     "NO_TABLE",
     "TABLE_EXISTS",
     "LostConnectionError",
@@ -67,6 +69,9 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _NOT_MYSQL = (AssertionError, AttributeError, LookupError, TypeError, ValueError, struct.error)
 """What PyMySQL raises for bytes that it does not expect while it connects."""
 _UNKNOWN_VARIABLE = 1193
+_COM_STMT_PREPARE, _COM_STMT_CLOSE = 0x16, 0x19
+_INCOMPLETE = frozenset({1260, 1301, 1931})
+"""Warnings: cut by GROUP_CONCAT, NULL instead of a value above max_allowed_packet, not all rows of a query."""
 _QUOTED_NAME = re.compile("`[^`]*`")
 
 
@@ -85,7 +90,17 @@ _LOST = (LostConnectionError, ConnectionError, TimeoutError, ssl.SSLEOFError)
 def is_away(error: BaseException) -> bool:
     """Whether `error`, of a session, is of a server that was lost or overloaded, or of a lock: it may pass."""
     cause = error.__cause__ or error.__context__ or error
-    return isinstance(cause, _LOST) or (_code(cause) in _AWAY and not _is_untrusted(cause))
+    if isinstance(cause, _LOST) or _is_broken(cause):
+        return True
+    return _code(cause) in _AWAY and not _is_untrusted(cause)
+
+
+def _is_broken(error: BaseException) -> bool:
+    """Whether PyMySQL has closed the connection: it was lost before, or the server answered out of turn as it ended."""
+    import pymysql
+
+    kinds = (pymysql.err.InterfaceError, pymysql.err.InternalError)
+    return isinstance(error, kinds) and not _code(error)
 
 
 def is_ended(error: BaseException) -> bool:
@@ -132,7 +147,7 @@ class MysqlSession(BoundSession):
         def is_of_the_moment(error: Exception) -> bool:
             if isinstance(error, pymysql.err.MySQLError):
                 return _code(error) in _AWAY and not _is_untrusted(error)
-            return isinstance(error, LostConnectionError)
+            return isinstance(error, LostConnectionError | ChannelError) and is_away(error)
 
         seconds = options.retry_timeout if patient else 0.0
         try:
@@ -161,7 +176,10 @@ class MysqlSession(BoundSession):
         for statement in session_script(options, "mysql"):
             self.rows(statement)
         mode = own_mode() if keeps_mode else f"'{MODE}'"
-        self.rows(f"SET SESSION sql_mode = {mode}, group_concat_max_len = 1048576")
+        # What this connector's statements and values depend on comes last, whatever the user has set.
+        self.rows(
+            f"SET SESSION sql_mode = {mode}, character_set_client = utf8mb4, character_set_results = utf8mb4"
+        )
         self.id = int(self._connection.thread_id())
         seconds = getattr(options, "query_timeout", 0)
         if seconds and self.is_mariadb:
@@ -176,7 +194,7 @@ class MysqlSession(BoundSession):
         except self._failure as error:
             if code_of(error) != _UNKNOWN_VARIABLE:
                 raise
-        names = ", ".join(f"'{name}'" for name in SETTINGS)
+        names = ", ".join(f"'{name}'" for name in (*SETTINGS, *LEAST))
         shown = self.rows(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})")
         if changes := settings_to_change({str(name).lower(): str(value) for name, value in shown}):
             self.rows(f"SET SESSION {changes}")
@@ -246,7 +264,7 @@ class MysqlSession(BoundSession):
         """All rows of a small result; [] for a statement without one.
 
         Raises:
-            LostConnectionError: the connection ended before the answer came.
+            ChannelError: the server refused it, or the connection ended before the answer came (see `lost`).
         """
         if parameters:  # the driver would take a `%` in a name for a mark
             sql = _QUOTED_NAME.sub(lambda name: name[0].replace("%", "%%"), sql)
@@ -271,6 +289,8 @@ class MysqlSession(BoundSession):
                     fields, [str(number) for number in range(len(fields))]
                 )
             done = True
+            if self._connection.warnings_left:
+                self._hold_whole()
         except (pymysql.err.MySQLError, OSError) as error:
             is_lost = _code(error) == _LOST_CODE or isinstance(error, ConnectionError)
             if is_lost and not _is_silence(error):
@@ -279,6 +299,19 @@ class MysqlSession(BoundSession):
         finally:
             if not done:
                 self.abandon()
+
+    def _hold_whole(self) -> None:
+        """Hold the last result to be whole: a server cuts rows and values with no more than a warning.
+
+        Raises:
+            ChannelError: it is not; with the server's text.
+        """
+        for _, code, text in self.rows("SHOW WARNINGS"):
+            if int(code) in _INCOMPLETE:
+                raise self._failure(
+                    f"{self.place}: the server cut the result: {text} ({code}). "
+                    "Rows or values are missing, so raise the server's limit, or change the query"
+                )
 
     def wait_for_slow_reader(self) -> None:
         """The server's own choice is a minute, which a pause of one long statement may outlast."""
@@ -301,6 +334,24 @@ class MysqlSession(BoundSession):
             cursor.execute(sql)
             return list(cursor._result.fields)  # noqa: SLF001 - flags and character sets are nowhere else
 
+    def prepared_names(self, sql: str) -> list[str]:
+        """The names of the columns that `sql` returns, which is not run."""
+        from pymysql.protocol import FieldDescriptorPacket
+
+        with self._cursor():
+            # PyMySQL has no public way to send another command than a statement.
+            send, read = self._connection._execute_command, self._connection._read_packet  # noqa: SLF001
+            send(_COM_STMT_PREPARE, sql)
+            head = read().get_all_data()
+            columns, parameters = struct.unpack_from("<HH", head, 5)
+            for _ in range(parameters + bool(parameters)):
+                read()
+            names = [str(read(FieldDescriptorPacket).name) for _ in range(columns)]
+            if columns:
+                read()
+            send(_COM_STMT_CLOSE, head[1:5])  # which has no answer
+            return names
+
     def named(self, sql: str) -> dict[str, Any]:
         """The first row of a result by the names of its columns; {} when there is none."""
         with self._cursor() as cursor:
@@ -321,6 +372,10 @@ class MysqlSession(BoundSession):
         """While this is open the server may ask for file `path` (LOAD DATA LOCAL), and for no other; else for none."""
         return cast(AbstractContextManager[None], self._connection.may_send(path))
 
+    def lost(self, text: str) -> Exception:
+        """The error of a connection that ended before an answer came; `is_away` recognises it."""
+        return self._failure(text)
+
     def explain(self, error: BaseException) -> ChannelError:
         return self._failure(self._text(error))
 
@@ -332,17 +387,24 @@ class MysqlSession(BoundSession):
             with self._connection.cursor() as cursor:
                 yield cursor
         except pymysql.err.MySQLError as error:
-            if _code(error) in _AWAY - _PASSES or isinstance(error, pymysql.err.InterfaceError):
-                raise LostConnectionError(self._text(error)) from error
+            if _code(error) in _AWAY - _PASSES or _is_broken(error):
+                raise self.lost(self._text(error)) from error
             raise self.explain(error) from error
         except OSError as error:
-            raise LostConnectionError(self._text(error)) from error
+            raise self.lost(self._text(error)) from error
+        except _NOT_MYSQL as error:
+            if self._connection is not None and self._connection.open:
+                raise
+            text = f"{self.place}: the connection ended"
+            raise self.lost(text) from LostConnectionError(str(error))
 
     def _text(self, error: BaseException) -> str:
         arguments = getattr(error, "args", ())
         code, text = _code(error), str(arguments[-1]) if arguments else str(error)
         if isinstance(error, OSError):
             code, text = 0, str(error)
+        if _is_broken(error):
+            text = "the connection ended"
         hint = _UNTRUSTED if _is_untrusted(error) else _HINTS.get(code, "")
         if _is_silence(error):
             hint = "the server said nothing for 'socketTimeout'. "
@@ -362,6 +424,7 @@ _HINTS = {
     1114: "the server's disk or table space is full; free space on it and run again. ",
     1021: "the server's disk is full; free space on it and run again. ",
     1142: "this user lacks a right: ",
+    1153: "a row is longer than the server's max_allowed_packet; raise that setting. ",
     1317: "the statement was ended by KILL QUERY. ",
     1927: "the connection was ended by KILL. ",
     1969: "the server's setting max_statement_time, or option 'queryTimeout', ended the statement. ",
@@ -451,6 +514,9 @@ DUPLICATE, TABLE_EXISTS, NO_TABLE = 1062, 1050, 1146
 _LOCK_TIMEOUT, _DEADLOCK, _CHANGED = 1205, 1213, 1020
 _OF_KEYS = frozenset({DUPLICATE, 1287})
 """Warnings that a key is in the table (INSERT IGNORE), and that VALUES() is an old word."""
+IGNORED_ROWS = 20_000
+"""Rows of an INSERT IGNORE: a server stores other values than were sent with a warning, of which it keeps 65 535."""
+_MOST_WARNINGS = 65_535
 _SILENT_SECONDS = 30
 """Less than `innodb_lock_wait_timeout` (50): a run that needs the lock of a silent client gets it in one wait."""
 
@@ -459,7 +525,12 @@ class MysqlWriteSession(MysqlSession):
     """`local_infile`: the server takes LOAD DATA LOCAL. `most_packet`: bytes of the longest statement.
 
     `lenient`: the user has asked for a mode in which the server changes values that do not fit.
+
+    It raises LostConnectionError where an answer is missing: what was written is then looked for.
     """
+
+    def lost(self, text: str) -> Exception:
+        return LostConnectionError(text)
 
     def _make_ready(self, options: ServerOptions) -> None:
         super()._make_ready(options)
@@ -472,7 +543,7 @@ class MysqlWriteSession(MysqlSession):
             )
         }
         self.local_infile = shown.get("local_infile") == "ON"
-        self.most_packet = int(shown["max_allowed_packet"])
+        self.most_packet = self._connection.most_packet = int(shown["max_allowed_packet"])
         self.lenient = options.sql_mode == "session" and "STRICT_" not in shown.get("sql_mode", "")
         self._zone = shown.get("time_zone", "SYSTEM")
         # A server that logs statements refuses to write under READ COMMITTED. SERIALIZABLE, too, reads nothing old.
@@ -497,11 +568,16 @@ class MysqlWriteSession(MysqlSession):
 
     def list_warnings(self) -> None:
         """From here on the server keeps the warnings of every row that INSERT IGNORE leaves out."""
-        self.rows("SET SESSION max_error_count = 65535, sql_notes = 0")
+        self.rows(f"SET SESSION max_error_count = {_MOST_WARNINGS}, sql_notes = 0")
 
     def warnings_but_keys(self) -> list[str]:
-        """The first texts of the last statement's warnings that say anything but that a key is in the table."""
+        """The first texts of the last statement's warnings that say anything but that a key is in the table.
+
+        A statement of `IGNORED_ROWS` rows leaves fewer than the server keeps.
+        """
         found = self.rows("SHOW WARNINGS")
+        if len(found) >= _MOST_WARNINGS:
+            return [f"more than {_MOST_WARNINGS} warnings, of which the server shows no more"]
         return [str(text) for _, code, text in found if int(code) not in _OF_KEYS][:3]
 
     def end_when_silent(self) -> None:

@@ -27,6 +27,7 @@ from spark_channel.connectors.mysql.publish import (
     take_over,
 )
 from spark_channel.connectors.mysql.session import (
+    IGNORED_ROWS,
     NO_TABLE,
     TABLE_EXISTS,
     LostConnectionError,
@@ -106,9 +107,14 @@ class Loader:
             self._load(load_lines(batch, self._columns, exact=self._exact), batch.num_rows)
         else:
             names = ", ".join(quoted(column.target) for column in self._columns)
-            for text, rows in insert_values(batch, self._columns, self._packet, exact=self._exact):
-                verb, more = self._words or ("INSERT", "")
-                self._run(f"{verb} INTO {self._table} ({names}) VALUES {text}{more}", rows)
+            verb, more = self._words or ("INSERT", "")
+            most = batch.num_rows if self._words is None else IGNORED_ROWS
+            for begin in range(0, batch.num_rows, most):
+                part = batch.slice(begin, most)
+                for text, rows in insert_values(
+                    part, self._columns, self._packet, exact=self._exact
+                ):
+                    self._run(f"{verb} INTO {self._table} ({names}) VALUES {text}{more}", rows)
 
     def _load(self, lines: bytes, rows: int) -> None:
         names, sets = assignments(self._columns, quoted)

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -57,6 +58,7 @@ _T = TypeVar("_T")
 
 _DENIED = frozenset({1044, 1142, 1143, 1227})
 _ALTER_SECONDS = 30
+_ASSIGNS = re.compile(r"\bSET\b(?:[^;]*,)?\s*NEW\s*\.", re.IGNORECASE)
 
 
 class MysqlWriter(SqlWriter):
@@ -150,6 +152,7 @@ class MysqlWriter(SqlWriter):
             self._check_scripts(COMMITTING_WORDS)
         if isinstance(place.table, MysqlTable) and not place.table.is_view:
             hold_transactional(session, place.table)
+            _tell_triggers(session, place.table)
         return replace(plan, target=self.target(plan, place))
 
     def target(self, plan: SqlPlan, place: WriteTarget) -> TargetTable:
@@ -281,6 +284,22 @@ class MysqlWriter(SqlWriter):
     def _check_scripts(self, forbidden: frozenset[str]) -> None:
         split_script(self.options.pre_sql, "preSql", "mysql", forbidden)
         split_script(self.options.post_sql, "postSql", "mysql", forbidden)
+
+
+def _tell_triggers(session: MysqlWriteSession, table: MysqlTable) -> None:
+    """Log which triggers of the table may store other values than are written; a role without TRIGGER sees none."""
+    found = session.rows(
+        "SELECT trigger_name, action_statement FROM information_schema.triggers "
+        "WHERE event_object_schema = %s AND event_object_table = %s AND action_timing = 'BEFORE'",
+        (table.schema, table.name),
+    )
+    names = [str(name) for name, body in found if _ASSIGNS.search(str(body))]
+    if names:
+        _log.warning(
+            "table %s has the trigger %s, which assigns columns: other values may be stored than are written",
+            table.label,
+            ", ".join(names),
+        )
 
 
 def _commits(texts: Sequence[str], option: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from spark_channel.connectors.base.types import Node, fits, is_longer, plain_kind, widened
+from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import (
     Column,
     KeyColumn,
@@ -117,6 +118,15 @@ class Dialect(ABC):
     @abstractmethod
     def describe(self, session: Session, query: str) -> tuple[Column, ...]:
         """The columns of the result of `query`, a SELECT; should cost no scan."""
+
+    def derived(self, query: str) -> str:
+        """The user's `query` as it is put in parentheses.
+
+        Raises:
+            OptionError: anything but one SELECT.
+        """
+        statements.query(query, self.sql, "query")
+        return statements.text_of(query, self.sql)
 
     def result_names(self, session: Session, query: str) -> list[str]:
         """The names in the result of `query`, in order, also where one occurs twice."""

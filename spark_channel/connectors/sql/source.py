@@ -169,10 +169,9 @@ def _read_columns(
 
 def _find(session: Session, dialect: Dialect, options: SqlReadOptions) -> ReadSource:
     if options.query is not None:
-        statements.query(options.query, dialect.sql, "query")
-        query = options.query
+        query = dialect.derived(options.query)
         if options.duplicate_names == "number":
-            query = _numbered(session, dialect, statements.text_of(query))
+            query = _numbered(session, dialect, query)
         return _of_query(session, dialect, query, "source")
     assert options.dbtable is not None
     table = dialect.find_table(session, options.dbtable)

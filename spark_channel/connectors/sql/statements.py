@@ -15,6 +15,7 @@ __all__ = [
     "Node",
     "SameName",
     "Source",
+    "UnreadableError",
     "condition",
     "custom_kinds",
     "identifier",
@@ -61,8 +62,14 @@ def _forbidden() -> tuple[type[Any], ...]:
     )
 
 
-def _unbound() -> tuple[type[Any], ...]:
-    return (exp.Placeholder, exp.Parameter, exp.SessionParameter)
+def _unbound(dialect: str) -> tuple[type[Any], ...]:
+    """MySQL's `@a` and `@@a` are variables of the session, which have values."""
+    variables = (exp.Parameter, exp.SessionParameter)
+    return (exp.Placeholder,) if dialect == "mysql" else (exp.Placeholder, *variables)
+
+
+class UnreadableError(OptionError):
+    """SQL that sqlglot cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +87,17 @@ def identifier(name: str) -> "exp.Identifier":
     return exp.to_identifier(name, quoted=True)
 
 
-def text_of(text: str) -> str:
+def text_of(text: str, dialect: str | None = None) -> str:
     """A query or condition of the user's, once it is checked, for parentheses: never rendered again, since dialects
     call some functions otherwise. A comment at its end would take the parenthesis in.
+
+    With its `dialect`, comments behind the semicolon at its end are left out, too.
     """
     bare = text.strip().rstrip(";").rstrip()
+    if dialect is not None and ";" in bare:
+        found = sqlglot.tokenize(bare, read=dialect)
+        if found[-1].token_type == tokens.TokenType.SEMICOLON:
+            bare = bare[: found[-1].start].rstrip()
     return f"{bare}\n" if "--" in bare or "#" in bare else bare
 
 
@@ -114,17 +127,22 @@ def query(text: str, dialect: str, option: str) -> "exp.Query":
     """
     takes = "one SELECT"
     try:
-        trees = [tree for tree in sqlglot.parse(text, read=dialect) if tree is not None]
+        trees = [
+            tree
+            for tree in sqlglot.parse(text, read=dialect)
+            if tree is not None and not isinstance(tree, exp.Semicolon)
+        ]
     except sqlglot.errors.SqlglotError as error:
-        raise _refused(
-            option, text, f"it is not SQL that can be read: {_first_line(error)}", takes
+        why = f"it is not SQL that can be read: {_first_line(error)}"
+        raise UnreadableError(
+            str(_refused(option, text, why, takes)), option=option, got=text, takes=takes
         ) from None
     if len(trees) != 1:
         raise _refused(option, text, f"it holds {len(trees)} statements", takes)
     tree = trees[0]
     if not isinstance(tree, exp.Query):
         raise _refused(option, text, f"it is {_kind(tree)}", takes)
-    _check(tree, option, text, takes)
+    _check(tree, dialect, option, text, takes)
     return tree
 
 
@@ -177,7 +195,7 @@ def condition(text: str, dialect: str, option: str) -> Node:
         ) from None
     if not isinstance(tree, exp.Condition) or isinstance(tree, exp.Query):
         raise _refused(option, text, f"it is {_kind(tree)}", takes)
-    _check(tree, option, text, takes)
+    _check(tree, dialect, option, text, takes)
     return tree
 
 
@@ -197,11 +215,12 @@ def bind_columns(tree: Node, replace: "Callable[[exp.Column], Node]") -> Node:
     return holder
 
 
-def _check(tree: Node, option: str, text: str, takes: str) -> None:
+def _check(tree: Node, dialect: str, option: str, text: str, takes: str) -> None:
+    unbound = _unbound(dialect)
     for node in tree.walk():
         if isinstance(node, _forbidden()):
             raise _refused(option, text, f"it holds {_kind(node)}", takes)
-        if isinstance(node, _unbound()):
+        if isinstance(node, unbound):
             raise _refused(option, text, "it holds a parameter that nothing would fill", takes)
 
 

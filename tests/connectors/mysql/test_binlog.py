@@ -1,16 +1,19 @@
 """The binary log as a change feed, held against what the batch reader and the server itself say."""
 
 import re
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pymysql
 import pytest
 
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions, change_schema
-from spark_channel.errors import OptionError, SchemaError, SourceError
+from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError
 from tests.connectors.mysql.conftest import Shop
 from tests.connectors.mysql.test_types import READ, REFUSED, UNREAD, WRITTEN
 
@@ -419,6 +422,144 @@ def test_what_the_log_does_not_tell_in_rows_stops_the_feed(
     (end,) = feed.end()
     with pytest.raises(SourceError, match=rf"(?s){why}.*Reset the tunnel"):
         rows(feed, token, end)
+
+
+BY_STATEMENT = "SET STATEMENT binlog_format='STATEMENT' FOR"
+HARMLESS = [
+    "SET STATEMENT max_statement_time=60 FOR TRUNCATE TABLE t",
+    "/* by cron */ TRUNCATE /*!50000 TABLE */ t; TRUNCATE .t",
+    "SET SESSION sql_mode = 'ANSI_QUOTES'; TRUNCATE \"t\"",
+    "EXECUTE IMMEDIATE 'TRUNCATE t'",
+    "/*!999999 TRUNCATE t */ CREATE /*!999999 OR REPLACE */ TABLE IF NOT EXISTS t (id INT)",
+    "CREATE PROCEDURE p() TRUNCATE t; CALL p()",
+    "CREATE TRIGGER g AFTER INSERT ON w FOR EACH ROW DELETE FROM t WHERE id < 9; INSERT INTO w VALUES (7)",
+    "CREATE VIEW v AS SELECT * FROM t; UPDATE v SET item = 'v'; DROP VIEW v",
+    "ALTER TABLE t ADD KEY (item), COMMENT = 'x'; OPTIMIZE TABLE t; ANALYZE TABLE t",
+    "ALTER TABLE t MODIFY item VARCHAR(30) NOT NULL, ENGINE=MyISAM; ALTER TABLE t REMOVE PARTITIONING",
+    "CREATE DATABASE {base}_o; USE {base}_o; CREATE TABLE t (id INT); TRUNCATE t; DROP TABLE t; DROP DATABASE {base}_o",
+    "LOAD DATA INFILE '{file}' INTO TABLE t",
+    "DROP TABLE IF EXISTS other.t, u; RENAME TABLE w TO x",
+]
+STOPPED = [
+    ("SET STATEMENT lock_wait_timeout=5 FOR RENAME TABLE t TO u", "renames it"),
+    ("SET STATEMENT lock_wait_timeout=5 FOR CREATE OR REPLACE TABLE t LIKE w", "creates it again"),
+    (f"{BY_STATEMENT} UPDATE t SET item = 'z'", "by a statement"),
+    (f"{BY_STATEMENT} DELETE t, w FROM t JOIN w USING (id)", "by a statement"),
+    (f"{BY_STATEMENT} LOAD DATA INFILE '{{file}}' INTO TABLE t", "by a statement"),
+    ("/* x */ DROP TABLE /* y */ w, t", "drops it"),
+    ("ALTER TABLE t REMOVE PARTITIONING; ALTER IGNORE TABLE t ADD UNIQUE (n)", "IGNORE"),
+    ("ALTER TABLE t CONVERT PARTITION p TO TABLE old", "rows of whole partitions"),
+    (
+        "CREATE TABLE u LIKE t; ALTER TABLE u REMOVE PARTITIONING; ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u",
+        "rows of whole partitions",
+    ),
+    ("SET STATEMENT sql_mode='' FOR ALTER TABLE t MODIFY item VARCHAR(1)", "column 'item'"),
+    ("ALTER TABLE t DROP item, ADD item VARCHAR(20) AFTER id", "column 'item'"),
+    ("ALTER TABLE t ADD SYSTEM VERSIONING; DELETE FROM t", "history"),
+]
+
+
+def partitioned(shop: Shop) -> None:
+    shop.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, item VARCHAR(20), n DECIMAL(8,2)) PARTITION BY RANGE (id) "
+        "(PARTITION p VALUES LESS THAN (9), PARTITION q VALUES LESS THAN (99)); "
+        "INSERT INTO t VALUES (1, 'aa', 1), (2, 'bb', 1), (50, 'cc', 2); "
+        "CREATE TABLE w (id INT PRIMARY KEY); INSERT INTO w VALUES (1)"
+    )
+
+
+def items(shop: Shop) -> dict[str, str]:
+    return {row[0]: row[1] for row in shop.rows("SELECT id, item FROM t")}
+
+
+@pytest.fixture
+def loaded() -> Iterator[Path]:
+    """A file that the server may read."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        file = Path(folder) / "rows"
+        file.write_text("7\tx\t0\n")
+        yield file
+
+
+@pytest.mark.parametrize("statement", HARMLESS)
+def test_a_copy_is_equal_behind_a_statement_of_any_form(
+    logged: Shop, loaded: Path, statement: str
+) -> None:
+    partitioned(logged)
+    feed = feed_of(logged)
+    (token,) = feed.now()
+    copy: dict[str, Any] = items(logged)
+    logged.sql(statement.format(base=logged.database, file=loaded))
+    logged.sql("INSERT INTO t VALUES (8, 'n', 7)")
+    for row in all_after(feed, token):
+        if row["_op"] == "truncate":
+            copy.clear()
+        elif row["_op"] == "delete":
+            del copy[str(row["id"])]
+        else:
+            copy[str(row["id"])] = row["item"]
+    assert copy == items(logged)
+
+
+@pytest.mark.parametrize(("statement", "why"), STOPPED)
+def test_a_statement_that_changes_rows_without_their_images_stops_the_feed(
+    logged: Shop, loaded: Path, statement: str, why: str
+) -> None:
+    partitioned(logged)
+    feed = feed_of(logged)
+    (token,) = feed.now()
+    logged.sql(statement.format(file=loaded))
+    with pytest.raises(ChannelError, match=rf"table '.*t' .*{why}"):
+        rows(feed, token, feed.end()[0])
+
+
+def test_a_statement_in_another_character_set_is_read(logged: Shop) -> None:
+    logged.sql("CREATE TABLE `größe` (id INT PRIMARY KEY, item TEXT, n INT)")
+    feed = feed_of(logged, "größe")
+    (token,) = feed.now()
+    with closing(
+        pymysql.connect(
+            host="127.0.0.1",
+            port=logged.server.port,
+            user=logged.server.user,
+            password=logged.server.password,
+            database=logged.database,
+            charset="latin1",
+        )
+    ) as other:
+        other.cursor().execute("RENAME TABLE größe TO größer")
+    with pytest.raises(SourceError, match=r"renames it .'RENAME TABLE größe"):
+        rows(feed, token, feed.end()[0])
+
+
+@pytest.mark.parametrize("logs", ["1", "0"], ids=["logged", "not logged"])
+def test_a_foreign_key_that_appears_later_stops_the_feed(logged: Shop, logs: str) -> None:
+    plain(logged)
+    logged.sql("CREATE TABLE p (id INT PRIMARY KEY); INSERT INTO p VALUES (1)")
+    feed = feed_of(logged)
+    (token,) = feed.now()
+    logged.sql(
+        f"INSERT INTO t VALUES (1, 'x', 0); SET sql_log_bin = {logs}; "
+        "ALTER TABLE t ADD CONSTRAINT c FOREIGN KEY (id) REFERENCES p (id) ON DELETE CASCADE; "
+        "SET sql_log_bin = 1; DELETE FROM p"
+    )
+    with pytest.raises(SourceError, match=r"foreign key .c. of .* ON DELETE CASCADE"):
+        feed.latest(token, NO_LIMIT)
+    if logs == "1":
+        logged.sql("ALTER TABLE t DROP FOREIGN KEY c")
+        with pytest.raises(SourceError, match="gives it a foreign key with ON DELETE CASCADE"):
+            all_after(feed, token)
+
+
+@pytest.mark.parametrize("engine", ["MRG_MyISAM UNION=(u) INSERT_METHOD=LAST", "CSV"])
+def test_an_engine_whose_rows_are_not_those_of_the_log_is_refused(
+    logged: Shop, engine: str
+) -> None:
+    logged.sql("CREATE TABLE u (id INT NOT NULL) ENGINE=MyISAM")
+    logged.sql(f"CREATE TABLE t (id INT NOT NULL) ENGINE={engine}")
+    with pytest.raises(SourceError, match="has the engine"):
+        feed_of(logged)
 
 
 @pytest.mark.parametrize(
