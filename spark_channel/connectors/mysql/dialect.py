@@ -230,6 +230,11 @@ class MysqlDialect(Dialect):
         except SchemaError:
             return None
 
+    def is_unique(self, table: Table, name: str) -> bool:
+        """Not of engines that hold a key unique in each of several places only."""
+        assert isinstance(table, MysqlTable)
+        return str(table.engine).lower() in _KEY_ENGINES and super().is_unique(table, name)
+
     def cursor_text(self, text: str, kind: pa.DataType) -> str:
         plain = pa.types.is_integer(kind) or pa.types.is_string(kind)
         return text if plain else f"CAST({text} AS CHAR)"
