@@ -1,5 +1,6 @@
 """Reads keys by SCAN, and their values in pipelines. Each field of a hash is a column."""
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, ClassVar
@@ -111,7 +112,7 @@ class RedisReader(RecordReader):
                 # The server refuses the command for a key whose type has changed in between.
                 values = pipeline.execute()
             page = [
-                _record(key, kind, ttl, value, wanted)
+                _record(key, kind, ttl, value, wanted, self.options.address)
                 for key, kind, ttl, value in zip(some, kinds, found[1::2], values, strict=True)
                 if kind != "none" and value not in (None, {}, [], set())
             ]
@@ -119,28 +120,54 @@ class RedisReader(RecordReader):
                 yield page
 
 
-def _record(key: bytes, kind: str, ttl: int, value: Any, wanted: set[str]) -> dict[str, Any]:
-    made: dict[str, Any] = {KEY: _plain(key), TTL: ttl if ttl >= 0 else None, TYPE: kind}
+def _record(
+    key: bytes, kind: str, ttl: int, value: Any, wanted: set[str], place: str
+) -> dict[Any, Any]:
+    made: dict[Any, Any] = {KEY: _plain(key), TTL: ttl if ttl >= 0 else None, TYPE: kind}
     if kind == "string":
         made[VALUE] = _plain(value)
     elif VALUE in wanted:
-        made[VALUE] = json_text(_shown(kind, value))
+        try:
+            made[VALUE] = json_text(_shown(kind, value))
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"{place}: key {key!r}, a {kind}, holds {error.object!r}, which is not UTF-8, so JSON cannot hold it: "
+                f"leave the key out with 'keys' or 'keyType', or column {VALUE} with 'schema'"
+            ) from None
     if kind == "hash":
-        made |= {str(_plain(name)): _plain(each) for name, each in value.items()}
+        fields = {_plain(name): _plain(each) for name, each in value.items()}
+        taken = sorted(each for each in fields if each in made and each in wanted)
+        if taken:
+            raise SourceError(
+                f"{place}: key {key!r} has field {taken[0]!r}, which is a column of the connector's own: leave the key "
+                "out with 'keys' or 'keyType', or the column with 'schema'"
+            )
+        made = {**fields, **made}
     return made
 
 
 def _shown(kind: str, value: Any) -> Any:
+    """
+    Raises:
+        UnicodeDecodeError: bytes that are no text.
+    """
     if kind == "hash":
-        return {str(_plain(name)): _plain(each) for name, each in value.items()}
+        return {name.decode(): each.decode() for name, each in value.items()}
     if kind == "zset":
-        return {str(_plain(member)): float(score) for member, score in value}
-    items = [_plain(each) for each in value]
-    return sorted(items, key=str) if kind == "set" else items
+        return {member.decode(): _score(score) for member, score in value}
+    items = [each.decode() for each in value]
+    return sorted(items) if kind == "set" else items
+
+
+def _score(score: float) -> float | str:
+    """JSON has no infinity: it is a text, as a write takes it."""
+    if math.isfinite(score):
+        return score
+    return "Infinity" if score > 0 else "-Infinity"
 
 
 def _plain(value: bytes) -> str | bytes:
-    """A text, where it is one. Other bytes are read as BINARY, and shown in JSON by their hexadecimal digits."""
+    """A text, where it is one. Other bytes are read as BINARY; no column has the name of such a field."""
     try:
         return value.decode()
     except UnicodeDecodeError:
