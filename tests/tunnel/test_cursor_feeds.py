@@ -244,6 +244,19 @@ def test_a_row_that_comes_later_with_a_value_already_seen_is_read(
     assert sorted(base) == list(range(1, ROWS + 3))
 
 
+@pytest.mark.parametrize("place", ["mysql"], indirect=True)
+def test_rows_of_a_date_that_is_none_are_refused_and_not_lost(place: Place) -> None:
+    """Nothing compares with it: behind it, and up to it, a server may find no row."""
+    place.run("SET sql_mode = ''; UPDATE orders SET day = '0000-00-00' WHERE id < 4")
+    feed = place.feed("day")
+    with pytest.raises(SourceError, match=r"column 'day' holds '0000-00-00'.*'where'"):
+        feed.latest(feed.earliest()[0], FeedLimit(rows=1))
+    reader, _ = load_reader({**place.options, "dbtable": "orders", "where": "id >= 4"})
+    feed = reader.feed(FeedOptions("day", late_seconds=0))
+    (start,) = feed.earliest()
+    assert len(ids(feed, start, feed.latest(start, NO_LIMIT))) == ROWS - 3 - 2
+
+
 @pytest.mark.parametrize("place", ["postgresql", "mysql"], indirect=True)
 def test_a_row_that_commits_late_comes_with_those_below_the_highest(place: Place) -> None:
     """Which row was the next lower one when the highest was first seen says nothing of later commits."""

@@ -393,6 +393,7 @@ def _refuse_odd_time(value: str, column: Column) -> None:
         datetime.fromisoformat(value)
     except ValueError:
         raise SourceError(
-            f"column {column.name!r} belongs to the key by which the table is read in short statements, and holds "
-            f"{value!r}, which is not a time: read it with statementSeconds=0, one statement for each split"
+            f"column {column.name!r} holds {value!r}, which is not a time, so the rows behind it cannot be found. As a "
+            "key, read the table with statementSeconds=0, one statement for each split; as 'cursorColumn', leave such "
+            "rows out with option 'where'"
         ) from None

@@ -355,7 +355,7 @@ def cursor_literal(source: ReadSource, name: str, value: Any) -> str:
     """A cursor value that is compared with its column.
 
     Raises:
-        SourceError: no value of such a column.
+        SourceError: no value of such a column, or one that nothing compares with.
     """
     if not source.dialect.is_cursor_value(value, cursor_type(source, name)):
         about = source.about(name)
@@ -363,7 +363,7 @@ def cursor_literal(source: ReadSource, name: str, value: Any) -> str:
             f"the checkpoint {value!r} is not a position in cursor column {name!r} "
             f"({'not there' if about is None else about.declared}): {_ADVICE}"
         )
-    return source.literal(name, value)
+    return source.dialect.key_literal(value, source.about(name))
 
 
 def cursor_conditions(source: ReadSource, within: Mapping[str, Any]) -> list[str]:

@@ -48,7 +48,9 @@ _STOP = "abs(-9223372036854775808)"
 _WHOLE = "BETWEEN -9007199254740992 AND 9007199254740992"
 _SENTINELS = {pa.int64(): "0", pa.float64(): "0.0", pa.binary(): "x''", pa.string(): "''"}
 _CLASSES = ("integer", "real", "text", "blob")
-_COLLATES = "SELECT count(*) FROM {schema}.sqlite_master WHERE name = {name} AND sql LIKE '%collate%'"
+_COLLATES = (
+    "SELECT count(*) FROM {schema}.sqlite_master WHERE name = {name} AND sql LIKE '%collate%'"
+)
 
 
 @dataclass(frozen=True, slots=True)
