@@ -249,8 +249,10 @@ def test_rows_of_a_date_that_is_none_are_refused_and_not_lost(place: Place) -> N
     """Nothing compares with it: behind it, and up to it, a server may find no row."""
     place.run("SET sql_mode = ''; UPDATE orders SET day = '0000-00-00' WHERE id < 4")
     feed = place.feed("day")
+    (start,) = feed.earliest()
+    token = feed.latest(start, FeedLimit(rows=1))
     with pytest.raises(SourceError, match=r"column 'day' holds '0000-00-00'.*'where'"):
-        feed.latest(feed.earliest()[0], FeedLimit(rows=1))
+        feed.changes(start, token)
     reader, _ = load_reader({**place.options, "dbtable": "orders", "where": "id >= 4"})
     feed = reader.feed(FeedOptions("day", late_seconds=0))
     (start,) = feed.earliest()
