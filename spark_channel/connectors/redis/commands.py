@@ -122,7 +122,10 @@ class Commands:
         if isinstance(value, float) and not math.isfinite(value):
             return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)].encode()
         try:
-            return text_of(value, self._zone).encode()
+            text = text_of(value, self._zone)
+            if isinstance(value, (dict, list)):
+                json.loads(text, parse_constant=_refuse_constant)
+            return text.encode()
         except UnicodeEncodeError:
             raise ValueError("a text that is not Unicode") from None
 
@@ -167,7 +170,8 @@ class Commands:
             return []
         if delimiter and isinstance(value, str):
             return [part.encode() for part in value.split(delimiter)] if value else []
-        return [self._bytes(each) for each in (value if isinstance(value, list) else [value])]
+        items = value if isinstance(value, list) else [value]
+        return [self._bytes(each) for each in items if each is not None]
 
     def _zset(self, key: bytes, row: dict[str, Any]) -> Iterator[Command]:
         assert self._options.score_column is not None
@@ -187,6 +191,14 @@ class Commands:
                 f"column {name!r}: {score} cannot be a score, which is a double: it would become {number!r}"
             )
         yield (b"ZADD", key, repr(number).encode(), self._bytes(member))
+
+
+def _refuse_constant(name: str) -> None:
+    """
+    Raises:
+        ValueError: always.
+    """
+    raise ValueError(f"{name} in a nested value, which JSON cannot hold")
 
 
 def _cut(beginning: Command, parts: Sequence[bytes]) -> Iterator[Command]:

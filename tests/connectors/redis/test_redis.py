@@ -218,6 +218,19 @@ def test_a_score_is_written_exactly_or_refused(server: RedisServer, score: Any, 
         assert (found, "cannot be a score, which is a double" in str(refused)) == ([], True)
 
 
+def test_an_infinity_in_a_nested_value_is_refused_and_a_null_is_no_item(
+    server: RedisServer,
+) -> None:
+    refused: list[Any] = []
+    rows = pa.table({"k": ["a", "b"], "v": [[1.5, None, 2.0], [float("inf")]]})
+    write(server, rows, refused=lambda *each: refused.append(each), valueType="string")
+    assert server.client.get("a") == "[1.5,null,2.0]"
+    assert server.client.get("b") is None
+    assert "Infinity in a nested value, which JSON cannot hold" in str(refused)
+    write(server, rows.slice(0, 1), valueType="list", keyPrefix="l:")
+    assert server.client.lrange("l:a", 0, -1) == ["1.5", "2.0"]
+
+
 @pytest.mark.parametrize(
     ("delimiter", "keys"),
     [
