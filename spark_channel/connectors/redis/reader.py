@@ -18,7 +18,7 @@ from spark_channel.planning import Split
 __all__ = ["RedisReader"]
 
 _ROWS = 1_000
-KEY, TYPE, TTL, VALUE = "_key", "_type", "_ttl_ms", "_value"
+KEY, TYPE, TTL, VALUE = _OWN = ("_key", "_type", "_ttl_ms", "_value")
 _READS: dict[str, Callable[[Any, bytes], Any]] = {
     "string": lambda pipeline, key: pipeline.get(key),
     "hash": lambda pipeline, key: pipeline.hgetall(key),
@@ -44,7 +44,7 @@ class RedisReader(RecordReader):
     def _sampled(self) -> pa.Schema:
         with connected(self.options, SourceError) as client:
             some: list[dict[str, Any]] = []
-            for page in self._pages(client, min(_ROWS, self.options.sample_rows), {VALUE}):
+            for page in self._pages(client, min(_ROWS, self.options.sample_rows), None):
                 some += page
                 if len(some) >= self.options.sample_rows:
                     break
@@ -53,13 +53,7 @@ class RedisReader(RecordReader):
                 f"{self.options.address} has no keys that match {self.options.keys!r}, so the columns are not known: "
                 f"name them with option 'schema', such as {KEY} STRING, {VALUE} STRING"
             )
-        found = inferred_schema(some)
-        # The value of a hash is in its fields.
-        return (
-            found
-            if any(each[TYPE] != "hash" for each in some)
-            else found.remove(found.get_field_index(VALUE))
-        )
+        return inferred_schema(some)
 
     def split(self, advice: int) -> list[Split]:
         with connected(self.options, SourceError) as client:
@@ -88,7 +82,9 @@ class RedisReader(RecordReader):
             if asked or not key.startswith(OWN_KEYS):
                 yield key
 
-    def _pages(self, client: Any, size: int, wanted: set[str]) -> Iterator[list[dict[str, Any]]]:
+    def _pages(
+        self, client: Any, size: int, wanted: set[str] | None
+    ) -> Iterator[list[dict[str, Any]]]:
         """Records of `size` keys. A key that is removed meanwhile is left out."""
         keys = self._keys(client, size)
         while some := list(dict.fromkeys(islice(keys, size))):
@@ -121,12 +117,13 @@ class RedisReader(RecordReader):
 
 
 def _record(
-    key: bytes, kind: str, ttl: int, value: Any, wanted: set[str], place: str
+    key: bytes, kind: str, ttl: int, value: Any, wanted: set[str] | None, place: str
 ) -> dict[Any, Any]:
+    """`wanted` None: of a sample, where all columns are, and the value of a hash is in its fields."""
     made: dict[Any, Any] = {KEY: _plain(key), TTL: ttl if ttl >= 0 else None, TYPE: kind}
     if kind == "string":
         made[VALUE] = _plain(value)
-    elif VALUE in wanted:
+    elif kind != "hash" if wanted is None else VALUE in wanted:
         try:
             made[VALUE] = json_text(_shown(kind, value))
         except UnicodeDecodeError as error:
@@ -136,13 +133,18 @@ def _record(
             ) from None
     if kind == "hash":
         fields = {_plain(name): _plain(each) for name, each in value.items()}
-        taken = sorted(each for each in fields if each in made and each in wanted)
-        if taken:
+        for name in fields:
+            if wanted is None and isinstance(name, bytes):
+                why = "which is not UTF-8, so no column has its name"
+            elif name in _OWN and (wanted is None or name in wanted):
+                why = "which is a column of the connector's own"
+            else:
+                continue
             raise SourceError(
-                f"{place}: key {key!r} has field {taken[0]!r}, which is a column of the connector's own: leave the key "
-                "out with 'keys' or 'keyType', or the column with 'schema'"
+                f"{place}: key {key!r} has field {name!r}, {why}: leave the key out with 'keys' or 'keyType', or the "
+                "column with 'schema'"
             )
-        made = {**fields, **made}
+        made |= {name: each for name, each in fields.items() if name not in made}
     return made
 
 

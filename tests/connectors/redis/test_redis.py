@@ -154,16 +154,25 @@ def test_bytes_that_json_cannot_hold_are_refused(server: RedisServer, kind: str)
     }
     add[kind]()
     client.set("text", "x")
-    for options in ({}, {"schema": "_key STRING, _value STRING"}):
-        with pytest.raises(
-            SourceError, match=rf"key b'odd', a {kind}, holds b'\\xfd\\x00'.*not UTF-8.*'keys'"
-        ):
+    held = rf"key b'odd', a {kind}, holds b'\\xfd\\x00'.*not UTF-8.*'keys'"
+    unnamed = r"key b'odd' has field b'\\xfd\\x00', which is not UTF-8.*'keys'"
+    for options, message in (
+        ({}, unnamed if kind == "hash" else held),
+        ({"schema": "_key STRING, _value STRING"}, held),
+    ):
+        with pytest.raises(SourceError, match=message):
             read(reader(server, **options))
     rows = read(reader(server, schema="_key STRING, _type STRING")).to_pylist()
     assert sorted((row["_key"], row["_type"]) for row in rows) == [
         ("odd", kind),
         ("text", "string"),
     ]
+
+
+def test_bytes_in_a_field_are_read_as_binary(server: RedisServer) -> None:
+    server.client.hset("h", mapping={"a": b"\xfe", "b": "1"})
+    (row,) = read(reader(server)).to_pylist()
+    assert row == {"_key": "h", "_ttl_ms": None, "_type": "hash", "a": b"\xfe", "b": "1"}
 
 
 def test_an_infinite_score_is_valid_json_and_can_be_written_again(server: RedisServer) -> None:
