@@ -123,7 +123,9 @@ class Transaction:
         self._state = _CLOSED
 
     def __enter__(self) -> "Transaction":
-        self.begin()
+        self._require("begin", _NEW)
+        # No call follows: an interrupt comes before, or inside the `with` block, whose end rolls back.
+        self._state = _OPEN
         return self
 
     def __exit__(

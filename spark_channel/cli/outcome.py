@@ -16,7 +16,7 @@ from spark_channel.errors import (
     SchemaError,
     UnsupportedError,
 )
-from spark_channel.progress import TransferReport
+from spark_channel.progress import Phase, TransferReport
 from spark_channel.progress.plot import svg
 from spark_channel.signals import TERMINATED
 
@@ -128,9 +128,16 @@ class JobOutcome(_Counted):
 
     @property
     def rows_read(self) -> int:
-        """Rows that the readers gave: those written, refused, and dropped by transformers."""
+        """Rows that the readers gave: those written, refused, and dropped by transformers.
+
+        Of a job that failed, those that moved, though the target may have none of them.
+        """
         return sum(
-            each.rows + each.rows_dirty + sum(each.rows_dropped.values()) for each in self.reports
+            max(
+                each.rows + each.rows_dirty + sum(each.rows_dropped.values()),
+                each.rows_moved if each.phase == Phase.FAILED else 0,
+            )
+            for each in self.reports
         )
 
     @property

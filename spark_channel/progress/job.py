@@ -62,6 +62,7 @@ class _Totals:
     bytes: int = 0
     dirty_rows: int = 0
     done: int = 0
+    rows_done: int = 0
     rows_expected: int | None = 0
     bytes_expected: int | None = 0
     rows_towards: int = 0
@@ -349,7 +350,9 @@ class JobProgress:
                 started_at=self.started_at.isoformat(timespec="seconds"),
                 seconds=round(now - self._start, 3),
                 publish_seconds=round(self._publish_seconds, 3),
-                rows=totals.rows if self._published_rows is None else self._published_rows,
+                rows=self._arrived(totals)
+                if self._published_rows is None
+                else self._published_rows,
                 bytes=totals.bytes,
                 rows_moved=self._table.rows_moved or uncounted,
                 bytes_moved=self._table.bytes_moved,
@@ -377,6 +380,12 @@ class JobProgress:
                 rows_dropped=added(each.dropped for each in self._table.counted()),
             )
 
+    def _arrived(self, totals: _Totals) -> int:
+        """The rows that arrived; of a write that failed, those that its target shows."""
+        if self._phase is not Phase.FAILED or not self.spec.commit or self.spec.at_least_once:
+            return totals.rows
+        return totals.rows_done if self.spec.commit == "task" else 0
+
     def _spec_now(self) -> JobSpec:
         rows, nbytes = self._limits
         if (rows, nbytes) == (self.spec.rows_per_second, self.spec.bytes_per_second):
@@ -401,6 +410,7 @@ class JobProgress:
             totals.bytes += nbytes
             totals.dirty_rows += each.dirty_rows
             totals.done += done
+            totals.rows_done += rows if done else 0
             rows_read, bytes_read = rows + each.dirty_rows, nbytes
             if (
                 self.spec.kind == "transfer"

@@ -102,7 +102,7 @@ class JobSpec:
     name: Text = ""
     source: Text = ""
     target: Text = ""
-    channels: Limit | None = None
+    channels: Count | None = None
     tasks: Count | None = None
     splits: Count | None = None
     rows_expected: Count | None = None

@@ -278,10 +278,12 @@ class ChannelWriter(DataSourceArrowWriter):
 
     @without_traceback()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._writer.abort(self._plan, _receipts(messages))
+        left = self._writer.abort(self._plan, _receipts(messages))
         if self._dirty_store is not None:
             self._dirty_store.drop()
-        self._reporter.enter(Phase.FAILED)
+        is_known = left is not None and not self._plan.at_least_once
+        rows = sum(each.rows for each in left or ()) if is_known else None
+        self._reporter.enter(Phase.FAILED, rows=rows)
 
 
 def batch_writer(

@@ -54,6 +54,8 @@ class Transfer:
         self.dirty_store: DirtyStore | None = None
         self._reporter = JobReporter(self.service, self.job)
         self._receipts: list[Receipt] = []
+        self._left: int | None = 0
+        """Rows that stay in the target of a run that failed; None = as the tasks have counted."""
         self._dirty = 0
 
     def run(self) -> TransferReport:
@@ -153,8 +155,8 @@ class Transfer:
     def fail(self, error: BaseException) -> BaseException:
         """Remove what was staged and tell the service; returns the error to raise, which is ours where there is one."""
         own = self._engine.own_error(error)
-        self._abort(self._receipts)
-        self._reporter.enter(Phase.FAILED, error=reason_of(own or error), rows=self._stay())
+        self._left = self._abort(self._receipts)
+        self._reporter.enter(Phase.FAILED, error=reason_of(own or error), rows=self._left)
         return own or error
 
     def _reach_service(self) -> ServiceAddress | None:
@@ -322,19 +324,34 @@ class Transfer:
     def _target_of(self, receipt: Receipt) -> int:
         return self._opened.target_of(receipt.task)
 
-    def _abort(self, receipts: Sequence[Receipt] | None) -> None:
-        """Remove what was staged; an error here must not hide the one that led to it."""
-        for writer, plan in zip(self._opened.writers, self._plans, strict=False):
+    def _abort(self, receipts: Sequence[Receipt] | None) -> int | None:
+        """Remove what was staged; an error here must not hide the one that led to it.
+
+        Returns how many rows stay, by the receipts or by what the targets record; None = not known.
+        """
+        stay: int | None = 0
+        for number, (writer, plan) in enumerate(
+            zip(self._opened.writers, self._plans, strict=False)
+        ):
+            recorded: Sequence[Receipt] | None = None
             try:
                 if plan.published_at is None:
-                    writer.abort(plan, receipts)
+                    recorded = writer.abort(plan, receipts)
             except Exception:
                 _log.exception("the staging of job %s was not removed", plan.job)
+            if plan.commit != "task" or plan.published_at is not None:
+                continue
+            known = [each for each in receipts or () if self._target_of(each) == number]
+            if not known and (recorded is None or plan.at_least_once):
+                stay = None
+            elif stay is not None:
+                stay += sum(each.rows for each in known or recorded or ())
         if self.dirty_store is not None:
             try:
                 self.dirty_store.drop()
             except Exception:
                 _log.exception("the staging of refused rows of job %s was not removed", self.job)
+        return stay
 
     def published_before(self) -> TransferReport:
         plan = self._plans[0]
@@ -363,13 +380,8 @@ class Transfer:
 
     def failed_report(self, spec: JobSpec, error: BaseException) -> TransferReport:
         """After `fail`, of a target that was left behind."""
-        report = self._report(spec, self._stay(), 0, 0)
+        report = self._report(spec, self._left or 0, 0, 0)
         return replace(report, phase=str(Phase.FAILED), error=reason_of(error))
-
-    def _stay(self) -> int:
-        """Rows that stay in the target of a run that failed."""
-        by_task = any(plan.commit == "task" for plan in self._plans)
-        return sum(each.rows for each in self._receipts) if by_task else 0
 
     def _plain_report(self, spec: JobSpec, rows: int, nbytes: int, dirty: int) -> TransferReport:
         return TransferReport(

@@ -1,6 +1,7 @@
 """Interrupts, as a notebook's stop button sends them: never a lock that stays locked, never a wrong count."""
 
 import ctypes
+import dis
 import json
 import subprocess
 import sys
@@ -8,10 +9,11 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType, FrameType
 
 import pytest
 
-from spark_channel.channel import MemoryChannel, TransactionState
+from spark_channel.channel import MemoryChannel, Transaction, TransactionState
 from tests.channel.helpers import Thread, conserved, numbers, rows
 from tests.channel.interrupted import WORKS
 
@@ -225,3 +227,59 @@ def test_who_is_interrupted_while_it_waits_leaves_its_queue() -> None:
     s = waiting.statistics()
     assert (s.rows_failed, s.rows_reserved, s.rows_stored) == (7, 0, 0)
     conserved(waiting)
+
+
+class _At:
+    """Interrupts `code`, and what it calls, at one of the places where CPython lets a signal's handler in.
+
+    These are the beginning of a function, and behind a call.
+    """
+
+    def __init__(self, code: CodeType, place: int) -> None:
+        self.code, self.left = code, place
+        self.inside = 0
+        self.called: set[FrameType] = set()
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> "_At | None":
+        if event == "call":
+            if not self.inside and frame.f_code is not self.code:
+                return None
+            frame.f_trace_opcodes = True
+            self.inside += 1
+            self.pass_one()
+        elif event == "opcode":
+            if frame in self.called:
+                self.pass_one()
+            self.called.discard(frame)
+            if dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("CALL"):
+                self.called.add(frame)
+        elif event == "return":
+            self.inside -= 1
+        return self
+
+    def pass_one(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Interrupt
+
+
+def test_an_interrupt_while_a_block_begins_leaves_no_open_transaction() -> None:
+    """Its end does not run then, so nothing would close it."""
+    channel = MemoryChannel(100, keep_alive=0)
+    code = Transaction.__enter__.__code__
+    for place in range(1, 100):
+        tracer, old = _At(code, place), sys.gettrace()
+        sys.settrace(tracer)
+        try:
+            with channel.transaction():
+                sys.settrace(old)
+        except Interrupt:
+            pass
+        finally:
+            sys.settrace(old)
+        left = channel.transaction()
+        assert left.state is not TransactionState.OPEN, place
+        left.close()
+        if tracer.left > 0:
+            break
+    assert 3 < place < 99

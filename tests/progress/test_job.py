@@ -264,6 +264,25 @@ def test_a_final_phase_stays_until_reopened(clock: VirtualClock) -> None:
     assert progress.status().phase is Phase.RUNNING
 
 
+@pytest.mark.parametrize(
+    ("spec", "rows"),
+    [
+        ({"commit": "task"}, 10),
+        ({"commit": "task", "at_least_once": True}, 40),
+        ({"commit": "job"}, 0),
+    ],
+)
+def test_of_a_write_that_failed_the_rows_are_those_that_its_target_shows(
+    clock: VirtualClock, spec: dict[str, object], rows: int
+) -> None:
+    """Where the driver knows no better: of tasks that are done, or all that were sent to a target that shows them."""
+    progress = job(clock, **spec)
+    progress.update(snapshot(0, 0, 10, phase=Phase.DONE))
+    progress.update(snapshot(1, 1, 30))
+    progress.enter(Phase.FAILED, error="cancelled")
+    assert progress.report().rows == rows
+
+
 def test_complete_means_every_task_of_the_plan(clock: VirtualClock) -> None:
     progress = job(clock, tasks=2)
     progress.update(snapshot(0, 0, 1, phase=Phase.DONE))

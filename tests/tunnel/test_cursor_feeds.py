@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ TYPES = {
 
 @dataclass
 class Place:
-    """A table `orders` in its own database, its `seen` column nullable and never NULL."""
+    """A table `orders` in its own database, its `seen` column nullable and never NULL. `day` and `seen` have no
+    unique index."""
 
     kind: str
     options: dict[str, str]
@@ -64,7 +66,10 @@ class Place:
 
     def make(self) -> None:
         types = TYPES[self.kind]
-        columns = ", ".join(f"{name} {declared} NOT NULL" for name, declared in types.items())
+        columns = ", ".join(
+            f"{name} {declared} NOT NULL{'' if name == 'day' else ' UNIQUE'}"
+            for name, declared in types.items()
+        )
         self.run(f"CREATE TABLE orders (id INT PRIMARY KEY, {columns}, seen INT, good BOOLEAN)")
         self.fill(1, ROWS)
 
@@ -178,6 +183,112 @@ def test_rows_of_one_value_stay_together(place: Place) -> None:
     (start,) = feed.earliest()
     token = feed.latest(start, FeedLimit(rows=1))
     assert ids(feed, start, token) == [28, 56]
+
+
+def same(place: Place, number: int, column: str, value: str) -> None:
+    """Add a row whose cursor value is `value`."""
+    row = {
+        "id": str(number),
+        "big": str(2**41 + number),
+        "amount": f"12345678901234567891.{number:04d}",
+        "day": "'2026-03-01'",
+        "made": f"'2026-01-02 00:00:00.{number:06d}'",
+        "name": f"'item {number:04d}'",
+        "seen": str(number),
+        "good": "TRUE",
+        column: value,
+    }
+    place.run(f"INSERT INTO orders VALUES ({', '.join(row.values())})")
+
+
+@pytest.mark.parametrize(
+    ("column", "highest", "next_one"),
+    [
+        ("day", "'2026-02-01'", "'2026-02-02'"),
+        ("seen", "1000", "1001"),
+        ("made", "'2026-02-01 10:00:00'", "'2026-02-01 10:00:01'"),
+        ("name", "'yes'", "'zed'"),
+    ],
+)
+def test_a_row_that_comes_later_with_a_value_already_seen_is_read(
+    place: Place, column: str, highest: str, next_one: str
+) -> None:
+    """Nothing but a higher value says that the highest one has all its rows."""
+    if column in ("made", "name"):
+        index = {
+            "mysql": f"ALTER TABLE orders DROP INDEX {column}",
+            "postgresql": f"ALTER TABLE orders DROP CONSTRAINT orders_{column}_key",
+            "duckdb": "CREATE TABLE other AS FROM orders; DROP TABLE orders; ALTER TABLE other RENAME TO orders",
+        }
+        place.run(index[place.kind])
+    same(place, ROWS + 1, column, highest)
+    feed = place.feed(column)
+    (start,) = feed.earliest()
+    (now,) = feed.now()
+    assert feed.latest(start, NO_LIMIT) == now
+    found = ids(feed, start, now)
+    assert ROWS + 1 not in found
+    assert feed.lag(now).rows == 1
+    # The same value for the database, which may hold texts of another case for equal.
+    same(place, ROWS + 2, column, highest.upper() if place.kind == "mysql" else highest)
+    assert feed.latest(now, NO_LIMIT) == now
+    same(place, ROWS + 3, column, next_one)
+    after = feed.latest(now, NO_LIMIT)
+    assert sorted([*found, *ids(feed, now, after)]) == list(range(1, ROWS + 3))
+    base = [
+        row["id"]
+        for split in feed.base([after], 3)
+        for batch in feed.read(split)
+        for row in batch.to_pylist()
+    ]
+    assert sorted(base) == list(range(1, ROWS + 3))
+
+
+@pytest.mark.parametrize("place", ["mysql"], indirect=True)
+def test_rows_of_a_date_that_is_none_are_refused_and_not_lost(place: Place) -> None:
+    """Nothing compares with it: behind it, and up to it, a server may find no row."""
+    place.run("SET sql_mode = ''; UPDATE orders SET day = '0000-00-00' WHERE id < 4")
+    feed = place.feed("day")
+    (start,) = feed.earliest()
+    token = feed.latest(start, FeedLimit(rows=1))
+    with pytest.raises(SourceError, match=r"column 'day' holds '0000-00-00'.*'where'"):
+        feed.changes(start, token)
+    reader, _ = load_reader({**place.options, "dbtable": "orders", "where": "id >= 4"})
+    feed = reader.feed(FeedOptions("day", late_seconds=0))
+    (start,) = feed.earliest()
+    assert len(ids(feed, start, feed.latest(start, NO_LIMIT))) == ROWS - 3 - 2
+
+
+@pytest.mark.parametrize("place", ["postgresql", "mysql"], indirect=True)
+def test_a_row_that_commits_late_comes_with_those_below_the_highest(place: Place) -> None:
+    """Which row was the next lower one when the highest was first seen says nothing of later commits."""
+    clock = VirtualClock()
+    feed = place.feed("day", clock=clock, late=5.0)
+    token = feed.latest({"cursor": None}, NO_LIMIT)
+    with open_transaction(place) as insert_and_commit:  # of 1 February
+        same(place, ROWS + 2, "day", "'2026-02-02'")
+        assert feed.latest(token, NO_LIMIT) == token
+        clock.advance(3)
+        insert_and_commit()
+    clock.advance(3)
+    token = feed.latest(token, NO_LIMIT)
+    assert ids(feed, {"cursor": None}, token) == list(range(1, ROWS + 2))
+
+
+@pytest.mark.parametrize("place", ["postgresql", "duckdb"], indirect=True)
+def test_a_channel_ends_though_the_rows_behind_its_end_wait(place: Place) -> None:
+    feed = place.feed("day")
+    same(place, ROWS + 1, "day", "'2026-02-03'")
+    (start,) = feed.earliest()
+    (end,) = feed.at(datetime(2026, 2, 2, tzinfo=UTC))
+    token = feed.before(start, FeedLimit(rows=30), end)
+    seen: list[int] = []
+    while token is not None:
+        seen += ids(feed, start, token)
+        start, token = token, feed.before(token, FeedLimit(rows=30), end)
+    assert sorted(seen) == list(range(1, ROWS + 1))
+    (later,) = feed.at(datetime(2026, 2, 4, tzinfo=UTC))
+    assert feed.before(start, NO_LIMIT, later) == start, "other rows of 3 February may come"
 
 
 def test_base_and_changes_cover_every_row_once(place: Place) -> None:

@@ -469,11 +469,14 @@ class Writer(ABC):
         """
 
     @abstractmethod
-    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
+    def abort(
+        self, plan: WritePlan, receipts: Sequence[Receipt | None] | None
+    ) -> Sequence[Receipt] | None:
         """Driver. Remove what the job staged, unless it was published.
 
         `receipts` may be None, or contain None for tasks that did not finish; tasks may still be
-        running. Called any number of times.
+        running. Called any number of times. Returns the receipts of the tasks whose rows stay (`commit=task`), where
+        the target records them; else None.
         """
 
 

@@ -263,19 +263,23 @@ class FilesWriter(Writer):
         with_schema = FilesTaskWriter(self, plan, 0, 0, always=True)
         return _files(with_schema.stage())[0]
 
-    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
+    def abort(
+        self, plan: WritePlan, receipts: Sequence[Receipt | None] | None
+    ) -> Sequence[Receipt] | None:
         if isinstance(plan, RemotePlan):
             self._remote().abort(plan)
-            return
+            return None
         assert isinstance(plan, FilesPlan)
         if plan.published_at is not None:
-            return
+            return None
         store = self._store(plan)
         target = self._target(store, plan.path)
         with writing(store.place.show(plan.path)):
             if not store.exists(posixpath.join(target.home, LOG)):
-                return
+                return []
+            left = target.manifest().receipts(plan.claim.identity) if plan.commit == "task" else ()
             self._give_back(plan, store, target)
+            return left
 
     def _give_back(self, plan: FilesPlan, store: Store, target: TargetDirectory) -> None:
         # The marker goes first: tasks that still run hear of it without asking the log.

@@ -81,7 +81,8 @@ class FollowedTable:
 
     `columns` are those that are wanted, `names` all that it has; `charsets` by the numbers of their collations.
     `folds`: names of tables are equal in any case. `generated`: columns that may be nowhere in
-    the log. `is_exact`: the server tells exactly what a snapshot sees, so no window needs the log behind that.
+    the log. `apart`: columns by which a target may tell rows apart beside `key`.
+    `is_exact`: the server tells exactly what a snapshot sees, so no window needs the log behind that.
     """
 
     database: str
@@ -95,6 +96,7 @@ class FollowedTable:
     zero_dates: bool = False
     folds: bool = False
     generated: frozenset[str] = frozenset()
+    apart: tuple[str, ...] = ()
 
     @property
     def is_exact(self) -> bool:
@@ -538,8 +540,11 @@ def _shape(
             f"{table.label} has no key column {missing[0]!r} in the binary log. {RESET}"
         )
     wanted = [each for each in table.columns if place_of(each.name) is not None]
+    names = dict.fromkeys(
+        (*table.key, *(each for each in table.apart if place_of(each) is not None))
+    )
     cutter = RowCutter(
-        fields, {places[name.lower()] for name in (*(each.name for each in wanted), *table.key)}
+        fields, {places[name.lower()] for name in (*(each.name for each in wanted), *names)}
     )
     order = {place: number for number, place in enumerate(cutter.wanted)}
 
@@ -547,7 +552,8 @@ def _shape(
         place = places[column.name.lower()]
         return order[place], _log_column(table, column, found, place, fields[place])
 
-    key = [order[places[name.lower()]] for name in table.key]
+    # Without a unique key, each update deletes the old row, whatever the target's key is.
+    key = [order[places[name.lower()]] for name in names] or list(order.values())
     read = {each.name: read_as(each) for each in wanted}
     columns = [read.get(each.name) for each in table.columns]
     return _Shape(cutter, columns, key, [read_as(each) for each in window_key])

@@ -35,6 +35,7 @@ def followed(
         zero_dates=options.zero_dates == "null",
         folds=_folds(session),
         generated=frozenset(each.name for each in table.columns if each.generated),
+        apart=tuple(dict.fromkeys(name for each in table.held for name in each)),
     )
 
 
@@ -46,6 +47,7 @@ def noted_table(table: FollowedTable) -> dict[str, Any]:
         "columns": [[each.name, each.declared] for each in table.columns],
         "names": list(table.names),
         "key": list(table.key),
+        "apart": list(table.apart),
         "generated": sorted(table.generated),
     }
 
@@ -69,6 +71,7 @@ def recalled(
         names, key, generated = (
             tuple(map(str, found[each])) for each in ("names", "key", "generated")
         )
+        apart = tuple(map(str, found.get("apart", ())))
     except (KeyError, TypeError, ValueError) as error:
         raise SourceError(
             f"the checkpoint's columns {str(dict(found))[:200]} are damaged: reset the tunnel, or begin with a new "
@@ -86,6 +89,7 @@ def recalled(
         zero_dates=options.zero_dates == "null",
         folds=_folds(session),
         generated=frozenset(generated),
+        apart=apart,
     )
 
 

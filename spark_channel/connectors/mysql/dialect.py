@@ -265,6 +265,11 @@ class MysqlDialect(Dialect):
         except SchemaError:
             return None
 
+    def is_unique(self, table: Table, name: str) -> bool:
+        """Not of engines that hold a key unique in each of several places only."""
+        assert isinstance(table, MysqlTable)
+        return str(table.engine).lower() in _KEY_ENGINES and super().is_unique(table, name)
+
     def cursor_text(self, text: str, kind: pa.DataType) -> str:
         plain = pa.types.is_integer(kind) or pa.types.is_string(kind)
         return text if plain else f"CAST({text} AS CHAR)"
@@ -481,6 +486,7 @@ def _refuse_odd_time(value: str, column: Column) -> None:
         datetime.fromisoformat(value)
     except ValueError:
         raise SourceError(
-            f"column {column.name!r} belongs to the key by which the table is read in short statements, and holds "
-            f"{value!r}, which is not a time: read it with statementSeconds=0, one statement for each split"
+            f"column {column.name!r} holds {value!r}, which is not a time, so the rows behind it cannot be found. As a "
+            "key, read the table with statementSeconds=0, one statement for each split; as 'cursorColumn', leave such "
+            "rows out with option 'where'"
         ) from None

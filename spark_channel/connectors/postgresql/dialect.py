@@ -157,6 +157,11 @@ class PostgresDialect(Dialect):
             return None
         return read_as.kind if pa.types.is_string(read_as.kind) else kind
 
+    def is_unique(self, table: Table, name: str) -> bool:
+        """By an index that compares as the column does, and holds for the rows of inheriting tables too."""
+        assert isinstance(table, PgTable)
+        return ((name,), True) in table.indexes
+
     def cursor_text(self, text: str, kind: pa.DataType) -> str:
         return f"CAST({text} AS text)"
 

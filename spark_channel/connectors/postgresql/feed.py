@@ -465,7 +465,7 @@ class TablesFeed(FollowedTables):
             kinds=self._types.schema if self._rule.evolves else None,
             advice=self._rule.advice,
         )
-        made.follow_key(table.columns.key)
+        made.follow_key(table.columns.key, table.columns.apart)
         return made
 
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -12,7 +12,7 @@ from spark_channel.connectors.base.feed import (
     FeedOptions,
     Token,
 )
-from spark_channel.connectors.postgresql.catalog import PgTable, find_table
+from spark_channel.connectors.postgresql.catalog import find_table
 from spark_channel.connectors.postgresql.pgoutput import (
     TableColumns,
     TableShape,
@@ -21,6 +21,7 @@ from spark_channel.connectors.postgresql.pgoutput import (
 from spark_channel.connectors.postgresql.publication import (
     Followed,
     Found,
+    Part,
     Published,
     check_published,
     find_listed,
@@ -35,6 +36,8 @@ from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.postgresql.table_feed import (
     ReplicationFeed,
     check_decodable,
+    row_columns,
+    row_key,
 )
 from spark_channel.connectors.postgresql.tokens import TablePlace, TablesToken
 from spark_channel.connectors.postgresql.types import LogTypes
@@ -43,6 +46,9 @@ from spark_channel.connectors.sql.log_feed import SchemaRule
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import OptionError, SchemaError, SourceError
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.postgresql.reader import PostgresReader
 
 __all__ = ["OWN_COLUMNS", "FollowedTable", "FollowedTables", "digests", "no_column"]
 
@@ -91,11 +97,7 @@ class _Look:
     dropped: Collection[str]
 
     def noted(self, token: TablesToken) -> Token:
-        return (
-            token.reshaped(self.changed)
-            .held_by(self.published.entries, self.published.operations)
-            .token()
-        )
+        return token.reshaped(self.changed).held_by(self.published.entries).token()
 
 
 class FollowedTables(ReplicationFeed):
@@ -116,7 +118,7 @@ class FollowedTables(ReplicationFeed):
         self._items = listed(options.tables)
         self._has_base = options.has_base
         self._unchecked = [item for item in self._items if not is_pattern(item)]
-        self._readers: dict[int, SqlReader] = {}
+        self._readers: dict[int, PostgresReader] = {}
         self._types = LogTypes(self._session)
         self._accepted: dict[tuple[int, str, str], TableColumns | None] = {}
         self._told_dropped: set[str] = set()
@@ -155,7 +157,7 @@ class FollowedTables(ReplicationFeed):
             )
             for each, shape in tables
         }
-        return TablesToken(lsn, places, operations=published.operations).token()
+        return TablesToken(lsn, places).token()
 
     def _check_base(self, session: PgReadSession, found: Found, joins: str = "") -> None:
         """`joins`: what is said of a table that is not one of those that a tunnel begins with."""
@@ -177,8 +179,9 @@ class FollowedTables(ReplicationFeed):
         if found is None:
             raise SourceError(f"table {name!r} was dropped. Run {_REMOVE}")
         options = self._reader.options.model_copy(update={"dbtable": found.sql})
-        reader: SqlReader = cast(Any, type(self._reader))(options)
+        reader: PostgresReader = cast(Any, type(self._reader))(options)
         reader.fetch_size = self._reader.fetch_size
+        reader.part = self._published(session, [oid]).parts.get(oid, Part())
         self._readers[oid] = reader
         return reader
 
@@ -193,12 +196,19 @@ class FollowedTables(ReplicationFeed):
                 known is not None and known.options.dbtable != found.sql
             ):  # its old name may be another table's
                 del self._readers[table.oid]
+            self._forget(self._published(session, [table.oid]))
             return self._reader_of(session, table.name, table.oid)
         _log.warning(
             "%s was dropped before existing rows of it were read, which are gone: its changes in the log are delivered",
             table.label,
         )
         return None
+
+    def _forget(self, now: Published) -> None:
+        """Drop readers of other rows and columns than the publication has now."""
+        for oid, part in now.parts.items():
+            if oid in self._readers and self._readers[oid].part != part:
+                del self._readers[oid]
 
     def _table(self, name: str, oid: int, columns: TableColumns) -> FollowedTable:
         """As a token has it."""
@@ -210,8 +220,8 @@ class FollowedTables(ReplicationFeed):
         """A table as the catalog has it. `only`: others of its columns are left out, whatever they are."""
         source = self._reader_of(session, found.name, found.oid).resolve(session)
         shape = self._checked(session, source, only)
-        key = cast(PgTable, source.table).key
-        return FollowedTable(found.name, found.oid, TableColumns(shape.columns, key), source.schema)
+        columns = TableColumns(shape.columns, row_key(source), row_columns(source))
+        return FollowedTable(found.name, found.oid, columns, source.schema)
 
     def _checked(
         self, session: PgReadSession, source: ReadSource, only: Collection[str] | None
@@ -241,7 +251,9 @@ class FollowedTables(ReplicationFeed):
                 cannot continue with.
             OptionError: the options name one that the tunnel does not follow.
         """
-        present = look_up(session, [each.oid for each in token.tables.values()])
+        oids = [each.oid for each in token.tables.values()]
+        present, now = look_up(session, oids), self._published(session, oids)
+        self._forget(now)
         changed, dropped = {}, []
         for name, place in token.tables.items():
             found = present.get(place.oid)
@@ -257,14 +269,12 @@ class FollowedTables(ReplicationFeed):
             shape = self._continued(session, name, place, found)
             if shape is not None:
                 changed[name] = (found.columns, shape)
-        now = self._published(session, [each.oid for each in token.tables.values()])
         known = [
             Followed(name, place.oid, place.entries)
             for name, place in token.tables.items()
             if name not in dropped
         ]
-        operations = token.operations if known else ""
-        check_published(self._publication, known, operations, now, _LEFT)
+        check_published(self._publication, known, now, _LEFT)
         for item in self._unchecked:
             if (
                 not named(item, (*dropped, *token.removed))

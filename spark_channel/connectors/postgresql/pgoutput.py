@@ -49,10 +49,14 @@ class LogColumn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """What a feed of several tables keeps of one. `key`: the names of the columns that its rows are told apart by."""
+    """What a feed of several tables keeps of one. `key`: the names of the columns that its rows are told apart by.
+
+    `apart`: all columns that a target may tell them apart by; empty: the key.
+    """
 
     columns: tuple[LogColumn, ...]
     key: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
 
     def noted(self) -> dict[str, Any]:
         """Plain data."""
@@ -60,7 +64,11 @@ class TableColumns:
             [each.name, each.oid] if each.typmod == -1 else [each.name, each.oid, each.typmod]
             for each in self.columns
         ]
-        return {"columns": columns, "key": list(self.key)}
+        return {
+            "columns": columns,
+            "key": list(self.key),
+            **({"apart": list(self.apart)} if self.apart else {}),
+        }
 
     @classmethod
     def of(cls, found: Any) -> Self:
@@ -73,14 +81,16 @@ class TableColumns:
             raise TypeError(found)
         columns = tuple(LogColumn(*each) for each in found["columns"])
         key = tuple(found["key"])
-        texts = all(isinstance(each, str) for each in (*key, *(each.name for each in columns)))
+        apart = tuple(found.get("apart", ()))
+        names = (*key, *apart, *(each.name for each in columns))
+        texts = all(isinstance(each, str) for each in names)
         if (
             not columns
             or not texts
             or not all(isinstance(n, int) for each in columns for n in each[1:])
         ):
             raise ValueError(found)
-        return cls(columns, key)
+        return cls(columns, key, apart)
 
 
 def difference(
@@ -197,6 +207,9 @@ class ChangeDecoder:
         self._batch_rows = batch_rows
         self._has = has
         self._key_names: Sequence[str] = ()
+        self._apart_names: Sequence[str] = ()
+        self._unnamed: Sequence[str] = ()
+        """Columns of the key that updates and deletes in the log do not name."""
         self._window_names: Sequence[str] = ()
         self._is_other = False
         self._arrange(shape.columns)
@@ -237,7 +250,11 @@ class ChangeDecoder:
                 self._lsn, self._time = commit, time + _EPOCH_MICROSECONDS
             elif kind == 82:  # R
                 if _RELATION(message, 1)[0] == relation:
-                    columns = _columns_of(message)
+                    columns, named = _columns_of(message)
+                    # Without a replica identity, the server refuses updates and deletes.
+                    self._unnamed = [
+                        each for each in self._key_names if named and each not in named
+                    ]
                     if self._kinds is not None and columns != self._shape.columns:
                         if self._rows.lsns:
                             yield self._take()
@@ -256,6 +273,12 @@ class ChangeDecoder:
             yield self._take()
 
     def _change(self, kind: int, message: bytes) -> None:
+        if kind != 73 and self._unnamed and self._wanted:
+            raise SourceError(
+                f"an update or delete of {self._shape.label} in the log does not name its row's "
+                f"{', '.join(self._unnamed)}: the table's replica identity has changed since its stream began. "
+                "Run ALTER TABLE ... REPLICA IDENTITY DEFAULT, then reset the tunnel"
+            )
         old: list[Any] | None = None
         place = 5
         part = message[place]
@@ -270,21 +293,25 @@ class ChangeDecoder:
             new = self._filled(new, old if part == 79 else None, old)
         if kind == 85 and old is not None and part == 75:
             self._add(_DELETE, old)  # the key has changed: the row of the old one is gone
-        elif kind == 85 and old is not None and self._key_differs(old, new):
+        elif kind == 85 and old is not None and self._differs(old, new):
             self._add(_DELETE, old)
         self._add(_INSERT if kind == 73 else _UPDATE, new)
 
-    def _key_differs(self, old: list[Any], new: list[Any]) -> bool:
-        return any(old[place] != new[place] for place in self._key)
+    def _differs(self, old: list[Any], new: list[Any]) -> bool:
+        return any(old[place] != new[place] for place in self._apart)
 
     def tell(self, window: ChunkWindow, key: Sequence[str]) -> None:
         """Tell `window` of the changes that it holds, by the columns `key`: also outside [after, upto)."""
         self._window, self._window_names = window, key
         self._arrange(self._shape.columns)
 
-    def follow_key(self, names: Sequence[str]) -> None:
-        """With REPLICA IDENTITY FULL, an update that changes one of these columns is a delete as well."""
-        self._key_names = names
+    def follow_key(self, names: Sequence[str], apart: Sequence[str] = ()) -> None:
+        """Hold updates and deletes to name the key `names`.
+
+        With REPLICA IDENTITY FULL, an update that changes one of the columns `apart` (empty: the key) is a delete as
+        well.
+        """
+        self._key_names, self._apart_names = names, apart or names
         self._arrange(self._shape.columns)
 
     def _arrange(self, columns: Sequence[LogColumn]) -> None:
@@ -293,7 +320,7 @@ class ChangeDecoder:
         self._is_other = tuple(columns) != self._shape.columns
         places = {name: place for place, name in enumerate(self._names)}
         self._places = [places.get(name, len(columns)) for name in self._schema.names[:-3]]
-        self._key = tuple(places.get(name, len(columns)) for name in self._key_names)
+        self._apart = tuple(places.get(name, len(columns)) for name in self._apart_names)
         self._window_key = tuple(places.get(name, len(columns)) for name in self._window_names)
 
     def _tuple(self, message: bytes, place: int) -> tuple[list[Any], int]:
@@ -405,19 +432,21 @@ def _text(value: Any) -> str:
     return value.decode()
 
 
-def _columns_of(message: bytes) -> tuple[LogColumn, ...]:
-    """The columns that a message R names."""
+def _columns_of(message: bytes) -> tuple[tuple[LogColumn, ...], set[str]]:
+    """The columns that a message R names, and those of the replica identity."""
     place = message.index(b"\0", 5) + 1
     place = message.index(b"\0", place) + 2  # the name's end, and the replica identity
     (count,) = _INT16(message, place)
     place += 2
-    found = []
+    found, identity = [], set()
     for _ in range(count):
         end = message.index(b"\0", place + 1)
         name = message[place + 1 : end].decode()
+        if message[place]:
+            identity.add(name)
         found.append(LogColumn(name, _RELATION(message, end + 1)[0], _INT32(message, end + 5)[0]))
         place = end + 9
-    return tuple(found)
+    return tuple(found), identity
 
 
 def _typed(values: list[bytes | None], about: pa.Field) -> pa.Array:

@@ -8,14 +8,16 @@ from typing import NamedTuple
 from spark_channel.connectors.postgresql.catalog import find_table, name_parts
 from spark_channel.connectors.postgresql.publish import table_sql
 from spark_channel.connectors.postgresql.session import PgSession, literal, literal_sql
-from spark_channel.connectors.postgresql.tokens import OPERATIONS, Entries, differ, lost_operations
+from spark_channel.connectors.postgresql.tokens import Entries, differ
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import OptionError, SourceError
 
 __all__ = [
     "Followed",
     "Found",
+    "Part",
     "Published",
+    "check_operations",
     "check_published",
     "find_listed",
     "find_one",
@@ -30,16 +32,17 @@ __all__ = [
 # Which tables a publication has, and by which entries: see `tokens.Entries`.
 
 
-_SCHEMAS_SINCE = 150_000
-"""The version from which on a publication may have all tables of a schema."""
+_PARTS_SINCE = 150_000
+"""The version from which on a publication may have all tables of a schema, and a part of a table."""
+_OPERATIONS = ("insert", "update", "delete", "truncate")
 _SCHEMAS = """
   UNION ALL
   SELECT 's' || s.oid FROM pg_catalog.pg_publication_namespace s
   JOIN pg_catalog.pg_class c ON c.relnamespace = s.pnnspid WHERE s.pnpubid = p.oid AND c.oid = a.relid"""
 _ENTRIES = """
-SELECT t.oid::bigint, e.entry, {operations}
+SELECT t.oid::bigint, e.entry || '@' || p.xmin, {operations}, t.columns, t.filter
 FROM (
-  SELECT c.oid FROM pg_catalog.pg_class c
+  SELECT c.oid, {part} FROM pg_catalog.pg_class c
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
   JOIN pg_catalog.pg_publication_tables v ON v.schemaname = n.nspname AND v.tablename = c.relname
   WHERE v.pubname = {publication} AND c.oid IN ({oids})
@@ -52,10 +55,13 @@ LEFT JOIN LATERAL (
   SELECT 'r' || r.oid FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = a.relid{schemas}
 ) e ON true
 """
-"""A partition may be there by an entry of a table above it."""
-_OPERATIONS = ", ".join(
-    f"CASE WHEN p.pub{name} THEN '{letter}' END" for letter, name in OPERATIONS.items()
-)
+"""A partition may be there by an entry of a table above it. Each entry has the number of the transaction that last
+changed the publication's own row, as ALTER PUBLICATION ... SET (...) does."""
+_PART = """CASE WHEN NOT v.attnames @> (
+    SELECT array_agg(a.attname) FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+  ) THEN v.attnames::text[] END AS columns, v.rowfilter AS filter"""
+"""A table without a column list has all its columns there."""
 
 
 class Followed(NamedTuple):
@@ -66,35 +72,63 @@ class Followed(NamedTuple):
     entries: Entries
 
 
+class Part(NamedTuple):
+    """What a publication has of a table: its `columns`, and the rows that `condition` keeps. None: all."""
+
+    columns: tuple[str, ...] | None = None
+    condition: str | None = None
+
+
 class Published(NamedTuple):
-    """Those of the tables asked for that a publication has, and the operations that it has: "" without a table."""
+    """Those of the tables asked for that a publication has, and the operations that it lacks: () without a table."""
 
     entries: dict[int, Entries]
-    operations: str
+    parts: dict[int, Part]
+    lacks: tuple[str, ...] = ()
 
 
 def read_published(session: PgSession, publication: str, oids: Iterable[int]) -> Published:
+    has_parts = session.version >= _PARTS_SINCE
     query = _ENTRIES.format(
         publication=literal_sql(publication),
         oids=", ".join(map(str, oids)),
-        operations=f"concat({_OPERATIONS})",
-        schemas=_SCHEMAS if session.version >= _SCHEMAS_SINCE else "",
+        operations=", ".join(f"p.pub{name}" for name in _OPERATIONS),
+        part=_PART if has_parts else "NULL AS columns, NULL AS filter",
+        schemas=_SCHEMAS if has_parts else "",
     )
     found: dict[int, set[str]] = {}
-    operations = ""
-    for oid, entry, each in session.rows(query):
-        operations = str(each)
+    parts: dict[int, Part] = {}
+    lacks: tuple[str, ...] = ()
+    for oid, entry, *has, columns, condition in session.rows(query):
+        lacks = tuple(name for name, there in zip(_OPERATIONS, has, strict=True) if not there)
         found.setdefault(int(oid), set()).update(() if entry is None else (str(entry),))
-    return Published({oid: tuple(sorted(entries)) for oid, entries in found.items()}, operations)
+        parts[int(oid)] = Part(
+            None if columns is None else tuple(map(str, columns)),
+            None if condition is None else str(condition),
+        )
+    return Published({oid: tuple(sorted(entries)) for oid, entries in found.items()}, parts, lacks)
+
+
+def check_operations(publication: str, now: Published, advice: str = "") -> None:
+    """
+    Raises:
+        SourceError: the publication lacks an operation, which then does not arrive, and nothing in the log says so.
+    """
+    if now.lacks:
+        raise SourceError(
+            f"publication {publication!r} does not publish {', '.join(now.lacks)}, so such changes are not in the log "
+            "and the copy would keep rows as they were. "
+            f"Run ALTER PUBLICATION {publication} SET (publish = '{', '.join(_OPERATIONS)}'). {advice}".rstrip()
+        )
 
 
 def check_published(
-    publication: str, tables: Sequence[Followed], operations: str, now: Published, advice: str
+    publication: str, tables: Sequence[Followed], now: Published, advice: str
 ) -> None:
-    """Hold a publication to have had each table without a break, and to have the `operations` that it had.
+    """Hold a publication to have had each table and all operations without a break.
 
     Raises:
-        SourceError: a table left, or left and came back, or an operation is not there any more; `advice` is what to do
+        SourceError: a table left, or left and came back, or an operation is or was not there; `advice` is what to do
             when the publication has it.
     """
     left = [each.name for each in tables if each.oid not in now.entries]
@@ -104,22 +138,13 @@ def check_published(
             "so that changes since then are not in the log. "
             f"First add each again with ALTER PUBLICATION {publication} ADD TABLE. {advice}"
         )
+    check_operations(publication, now, advice)
     again = [each.name for each in tables if differ(each.entries, now.entries[each.oid])]
     if again:
         raise SourceError(
             f"publication {publication!r} does not hold {', '.join(again)} by the entry that it had "
-            "when the log was last read: it was made again, or the table was dropped from it and added, "
-            f"or got another row filter or column list. Changes between may not be in the log. {advice}"
-        )
-    lost = lost_operations(operations, now.operations)
-    if lost:
-        whole = ", ".join(
-            name for letter, name in OPERATIONS.items() if letter in operations + now.operations
-        )
-        raise SourceError(
-            f"publication {publication!r} does not have operation {', '.join(lost)} any more, so that such changes "
-            f"since then are not in the log. ALTER PUBLICATION {publication} SET (publish = '{whole}') lets the stream "
-            f"continue, without those changes. {advice}"
+            "when the log was last read: it was made again, or altered by SET (...), or the table was dropped from it "
+            f"and added, or got another row filter or column list. Changes between may not be in the log. {advice}"
         )
 
 

@@ -22,6 +22,7 @@ from spark_channel.connectors.postgresql.copy_address import can_tell
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.postgresql.failures import is_gone
 from spark_channel.connectors.postgresql.options import PostgresReadOptions
+from spark_channel.connectors.postgresql.publication import Part
 from spark_channel.connectors.postgresql.publish import table_sql
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, literal_sql
 from spark_channel.connectors.postgresql.types import SYSTEM, native_types, own_names
@@ -229,6 +230,8 @@ class PostgresReader(SqlReader):
         self._snapshot: str | None = None
         self._is_native = False
         self._long: bool | None = None
+        self.part = Part()
+        """What a publication has of the table, which its feed reads."""
 
     def connect(self, purpose: str) -> PgReadSession:
         """The planner's knows types that were made since this process first connected."""
@@ -251,7 +254,7 @@ class PostgresReader(SqlReader):
         return super().schema()
 
     def resolve(self, session: Session) -> ReadSource:
-        source = super().resolve(session)
+        source = self._published(super().resolve(session))
         columns = _declared(source)
         builtin = (
             all(each.builtin for each in columns)
@@ -261,6 +264,21 @@ class PostgresReader(SqlReader):
         as_they_are = self.options.custom_schema is None and self.options.timestamps_as == "instant"
         self._is_native = as_they_are and builtin
         return source
+
+    def _published(self, source: ReadSource) -> ReadSource:
+        """`source` without the rows and columns that the publication leaves out."""
+        listed, condition = self.part
+        if listed is not None:
+            out = [each.name for each in source.columns if each.name not in listed]
+            if out and self.options.columns is not None:
+                raise OptionError(
+                    f"option 'columns' names {', '.join(out)}, and the publication's column list of {source.label} has "
+                    f"{', '.join(listed)} only: omit it, or add it to the list with ALTER PUBLICATION ... SET TABLE",
+                    option="columns",
+                )
+            kept = tuple(each for each in source.columns if each.name in listed)
+            source = replace(source, columns=kept)
+        return source if condition is None else replace(source, condition=condition)
 
     @contextmanager
     def hold(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
@@ -36,7 +36,9 @@ from spark_channel.connectors.postgresql.pgoutput import (
 )
 from spark_channel.connectors.postgresql.publication import (
     Followed,
+    Part,
     Published,
+    check_operations,
     check_published,
     read_published,
 )
@@ -73,6 +75,9 @@ from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.planning import Split
 
+if TYPE_CHECKING:
+    from spark_channel.connectors.postgresql.reader import PostgresReader
+
 __all__ = [
     "FRESH_BYTES",
     "MOST_WAITS",
@@ -80,6 +85,8 @@ __all__ = [
     "ReplicationFeed",
     "check_decodable",
     "most_changes",
+    "row_columns",
+    "row_key",
 ]
 
 _log = logging.getLogger(__name__)
@@ -139,14 +146,17 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
                     raise
                 self.missing = missing_source(error, "If it was renamed, give it its name back. ")
                 return
+            # Before there is a slot or a position: what a stream begins with is older than its first change.
+            oid = cast(PgTable, source.table).oid
+            self._begins_with = self._published(session, [oid])
+            cast("PostgresReader", self._reader).part = self._begins_with.parts.get(oid, Part())
+            source = self._reader.resolve(session)
             self._shape = self._check(session, source)
             self._label = source.label
             self._columns = source.schema
-            self._key = cast(PgTable, source.table).key
+            self._key, self._apart = row_key(source), row_columns(source)
             self._schema = change_schema(source.schema)
             self._lengths = source.text_lengths
-            # Before there is a slot or a position: what a stream begins with is older than its first change.
-            self._begins_with = self._published(session, [self._shape.oid])
 
     def _recall(self, token: LogToken) -> None:
         """The table is not there any more: take it as it was when a range was handed out."""
@@ -157,7 +167,8 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             raise self.missing
         oid, shape = token.table
         self._shape = TableShape(oid, f"table {options.dbtable!r}", shape.columns)
-        self._columns, self._key = LogTypes(self._session).schema(shape.columns), shape.key
+        self._columns = LogTypes(self._session).schema(shape.columns)
+        self._key, self._apart = shape.key, shape.apart
         self._schema = change_schema(self._columns)
 
     def _check_there(self) -> None:
@@ -188,8 +199,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         return replace(
             token,
             entries=published.entries.get(self._shape.oid, ()),
-            operations=published.operations,
-            table=(self._shape.oid, TableColumns(self._shape.columns, self._key)),
+            table=(self._shape.oid, TableColumns(self._shape.columns, self._key, self._apart)),
         )
 
     def _place_now(self, session: PgReadSession) -> int:
@@ -422,7 +432,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
     def _decoded(
         self, session: PgReadSession, decoder: ChangeDecoder, after: int, upto: int
     ) -> Iterator[pa.RecordBatch]:
-        decoder.follow_key(self._key)
+        decoder.follow_key(self._key, self._apart)
         for messages in self._messages(session, after, upto):
             yield from decoder.feed(messages)
         yield from decoder.finish()
@@ -548,8 +558,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         oid = self._shape.oid
         now, first = self._published(session, [oid]), self._begins_with
         table = Followed(label, oid, known.entries or first.entries.get(oid, ()))
-        operations = known.operations or first.operations
-        check_published(self._publication, [table], operations, now, _LEFT)
+        check_published(self._publication, [table], now, _LEFT)
         return now
 
     def _check(self, session: PgReadSession, source: ReadSource) -> TableShape:
@@ -578,16 +587,37 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
                 f"run ALTER PUBLICATION {self._publication} SET (publish_via_partition_root = true), "
                 "or follow one partition"
             )
-        if table.oid not in self._published(session, [table.oid]).entries:
+        published = self._published(session, [table.oid])
+        if table.oid not in published.entries:
             raise SourceError(
                 f"publication {self._publication!r} does not hold table {table.label}; "
                 f"add it with ALTER PUBLICATION {self._publication} ADD TABLE {table.label}"
             )
+        check_operations(self._publication, published)
+        self._check_identity(session, source)
         check_decodable(source)
         return self._shape_of(session, source)
 
+    def _check_identity(self, session: PgReadSession, source: ReadSource) -> None:
+        """Hold an index that REPLICA IDENTITY names to have the columns of the table's key."""
+        table = cast(PgTable, source.table)
+        rows = session.rows(
+            "SELECT a.attname::text FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid "  # noqa: S608 - a number
+            f"AND a.attnum = ANY (i.indkey::int2[]) WHERE i.indrelid = {table.oid} AND i.indisreplident"
+        )
+        named = [str(name) for (name,) in rows]
+        key = ", ".join(name for name in row_key(source) if name not in named)
+        if named and key:
+            index = ", ".join(named)
+            raise SourceError(
+                f"{source.label} has REPLICA IDENTITY USING INDEX on {index}, so a delete has no other column, and an "
+                f"update of {key} does not say which row it was. Run ALTER TABLE {table.label} REPLICA IDENTITY "
+                f"DEFAULT; or leave {key} out with option 'columns', if the target tells rows apart by {index}"
+            )
+
     def _shape_of(self, session: PgReadSession, source: ReadSource) -> TableShape:
         table = cast(PgTable, source.table)
+        listed = self._published(session, [table.oid]).parts.get(table.oid, Part()).columns
         rows = session.rows(
             "SELECT attname, atttypid::bigint, atttypmod FROM pg_attribute "  # noqa: S608 - a number
             f"WHERE attrelid = {table.oid} AND attnum > 0 AND NOT attisdropped AND attgenerated = '' "
@@ -596,7 +626,11 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         return TableShape(
             table.oid,
             source.label,
-            tuple(LogColumn(str(n), int(oid), int(mod)) for n, oid, mod in rows),
+            tuple(
+                LogColumn(str(name), int(oid), int(mod))
+                for name, oid, mod in rows
+                if listed is None or name in listed
+            ),
         )
 
     def _is_by_root(self, session: PgReadSession) -> bool:
@@ -607,6 +641,23 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
                 f"WHERE pubname = {quoted(self._publication)}"
             )
         )
+
+
+def row_key(source: ReadSource) -> tuple[str, ...]:
+    """The key of the rows that are read; () where it is not read, or there is none."""
+    key = cast(PgTable, source.table).key
+    return key if set(key) <= set(source.schema.names) else ()
+
+
+def row_columns(source: ReadSource) -> tuple[str, ...]:
+    """The columns that a target may tell the rows apart by: those of unique indexes, or any without such an index.
+
+    Empty: `row_key`.
+    """
+    read = source.schema.names
+    sets = [each for each in cast(PgTable, source.table).unique if set(each) <= set(read)]
+    found = tuple(dict.fromkeys(name for each in sets for name in each)) or tuple(read)
+    return () if found == row_key(source) else found
 
 
 def check_decodable(

@@ -13,17 +13,14 @@ from spark_channel.connectors.sql.incremental_snapshot import BaseProgress, Key,
 from spark_channel.errors import SourceError, TunnelError
 
 __all__ = [
-    "OPERATIONS",
     "Entries",
     "LogToken",
     "Snapshot",
     "TablePlace",
     "TablesToken",
     "differ",
-    "lost_operations",
     "position_of",
     "read_entries",
-    "read_operations",
     "token_of",
 ]
 
@@ -35,16 +32,12 @@ __all__ = [
 # nothing of changes before:
 # a table that left and came back lacks those between. But it comes back by another entry. So a
 # stream keeps the
-# entries in its checkpoints: as long as one of them is there, the table never left. So it is with
-# the operations that
-# the publication has.
+# entries in its checkpoints: as long as one of them is there, the table never left.
 
-
-OPERATIONS = {"i": "insert", "u": "update", "d": "delete", "t": "truncate"}
-"""What a publication may have, each by the letter that a token has for it."""
 
 Entries = tuple[str, ...]
-"""Of one table: numbers of catalog rows, each with a letter for its catalog. Empty: not known."""
+"""Of one table: numbers of catalog rows, each with a letter for its catalog, and behind "@" the transaction that last
+changed the publication's options. Empty: not known."""
 
 
 def read_entries(found: object) -> Entries:
@@ -58,30 +51,20 @@ def read_entries(found: object) -> Entries:
     return tuple(found)
 
 
-def read_operations(found: object) -> str:
-    """Operations as a token has them; "" = not known.
-
-    Raises:
-        ValueError: it was damaged.
-    """
-    if not isinstance(found, str) or not set(found) <= set(OPERATIONS):
-        raise ValueError(found)
-    return found
-
-
-def lost_operations(was: str, now: str) -> list[str]:
-    """Those that a publication had, and does not have any more."""
-    return [name for letter, name in OPERATIONS.items() if letter in was and letter not in now]
-
-
 def differ(was: Entries, now: Entries) -> bool:
-    """Whether a table that was in its publication by some entries, and is by others now, may have left it between."""
+    """Whether a table that was in its publication by some entries, and is by others now, may have left it between.
+
+    Entries of an older version have no transaction.
+    """
+    if not all("@" in each for each in was):
+        now = tuple(each.partition("@")[0] for each in now)
     return bool(was and now) and set(was).isdisjoint(now)
 
 
 _POSITION = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}")
 _ENTRIES = "entries"
 _OPERATIONS = "operations"
+"""In tokens of older versions."""
 _TABLE = "table"
 _BASE = {"after", "until", "safe", "doubt_at", "doubt", "read", "rows", "waited", "chunks"}
 
@@ -90,14 +73,13 @@ _BASE = {"after", "until", "safe", "doubt_at", "doubt", "read", "rows", "waited"
 class LogToken:
     """`base` is None where all of it was read, or none belongs to the feed.
 
-    `operations`: letters of `OPERATIONS`. `table`: its number and columns. These two and `entries` are not known
-    (empty, None) of a position that `startingOffsets` gives.
+    `table`: its number and columns. It and `entries` are not known (None, empty) of a position that `startingOffsets`
+    gives.
     """
 
     lsn: int
     base: BaseProgress | None = None
     entries: Entries = ()
-    operations: str = ""
     table: tuple[int, TableColumns] | None = None
 
     @classmethod
@@ -113,13 +95,11 @@ class LogToken:
             ):
                 raise ValueError
             entries = read_entries(token.get(_ENTRIES, ()))
-            operations = read_operations(token.get(_OPERATIONS, ""))
             table = token.get(_TABLE)
             return cls(
                 position_of(token["lsn"]),
                 None if base is None else _base(base),
                 entries,
-                operations,
                 None if table is None else (int(table["oid"]), TableColumns.of(table["shape"])),
             )
         except (KeyError, TypeError, ValueError):
@@ -138,8 +118,6 @@ class LogToken:
         found = dict(token_of(self.lsn))
         if self.entries:
             found[_ENTRIES] = list(self.entries)
-        if self.operations:
-            found[_OPERATIONS] = self.operations
         if self.table is not None:
             oid, shape = self.table
             found[_TABLE] = {"oid": oid, "shape": shape.noted()}
@@ -244,8 +222,6 @@ class TablesToken:
     doubt_at: int = 0
     doubt: tuple[int, ...] = ()
     waited: int = 0
-    operations: str = ""
-    """Letters of `OPERATIONS`, as the publication had them; "" = not looked up yet."""
     removed: tuple[str, ...] = ()
     """Tables that were removed, which the options may still name."""
 
@@ -279,13 +255,13 @@ class TablesToken:
             return []
         return [name for name, each in self.tables.items() if each.since is not None]
 
-    def held_by(self, entries: Mapping[int, Entries], operations: str = "") -> "TablesToken":
-        """With the entries by which the publication has its tables now, and its operations."""
+    def held_by(self, entries: Mapping[int, Entries]) -> "TablesToken":
+        """With the entries by which the publication has its tables now."""
         tables = {
             name: replace(each, entries=entries.get(each.oid, each.entries))
             for name, each in self.tables.items()
         }
-        return replace(self, tables=tables, operations=operations or self.operations)
+        return replace(self, tables=tables)
 
     def reshaped(self, columns: Mapping[str, tuple[str, TableColumns]]) -> "TablesToken":
         """With other columns of some tables: a digest, and the columns."""
@@ -398,8 +374,6 @@ class TablesToken:
             "lsn": lsn_text(self.lsn),
             "tables": {name: _noted(each) for name, each in self.tables.items()},
         }
-        if self.operations:
-            found["operations"] = self.operations
         if self.removed:
             found["removed"] = list(self.removed)
         if not self.is_read:
@@ -421,11 +395,10 @@ class TablesToken:
             tables = dict(_places(token["tables"]))
             if not tables:
                 raise ValueError
-            operations = read_operations(token.get("operations", ""))
             removed = tuple(token.get("removed", ()))
             if not all(isinstance(each, str) for each in removed):
                 raise ValueError(removed)
-            made = cls(position_of(token["lsn"]), tables, operations=operations, removed=removed)
+            made = cls(position_of(token["lsn"]), tables, removed=removed)
             if made.is_read:
                 return made
             base = token["base"]

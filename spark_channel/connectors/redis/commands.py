@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -54,6 +55,13 @@ class Commands:
             raise OptionError(
                 "option 'keyColumns' is empty; it takes the columns of the key", option="keyColumns"
             )
+        if len(options.key_columns) > 1 and not options.key_delimiter:
+            raise OptionError(
+                "option 'keyDelimiter' is empty, and with several columns in 'keyColumns' the key of ('a', 'bc') would "
+                "be that of ('ab', 'c'); set it to a text that no value holds, such as ':'",
+                option="keyDelimiter",
+                got="",
+            )
         if options.write_mode != "delete" and not self.values:
             raise OptionError(
                 "no column is left for the value; name them in 'valueColumns'",
@@ -99,7 +107,13 @@ class Commands:
             if row[name] is None:
                 raise ValueError(f"key column {name!r} is NULL")
             parts.append(self._bytes(row[name]))
-        middle = self._options.key_delimiter.encode().join(parts)
+        delimiter = self._options.key_delimiter.encode()
+        middle = delimiter.join(parts)
+        if len(parts) > 1 and middle.split(delimiter) != parts:
+            raise ValueError(
+                f"key columns {', '.join(self._options.key_columns)} hold 'keyDelimiter' {delimiter.decode()!r}, so "
+                f"other values may have the key {middle!r} too; set a delimiter that no value holds"
+            )
         return self._options.key_prefix.encode() + middle + self._options.key_suffix.encode()
 
     def _bytes(self, value: Any) -> bytes:
@@ -108,7 +122,10 @@ class Commands:
         if isinstance(value, float) and not math.isfinite(value):
             return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)].encode()
         try:
-            return text_of(value, self._zone).encode()
+            text = text_of(value, self._zone)
+            if isinstance(value, (dict, list)):
+                json.loads(text, parse_constant=_refuse_constant)
+            return text.encode()
         except UnicodeEncodeError:
             raise ValueError("a text that is not Unicode") from None
 
@@ -153,20 +170,35 @@ class Commands:
             return []
         if delimiter and isinstance(value, str):
             return [part.encode() for part in value.split(delimiter)] if value else []
-        return [self._bytes(each) for each in (value if isinstance(value, list) else [value])]
+        items = value if isinstance(value, list) else [value]
+        return [self._bytes(each) for each in items if each is not None]
 
     def _zset(self, key: bytes, row: dict[str, Any]) -> Iterator[Command]:
         assert self._options.score_column is not None
         score, member = row[self._options.score_column], row[self.values[0]]
         if member is None:
             return
+        name = self._options.score_column
         try:
             number = float(score)
-        except (TypeError, ValueError):
-            number = math.nan
+            exact = Decimal(repr(score) if isinstance(score, float) else score)
+        except (ArithmeticError, TypeError, ValueError):
+            number, exact = math.nan, Decimal()
         if math.isnan(number):
-            raise ValueError(f"column {self._options.score_column!r}: {score!r} is not a score")
+            raise ValueError(f"column {name!r}: {score!r} is not a score")
+        if exact not in (Decimal(number), Decimal(repr(number))):
+            raise ValueError(
+                f"column {name!r}: {score} cannot be a score, which is a double: it would become {number!r}"
+            )
         yield (b"ZADD", key, repr(number).encode(), self._bytes(member))
+
+
+def _refuse_constant(name: str) -> None:
+    """
+    Raises:
+        ValueError: always.
+    """
+    raise ValueError(f"{name} in a nested value, which JSON cannot hold")
 
 
 def _cut(beginning: Command, parts: Sequence[bytes]) -> Iterator[Command]:

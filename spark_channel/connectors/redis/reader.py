@@ -1,5 +1,6 @@
 """Reads keys by SCAN, and their values in pipelines. Each field of a hash is a column."""
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ from spark_channel.planning import Split
 __all__ = ["RedisReader"]
 
 _ROWS = 1_000
-KEY, TYPE, TTL, VALUE = "_key", "_type", "_ttl_ms", "_value"
+KEY, TYPE, TTL, VALUE = _OWN = ("_key", "_type", "_ttl_ms", "_value")
 _READS: dict[str, Callable[[Any, bytes], Any]] = {
     "string": lambda pipeline, key: pipeline.get(key),
     "hash": lambda pipeline, key: pipeline.hgetall(key),
@@ -43,7 +44,7 @@ class RedisReader(RecordReader):
     def _sampled(self) -> pa.Schema:
         with connected(self.options, SourceError) as client:
             some: list[dict[str, Any]] = []
-            for page in self._pages(client, min(_ROWS, self.options.sample_rows), {VALUE}):
+            for page in self._pages(client, min(_ROWS, self.options.sample_rows), None):
                 some += page
                 if len(some) >= self.options.sample_rows:
                     break
@@ -52,13 +53,7 @@ class RedisReader(RecordReader):
                 f"{self.options.address} has no keys that match {self.options.keys!r}, so the columns are not known: "
                 f"name them with option 'schema', such as {KEY} STRING, {VALUE} STRING"
             )
-        found = inferred_schema(some)
-        # The value of a hash is in its fields.
-        return (
-            found
-            if any(each[TYPE] != "hash" for each in some)
-            else found.remove(found.get_field_index(VALUE))
-        )
+        return inferred_schema(some)
 
     def split(self, advice: int) -> list[Split]:
         with connected(self.options, SourceError) as client:
@@ -87,7 +82,9 @@ class RedisReader(RecordReader):
             if asked or not key.startswith(OWN_KEYS):
                 yield key
 
-    def _pages(self, client: Any, size: int, wanted: set[str]) -> Iterator[list[dict[str, Any]]]:
+    def _pages(
+        self, client: Any, size: int, wanted: set[str] | None
+    ) -> Iterator[list[dict[str, Any]]]:
         """Records of `size` keys. A key that is removed meanwhile is left out."""
         keys = self._keys(client, size)
         while some := list(dict.fromkeys(islice(keys, size))):
@@ -111,7 +108,7 @@ class RedisReader(RecordReader):
                 # The server refuses the command for a key whose type has changed in between.
                 values = pipeline.execute()
             page = [
-                _record(key, kind, ttl, value, wanted)
+                _record(key, kind, ttl, value, wanted, self.options.address)
                 for key, kind, ttl, value in zip(some, kinds, found[1::2], values, strict=True)
                 if kind != "none" and value not in (None, {}, [], set())
             ]
@@ -119,28 +116,60 @@ class RedisReader(RecordReader):
                 yield page
 
 
-def _record(key: bytes, kind: str, ttl: int, value: Any, wanted: set[str]) -> dict[str, Any]:
-    made: dict[str, Any] = {KEY: _plain(key), TTL: ttl if ttl >= 0 else None, TYPE: kind}
+def _record(
+    key: bytes, kind: str, ttl: int, value: Any, wanted: set[str] | None, place: str
+) -> dict[Any, Any]:
+    """`wanted` None: of a sample, where all columns are, and the value of a hash is in its fields."""
+    made: dict[Any, Any] = {KEY: _plain(key), TTL: ttl if ttl >= 0 else None, TYPE: kind}
     if kind == "string":
         made[VALUE] = _plain(value)
-    elif VALUE in wanted:
-        made[VALUE] = json_text(_shown(kind, value))
+    elif kind != "hash" if wanted is None else VALUE in wanted:
+        try:
+            made[VALUE] = json_text(_shown(kind, value))
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"{place}: key {key!r}, a {kind}, holds {error.object!r}, which is not UTF-8, so JSON cannot hold it: "
+                f"leave the key out with 'keys' or 'keyType', or column {VALUE} with 'schema'"
+            ) from None
     if kind == "hash":
-        made |= {str(_plain(name)): _plain(each) for name, each in value.items()}
+        fields = {_plain(name): _plain(each) for name, each in value.items()}
+        for name in fields:
+            if wanted is None and isinstance(name, bytes):
+                why = "which is not UTF-8, so no column has its name"
+            elif name in _OWN and (wanted is None or name in wanted):
+                why = "which is a column of the connector's own"
+            else:
+                continue
+            raise SourceError(
+                f"{place}: key {key!r} has field {name!r}, {why}: leave the key out with 'keys' or 'keyType', or the "
+                "column with 'schema'"
+            )
+        made |= {name: each for name, each in fields.items() if name not in made}
     return made
 
 
 def _shown(kind: str, value: Any) -> Any:
+    """
+    Raises:
+        UnicodeDecodeError: bytes that are no text.
+    """
     if kind == "hash":
-        return {str(_plain(name)): _plain(each) for name, each in value.items()}
+        return {name.decode(): each.decode() for name, each in value.items()}
     if kind == "zset":
-        return {str(_plain(member)): float(score) for member, score in value}
-    items = [_plain(each) for each in value]
-    return sorted(items, key=str) if kind == "set" else items
+        return {member.decode(): _score(score) for member, score in value}
+    items = [each.decode() for each in value]
+    return sorted(items) if kind == "set" else items
+
+
+def _score(score: float) -> float | str:
+    """JSON has no infinity: it is a text, as a write takes it."""
+    if math.isfinite(score):
+        return score
+    return "Infinity" if score > 0 else "-Infinity"
 
 
 def _plain(value: bytes) -> str | bytes:
-    """A text, where it is one. Other bytes are read as BINARY, and shown in JSON by their hexadecimal digits."""
+    """A text, where it is one. Other bytes are read as BINARY; no column has the name of such a field."""
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -3,6 +3,7 @@
 `CursorFeed` decides what a range is; a `CursorLook` asks the table.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -44,6 +45,8 @@ __all__ = [
     "value_before",
 ]
 
+
+_log = logging.getLogger(__name__)
 
 # Cursor values in tokens, compared without the database; and the value just before a time. Pure.
 
@@ -174,6 +177,19 @@ class CursorQuery:
             self.source.sql([self._token(column, f"MAX({self.source.column(column)})")])
         )
 
+    def is_unique(self, column: str) -> bool:
+        """Whether the present table itself keeps two rows from one value of the column."""
+        table = self.source.table
+        return table is not None and self.source.dialect.is_unique(table, column)
+
+    def next_lower(self, column: str, value: Any) -> Any:
+        """The highest value below `value`; None when there is none."""
+        if value is None:
+            return None
+        below = f"{self.source.column(column)} < {cursor_literal(self.source, column, value)}"
+        highest = self._token(column, f"MAX({self.source.column(column)})")
+        return self._session.value(self.source.sql([highest], [below]))
+
     def is_past(self, column: str, value: Any, highest: Any) -> bool:
         """Whether `value` comes after `highest`, in the database's order."""
         if value == highest:
@@ -247,6 +263,9 @@ class CursorFeed(ChangeFeed):
     """Rows whose `cursorColumn` has grown past the token. Ranges are the same rows forever, as long as no
     session changes a row behind the token without moving its cursor, which no reader could see.
 
+    While a value is the highest one, the next row may have it too, unless the column is unique. So rows with the
+    highest value of another column wait until a higher one is seen.
+
     A channel is split by a whole number in the primary key, so that all versions of a row stay in one channel, in
     order. Each part reads the range of the cursor, and returns its own rows.
     """
@@ -266,6 +285,7 @@ class CursorFeed(ChangeFeed):
         seconds = options.late_seconds
         self._late = LateRows(reader.dialect.late_seconds if seconds is None else seconds, clock)
         self._width = RowWidth(clock)
+        self._told = False
         with self.looking() as look:
             self._column = self._check(look)
             self._schema = look.source.schema
@@ -293,8 +313,9 @@ class CursorFeed(ChangeFeed):
     def now(self) -> list[Token]:
         with self.looking() as look:
             highest = look.highest(self._column)
-        self._late.see(highest)
-        return [token_of(highest)]
+            end = self._complete(look, highest)
+        self._late.see(highest, end)
+        return [token_of(end)]
 
     def settled(self, upto: Sequence[Token]) -> None:
         for token in upto:
@@ -327,8 +348,14 @@ class CursorFeed(ChangeFeed):
         self, after: Token, limit: FeedLimit, end: Token, upto: Token | None = None
     ) -> Token | None:
         found = super().before(after, limit, end, upto)
-        if found != after or not part_of(after):
+        if found != after:
             return found
+        passed = self._late.passed
+        if passed != cursor_of(end, self._column) and self.reaches(token_of(passed), end):
+            found = self.latest(after, limit, end)  # the rows that wait come after `end`
+            return None if found == after else found
+        if not part_of(after):
+            return after
         # The last rows may be of other parts: where all parts together are at the end, this one is.
         whole = self.latest(token_of(cursor_of(after, self._column)), FeedLimit(), upto)
         return None if self.reaches(whole, end) else after
@@ -341,7 +368,12 @@ class CursorFeed(ChangeFeed):
             self._check_part(look, part)
             highest = look.highest(self._column)
             self._check_not_past(look, start, highest)
-            end = self._late.see(highest) if upto is None else cursor_of(upto, self._column)
+            if upto is None:
+                complete = self._complete(look, highest)
+                passed = self._late.see(highest, complete)
+                end = complete if passed == highest else self._complete(look, passed)
+            else:
+                end = cursor_of(upto, self._column)
             if end is None or end == start:
                 return after
             rows = self._rows_of(limit, look)
@@ -396,6 +428,21 @@ class CursorFeed(ChangeFeed):
                 return FeedLag(0, 0, 0.0)
             seconds = None if start is None else look.age(self._column, start)
             return FeedLag(rows, rows * self._width.of(look.row_bytes), seconds)
+
+    def _complete(self, look: CursorQuery, highest: Any) -> Any:
+        """The highest value that no later row can have, when `highest` is the highest one in the table."""
+        if highest is None or look.is_unique(self._column):
+            return highest
+        if not self._told:
+            self._told = True
+            _log.warning(
+                "no unique index is on column %r of %s alone, so other rows may get its highest value, now %r: "
+                "rows with that value wait until a higher one is there",
+                self._column,
+                self._label,
+                highest,
+            )
+        return look.next_lower(self._column, highest)
 
     def _cut(
         self,

@@ -219,6 +219,10 @@ class Dialect(ABC):
         """Whether the table itself keeps NULL out of the column."""
         return column.not_null and not table.is_view
 
+    def is_unique(self, table: Table, name: str) -> bool:
+        """Whether the table itself keeps two of its rows from one value in the column, as values are compared."""
+        return (name,) in table.held
+
     def cursor_text(self, text: str, kind: pa.DataType) -> str:
         """The expression that returns a cursor value as an integer or a text, which `literal` accepts."""
         plain = pa.types.is_integer(kind) or pa.types.is_string(kind)

@@ -209,14 +209,16 @@ class FileWriter(SqlWriter):
     def _drop_quietly(self, plan: SqlPlan) -> None:
         self.drop_staging(None, plan)
 
-    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
+    def abort(
+        self, plan: WritePlan, receipts: Sequence[Receipt | None] | None
+    ) -> Sequence[Receipt] | None:
         if plan.published_at is None and (
             plan.held is None or plan.held.epoch == _NOT_TAKEN or not self.path.exists()
         ):
             assert isinstance(plan, FilePlan)
             self.drop_staging(None, plan)
-            return
-        super().abort(plan, receipts)
+            return []
+        return super().abort(plan, receipts)
 
     def publish_staged(self, session: Any, plan: Any, receipts: Sequence[Receipt]) -> None:
         files = self.staged_files(plan, receipts)

@@ -354,7 +354,7 @@ def cursor_literal(source: ReadSource, name: str, value: Any) -> str:
     """A cursor value that is compared with its column.
 
     Raises:
-        SourceError: no value of such a column.
+        SourceError: no value of such a column, or one that nothing compares with.
     """
     if not source.dialect.is_cursor_value(value, cursor_type(source, name)):
         about = source.about(name)
@@ -362,7 +362,7 @@ def cursor_literal(source: ReadSource, name: str, value: Any) -> str:
             f"the checkpoint {value!r} is not a position in cursor column {name!r} "
             f"({'not there' if about is None else about.declared}): {_ADVICE}"
         )
-    return source.literal(name, value)
+    return source.dialect.key_literal(value, source.about(name))
 
 
 def cursor_conditions(source: ReadSource, within: Mapping[str, Any]) -> list[str]:
@@ -414,7 +414,7 @@ def check_same_columns(
 
 
 class LateRows:
-    """Which of the highest values seen is old enough that no lower one can come to light.
+    """Up to which value all rows are there: while a higher one was the highest for long enough.
 
     Plain data except the clock, which a copy creates again.
     """
@@ -422,22 +422,29 @@ class LateRows:
     def __init__(self, seconds: float, clock: Clock | None = None) -> None:
         self.seconds = seconds
         self._clock: Clock = clock or SYSTEM_CLOCK
-        self._seen: deque[tuple[float, Any]] = deque()
+        self._seen: deque[tuple[float, Any, Any]] = deque()
+        self.passed: Any = None
+        """The highest value for long enough: no row with a lower one comes any more."""
 
-    def see(self, highest: Any) -> Any:
-        """Note the highest value now; returns the value up to which all is there, None when not known yet."""
+    def see(self, highest: Any, complete: Any) -> Any:
+        """Note the highest value now, and the one up to which rows can be read when that is old enough.
+
+        Returns `passed`, None when not known yet.
+        """
         now = self._clock.now()
-        if not self._seen or self._seen[-1][1] != highest:
-            self._seen.append((now, highest))
+        if not self._seen or self._seen[-1][1:] != (highest, complete):
+            self._seen.append((now, highest, complete))
         while len(self._seen) > 1 and self._seen[1][0] <= now - self.seconds:
             self._seen.popleft()
-        time, value = self._seen[0]
-        return value if time <= now - self.seconds else None
+        time, passed, _ = self._seen[0]
+        if time <= now - self.seconds:
+            self.passed = passed
+        return self.passed
 
     def settle(self, value: Any) -> None:
-        """Wait until `value`, a highest one that was seen, is old enough."""
+        """Wait until all rows up to `value`, a `complete` one that was seen, are there."""
         now = self._clock.now()
-        since = next((time for time, seen in self._seen if seen == value), now)
+        since = next((time for time, _, complete in self._seen if complete == value), now)
         wait = since + self.seconds - now
         if wait <= 0:
             return

@@ -345,13 +345,19 @@ class WriteProtocol(Writer):
 
         return self.run(TargetError, f"settle {plan.job}", ask)
 
-    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
+    def abort(
+        self, plan: WritePlan, receipts: Sequence[Receipt | None] | None
+    ) -> Sequence[Receipt] | None:
         if plan.published_at is not None:
-            return
+            return None
         own = own_plan(plan)
-        self.run(TargetError, f"abort {own.job}", lambda session: self._give_back(session, own))
+        return self.run(
+            TargetError, f"abort {own.job}", lambda session: self._give_back(session, own)
+        )
 
-    def _give_back(self, session: Any, plan: SqlPlan, overtaken: Claim | None = None) -> None:
+    def _give_back(
+        self, session: Any, plan: SqlPlan, overtaken: Claim | None = None
+    ) -> list[Receipt]:
         with self.transaction(session):
             left = self.claims(session, plan.place).release(plan.claim, overtaken)
         if left:
@@ -364,6 +370,7 @@ class WriteProtocol(Writer):
                 TASKS,
             )
         self.drop_staging(session, plan)
+        return left
 
     def _drop_quietly(self, plan: SqlPlan) -> None:
         """After the write was overtaken."""

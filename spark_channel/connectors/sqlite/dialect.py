@@ -46,6 +46,9 @@ _SAMPLE_ROWS = 10_000
 _STOP = "abs(-9223372036854775808)"
 _WHOLE = "BETWEEN -9007199254740992 AND 9007199254740992"
 _CLASSES = ("integer", "real", "text", "blob")
+_COLLATES = (
+    "SELECT count(*) FROM {schema}.sqlite_master WHERE name = {name} AND sql LIKE '%collate%'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +59,13 @@ class SqliteColumn(Column):
 @dataclass(frozen=True, slots=True)
 class SqliteTable(Table):
     """`rowid` is a name by which its rowid can be asked for; None for views, tables WITHOUT ROWID, and tables
-    whose columns hide it.
+    whose columns hide it. `collates`: its declaration has a COLLATE.
     """
 
     columns: tuple[SqliteColumn, ...] = ()
     rowid: str | None = None
     without_rowid: bool = False
+    collates: bool = False
 
     @property
     def label(self) -> str:
@@ -208,6 +212,13 @@ class SqliteDialect(Dialect):
     def remainder(self, text: str, parts: int) -> str:
         return f"{text} % {parts}"
 
+    def is_unique(self, table: Table, name: str) -> bool:
+        """An index may tell texts apart that the column's own collation holds for equal."""
+        assert isinstance(table, SqliteTable)
+        return table.rowid_alias() == name or (
+            not table.collates and super().is_unique(table, name)
+        )
+
     def cursor_text(self, text: str, kind: pa.DataType) -> str:
         return text  # as SQLite holds it: numbers as numbers, times as texts
 
@@ -280,6 +291,7 @@ def _described(
         primary,
         rowid if kind == "table" and not without_rowid else None,
         bool(without_rowid),
+        bool(session.value(_COLLATES.format(schema=schema, name=_text(name)))),
     )
 
 

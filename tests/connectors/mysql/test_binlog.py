@@ -381,7 +381,37 @@ def test_a_key_of_several_columns_and_none(logged: Shop) -> None:
         ("delete", 1),
         ("update", 1),
     ]
-    assert brief(all_after(other, token)) == [("insert", 1, "a"), ("update", 2, "a")]
+    assert brief(all_after(other, token)) == [
+        ("insert", 1, "a"),
+        ("delete", 1, "a"),
+        ("update", 2, "a"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "change"),
+    [
+        ("id INT, item VARCHAR(9)", "id", "UPDATE u SET id = 2"),
+        ("id INT, item VARCHAR(9)", "item", "UPDATE u SET item = '7'"),
+        ("id INT PRIMARY KEY, item VARCHAR(9) UNIQUE", "item", "UPDATE u SET item = '7'"),
+        ("id INT PRIMARY KEY, item VARCHAR(9), UNIQUE (item, id)", "id", "UPDATE u SET id = 2"),
+    ],
+)
+def test_the_row_of_an_old_key_is_deleted_whichever_columns_are_the_targets_key(
+    logged: Shop, columns: str, key: str, change: str
+) -> None:
+    logged.sql(f"CREATE TABLE u ({columns}); INSERT INTO u VALUES (1, '5')")
+    feed = feed_of(logged, "u")
+    (token,) = feed.now()
+    copy: dict[str, dict[str, Any]] = {"5" if key == "item" else "1": {"id": 1, "item": "5"}}
+    logged.sql(f"{change}; INSERT INTO u VALUES (9, '9'); DELETE FROM u WHERE id = 9")
+    for row in all_after(feed, token):
+        if row["_op"] == "delete":
+            copy.pop(str(row[key]), None)
+        else:
+            copy[str(row[key])] = {"id": row["id"], "item": row["item"]}
+    found = logged.read("u").to_pylist()
+    assert copy == {str(row[key]): row for row in found}
 
 
 @pytest.mark.parametrize(

@@ -473,6 +473,6 @@ def test_an_operation_that_the_publication_lost_is_told(shop: Shop) -> None:
         "DELETE FROM $s.items"
     )
     with pytest.raises(
-        SourceError, match=r"does not have operation update, delete, truncate.*resnapshot"
+        SourceError, match=r"does not publish update, delete, truncate, .*resnapshot"
     ):
         feed.latest(at, NO_LIMIT)

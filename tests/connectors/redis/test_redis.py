@@ -1,5 +1,6 @@
 """Redis, against a server that the tests start."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -139,6 +140,132 @@ def test_values_of_every_type(server: RedisServer) -> None:
     client.xadd("s", {"f": "v"})
     with pytest.raises(SourceError, match=r"key b's' is a stream.* 'keyType'"):
         read(reader(server, schema="_key STRING"))
+
+
+@pytest.mark.parametrize("kind", ["list", "set", "zset", "hash"])
+def test_bytes_that_json_cannot_hold_are_refused(server: RedisServer, kind: str) -> None:
+    """Not shown as a text that another value has, too."""
+    client, odd = server.client, b"\xfd\x00"
+    add = {
+        "list": lambda: client.rpush("odd", "fd00", odd),
+        "set": lambda: client.sadd("odd", "fd00", odd),
+        "zset": lambda: client.zadd("odd", {odd: 1}),
+        "hash": lambda: client.hset("odd", odd, "x"),
+    }
+    add[kind]()
+    client.set("text", "x")
+    held = rf"key b'odd', a {kind}, holds b'\\xfd\\x00'.*not UTF-8.*'keys'"
+    unnamed = r"key b'odd' has field b'\\xfd\\x00', which is not UTF-8.*'keys'"
+    for options, message in (
+        ({}, unnamed if kind == "hash" else held),
+        ({"schema": "_key STRING, _value STRING"}, held),
+    ):
+        with pytest.raises(SourceError, match=message):
+            read(reader(server, **options))
+    rows = read(reader(server, schema="_key STRING, _type STRING")).to_pylist()
+    assert sorted((row["_key"], row["_type"]) for row in rows) == [
+        ("odd", kind),
+        ("text", "string"),
+    ]
+
+
+def test_bytes_in_a_field_are_read_as_binary(server: RedisServer) -> None:
+    server.client.hset("h", mapping={"a": b"\xfe", "b": "1"})
+    (row,) = read(reader(server)).to_pylist()
+    assert row == {"_key": "h", "_ttl_ms": None, "_type": "hash", "a": b"\xfe", "b": "1"}
+
+
+def test_an_infinite_score_is_valid_json_and_can_be_written_again(server: RedisServer) -> None:
+    scores = {"a": float("inf"), "b": float("-inf"), "c": 2.0**53 + 2}
+    server.client.zadd("z", scores)
+    (row,) = read(reader(server, schema="_key STRING, _value STRING")).to_pylist()
+    text = row["_value"]
+
+    def refused(name: str) -> None:
+        raise AssertionError(name)
+
+    found = json.loads(text, parse_constant=refused)
+    assert {name: float(score) for name, score in found.items()} == scores
+    rows = pa.table(
+        {"k": ["z2"] * 3, "m": list(found), "s": [str(each) for each in found.values()]}
+    )
+    write(server, rows, valueType="zset", scoreColumn="s")
+    assert dict(server.client.zrange("z2", 0, -1, withscores=True)) == scores
+
+
+def test_a_field_with_the_name_of_an_own_column_is_refused(server: RedisServer) -> None:
+    server.client.hset("h", mapping={"_key": "other", "x": "1"})
+    with pytest.raises(SourceError, match=r"key b'h' has field '_key'.*own.*'schema'"):
+        read(reader(server, schema="_key STRING, x STRING"))
+    assert read(reader(server, schema="x STRING")).to_pylist() == [{"x": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("score", "kept"),
+    [
+        (9_007_199_254_740_993, False),
+        (-9_007_199_254_740_993, False),
+        (9_007_199_254_740_992, True),
+        (2**60, True),
+        (Decimal("0.1"), True),
+        (Decimal("0.12345678901234567890"), False),
+        ("9007199254740993", False),
+        ("1e3", True),
+        (0.1, True),
+    ],
+)
+def test_a_score_is_written_exactly_or_refused(server: RedisServer, score: Any, kept: bool) -> None:
+    rows = pa.table({"k": ["z"], "m": ["member"], "s": [score]})
+    refused: list[Any] = []
+    write(
+        server, rows, valueType="zset", scoreColumn="s", refused=lambda *each: refused.append(each)
+    )
+    found = server.client.zrange("z", 0, -1, withscores=True)
+    if kept:
+        assert (found[0][1], refused) == (float(score), [])
+    else:
+        assert (found, "cannot be a score, which is a double" in str(refused)) == ([], True)
+
+
+def test_an_infinity_in_a_nested_value_is_refused_and_a_null_is_no_item(
+    server: RedisServer,
+) -> None:
+    refused: list[Any] = []
+    rows = pa.table({"k": ["a", "b"], "v": [[1.5, None, 2.0], [float("inf")]]})
+    write(server, rows, refused=lambda *each: refused.append(each), valueType="string")
+    assert server.client.get("a") == "[1.5,null,2.0]"
+    assert server.client.get("b") is None
+    assert "Infinity in a nested value, which JSON cannot hold" in str(refused)
+    write(server, rows.slice(0, 1), valueType="list", keyPrefix="l:")
+    assert server.client.lrange("l:a", 0, -1) == ["1.5", "2.0"]
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "keys"),
+    [
+        (":", [("a:b", "c"), ("a", "b:c"), ("a", "b"), (":", "")]),
+        ("::", [("a:", "b"), ("a", ":b"), ("a", "b")]),
+    ],
+)
+def test_no_two_rows_have_one_key(
+    server: RedisServer, delimiter: str, keys: list[tuple[str, str]]
+) -> None:
+    refused: list[Any] = []
+    rows = pa.table(
+        {
+            "k": [one for one, _ in keys],
+            "l": [two for _, two in keys],
+            "v": [f"{one} {two}" for one, two in keys],
+        }
+    )
+    options = {"keyColumns": "k,l", "valueType": "string", "keyDelimiter": delimiter}
+    write(server, rows, refused=lambda *each: refused.append(each), **options)
+    assert len(server.client.keys("*")) + len(refused) == len(keys)
+    assert refused
+    for key in server.client.keys("*"):
+        assert server.client.get(key) == " ".join(key.split(delimiter, 1))
+    with pytest.raises(OptionError, match="'keyDelimiter' is empty"):
+        write(server, rows, **{**options, "keyDelimiter": ""})
 
 
 def test_hashes_and_texts(server: RedisServer) -> None:

@@ -388,7 +388,7 @@ def test_times_that_are_none_are_refused_as_a_key(shop: Shop) -> None:
     reader.schema()
     reader.fetch_size = FetchSize(rows=1)
     with pytest.raises(
-        Exception, match="holds '0000-00-00', which is not a time: read it with statementSeconds=0"
+        Exception, match=r"holds '0000-00-00', which is not a time.*statementSeconds=0"
     ):
         list(reader.read(reader.split(1)[0]))
     assert sum(shop.read(columns="v", statementSeconds=0)["v"].to_pylist()) == 6

@@ -156,7 +156,7 @@ def test_a_table_is_followed_by_a_cursor(path: Path) -> None:
             batch.num_rows for split in feed.changes(token, cut) for batch in feed.read(split)
         )
         token = cut
-    assert (seen, token) == (500, {"cursor": "it's 0499"})
+    assert (seen, token) == (499, {"cursor": "it's 0498"}), "another row may have the highest value"
     with pytest.raises(
         OptionError, match="a Plain table is read as a stream by a column that only grows"
     ):

@@ -84,10 +84,41 @@ def test_a_limit_cuts_a_range_and_keeps_rows_of_one_value_together(shop: Path) -
         seen.append(len(ids(feed, token, end)))
         token = end
     assert seen == [30, 30, 30, 10]
-    run(shop, "UPDATE orders SET at = '2026-01-01 00:00:01.000000' WHERE id > 50")
+    run(shop, "UPDATE orders SET at = '2026-01-01 00:00:01.000000' WHERE id > 50 AND id < 100")
+    run(shop, "UPDATE orders SET at = '2026-01-01 00:00:02.000000' WHERE id = 100")
     by_time = feed_of(shop, "at")
     token = by_time.latest(by_time.earliest()[0], FeedLimit(rows=60))
-    assert len(ids(by_time, by_time.earliest()[0], token)) == 100
+    assert len(ids(by_time, by_time.earliest()[0], token)) == 99
+
+
+@pytest.mark.parametrize(
+    ("declared", "index", "waits"),
+    [
+        ("TIMESTAMP", "", True),
+        ("TIMESTAMP", "CREATE INDEX by_at ON t (at)", True),
+        ("TIMESTAMP", "CREATE UNIQUE INDEX by_at ON t (at, id)", True),
+        ("TIMESTAMP", "CREATE UNIQUE INDEX by_at ON t (at) WHERE id > 1", True),
+        ("TIMESTAMP", "CREATE UNIQUE INDEX by_at ON t (at)", False),
+        ("TIMESTAMP UNIQUE", "", False),
+        ("TEXT COLLATE NOCASE", "CREATE UNIQUE INDEX by_at ON t (at COLLATE BINARY)", True),
+    ],
+)
+def test_rows_of_the_highest_value_wait_where_others_may_get_it(
+    tmp_path: Path, declared: str, index: str, waits: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "shop.db"
+    run(path, f"CREATE TABLE t (id INTEGER PRIMARY KEY, at {declared} NOT NULL)")
+    run(path, "INSERT INTO t VALUES (1, '2026-01-01 00:00:01'), (2, '2026-01-01 00:00:02')")
+    if index:
+        run(path, index)
+    reader, _ = load_reader({"path": str(path), "dbtable": "t"})
+    feed = reader.feed(FeedOptions("at", cursor_order="text"))
+    (token,) = feed.now()
+    assert token == {"cursor": f"2026-01-01 00:00:0{1 if waits else 2}"}
+    assert feed.latest(feed.earliest()[0], NO_LIMIT) == token
+    told = [each.getMessage() for each in caplog.records]
+    assert len(told) == waits
+    assert all("no unique index is on column 'at' of table 't'" in each for each in told)
 
 
 def test_a_range_costs_what_is_in_it_and_not_what_is_behind_it(
@@ -197,7 +228,7 @@ def test_a_column_that_is_no_cursor_is_refused(
 
 
 def test_a_text_is_a_cursor_when_its_order_is_asked_for(shop: Path) -> None:
-    run(shop, "CREATE TABLE codes (code TEXT NOT NULL)")
+    run(shop, "CREATE TABLE codes (code TEXT NOT NULL PRIMARY KEY)")
     run(shop, "INSERT INTO codes VALUES ('01J8A'), ('01J8B')")
     reader, _ = load_reader({"path": str(shop), "dbtable": "codes"})
     feed = reader.feed(FeedOptions("code", cursor_order="text", late_seconds=0))
