@@ -48,6 +48,8 @@ _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _DEEPEST = 50
 """Levels of an inferred type. A value inside the last one is text: Arrow and Spark exchange at most 64 levels."""
+_MOST_LEVELS = 500
+"""A line of more is refused, wherever it is: Python parses up to some 1000, by the depth of its own calls."""
 
 _FLOATS = {
     "NaN": math.nan,
@@ -83,12 +85,12 @@ def count_objects(data: bytes, newline: bytes = b"\n") -> int | None:
     )
 
 
-def nests_deeply(lines: Collection[bytes]) -> bool:
-    """Whether a line has more levels than an inferred type may have. Arrow's parser ends the process at some 10 000."""
+def nests_deeply(lines: Collection[bytes], most: int = _DEEPEST) -> bool:
+    """Whether a line has more levels than `most`. Arrow's parser ends the process at some 10 000."""
     return any(
-        _levels(line) > _DEEPEST
+        _levels(line) > most
         for line in lines
-        if len(line) > 2 * _DEEPEST and line.count(b"[") + line.count(b"{") > _DEEPEST
+        if len(line) > 2 * most and line.count(b"[") + line.count(b"{") > most
     )
 
 
@@ -123,6 +125,8 @@ def _shown(text: bytes) -> str:
 
 def _object_in(text: bytes, parse: Callable[[str], Any] = parsed) -> dict[str, Any] | LineError:
     """The object that a line is, or why it is none."""
+    if nests_deeply((text,), _MOST_LEVELS):
+        return LineError(f"nested too deeply: {_shown(text)}", None)
     try:
         row = parse(text.decode("utf-8-sig"))
         if not isinstance(row, dict):
@@ -464,6 +468,10 @@ class JsonBlocks:
     def _fast(self, data: bytes) -> pa.Table | None:
         if self._wire is None or (lines := count_objects(data, self._file.newline)) is None:
             return None
+        if data.count(b"[") + data.count(b"{") - lines > _MOST_LEVELS:
+            each = data.split(self._file.newline)
+            if max(map(len, each)) > _MOST_LEVELS and nests_deeply(each, _MOST_LEVELS):
+                return None
         if self._wanted.inferred and self._doubles and rounded_numbers(data, self._doubles):
             return None  # Arrow's parser rounds silently
         try:
