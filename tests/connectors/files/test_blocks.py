@@ -4,6 +4,7 @@ import bz2
 import csv
 import io
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -230,11 +231,35 @@ def test_another_header_is_refused_in_any_order_of_the_files(
 
 JSON_PARTS = st.sampled_from(
     [
-        '{"a":1,"b":"x"}', '{"a":2}', '{"b":null}', "{}", "null", '{"a":3}{"a":4}', '{"a":5,', '"b":"y"}', "\n", "\n",
-        "\n", "\r\n", "\r", " ", "\t", "\ufeff", '{"a":"6"}', '{"a":7.5}', '{"b":["z"]}', '{"b":"\\ud800"}',
-        '{"a":8,"a":9}', '{"a":1e400}', '{"a":true}', "[]", '{"a":0,"b":"é"}', '{"b":{"c":[1]}}', "{",
+        '{"a":1,"b":"x"}',
+        '{"a":2}',
+        '{"b":null}',
+        "{}",
+        "null",
+        '{"a":3}{"a":4}',
+        '{"a":5,',
+        '"b":"y"}',
+        "\n",
+        "\n",
+        "\n",
+        "\r\n",
+        "\r",
+        " ",
+        "\t",
+        "\ufeff",
+        '{"a":"6"}',
+        '{"a":7.5}',
+        '{"b":["z"]}',
+        '{"b":"\\ud800"}',
+        '{"a":8,"a":9}',
+        '{"a":1e400}',
+        '{"a":true}',
+        "[]",
+        '{"a":0,"b":"é"}',
+        '{"b":{"c":[1]}}',
+        "{",
     ]
-)  # fmt: skip
+)
 KINDS = [
     pa.int64(),
     pa.float64(),
@@ -280,8 +305,13 @@ def test_files_of_several_appends_are_read_with_the_dialect_of_each(tmp_path: Pa
     """As the log says it. A column that an append lacks is NULL in its rows."""
     table = pa.table({"a": ["1", None, "x,y"], "b": ["NULL", "p\nq", None]})
     dialects: list[dict[str, Any]] = [
-        {}, {"header": "false"}, {"sep": ";"}, {"nullValue": "NULL"}, {"quote": "'", "escape": "'"}, {"sep": "\t"},
-    ]  # fmt: skip
+        {},
+        {"header": "false"},
+        {"sep": ";"},
+        {"nullValue": "NULL"},
+        {"quote": "'", "escape": "'"},
+        {"sep": "\t"},
+    ]
     for number, dialect in enumerate(dialects):
         write("csv", tmp_path / "csv", table, job=f"j{number}", **dialect)
     turned = table.select(["b", "a"])
@@ -391,3 +421,58 @@ def test_hadoops_marks_of_folders_are_no_files(tmp_path: Path) -> None:
     for name in ("d=1_$folder$", "$folder$_$folder$", "d=1/e_$folder$"):
         (tmp_path / name).write_bytes(b"")
     assert read("csv", tmp_path).to_pylist() == [{"x": 5, "d": 1}]
+
+
+EDGES = {
+    pa.int8(): ("127", "128", "-128", "-129", "-0", "1.0", "1e2", "true", '"1"'),
+    pa.int64(): ("9223372036854775807", "9223372036854775808", "-0"),
+    pa.float32(): ("16777217", "3.5e38", "1e-400", '"NaN"', '"-Infinity"', "NaN"),
+    pa.float64(): ("9007199254740993", "1e400", "-0", "-0.0"),
+    pa.decimal128(5, 2): ("999.99", "1000", "70000", "1.005", "1e2", '"1.5"', "-999.99", "-1000"),
+    pa.date32(): ('"0000-01-01"', '"0001-01-01"', '"2024-02-30"', '"9999-12-31"', '"20240101"'),
+    pa.timestamp("us"): (
+        '"0000-01-01 00:00:00"',
+        '"2024-01-01T24:00:00"',
+        '"2024-01-01 23:59:60"',
+        '"2024-01-01"',
+        '"2024-01-01T10:00Z"',
+    ),
+    pa.timestamp("us", "UTC"): (
+        '"0000-12-31T23:00:00-01:00"',
+        '"2024-01-01 10:00:00+01:00"',
+        '"2024-01-01T10:00:00"',
+    ),
+    pa.struct([("x", pa.int8())]): ('{"x":128}', '{"x":-0}', '{"x":1,"y":2}', "[]", "{}"),
+    pa.list_(pa.decimal128(3, 1)): ("[99.9]", "[100]", "[1.25]", "[null]"),
+}
+
+
+@pytest.mark.parametrize("kind", EDGES, ids=str)
+def test_a_json_value_is_the_same_beside_a_line_that_is_no_object(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    """Which Arrow's parser does not see: the lines of that block are read one by one."""
+    path = tmp_path / "data.json"
+    for value in EDGES[kind]:
+        found = []
+        for other in ("", '{"a":\n'):
+            path.write_text(f'{{"a":{value}}}\n{other}')
+            reader = reader_of("json", path, mode="DROPMALFORMED").with_schema(
+                pa.schema([("a", kind)])
+            )
+            table = read_all(reader)
+            table.validate(full=True)
+            found.append(
+                table.column("a").cast(pa.string())
+                if not pa.types.is_nested(kind)
+                else table.to_pylist()
+            )
+        assert found[0] == found[1], value
+
+
+def test_a_decimal_of_too_many_digits_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("a\n1.5\n70000\n")
+    schema = pa.schema([("a", pa.decimal128(5, 2))])
+    assert "line 3: column 'a'" in str(outcome("csv", path, schema))
+    assert outcome("csv", path, schema, mode="DROPMALFORMED") == [(Decimal("1.50"),)]

@@ -301,7 +301,7 @@ def test_malformed_rows_are_dropped_when_asked(
 def test_an_open_quote_is_an_error_that_names_multi_line(file: Path) -> None:
     file.write_text('a,b\n1,"x\ny"\n2,z\n' * 1)
     reader = reader_of("csv", file, splitBytes="8", multiLine="false")
-    with pytest.raises(SourceError, match="line 2: a quote is not closed on its line.*multiLine"):
+    with pytest.raises(SourceError, match=r"line 2: a quote is not closed on its line.*multiLine"):
         read_all(reader.with_schema(pa.schema([("a", pa.int64()), ("b", pa.string())])))
 
 

@@ -248,8 +248,13 @@ def _infer(
         kind = field.type
         if column.null_count < len(column):
             kind = exact_type(text.drop_null().combine_chunks(), kind)
-        if kind == field.type and pa.types.is_string(kind) and column.null_count < len(column):
-            kind = _by_pattern(column, options)
+        patterned = (
+            (pa.types.is_string(kind) and kind == field.type)
+            or (pa.types.is_date(kind) and options.date_format is not None)
+            or (pa.types.is_timestamp(kind) and options.timestamp_format is not None)
+        )
+        if patterned and column.null_count < len(column):
+            kind = _by_pattern(text, options)
         fields.append(pa.field(field.name, kind))
     return pa.schema(fields)
 
