@@ -203,11 +203,14 @@ def renames_in(root: str) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Names that Spark does not read: `_x`, `.x` and files being copied; but `_x=1` is a partition."""
+    """Names that Spark does not read: `_x`, `.x` and files being copied; but `_x=1` is a partition.
+
+    And `x_$folder$`, which stands for an empty folder where Hadoop or EMR wrote into an object store.
+    """
     return (
         name.startswith(".")
         or (name.startswith("_") and "=" not in name)
-        or name.endswith("._COPYING_")
+        or name.endswith(("._COPYING_", "_$folder$"))
     )
 
 

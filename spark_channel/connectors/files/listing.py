@@ -31,6 +31,7 @@ from spark_channel.connectors.files.log import (
     FORMAT,
     SUCCESS,
     DataFile,
+    Dialect,
     Entry,
     Manifest,
     newest_entry,
@@ -194,6 +195,14 @@ class SourceFile:
     listed: DataFile | None = None
     manifest: Manifest | None = None
     tag: str = ""
+
+    @property
+    def written(self) -> tuple[pa.Schema, Dialect] | None:
+        """The columns and the dialect with which spark-channel wrote the file; None = the log does not say it."""
+        if self.manifest is None or self.listed is None or self.listed.schema is None:
+            return None
+        key = self.listed.schema
+        return self.manifest.schemas[key], self.manifest.dialects.get(key, {})
 
 
 def list_files(

@@ -2,13 +2,13 @@
 
 import codecs
 import json
-import re
 from datetime import datetime
 from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BeforeValidator
 
+from spark_channel.connectors.files.time_patterns import TimePattern
 from spark_channel.working_directory import absolute_path
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "Zone",
     "known_encoding",
     "path_list",
-    "strptime_pattern",
 ]
 
 
@@ -81,44 +80,10 @@ OptionalCharacter = Annotated[str, BeforeValidator(_character_or_none)]
 Encoding = Annotated[str, BeforeValidator(known_encoding)]
 Zone = Annotated[str, BeforeValidator(_zone)]
 Instant = Annotated[datetime, BeforeValidator(_instant)]
-_JAVA_PARTS = {
-    "yyyy": "%Y",
-    "uuuu": "%Y",
-    "MM": "%m",
-    "dd": "%d",
-    "HH": "%H",
-    "mm": "%M",
-    "ss": "%S",
-}
-_JAVA_TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|.", re.DOTALL)
-
-
-def strptime_pattern(pattern: str) -> str:
-    """A Java date pattern as a strptime pattern.
-
-    Raises:
-        ValueError: a part without an exact counterpart.
-    """
-    made = []
-    for match in _JAVA_TOKEN.finditer(pattern):
-        text = match.group(0)
-        if match.group(1) is not None:
-            made.append(match.group(1).replace("''", "'").replace("%", "%%") or "'")
-        elif match.group(2) is None:
-            made.append(text.replace("%", "%%"))
-        elif text in _JAVA_PARTS:
-            made.append(_JAVA_PARTS[text])
-        else:
-            raise ValueError(
-                f"a pattern of {', '.join(_JAVA_PARTS)} and quoted text; {text!r} is not among them. "
-                "ISO 8601 (2020-01-31 13:05:00.123456+01:00) needs no pattern"
-            )
-    return "".join(made)
 
 
 def _pattern(value: object) -> str:
-    strptime_pattern(str(value))
-    return str(value)
+    return TimePattern.of(str(value)).text
 
 
 Pattern = Annotated[str, BeforeValidator(_pattern)]

@@ -280,8 +280,10 @@ class CsvReadOptions(TextReadOptions):
         True,
         description="an unquoted empty value is NULL; false: it is the empty text, as a quoted one",
     )
-    multi_line: bool = Field(
-        False, description="quoted values may contain line ends; one split per file"
+    multi_line: bool | None = Field(
+        None,
+        description="true: quoted values may hold line ends, and a file is one split; false: a row is a line; default: "
+        "true if the sample holds such a value",
     )
     line_sep: str | None = Field(None, description=r"\n, \r\n or \r; default: any of them")
     ignore_leading_white_space: bool = Field(

@@ -127,11 +127,11 @@ class FilesReader(Reader):
         """The columns that `file` says it has; None where only reading all of it would tell (JSON lines)."""
         if self.form.name == "json":
             return None
-        plan = self._planned()
+        if self.form.text and file.written is not None:
+            return file.written[0]
+        options = self._planned().as_written(self.options, None)
         with reading(show_file(file.root, file.path)), self._open(file) as opened:
-            return self.form.schema(
-                opened, file.path, plan.as_written(self.options), multi_line=False
-            )
+            return self.form.schema(opened, file.path, options, multi_line=False)
 
     def _open(self, file: SourceFile) -> pa.NativeFile:
         return open_planned(file.root, file.path, self.options.login)
@@ -168,7 +168,8 @@ class FilesReader(Reader):
             return file, [Piece({}, rows, file.size)]
         with reading(show_file(file.root, file.path)), self._open(file) as opened:
             file = with_tag(file, opened, self.options.login)
-            cut = SplitRequest(file.size, target, plan.as_written(self.options), plan.condition)
+            options = plan.as_written(self.options, file.written[1] if file.written else None)
+            cut = SplitRequest(file.size, target, options, plan.condition)
             pieces = self.form.pieces(opened, file.path, cut)
         if rows is None:
             return file, pieces
@@ -188,15 +189,18 @@ class FilesReader(Reader):
     def _read_piece(self, piece: Mapping[str, Any], plan: SourcePlan) -> Iterator[pa.RecordBatch]:
         planned = PlannedFile.of(piece)
         shown, login = planned.shown, self.options.login
+        written = piece.get("written")
+        has = plan.columns_of(written["names"] if written and self.form.name == "csv" else None)
+        needed = plan.needed()
         wanted = ReadRequest(
-            schema=plan.needed(),
-            all=plan.files,
-            options=plan.as_written(self.options),
+            schema=pa.schema([each for each in needed if each.name in has.names] or list(has)[:1]),
+            all=has,
+            options=plan.as_written(self.options, written["dialect"] if written else None),
             fetch=self.fetch_size,
             condition=plan.condition,
             shown=shown,
-            strict=plan.strict,
-            inferred=plan.inferred,
+            strict=plan.strict and written is None,
+            inferred=plan.inferred and written is None,
         )
         partition = {
             name: partition_value(name, text, plan.partitions.field(name).type)

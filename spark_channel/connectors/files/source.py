@@ -12,7 +12,7 @@ from spark_channel.connectors.files.columns import check_columns, find_column
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import locate, open_planned, reading
 from spark_channel.connectors.files.formats.base import Format, Piece
-from spark_channel.connectors.files.formats.text import merge_inferred, plain_inferred
+from spark_channel.connectors.files.formats.text import TextFormat, merge_inferred, plain_inferred
 from spark_channel.connectors.files.listing import SourceFile, list_files, partition_fields
 from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import FileReadOptions
@@ -44,8 +44,8 @@ class SourcePlan:
     """Plain data, made on the driver and pickled with the reader.
 
     `files`: the columns that files hold, typed as they are read, in their order. `partitions`: those of the
-    folders. `result`: what is given. `dialect`: how the files were written, if a manifest
-    says so. `strict`: other columns in a file are an error. `inferred`: the types are those of a sample.
+    folders. `result`: what is given. `dialect`: what a sample shows of text files that no log describes.
+    `strict`: other columns in a text file are an error. `inferred`: the types are those of a sample.
     """
 
     files: pa.Schema
@@ -56,14 +56,23 @@ class SourcePlan:
     strict: bool
     inferred: bool
 
-    def as_written(self, options: FileReadOptions) -> FileReadOptions:
-        """The options, and where the user said nothing, what a manifest says of the files."""
+    def as_written(self, options: FileReadOptions, logged: Dialect | None) -> FileReadOptions:
+        """The options, and where the user said nothing, what the log says of a file, or else the sample."""
         unsaid = {
             name: value
-            for name, value in self.dialect.items()
+            for name, value in (self.dialect if logged is None else logged).items()
             if name not in options.model_fields_set
         }
         return options.model_copy(update=unsaid)
+
+    def columns_of(self, names: Sequence[str] | None) -> pa.Schema:
+        """The columns of a CSV file that was written with `names`, in its order; None = it has those of the source."""
+        if names is None:
+            return self.files
+        own = {field.name.lower(): field for field in self.files}
+        found = [own.get(name.lower(), pa.field(name, pa.string())) for name in names]
+        by_order = len(names) == len(own) and not own.keys() & {name.lower() for name in names}
+        return self.files if by_order else pa.schema(found)
 
     def needed(self) -> pa.Schema:
         """The columns of `files` that result and condition take: at least one, to count rows by."""
@@ -163,7 +172,7 @@ def plan_columns(
     if form.text:
         _check_text(form, result)
     condition = None if options.where is None else _condition(options.where, everything)
-    strict = form.name == "json" and inferred and options.columns is None
+    strict = form.text and inferred and options.columns is None
     return SourcePlan(in_files, in_folders, result, condition, dialect or {}, strict, inferred)
 
 
@@ -178,12 +187,9 @@ def _columns_of(
     form: Format, options: FileReadOptions, files: list[SourceFile], given: pa.Schema | None
 ) -> tuple[pa.Schema, Dialect, bool]:
     """(columns, dialect, whether a manifest says so). Files that are looked into get their tag in `files`."""
-    written = _written(files)
-    if form.text and written is not None:
-        return *written, True
+    if isinstance(form, TextFormat):
+        return _text_columns(form, options, files, given)
     merge = getattr(options, "merge_schema", False)
-    if form.text:
-        return _sampled(form, options, files, given), {}, False
     schemas = [
         _schema_of(form, options, files, number)
         for number in range(len(files) if merge else len(files[:1]))
@@ -197,19 +203,76 @@ def _columns_of(
     return pa.schema([_decoded(field) for field in merged]), {}, False
 
 
-def _written(files: Sequence[SourceFile]) -> tuple[pa.Schema, Dialect] | None:
-    """The manifest's schema, if spark-channel wrote all files with one schema."""
-    found: tuple[pa.Schema, Dialect] | None = None
+def _text_columns(
+    form: TextFormat, options: FileReadOptions, files: list[SourceFile], given: pa.Schema | None
+) -> tuple[pa.Schema, Dialect, bool]:
+    """The columns of the files that the log describes, by name, and of a sample of the others."""
+    others = [number for number, file in enumerate(files) if file.written is None]
+    logged: dict[str, tuple[pa.Schema, str]] = {}
     for file in files:
-        if file.manifest is None or file.listed is None or file.listed.schema is None:
-            return None
-        key = file.listed.schema
-        own = file.manifest.schemas[key], file.manifest.dialects.get(key, {})
-        if found is None:
-            found = own
-        elif not found[0].equals(own[0]) or found[1] != own[1]:
-            return None
-    return found
+        if file.written is not None and file.listed is not None:
+            logged.setdefault(file.listed.schema or "", (file.written[0], file.path))
+    written = _merged(form, list(logged.values()), given)
+    if files and not others:
+        return written, {}, True
+    sampled, dialect = _sampled(form, options, files, others)
+    if not len(sampled) and not len(written) and given is None:
+        shown = ", ".join(options.all_paths())
+        raise SourceError(
+            f"{shown} is empty, so its columns are unknown; give a schema to read it as empty"
+        )
+    known = {_key(form, name) for name in written.names}
+    more = [field for field in sampled if _key(form, field.name) not in known]
+    return pa.schema([*written, *more]), dialect, False
+
+
+def _merged(
+    form: TextFormat, logged: Sequence[tuple[pa.Schema, str]], given: pa.Schema | None
+) -> pa.Schema:
+    """The columns of all appends to a directory. One that an append lacks is NULL in its rows.
+
+    Raises:
+        SchemaError: names a column whose types do not fit each other, and that `given` does not type.
+    """
+    if len({schema.serialize().to_pybytes() for schema, _ in logged}) == 1:
+        return logged[0][0]
+    typed = set() if given is None else {_key(form, name) for name in given.names}
+    found: dict[str, tuple[pa.Field, str, int]] = {}
+    for schema, path in logged:
+        for field in schema:
+            key = _key(form, field.name)
+            first, where, count = found.get(key, (field, path, 0))
+            kind = first.type if key in typed else _wider(first.type, field.type)
+            if kind is None:
+                raise SchemaError(
+                    f"column {field.name!r} is {first.type} in {where} and {field.type} in {path}. Give a schema, or "
+                    "read each file with its own"
+                )
+            nullable = first.nullable or field.nullable
+            found[key] = pa.field(first.name, kind, nullable), where, count + 1
+    return pa.schema(
+        [
+            field.with_nullable(True) if count < len(logged) else field
+            for field, _, count in found.values()
+        ]
+    )
+
+
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type that reads the values of both from their text unchanged; None = there is none."""
+    types = pa.types
+    if one == other:
+        return one
+    if types.is_signed_integer(one) and types.is_signed_integer(other):
+        return max(one, other, key=lambda kind: kind.bit_width)
+    if all(types.is_string(kind) or types.is_large_string(kind) for kind in (one, other)):
+        return pa.large_string()
+    return None
+
+
+def _key(form: Format, name: str) -> str:
+    """What names of one column share: those of CSV are found ignoring case, those of JSON are not."""
+    return name.lower() if form.name == "csv" else name
 
 
 def _schema_of(
@@ -221,29 +284,33 @@ def _schema_of(
         open_planned(file.root, file.path, options.login) as opened,
     ):
         files[number] = with_tag(file, opened, options.login)
-        multi_line = bool(file.listed and file.listed.multi_line)
-        return form.schema(opened, file.path, options, multi_line)
+        return form.schema(opened, file.path, options, multi_line=False)
 
 
 def _sampled(
-    form: Format, options: FileReadOptions, files: list[SourceFile], given: pa.Schema | None
-) -> pa.Schema:
-    """The columns that samples of the first files agree on."""
-    kinds: dict[str, pa.DataType] = {}
-    for number in range(len(files[:_SAMPLED_FILES])):
-        found = _schema_of(form, options, files, number)
+    form: TextFormat, options: FileReadOptions, files: list[SourceFile], others: Sequence[int]
+) -> tuple[pa.Schema, Dialect]:
+    """The columns that samples of the first of the `others` agree on, and the dialect that they show."""
+    kinds: dict[str, tuple[str, pa.DataType]] = {}
+    dialect: Dialect = {}
+    for number in others[:_SAMPLED_FILES]:
+        file = files[number]
+        with (
+            reading(show_file(file.root, file.path)),
+            open_planned(file.root, file.path, options.login) as opened,
+        ):
+            files[number] = with_tag(file, opened, options.login)
+            found, shown = form.sample(opened, file.path, options)
         check_columns(found)
-        if form.name == "csv" and kinds and len(found):
-            # CSV files of one source have one header; the first one names the columns.
-            found = pa.schema([field for field in found if field.name in kinds])
+        dialect = {**dialect, **shown}
+        is_first = not kinds
         for field in found:
-            kinds[field.name] = merge_inferred(kinds.get(field.name, pa.null()), field.type)
-    if not kinds and given is None:
-        shown = ", ".join(options.all_paths())
-        raise SourceError(
-            f"{shown} is empty, so its columns are unknown; give a schema to read it as empty"
-        )
-    return pa.schema([(name, plain_inferred(kind)) for name, kind in kinds.items()])
+            key = _key(form, field.name)
+            # CSV files of one source have one header: the read refuses a file with another one.
+            if form.name != "csv" or is_first or key in kinds:
+                name, kind = kinds.get(key, (field.name, pa.null()))
+                kinds[key] = name, merge_inferred(kind, field.type)
+    return pa.schema([(name, plain_inferred(kind)) for name, kind in kinds.values()]), dialect
 
 
 def _decoded(field: pa.Field) -> pa.Field:
@@ -307,8 +374,14 @@ class FilePiece:
     piece: Piece
 
     def params(self) -> dict[str, Any]:
-        file = self.file
+        file, written = self.file, self.file.written
+        logged = (
+            {}
+            if written is None
+            else {"written": {"names": written[0].names, "dialect": dict(written[1])}}
+        )
         return {
+            **logged,
             "root": file.root,
             "path": file.path,
             "size": file.size,

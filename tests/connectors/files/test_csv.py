@@ -175,7 +175,8 @@ def test_ranges_cover_every_row_once(
     reader.fetch_size = FetchSize(nbytes=fetch)
     reader.schema()
     splits = reader.split(1)
-    assert len(splits) >= (path.stat().st_size // size if data else 0)
+    header = len('"a","b"') + len(newline)
+    assert len(splits) >= ((path.stat().st_size - header) // size if data else 0)
     assert read_all(reader).to_pydict() == {"a": [a for a, _ in data], "b": [b for _, b in data]}
 
 
@@ -299,8 +300,8 @@ def test_malformed_rows_are_dropped_when_asked(
 
 def test_an_open_quote_is_an_error_that_names_multi_line(file: Path) -> None:
     file.write_text('a,b\n1,"x\ny"\n2,z\n' * 1)
-    reader = reader_of("csv", file, splitBytes="8")
-    with pytest.raises(SourceError, match="multiLine"):
+    reader = reader_of("csv", file, splitBytes="8", multiLine="false")
+    with pytest.raises(SourceError, match=r"line 2: a quote is not closed on its line.*multiLine"):
         read_all(reader.with_schema(pa.schema([("a", pa.int64()), ("b", pa.string())])))
 
 

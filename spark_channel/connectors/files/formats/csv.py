@@ -10,18 +10,18 @@ import pyarrow.csv as pacsv
 
 from spark_channel.connectors.base.types import exact_type
 from spark_channel.connectors.files.formats.base import Encoder, ReadRequest
-from spark_channel.connectors.files.formats.csv_reader import CsvBlocks, CsvSyntax
+from spark_channel.connectors.files.formats.csv_reader import CsvBlocks, CsvSyntax, csv_buffer
 from spark_channel.connectors.files.formats.text import (
     TextFile,
     TextFormat,
     compressed,
     from_text,
     join_lines,
-    strftime_pattern,
     value_text,
 )
 from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import CsvReadOptions, CsvWriteOptions
+from spark_channel.connectors.files.time_patterns import TimePattern
 from spark_channel.errors import SchemaError, SourceError, TargetError
 
 __all__ = [
@@ -82,7 +82,7 @@ class CsvEncoder(Encoder):
         pattern = self._options.date_format if pa.types.is_date(kind) else None
         if pa.types.is_timestamp(kind):
             pattern = self._options.timestamp_format
-        texts = value_text(values, strftime_pattern(pattern))
+        texts = value_text(values, pattern)
         return self._quoted(texts) if pattern or self._options.quote_all else texts
 
     def _quoted(self, values: pa.Array) -> pa.Array:
@@ -120,41 +120,58 @@ class CsvFormat(TextFormat):
     ending = "csv"
     refusal = "cannot be carried by CSV; cast it to text, or write another format"
 
-    def schema(
-        self, opened: pa.NativeFile, path: str, options: CsvReadOptions, multi_line: bool
-    ) -> pa.Schema:
-        """Names from the header or `_c0`, ...; types from the first `sampleBytes` (null: not known)."""
-        syntax = CsvSyntax.of(options, multi_line)
+    def sample(
+        self, opened: pa.NativeFile, path: str, options: CsvReadOptions
+    ) -> tuple[pa.Schema, Dialect]:
+        """Names from the header or `_c0`, ...; types from the first `sampleBytes` (null: not known).
+
+        Where the options do not say it, the sample shows whether quoted values hold line ends.
+        """
         file = TextFile(opened, path, path, options.compression, options.encoding)
         file.head()
+        syntax = CsvSyntax.of(options, multi_line=False)
+        is_known = options.multi_line is not None
+
+        def boundary(data: bytes, at_end: bool) -> int:
+            nonlocal syntax, is_known
+            lines = file.last_newline(data, at_end)
+            if not is_known and lines:
+                syntax, is_known = CsvSyntax.of(options, syntax.spans_lines(data[:lines])), True
+            return syntax.boundary(file)(data, at_end)
+
         taken = 0
         names: list[str] | None = None
         sample = b""
-        for block in file.blocks(0, None, lambda: options.sample_bytes, syntax.boundary(file)):
+        for block in file.blocks(0, None, lambda: options.sample_bytes, boundary):
             data = syntax.clean(block.data)
             if names is None:
-                names, data = syntax.names(data)
+                names, data = syntax.names(data, path)
                 if names is None:
                     continue
             sample += data
             taken += len(block.data)
             if taken >= options.sample_bytes:
                 break
+        dialect = {"multi_line": True} if syntax.multi_line else {}
         if names is None:
-            return pa.schema([])
+            return pa.schema([]), dialect
         if len(names) == 1 and "sep" not in options.model_fields_set:
             _refuse_other_separator(path, names[0], sample, syntax.quote)
         if not options.infer_schema:
-            return pa.schema([(name, pa.string()) for name in names])
-        return _infer(sample, names, syntax, options)
+            return pa.schema([(name, pa.string()) for name in names]), dialect
+        return _infer(syntax.cleaned.whole(sample), names, syntax, options), dialect
 
-    def _has_no_rows(self, head: bytes, options: CsvReadOptions) -> bool:
+    def _first_row(self, head: bytes, options: CsvReadOptions) -> int | None:
         syntax = CsvSyntax.of(options, multi_line=False)
-        names, rest = syntax.names(syntax.clean(head), strict=False)
-        return names is None or (syntax.header and not rest.strip())
+        cleaned = syntax.clean(head)
+        names, rest = syntax.names(cleaned)
+        if names is None:
+            return None
+        lines = cleaned[: len(cleaned) - len(rest)].splitlines()
+        return sum(map(len, head.splitlines(keepends=True)[: len(lines)]))
 
     def _spans_lines(self, options: CsvReadOptions) -> bool:
-        return options.multi_line
+        return bool(options.multi_line)
 
     def batches(
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
@@ -210,15 +227,15 @@ def _refuse_other_separator(path: str, header: str, sample: bytes, quote: str) -
 def _infer(
     sample: bytes, names: list[str], syntax: CsvSyntax, options: CsvReadOptions
 ) -> pa.Schema:
-    if not sample.strip():
+    if not sample.strip(b"\r\n"):
         return pa.schema([(name, pa.null()) for name in names])
 
     def parsed(**more: Any) -> pa.Table:
         # A malformed row is the read's to report, with its place.
         return pacsv.read_csv(
-            pa.BufferReader(sample),
+            csv_buffer(sample),
             read_options=pacsv.ReadOptions(
-                column_names=names, use_threads=False, block_size=len(sample) + 1
+                column_names=names, use_threads=False, block_size=len(sample) + 4
             ),
             parse_options=syntax.parse_options(invalid_row_handler=lambda _: "skip"),
             convert_options=syntax.convert_options(check_utf8=False, **more),
@@ -231,17 +248,21 @@ def _infer(
         kind = field.type
         if column.null_count < len(column):
             kind = exact_type(text.drop_null().combine_chunks(), kind)
-        if kind == field.type and pa.types.is_string(kind) and column.null_count < len(column):
-            kind = _by_pattern(column, options)
+        patterned = (
+            (pa.types.is_string(kind) and kind == field.type)
+            or (pa.types.is_date(kind) and options.date_format is not None)
+            or (pa.types.is_timestamp(kind) and options.timestamp_format is not None)
+        )
+        if patterned and column.null_count < len(column):
+            kind = _by_pattern(text, options)
         fields.append(pa.field(field.name, kind))
     return pa.schema(fields)
 
 
 def _by_pattern(column: pa.ChunkedArray, options: CsvReadOptions) -> pa.DataType:
-    for kind, pattern in (
-        (pa.date32(), options.date_format),
-        (pa.timestamp("us"), options.timestamp_format),
-    ):
+    time = options.timestamp_format
+    zone = "UTC" if time is not None and TimePattern.of(time).has_zone else None
+    for kind, pattern in ((pa.date32(), options.date_format), (pa.timestamp("us", zone), time)):
         if pattern is not None:
             try:
                 for chunk in column.chunks:

@@ -3,7 +3,8 @@
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from spark_channel.transform.select import marked
 __all__ = [
     "CsvBlocks",
     "CsvSyntax",
+    "csv_buffer",
 ]
 
 
@@ -56,7 +58,7 @@ class CsvSyntax:
                 sorted({text for text in ("", options.null_value) if text or options.empty_is_null})
             ),
             comment=options.comment,
-            multi_line=options.multi_line or multi_line,
+            multi_line=bool(options.multi_line) or multi_line,
         )
 
     def parse_options(
@@ -83,50 +85,120 @@ class CsvSyntax:
         )
 
     def boundary(self, file: TextFile) -> Boundary:
-        return self._whole_records if self.multi_line and self.quote else file.last_newline
+        if not (self.multi_line and self.quote):
+            return file.last_newline
 
-    @property
-    def _record(self) -> "re.Pattern[bytes]":
-        """One record with its line end; quoted values may hold line ends and escaped quotes."""
-        sep, quote, escape = (
-            re.escape(text.encode()) for text in (self.sep, self.quote, self.escape)
+        def whole_records(data: bytes, at_end: bool) -> int:
+            if at_end:
+                return len(data)
+            # A \r at the end may be the first half of a line end.
+            end = data.rfind(file.newline, 0, len(data) - (file.newline == b"\r")) + 1
+            if self.is_regular(data[:end]):
+                return end
+            return sum(len(record) for record in self.records(data, partial=False))
+
+        return whole_records
+
+    def spans_lines(self, data: bytes) -> bool:
+        """Whether `data`, whole lines from a file's start, is well formed only if quoted values hold line ends."""
+        if not self.quote or self.quote.encode() not in data:
+            return False
+        one_line, several = replace(self, multi_line=False), replace(self, multi_line=True)
+        if one_line.is_regular(data) or all(map(one_line.is_whole, one_line.records(data))):
+            return False
+        found = list(several.records(data, partial=False))
+        return all(map(several.is_whole, found)) and not all(map(one_line.is_whole, found))
+
+    def check(self, data: bytes, rows: int) -> None:
+        """Refuse `data`, of which Arrow's parser made `rows`, if a quote is not closed where it must be.
+
+        Raises:
+            pa.ArrowInvalid: there is such a quote.
+        """
+        if not self.quote or self.quote.encode() not in data:
+            return
+        if self._has_a_row_per_line(data, rows):
+            return
+        if not (self.is_regular(data) or all(map(self.is_whole, self.records(data)))):
+            raise pa.ArrowInvalid("a quote is not closed")
+
+    def _has_a_row_per_line(self, data: bytes, rows: int) -> bool:
+        """Whether counting is enough to show that each line is a row: a quote that is not closed makes fewer rows."""
+        if self.multi_line or rows != data.count(b"\n") + (not data.endswith(b"\n")):
+            return False
+        if b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
+            return False
+        # At the end of the data such a quote takes no line from another row.
+        return all(map(self.is_whole, self.records(data[data.rfind(b"\n", 0, -1) + 1 :])))
+
+    def is_whole(self, record: bytes) -> bool:
+        """Whether the quotes of a record are closed.
+
+        Text behind a closing quote belongs to the value. Only in a record of several lines it shows that an earlier
+        quote was not closed, so there it is none.
+        """
+        body = record.rstrip(b"\r\n")
+        several = b"\n" in body or b"\r" in body
+        if not self.quote or self.quote.encode() not in body:
+            return not several
+        return (self._strict if several else self._lenient).fullmatch(body + b"\n") is not None
+
+    def whole(self, data: bytes) -> bytes:
+        """The records of `data` whose quotes are closed."""
+        if not self.quote or self.quote.encode() not in data or self.is_regular(data):
+            return data
+        return b"".join(record for record in self.records(data) if self.is_whole(record))
+
+    def is_open(self, record: bytes) -> bool:
+        """Whether a quote of the record is never closed."""
+        return self._lenient.fullmatch(record.rstrip(b"\r\n") + b"\n") is None
+
+    def is_regular(self, data: bytes) -> bool:
+        """Whether `data` is whole records without text behind a closing quote: a quick look at all of it."""
+        if not data.endswith((b"\n", b"\r")):
+            data += b"\n"
+        pattern = rf"(?s)\A(?:{self._record(strict=True, possessive='')})*\z"
+        found = pc.match_substring_regex(pa.array([data], pa.large_binary()), pattern)
+        return bool(found[0].as_py())
+
+    @cached_property
+    def _strict(self) -> "re.Pattern[bytes]":
+        return re.compile(self._record(strict=True).encode(), re.DOTALL)
+
+    @cached_property
+    def _lenient(self) -> "re.Pattern[bytes]":
+        return re.compile(self._record(strict=False).encode(), re.DOTALL)
+
+    def _record(self, *, strict: bool, possessive: str = "+") -> str:
+        """The pattern of a record with its line end, or of a comment. RE2 knows no `possessive` quantifiers."""
+        sep, quote, escape, comment = (
+            f"\\x{ord(text):02x}" if text else ""
+            for text in (self.sep, self.quote, self.escape, self.comment)
         )
-        escaped = rb"" if self.escape in ("", self.quote) else rb"|" + escape + rb"."
-        inside = rb"[^" + quote + (rb"" if self.escape in ("", self.quote) else escape) + rb"]++"
-        quoted = (
-            quote
-            + rb"(?:"
-            + inside
-            + rb"|"
-            + quote
-            + quote
-            + escaped
-            + rb")*+"
-            + quote
-            + rb"[^"
-            + sep
-            + rb"\r\n]*+"
-        )
-        bare = rb"(?!" + quote + rb")[^" + sep + rb"\r\n]*+"
-        value = rb"(?:" + quoted + rb"|" + bare + rb")"
-        return re.compile(value + rb"(?:" + sep + value + rb")*+(?:\r\n|\n|\r(?!\Z))", re.DOTALL)
+        escape = "" if escape == quote else escape
+        line_ends, any_byte = ("", ".") if self.multi_line else (r"\r\n", r"[^\r\n]")
+        inside = rf"[^{quote}{escape}{line_ends}]+{possessive}|{quote}{quote}"
+        inside += rf"|{escape}{any_byte}" if escape else ""
+        behind = "" if strict else rf"[^{sep}\r\n]*{possessive}"
+        quoted = rf"{quote}(?:{inside})*{possessive}{quote}{behind}"
+        bare = rf"[^{sep}\r\n]*{possessive}"
+        value = rf"(?:{quoted}|[^{quote}{sep}\r\n]{bare}|)"
+        first = rf"(?:{quoted}|[^{quote}{sep}{comment}\r\n]{bare}|)"
+        end = r"(?:\r\n|\n|\r)" if strict else r"(?:\r\n|\n|\r(?!\Z))"
+        record = rf"{first}(?:{sep}{value})*{possessive}{end}"
+        return rf"(?:{comment}[^\r\n]*{possessive}{end}|{record})" if comment else rf"(?:{record})"
 
-    def _whole_records(self, data: bytes, at_end: bool) -> int:
-        if at_end:
-            return len(data)
-        return sum(len(record) for record in self.records(data, partial=False))
-
-    def records(self, data: bytes, *, partial: bool = True) -> list[bytes]:
+    def records(self, data: bytes, *, partial: bool = True) -> Iterator[bytes]:
         """Cut into records; an incomplete rest is the last one, if `partial`."""
         if not (self.multi_line and self.quote):
-            return data.splitlines(keepends=True)
-        pattern, found, position = self._record, [], 0
-        while match := pattern.match(data, position):
-            found.append(match.group(0))
+            yield from data.splitlines(keepends=True)
+            return
+        position = 0
+        while match := self._lenient.match(data, position):
+            yield match.group(0)
             position = match.end()
         if partial and position < len(data):
-            found.append(data[position:])
-        return found
+            yield data[position:]
 
     def clean(self, data: bytes) -> bytes:
         """Without comments (lines stay, so that they can be counted), and with doubled quotes only."""
@@ -134,28 +206,17 @@ class CsvSyntax:
             mark = self.comment.encode()
             if mark in data:
                 data = b"".join(
-                    b"\n" * max(1, record.count(b"\n")) if record.startswith(mark) else record
+                    record[len(record.rstrip(b"\r\n")) :] if record.startswith(mark) else record
                     for record in self.records(data)
                 )
         escape, quote = self.escape.encode(), self.quote.encode()
         if not escape or not quote or escape == quote or escape not in data or quote not in data:
             return data
         e, q, s = re.escape(escape), re.escape(quote), re.escape(self.sep.encode())
+        line_ends, escaped = (b"", b".") if self.multi_line else (rb"\r\n", rb"[^\r\n]")
         quoted = re.compile(
-            rb"(?:\A|(?<=["
-            + s
-            + rb"\r\n]))"
-            + q
-            + rb"((?:[^"
-            + q
-            + e
-            + rb"]++|"
-            + e
-            + rb".|"
-            + q
-            + q
-            + rb")*+)"
-            + q,
+            rb"(?:\A|(?<=[%b\r\n]))%b((?:[^%b%b%b]++|%b%b|%b%b)*+)%b"
+            % (s, q, q, e, line_ends, e, escaped, q, q, q),
             re.DOTALL,
         )
         pair = re.compile(e + rb"([" + q + e + rb"])")
@@ -170,36 +231,65 @@ class CsvSyntax:
 
         return quoted.sub(doubled, data)
 
-    def names(self, data: bytes, *, strict: bool = True) -> tuple[list[str] | None, bytes]:
+    @cached_property
+    def cleaned(self) -> "CsvSyntax":
+        """The syntax of cleaned data."""
+        return replace(self, escape="", comment="")
+
+    def names(self, data: bytes, shown: str | None = None) -> tuple[list[str] | None, bytes]:
         """The column names that cleaned data from a file's start gives, and the data after the header.
 
-        None: only blank lines so far.
+        None: only blank lines so far. `shown`: the file, if names that cannot be read are an error.
 
         Raises:
-            UnicodeDecodeError: the names are no UTF-8, and `strict`.
+            SourceError: a quote in the first record is not closed. UnicodeDecodeError: the names are no UTF-8.
         """
-        rest = data
-        for record in self.records(data):
+        line, rest = 1, data
+        for record in self.cleaned.records(data):
             if record.strip(b"\r\n"):
                 break
-            rest = rest[len(record) :]
+            line, rest = line + 1, rest[len(record) :]
         else:
             return None, b""
-        values = self.values(record)
+        if shown is not None and not self.cleaned.is_whole(record):
+            raise SourceError(f"{shown}, line {line}: {self.why_not_whole(record)}")
+        if shown is not None and self.header:
+            record.decode("utf-8")  # `values` would only replace what is none
+        values = self.values(record) if self.cleaned.is_whole(record) else []
         if not self.header:
             return [f"_c{number}" for number in range(len(values))], rest
-        if strict:
-            record.decode("utf-8")  # `values` would only replace what is none
         names = [value or f"_c{number}" for number, value in enumerate(values)]
         return names, rest[len(record) :]
+
+    def why_not_whole(self, record: bytes) -> str:
+        """What is wrong with a cleaned record that is not whole, and what to do."""
+        lines = record.strip(b"\r\n").splitlines()
+        shown = cut_text(lines[0])
+        if not self.multi_line:
+            fix = "; if values in quotes hold line ends, set option multiLine=true"
+            what = f"a quote is not closed on its line: {shown}"
+        elif self.cleaned.is_open(record):
+            fix, what = (
+                "",
+                f"a quote is never closed, and the row that it opens in begins: {shown}",
+            )
+        else:
+            fix = f"; if a quote is part of a value, write it as {self.quote}{self.quote}"
+            what = (
+                f"text follows a closing quote in a row of {len(lines)} lines, so a quote before it was not closed. "
+                f"The row begins: {shown}"
+            )
+        if self.escape.encode() in record and self.escape not in ("", self.quote):
+            fix += f"; if {self.escape} is an ordinary character, set option escape={self.quote}"
+        return what + fix
 
     def values(self, record: bytes) -> list[str | None]:
         """The values of one record, as text."""
         count = record.count(self.sep.encode()) + 1
         table = pacsv.read_csv(
-            pa.BufferReader(record.rstrip(b"\r\n") + b"\n"),
+            csv_buffer(record.rstrip(b"\r\n") + b"\n"),
             read_options=pacsv.ReadOptions(
-                autogenerate_column_names=True, use_threads=False, block_size=len(record) + 2
+                autogenerate_column_names=True, use_threads=False, block_size=len(record) + 5
             ),
             parse_options=self.parse_options(),
             convert_options=pacsv.ConvertOptions(
@@ -213,10 +303,21 @@ class CsvSyntax:
         return [None if value is None else value.decode("utf-8", "replace") for value in found]
 
 
+def csv_buffer(data: bytes) -> pa.BufferReader:
+    """`data` for Arrow's parser, which drops a byte order mark at the beginning of what it is given."""
+    return pa.BufferReader(_MARK + data if data.startswith(_MARK) else data)
+
+
+def cut_text(record: bytes) -> str:
+    shown = record.decode("utf-8", "replace").rstrip("\r\n")
+    return shown if len(shown) <= 200 else shown[:197] + "..."
+
+
 # Reads CSV block by block: no read-ahead, no threads, and the place of every row that does not fit.
 
 
 _log = logging.getLogger(__name__)
+_MARK = "\ufeff".encode()
 _BLOCK = 1 << 20
 _HEADER = 16 << 10
 _FIRST_ROW_BYTES = 100
@@ -249,22 +350,20 @@ class CsvBlocks:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         boundary = self._syntax.boundary(self._file)
-        if self._start > 0 and self._syntax.header:
-            self._names = self._header_of_file()
         started = self._start > 0
-        if started and not self._syntax.header:
-            self._names = self._bind(None)
+        if started:
+            self._names = self._header_of_file() if self._syntax.header else self._bind(None)
         for block in self._file.blocks(self._start, self._end, self._size, boundary):
             data = self._syntax.clean(block.data)
             skipped = 0
             if not started:
-                names, rest = self._syntax.names(data)
+                names, rest = self._syntax.names(data, self._wanted.shown)
                 if names is None:
                     continue
                 self._names = self._bind(names if self._syntax.header else None, len(names))
                 skipped = data[: len(data) - len(rest)].count(self._file.newline)
                 data, started = rest, True
-            if data.strip():
+            if data.strip(b"\r\n"):
                 yield from self._convert(data, Block(block.data, block.line + skipped))
         if self._dropped:
             _log.warning(
@@ -273,7 +372,7 @@ class CsvBlocks:
 
     def _header_of_file(self) -> list[str]:
         for block in self._file.blocks(0, None, lambda: _HEADER, self._syntax.boundary(self._file)):
-            names, _ = self._syntax.names(self._syntax.clean(block.data))
+            names, _ = self._syntax.names(self._syntax.clean(block.data), self._wanted.shown)
             if names is not None:
                 return self._bind(names)
         return self._bind([])
@@ -291,10 +390,17 @@ class CsvBlocks:
         by_case = {name.lower(): name for name in all_names}
         bound = [name if name in all_names else by_case.get(name.lower(), name) for name in header]
         missing = [name for name in self._wanted.schema.names if name not in bound]
-        if not missing:
+        more = [name for name in bound if name not in all_names] if self._wanted.strict else []
+        if not missing and not more:
             return bound
+        if not missing:
+            raise SourceError(
+                f"{self._wanted.shown} has column {more[0]!r}, which the first file of the source does not have. Give "
+                "a schema, or name the columns to read with option 'columns'"
+            )
         if (
             self._options.enforce_schema
+            and not self._wanted.inferred
             and len(header) == len(all_names)
             and not set(bound) & set(all_names)
         ):
@@ -310,7 +416,7 @@ class CsvBlocks:
         except pa.ArrowInvalid as error:
             if self._options.mode == "FAILFAST":
                 raise self._misfit(data, block, error) from error
-            yield from self._fitting(self._syntax.records(data))
+            yield from self._fitting(list(self._syntax.cleaned.records(data)))
             return
         if table.num_rows:
             self._row_bytes = len(data) / table.num_rows
@@ -324,15 +430,21 @@ class CsvBlocks:
         text = {name: needs_text(wanted[name], self._options) for name in columns if name in wanted}
         types = {name: pa.string() if text.get(name, True) else wanted[name] for name in columns}
         table = pacsv.read_csv(
-            pa.BufferReader(data),
+            csv_buffer(data),
             read_options=pacsv.ReadOptions(
-                column_names=self._names, use_threads=False, block_size=len(data) + 1
+                column_names=self._names, use_threads=False, block_size=len(data) + 4
             ),
             parse_options=self._syntax.parse_options(),
             convert_options=self._syntax.convert_options(
                 column_types=types, include_columns=columns
             ),
         )
+        self._syntax.cleaned.check(data, table.num_rows)
+        for column in table.columns:
+            if pa.types.is_decimal(column.type):
+                column.validate(
+                    full=True
+                )  # Arrow's parser makes decimals of more digits than their type has
         for number, name in enumerate(columns):
             if name in wanted and pa.types.is_string(table.schema.field(number).type):
                 column = self._trimmed(table.column(number))
@@ -354,9 +466,9 @@ class CsvBlocks:
         if not names:
             return
         texts = pacsv.read_csv(
-            pa.BufferReader(data),
+            csv_buffer(data),
             read_options=pacsv.ReadOptions(
-                column_names=self._names, use_threads=False, block_size=len(data) + 1
+                column_names=self._names, use_threads=False, block_size=len(data) + 4
             ),
             parse_options=self._syntax.parse_options(),
             convert_options=self._syntax.convert_options(
@@ -403,12 +515,16 @@ class CsvBlocks:
 
     def _fitting(self, records: list[bytes]) -> Iterator[pa.RecordBatch]:
         """The batches of the records that fit: halves are tried until what is left is one that does not."""
-        if not any(record.strip() for record in records):
+        if not any(record.strip(b"\r\n") for record in records):
             return
         try:
             yield from self._parse(b"".join(records)).to_batches()
         except pa.ArrowInvalid as why:
             if len(records) == 1:
+                if self._syntax.multi_line and self._syntax.cleaned.is_open(records[0]):
+                    # Nobody knows which rows its value swallows.
+                    reason = self._syntax.why_not_whole(records[0])
+                    raise SourceError(f"{self._wanted.shown}: {reason}") from why
                 if self._options.mode == "MARK":
                     yield self._marked(records[0], why)
                 else:
@@ -433,7 +549,7 @@ class CsvBlocks:
 
     def _misfit(self, data: bytes, block: Block, error: pa.ArrowInvalid) -> SourceError:
         """The first record of the block that does not fit, found by halving."""
-        records = self._syntax.records(data)
+        records = list(self._syntax.cleaned.records(data))
         good, bad = 0, len(records)
         while bad - good > 1:
             middle = (good + bad) // 2
@@ -447,26 +563,15 @@ class CsvBlocks:
         return SourceError(f"{self._wanted.shown}, line {line}: {self._reason(record, error)}")
 
     def _reason(self, record: bytes, error: pa.ArrowInvalid) -> str:
-        shown = record.decode("utf-8", "replace").rstrip("\r\n")
-        shown = shown if len(shown) <= 200 else shown[:197] + "..."
-        if self._fits([record]):
-            hint = (
-                ""
-                if self._syntax.multi_line
-                else "; if values in quotes hold line ends, set option multiLine=true"
-            )
-            return f"the rows from here on cannot be read ({str(error).splitlines()[0]}): {shown}{hint}"
+        shown = cut_text(record)
+        if not self._syntax.cleaned.is_whole(record):
+            return self._syntax.why_not_whole(record)
         try:
             values = self._syntax.values(record)
         except pa.ArrowInvalid:
             values = []
         if len(values) != len(self._names):
-            quotes = (
-                ""
-                if self._syntax.multi_line
-                else "; values in quotes that hold line ends need multiLine=true"
-            )
-            return f"{len(values)} values for {len(self._names)} columns: {shown}{quotes}"
+            return f"{len(values)} values for {len(self._names)} columns: {shown}"
         for field in self._wanted.schema:
             try:
                 self._parse(record, [field.name])

@@ -24,7 +24,6 @@ from spark_channel.connectors.files.formats.text import (
     TextFormat,
     compressed,
     join_lines,
-    strftime_pattern,
     value_text,
 )
 from spark_channel.connectors.files.log import Dialect
@@ -118,7 +117,7 @@ class JsonEncoder(Encoder):
             pattern = (
                 self._options.date_format if types.is_date(kind) else self._options.timestamp_format
             )
-            return _joined(_text('"'), value_text(values, strftime_pattern(pattern)), _text('"'))
+            return _joined(_text('"'), value_text(values, pattern), _text('"'))
         texts = value_text(values)
         if types.is_floating(kind):
             finite = pc.is_finite(values)
@@ -159,9 +158,9 @@ class JsonFormat(TextFormat):
     ending = "jsonl"
     refusal = "cannot be carried by JSON; cast it to text, or write Parquet"
 
-    def schema(
-        self, opened: pa.NativeFile, path: str, options: JsonReadOptions, multi_line: bool
-    ) -> pa.Schema:
+    def sample(
+        self, opened: pa.NativeFile, path: str, options: JsonReadOptions
+    ) -> tuple[pa.Schema, Dialect]:
         """Fields in the order in which they appear, typed from the first `sampleBytes`."""
         file = TextFile(opened, path, path, options.compression, options.encoding)
         file.head()
@@ -171,7 +170,7 @@ class JsonFormat(TextFormat):
             if len(sample) >= options.sample_bytes:
                 break
         if not sample.strip():
-            return pa.schema([])
+            return pa.schema([]), {}
         if sample.lstrip().startswith(b"["):
             raise _not_lines(path, "is one JSON array", "'.[]'")
         if _spans_lines(sample):
@@ -185,7 +184,7 @@ class JsonFormat(TextFormat):
             line, error = why
             raise SourceError(f"{path}, line {line + 1}: {error.reason}") from error.cause
         fields = [pa.field(f.name, _as_written(f.type, options)) for f in schema]
-        return pa.schema(fields)
+        return pa.schema(fields), {}
 
     def batches(
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest

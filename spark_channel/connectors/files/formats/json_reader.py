@@ -48,6 +48,8 @@ _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _DEEPEST = 50
 """Levels of an inferred type. A value inside the last one is text: Arrow and Spark exchange at most 64 levels."""
+_MOST_LEVELS = 500
+"""A line of more is refused, wherever it is: Python parses up to some 1000, by the depth of its own calls."""
 
 _FLOATS = {
     "NaN": math.nan,
@@ -83,12 +85,12 @@ def count_objects(data: bytes, newline: bytes = b"\n") -> int | None:
     )
 
 
-def nests_deeply(lines: Collection[bytes]) -> bool:
-    """Whether a line has more levels than an inferred type may have. Arrow's parser ends the process at some 10 000."""
+def nests_deeply(lines: Collection[bytes], most: int = _DEEPEST) -> bool:
+    """Whether a line has more levels than `most`. Arrow's parser ends the process at some 10 000."""
     return any(
-        _levels(line) > _DEEPEST
+        _levels(line) > most
         for line in lines
-        if len(line) > 2 * _DEEPEST and line.count(b"[") + line.count(b"{") > _DEEPEST
+        if len(line) > 2 * most and line.count(b"[") + line.count(b"{") > most
     )
 
 
@@ -123,6 +125,8 @@ def _shown(text: bytes) -> str:
 
 def _object_in(text: bytes, parse: Callable[[str], Any] = parsed) -> dict[str, Any] | LineError:
     """The object that a line is, or why it is none."""
+    if nests_deeply((text,), _MOST_LEVELS):
+        return LineError(f"nested too deeply: {_shown(text)}", None)
     try:
         row = parse(text.decode("utf-8-sig"))
         if not isinstance(row, dict):
@@ -283,6 +287,7 @@ def _converter(
     return _as_text
 
 
+_YEAR_1 = "0001-01-02"
 _ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?")
 
@@ -291,16 +296,15 @@ def _time_converter(kind: pa.DataType, options: JsonReadOptions) -> Callable[[An
     """Python reads the usual forms as Arrow does, 50 times as fast one by one; Arrow reads the rest."""
 
     def by_arrow(value: Any) -> Any:
-        found = from_text(pa.array([_text(value)], pa.string()), kind, options)[0]
-        # Python's times end at microseconds.
-        return found.value if getattr(kind, "unit", "") == "ns" else found.as_py()
+        # As a number: Python's times begin with year 1 and end at microseconds.
+        return from_text(pa.array([_text(value)], pa.string()), kind, options)[0].value
 
     def as_date(value: Any) -> Any:
-        plain = isinstance(value, str) and _ISO_DATE.fullmatch(value)
+        plain = isinstance(value, str) and _ISO_DATE.fullmatch(value) and value > _YEAR_1
         return date.fromisoformat(value) if plain else by_arrow(value)
 
     def as_time(value: Any) -> Any:
-        if not (isinstance(value, str) and _ISO_TIME.fullmatch(value)):
+        if not (isinstance(value, str) and _ISO_TIME.fullmatch(value) and value > _YEAR_1):
             return by_arrow(value)
         found = datetime.fromisoformat(value)
         if kind.tz is None:
@@ -354,6 +358,8 @@ def _boolean(value: Any) -> bool:
 
 
 def _integer(value: Any) -> int:
+    if isinstance(value, Number) and value.text == "-0":
+        return 0
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError("not a whole number")
     return value
@@ -431,6 +437,7 @@ class JsonBlocks:
         self._wire = _wire_schema(
             wanted.all if self._closed and not wanted.strict else wanted.schema
         )
+        self._decimals = any(pa.types.is_decimal(kind) for _, _, kind in walk_types(wanted.schema))
         self._doubles = {
             path.removesuffix(".element").rpartition(".")[2].encode()
             for _, path, kind in walk_types(wanted.schema)
@@ -464,6 +471,10 @@ class JsonBlocks:
     def _fast(self, data: bytes) -> pa.Table | None:
         if self._wire is None or (lines := count_objects(data, self._file.newline)) is None:
             return None
+        if data.count(b"[") + data.count(b"{") - lines > _MOST_LEVELS:
+            each = data.split(self._file.newline)
+            if max(map(len, each)) > _MOST_LEVELS and nests_deeply(each, _MOST_LEVELS):
+                return None
         if self._wanted.inferred and self._doubles and rounded_numbers(data, self._doubles):
             return None  # Arrow's parser rounds silently
         try:
@@ -480,6 +491,10 @@ class JsonBlocks:
             if table.num_rows != lines:
                 return None
             table = table.select(self._wanted.schema.names)
+            for column in table.columns if self._decimals else ():
+                column.validate(
+                    full=True
+                )  # Arrow's parser makes decimals of more digits than their type has
             for number, field in enumerate(self._wanted.schema):
                 if pa.types.is_date(field.type) or pa.types.is_timestamp(field.type):
                     column = from_text(

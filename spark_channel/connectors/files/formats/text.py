@@ -2,6 +2,7 @@
 
 import bz2
 import codecs
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,8 +13,9 @@ import pyarrow.compute as pc
 
 from spark_channel.connectors.base.types import SMALL_INT, merge_numbers
 from spark_channel.connectors.files.formats.base import Format, Piece, SplitRequest
-from spark_channel.connectors.files.option_types import strptime_pattern
+from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import TextReadOptions
+from spark_channel.connectors.files.time_patterns import TimePattern
 from spark_channel.errors import SourceError
 
 __all__ = [
@@ -29,7 +31,6 @@ __all__ = [
     "merge_inferred",
     "needs_text",
     "plain_inferred",
-    "strftime_pattern",
     "text_pieces",
     "value_text",
 ]
@@ -45,6 +46,19 @@ __all__ = [
 _LARGEST_RECORD = 256 << 20
 HEAD = 64 << 10
 _BOM = b"\xef\xbb\xbf"
+
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"BZh91AY&SY": "bz2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+}
+_OTHER_FORMATS = {
+    b"PK\x03\x04": ("a ZIP archive", "Unpack it"),
+    b"PAR1\x15": ("a Parquet file", "Set option reader=parquet"),
+    b"ARROW1\0\0": ("an Arrow file", "Set option reader=arrow"),
+}
+_LONGEST_MAGIC = 10
 
 Boundary = Callable[[bytes, bool], int]
 """(data from a record's start, whether it is the end of the file) -> bytes of whole records in it."""
@@ -121,15 +135,34 @@ class TextFile:
                 chunk = bytes(read(size))
                 text = decoder.decode(chunk, final=not chunk)
                 if text or not chunk:
-                    return text.removeprefix("\ufeff").encode("utf-8")
+                    return text.encode("utf-8")
 
         return decoded
 
     def head(self) -> bytes:
-        """The first 64 KiB, and sets `newline`: some files end their lines with a lone \\r."""
-        data = bytes(self._stream()(HEAD))
+        """The first 64 KiB, or all there is, and sets `newline`: some files end their lines with a lone \\r.
+
+        Raises:
+            SourceError: the file is no text, by its first bytes.
+        """
+        self._check_text()
+        read, data = self._stream(), b""
+        while len(data) < HEAD and (chunk := bytes(read(HEAD - len(data)))):
+            data += chunk
         self.newline = b"\r" if b"\n" not in data and b"\r" in data[:-1] else b"\n"
         return data
+
+    def _check_text(self) -> None:
+        self._opened.seek(0)
+        start = bytes(self._opened.read(_LONGEST_MAGIC))
+        codec = next((name for magic, name in _COMPRESSED.items() if start.startswith(magic)), None)
+        if codec is not None and self._codec is None:
+            raise SourceError(
+                f"{self._shown} is compressed with {codec}, unlike its name says. Set option compression={codec}"
+            )
+        for magic, (what, advice) in _OTHER_FORMATS.items():
+            if start.startswith(magic):
+                raise SourceError(f"{self._shown} is {what}, not text. {advice}")
 
     def last_newline(self, data: bytes, at_end: bool) -> int:
         """The boundary of files in which every line is a record."""
@@ -167,10 +200,12 @@ class TextFile:
                     chunk = bytes(read(missing if missing > 0 else len(pending)))
                     at_end = not chunk
                     pending += chunk
-                if first and self._raw and (len(pending) >= len(_BOM) or at_end):
-                    skipped = (
-                        len(_BOM) if pending.startswith(_BOM) and _is_utf8(self._encoding) else 0
-                    )
+                if first and len(pending) < len(_BOM) and not at_end:
+                    continue
+                if first:
+                    # Other encodings of single bytes have no mark.
+                    is_unicode = not self._raw or _is_utf8(self._encoding)
+                    skipped = len(_BOM) if is_unicode and pending.startswith(_BOM) else 0
                     pending, position, first = pending[skipped:], position + skipped, False
                 cut = boundary(pending, at_end)
                 if at_end and not pending:
@@ -216,11 +251,11 @@ class TextFile:
         return lines + 1
 
 
-def text_pieces(size: int, target: int) -> list[tuple[int, int]]:
-    """[start, end) ranges of about `target` bytes that cover `size` bytes."""
+def text_pieces(size: int, target: int, before: int = 0) -> list[tuple[int, int]]:
+    """[start, end) ranges of about `target` bytes that cover `size` bytes; the first has `before` bytes and more."""
     count = max(1, -(-size // max(1, target)))
-    edges = [size * number // count for number in range(count + 1)]
-    return [(a, b) for a, b in pairwise(edges) if a < b]
+    edges = [size * number // count for number in range(1, count)]
+    return [(a, b) for a, b in pairwise([0, *(e for e in edges if e > before), size]) if a < b]
 
 
 # Shared by the text formats: lines, their compression, and splits at line starts.
@@ -235,29 +270,43 @@ class TextFormat(Format):
     text = True
     ending: ClassVar[str]
 
+    @abstractmethod
+    def sample(self, opened: pa.NativeFile, path: str, options: Any) -> tuple[pa.Schema, Dialect]:
+        """The columns of one file (see `schema`), and what its first bytes show that the options do not say."""
+
+    def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
+        return self.sample(opened, path, options)[0]
+
     def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
         file = TextFile(opened, path, path, cut.options.compression, cut.options.encoding)
         head = file.head()
-        if not head or (len(head) < HEAD and self._has_no_rows(head, cut.options)):
+        body = head.removeprefix(_BOM)
+        first = self._first_row(body, cut.options)
+        rows = b"" if first is None else body[first:].strip(b"\r\n")
+        if not rows and len(head) < HEAD:
             return []
         newline = file.newline.decode()
         if (
             newline == "\r"
+            or first is None
+            or not rows
             or self._spans_lines(cut.options)
             or not is_splittable(path, cut.options.compression, cut.options.encoding)
         ):
             return [Piece({"newline": newline}, None, cut.size)]
+        # The range of the file's start also has what comes before the first row, however long.
+        before = first + len(head) - len(body)
         return [
             Piece({"newline": newline, "range": [start, end]}, None, end - start)
-            for start, end in text_pieces(cut.size, cut.target)
+            for start, end in text_pieces(cut.size, cut.target, before)
         ]
 
     def extension(self, options: Any) -> str:
         return self.ending + _SUFFIX[options.compression or "none"]
 
-    def _has_no_rows(self, head: bytes, options: Any) -> bool:
-        """Whether `head`, the whole of a file, is no more than a header."""
-        return False
+    def _first_row(self, head: bytes, options: Any) -> int | None:
+        """The byte of `head`, a file's first ones, where the first row begins; None = behind them."""
+        return 0
 
     def _spans_lines(self, options: Any) -> bool:
         """Whether a row may go on after a line end, so that the file cannot be cut."""
@@ -268,10 +317,6 @@ class TextFormat(Format):
 
 
 _MEMBER = 4 << 20
-
-
-def strftime_pattern(pattern: str | None) -> str | None:
-    return None if pattern is None else strptime_pattern(pattern)
 
 
 def _large(text: str) -> pa.Scalar:
@@ -285,13 +330,11 @@ def value_text(values: pa.Array, pattern: str | None = None) -> pa.Array:
     digits of a second as they need: none, or the unit's; with `Z` where they have a zone.
     """
     kind = values.type
+    if pattern is not None:
+        return TimePattern.of(pattern).format(values)
     if pa.types.is_timestamp(kind):
         if kind.tz is not None:
             values = values.cast(pa.timestamp(kind.unit, "UTC"))
-        if pattern is not None:
-            return pc.strftime(
-                values.cast(pa.timestamp("s", values.type.tz), safe=False), format=pattern
-            ).cast(pa.large_string())
         plain = values.cast(pa.timestamp(kind.unit)).cast(pa.large_string())
         texts = pc.replace_substring(plain, " ", "T")
         if kind.tz is None:
@@ -299,8 +342,6 @@ def value_text(values: pa.Array, pattern: str | None = None) -> pa.Array:
         return pc.binary_join_element_wise(
             texts, pa.scalar("Z", pa.large_string()), pa.scalar("", pa.large_string())
         )
-    if pa.types.is_date(kind) and pattern is not None:
-        return pc.strftime(values, format=pattern).cast(pa.large_string())
     texts = values.cast(pa.large_string())
     if pa.types.is_floating(kind):
         # 1 would be read as a whole number, and -0 lose its sign.
@@ -400,12 +441,18 @@ def from_text(texts: pa.Array, kind: pa.DataType, options: TextReadOptions) -> p
     if pa.types.is_date(kind):
         if options.date_format is None:
             return texts.cast(pa.date32()).cast(kind)
-        days = pc.strptime(texts, format=strptime_pattern(options.date_format), unit="s")
-        return days.cast(pa.date32()).cast(kind)
-    naive = pa.timestamp("us")
+        times = TimePattern.of(options.date_format).parse(texts)
+        days = times.cast(pa.date32(), safe=False)
+        if not pc.all(pc.equal(days.cast(times.type), times), min_count=0).as_py():
+            raise pa.ArrowInvalid("a date with a time of day")
+        return days.cast(kind)
     if options.timestamp_format is not None:
-        times = pc.strptime(texts, format=strptime_pattern(options.timestamp_format), unit="us")
-        return _in_zone(times.cast(naive), kind, options)
+        times = TimePattern.of(options.timestamp_format).parse(texts)
+        if times.type.tz is None:
+            return _in_zone(times, kind, options)
+        if kind.tz is None:
+            raise pa.ArrowInvalid("a time with a zone, for a column without one")
+        return times.cast(kind)
     if kind.tz is None:
         return texts.cast(kind)
     zoned = pc.match_substring_regex(texts, _ZONED)
