@@ -98,6 +98,11 @@ class PgColumn(catalog.Column):
     builtin: bool = False
     collation: str | None = None
 
+    @property
+    def has_quantiles(self) -> bool:
+        """Whether the server returns several values of it as one array of texts: not of arrays and composite types."""
+        return self.category not in ("A", "C") and not self.base.startswith("_")
+
 
 @dataclass(frozen=True, slots=True)
 class PgTable(catalog.Table):
@@ -164,6 +169,7 @@ def _lookup(
 def _describe(session: Session, found: tuple[int, str, str, str, bool]) -> PgTable:
     oid, schema, name, kind, is_parent = found
     columns = tuple(PgColumn(*row) for row in session.rows(_COLUMNS.format(oid=oid)))
+    undivided = {column.name for column in columns if not column.has_quantiles}
     key: tuple[str, ...] = ()
     nullable_key = None
     primary: tuple[str, ...] = ()
@@ -180,9 +186,9 @@ def _describe(session: Session, found: tuple[int, str, str, str, bool]) -> PgTab
                 primary = tuple(names)
             if is_unique:
                 unique.append(tuple(names))
-                if not_null and not key:
+                if not_null and not key and undivided.isdisjoint(names):
                     key = tuple(names)
-            if nullable_key is None:
+            if nullable_key is None and names[0] not in undivided:
                 nullable_key = str(names[0])
     pages = int(session.value(_SIZE.format(oid=oid)) or 0) if kind in ("r", "p", "m") else 0
     return PgTable(

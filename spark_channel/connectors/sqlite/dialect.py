@@ -193,9 +193,9 @@ class SqliteDialect(Dialect):
     ) -> pa.RecordBatch:
         return decode(raw, columns, schema)
 
-    def hidden_column(self, table: Table) -> str | None:
+    def hidden_columns(self, table: Table) -> Sequence[str]:
         assert isinstance(table, SqliteTable)
-        return table.rowid
+        return () if table.rowid is None else (table.rowid,)
 
     def check_condition(self, column: Column, compared: Node) -> None:
         if is_text_decimal(column.declared) and not isinstance(compared.parent, exp.Is | exp.Cast):
