@@ -27,7 +27,9 @@ __all__ = [
 
 
 _FIND = """
-SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relkind = 'r' AND c.relhassubclass
+SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relkind = 'r' AND c.relhassubclass,
+  c.relkind IN ('r', 'p')
+    AND EXISTS (SELECT FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '3' AND r.is_instead)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relname = {name} AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND {where}
 ORDER BY n.nspname = 'pg_catalog' LIMIT 1
@@ -123,6 +125,8 @@ class PgTable(catalog.Table):
     indexes: tuple[tuple[tuple[str, ...], bool], ...] = ()
     is_parent: bool = False
     """Other tables inherit from it, as partitions did before PostgreSQL had them: a trigger may put its rows there."""
+    is_ruled: bool = False
+    """A rule does something else in place of an INSERT, and what it stores counts as stored by the INSERT."""
 
 
 def name_parts(text: str) -> tuple[str | None, str] | None:
@@ -153,7 +157,7 @@ def table_names(session: Session) -> list[str]:
 
 def _lookup(
     session: Session, schema: str | None, name: str
-) -> tuple[int, str, str, str, bool] | None:
+) -> tuple[int, str, str, str, bool, bool] | None:
     where = (
         "pg_catalog.pg_table_is_visible(c.oid)"
         if schema is None
@@ -162,12 +166,12 @@ def _lookup(
     rows = session.rows(_FIND.format(name=literal_sql(name), where=where))
     if not rows:
         return None
-    oid, space, found, kind, is_parent = rows[0]
-    return int(oid), str(space), str(found), str(kind), bool(is_parent)
+    oid, space, found, kind, is_parent, is_ruled = rows[0]
+    return int(oid), str(space), str(found), str(kind), bool(is_parent), bool(is_ruled)
 
 
-def _describe(session: Session, found: tuple[int, str, str, str, bool]) -> PgTable:
-    oid, schema, name, kind, is_parent = found
+def _describe(session: Session, found: tuple[int, str, str, str, bool, bool]) -> PgTable:
+    oid, schema, name, kind, is_parent, is_ruled = found
     columns = tuple(PgColumn(*row) for row in session.rows(_COLUMNS.format(oid=oid)))
     undivided = {column.name for column in columns if not column.has_quantiles}
     key: tuple[str, ...] = ()
@@ -206,6 +210,7 @@ def _describe(session: Session, found: tuple[int, str, str, str, bool]) -> PgTab
         tuple(keys),
         tuple(indexes),
         is_parent,
+        is_ruled,
     )
 
 

@@ -235,6 +235,8 @@ class PostgresPlan(SqlPlan):
 
     is_parent: bool = False
     """`PgTable.is_parent` of the target."""
+    is_ruled: bool = False
+    """`PgTable.is_ruled` of the target."""
 
     @property
     def staging(self) -> str:

@@ -362,7 +362,7 @@ def bring_staged(
 
     `writers` is that of `PostgresMerge`.
     """
-    session.parent = plan.target.sql if plan.is_parent else None
+    session.counts_in(plan)
     merge = PostgresMerge(session, plan.target, stage, options.write_mode, count=rows)
     merge.writers = writers
     pages = _pages_to_pace(session, stage, options, overwrite=overwrite)
