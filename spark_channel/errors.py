@@ -32,7 +32,7 @@ ChannelError
 
 from typing import Any
 
-from spark_channel.masking import mask_statement
+from spark_channel.masking import mask_statement as _mask_statement
 
 __all__ = [
     "BatchRefusedError",
@@ -70,7 +70,7 @@ class ChannelError(Exception):
     """The base class of every error that spark-channel raises on purpose. Passwords in statements are hidden."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        shown = (mask_statement(each) if isinstance(each, str) else each for each in args)
+        shown = (_mask_statement(each) if isinstance(each, str) else each for each in args)
         super().__init__(*shown, **named)
 
 
@@ -86,7 +86,7 @@ class OptionError(ChannelError):
     def __init__(self, message: str, *, option: str = "", got: str | None = None, takes: str = ""):
         super().__init__(message)
         self.option = option
-        self.got = None if got is None else mask_statement(got)
+        self.got = None if got is None else _mask_statement(got)
         self.takes = takes
 
     def __reduce__(self) -> tuple[Any, ...]:
