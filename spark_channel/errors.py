@@ -32,6 +32,8 @@ ChannelError
 
 from typing import Any
 
+from spark_channel.masking import mask_statement as _mask_statement
+
 __all__ = [
     "BatchRefusedError",
     "ChannelClosedError",
@@ -65,7 +67,11 @@ __all__ = [
 
 
 class ChannelError(Exception):
-    """The base class of every error that spark-channel raises on purpose."""
+    """The base class of every error that spark-channel raises on purpose. Passwords in statements are hidden."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        shown = (_mask_statement(each) if isinstance(each, str) else each for each in args)
+        super().__init__(*shown, **named)
 
 
 class OptionError(ChannelError):
@@ -80,7 +86,7 @@ class OptionError(ChannelError):
     def __init__(self, message: str, *, option: str = "", got: str | None = None, takes: str = ""):
         super().__init__(message)
         self.option = option
-        self.got = got
+        self.got = None if got is None else _mask_statement(got)
         self.takes = takes
 
     def __reduce__(self) -> tuple[Any, ...]:

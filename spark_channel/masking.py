@@ -19,6 +19,7 @@ __all__ = [
     "is_clear",
     "is_plain_parameter",
     "is_secret_name",
+    "mask_statement",
     "mask_text",
     "mask_untyped",
     "mask_url",
@@ -47,6 +48,21 @@ _HOSTS = re.compile(
     r"(?:\[[^\]]*\]|[^:\[\]@,]*)(?::[0-9]*)?(?:,(?:\[[^\]]*\]|[^:\[\]@,]*)(?::[0-9]*)?)*"
 )
 _NEXT_URL = re.compile(r",\s*(?=[A-Za-z][A-Za-z0-9+.\-]*://)")
+_IN_STATEMENT = re.compile(
+    r"""(?is)
+    (\b(?:\w*passw(?:or)?d|passphrase|identified\s+(?:(?:with|via)\s+\S+\s+)?(?:by|as|using)|secret|aws_secret_access_key)
+      (?:\s+(?:for\s+\S+(?=\s*=)|password(?=\s*[('"])|hash))?
+      (?:\s*:?[=(]\s*|\s+))
+    (?: \\'.*?(?:\\'|\Z)  # inside of another literal, as are doubled quotes
+      | ''[^']+''
+      | [EUN]?&?'(?:[^'\\]|''|\\.)*'?
+      | "(?:[^"\\]|""|\\.)*"?
+      | (\$\w*\$).*?(?:\2|\Z)
+      | (?<==)[^\s'"&;,)]+ )
+    """,
+    re.VERBOSE,
+)
+"""A secret in a statement, as after PASSWORD, IDENTIFIED BY or `password=`, and what says so. It may be cut off."""
 _SHORTEST = 4
 """Characters of a piece of a secret that is looked for in a message: fewer occur in any text."""
 _MOST_CUTS = 64
@@ -170,7 +186,8 @@ def is_clear(url: str) -> bool:
     """Whether each reader of `url` finds the same login in it.
 
     A login ends at the first `/`, `?` or `#`. An `@` after it may belong to a password that is not percent-encoded:
-    then the first half of the password is where host and port should be. In a query an `@` is part of a value.
+    then the first half of the password is where host and port should be. Without a login before it, an `@` in a query
+    is part of a value.
     """
     return all(_is_clear(each) for each in _NEXT_URL.split(url))
 
@@ -183,8 +200,8 @@ def _is_clear(url: str) -> bool:
     if not mark or at < end or not head:
         return True
     if ":" in head:
-        _, login, hosts = head.rpartition("@")
-        if _HOSTS.fullmatch(hosts) is None or (login and rest[end] != "/"):
+        login, _, hosts = head.rpartition("@")
+        if _HOSTS.fullmatch(hosts) is None or (login and (rest[end] != "/" or ":" in login)):
             return False
     return "@" not in rest[end:].partition("?")[0]
 
@@ -319,6 +336,15 @@ def mask_text(text: str) -> str:
         mask_url(text)
         if "://" in text or "@" in text or text.lstrip().lower().startswith("jdbc:")
         else text
+    )
+
+
+def mask_statement(text: str) -> str:
+    """A text that may hold statements: with `***` for what follows PASSWORD, IDENTIFIED BY, or `password=`."""
+    if "'" not in text and '"' not in text and "$" not in text and "=" not in text:
+        return text
+    return _IN_STATEMENT.sub(
+        lambda found: f"{found[1]}'{MASK}'" if found[0][-1] in "'\"$" else found[1] + MASK, text
     )
 
 

@@ -219,7 +219,7 @@ class Options(BaseModel):
             instead = ", or use options 'user' and 'password'" if "password" in cls.names() else ""
             raise OptionError(
                 f"option {key!r} has an '@' after the first '/', '?' or '#', so it is not clear where its login ends. "
-                f"In a login, write / ? # @ : as %2F %3F %23 %40 %3A{instead}",
+                f"In a login, write / ? # @ : as %2F %3F %23 %40 %3A, and in a parameter behind it, @ as %40{instead}",
                 option=key,
             )
 

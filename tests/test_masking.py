@@ -1,6 +1,7 @@
 """Logins in urls and options are shown nowhere, whatever way they are written."""
 
 import os
+import pickle
 import traceback
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -10,8 +11,8 @@ import pytest
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.registry import find_connector
 from spark_channel.connectors.files.options import CsvReadOptions, ParquetWriteOptions
-from spark_channel.errors import OptionError
-from spark_channel.masking import MASK, mask_text, mask_untyped, mask_url, without_login
+from spark_channel.errors import OptionError, TargetError
+from spark_channel.masking import MASK, is_clear, mask_text, mask_untyped, mask_url, without_login
 from spark_channel.options import Options, ReadOptions, Secret, Trait, Url
 from spark_channel.planning import Endpoint, EndpointOverrides
 
@@ -183,3 +184,61 @@ def test_options_as_models_show_no_login_either() -> None:
         assert "ter2" not in repr(options) + str(options)
         assert "s3://KEY:***@bucket/a" in repr(options)
     assert CsvReadOptions.parse({"path": path})[0].path == path
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER ROLE x PASSWORD 'hunter2!'",
+        "ALTER USER x WITH ENCRYPTED PASSWORD E'hun\\'hunter2!' VALID UNTIL 'y'",
+        "ALTER ROLE x PASSWORD $a$hunter2!$a$ VALID",
+        "ALTER ROLE x PASSWORD 'hunter2!",
+        "ALTER ROLE x PASSWORD   'it''s hunter2!'",
+        "CREATE USER u IDENTIFIED BY 'hunter2!' REQUIRE SSL",
+        "CREATE USER u IDENTIFIED WITH caching_sha2_password BY 'hunter2!'",
+        "CREATE USER u IDENTIFIED VIA mysql_native_password USING 'hunter2!'",
+        "SET PASSWORD FOR 'u'@'%' = PASSWORD('hunter2!')",
+        "SET PASSWORD = 'hunter2!'",
+        "CREATE USER MAPPING FOR u SERVER s OPTIONS (user 'a', password 'hunter2!')",
+        "CREATE SUBSCRIPTION s CONNECTION 'host=h password=hunter2! x=1' PUBLICATION p",
+        "SELECT dblink('host=h password=''hunter2!''', 'SELECT 1')",
+        "CREATE SECRET (TYPE s3, KEY_ID 'a', SECRET 'hunter2!')",
+        repr("""ALTER ROLE "x" PASSWORD 'hunter2!'"""),
+        "LINE 1: ALTER ROLE nobody PASSWORD 'hunter2!'\n                          ^",
+    ],
+)
+def test_a_password_in_a_statement_is_shown_in_no_error(statement: str) -> None:
+    said = OptionError(f"option 'preSql' got {statement}", option="preSql", got=statement)
+    assert "hunter2" not in f"{said} {said.got} {pickle.loads(pickle.dumps(said))!r}"
+    assert "hunter2" not in str(TargetError(statement))
+    assert statement.split(maxsplit=1)[0].strip("'") in str(said)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the login is refused: see 'user' and 'password'",
+        "options 'user' and 'password': give both, or 'passfile'",
+        'password authentication failed for user "tester"',
+        "column 'password' holds 'x', which is not a number",
+        "ALTER ROLE x PASSWORD NULL",
+    ],
+)
+def test_a_message_about_passwords_stays(text: str) -> None:
+    assert str(TargetError(text)) == text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:ab@cdef/gh?application_name=1@host",
+        "mysql://u:ab@cdef/gh?charset=1@host",
+        "clickhouse://u:ab@cdef/gh?x=1@host",
+        "jdbc:postgresql://u:ab@cdef:5432/gh?application_name=1@host/db",
+    ],
+)
+def test_an_at_behind_a_login_is_refused_since_the_password_may_hold_all_of_it(url: str) -> None:
+    with pytest.raises(OptionError, match="not clear where its login ends") as refused:
+        load_reader({"url": url, "dbtable": "t"})
+    assert "cdef" not in str(refused.value)
+    assert is_clear("postgresql://cdef/gh?application_name=me@corp")

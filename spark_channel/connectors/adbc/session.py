@@ -13,9 +13,11 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_val
 
 from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.postgresql_pooler import (
+    SETTINGS,
     for_transaction,
     is_pooler,
     refused_by_pooler,
+    set_config,
 )
 from spark_channel.connectors.sql.session import BatchSize, BoundSession, session_script
 from spark_channel.connectors.sql.statements import only_name
@@ -351,7 +353,8 @@ class AdbcSession(BoundSession):
         statements = session_script(options, dialect)
         if dialect == "postgres":
             given = [(statement, for_transaction(statement)) for statement in statements]
-            self._each = [own for _, own in given if own is not None]
+            own_settings = [own for _, own in given if own is not None]
+            self._each = [*own_settings, set_config(SETTINGS, local=True)]
             statements = [statement for statement, own in given if own is None]
             if statements:
                 self._refuse_pooler(options, statements[0])

@@ -196,10 +196,12 @@ _SETTINGS = {
     "limit": "0",
     "offset": "0",
     "skip_unavailable_shards": "0",
+    "apply_deleted_mask": "1",
+    "use_query_cache": "0",
     "input_format_allow_errors_num": "0",
     "input_format_allow_errors_ratio": "0",
 }
-"""What in the profile of a user leaves rows out of a read or a write, and reports success."""
+"""What in the profile of a user leaves rows out of a read or a write, or reads other rows, and reports success."""
 _READ = {
     "output_format_arrow_string_as_string": 1,
     "output_format_arrow_low_cardinality_as_dictionary": 0,

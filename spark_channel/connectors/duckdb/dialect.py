@@ -352,9 +352,9 @@ class DuckdbDialect(Dialect):
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def hidden_column(self, table: Table) -> str | None:
+    def hidden_columns(self, table: Table) -> Sequence[str]:
         hides = self.same_name("rowid", [column.name for column in table.columns]) is not None
-        return None if table.is_view or hides else "rowid"
+        return () if table.is_view or hides else ("rowid",)
 
     def cursor_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
         shown = is_text(column.declared) and column.declared != "VARCHAR"

@@ -27,7 +27,9 @@ __all__ = [
 
 
 _FIND = """
-SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relkind = 'r' AND c.relhassubclass
+SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relkind = 'r' AND c.relhassubclass,
+  c.relkind IN ('r', 'p')
+    AND EXISTS (SELECT FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '3' AND r.is_instead)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relname = {name} AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND {where}
 ORDER BY n.nspname = 'pg_catalog' LIMIT 1
@@ -98,6 +100,11 @@ class PgColumn(catalog.Column):
     builtin: bool = False
     collation: str | None = None
 
+    @property
+    def has_quantiles(self) -> bool:
+        """Whether the server returns several values of it as one array of texts: not of arrays and composite types."""
+        return self.category not in ("A", "C") and not self.base.startswith("_")
+
 
 @dataclass(frozen=True, slots=True)
 class PgTable(catalog.Table):
@@ -118,6 +125,8 @@ class PgTable(catalog.Table):
     indexes: tuple[tuple[tuple[str, ...], bool], ...] = ()
     is_parent: bool = False
     """Other tables inherit from it, as partitions did before PostgreSQL had them: a trigger may put its rows there."""
+    is_ruled: bool = False
+    """A rule does something else in place of an INSERT, and what it stores counts as stored by the INSERT."""
 
 
 def name_parts(text: str) -> tuple[str | None, str] | None:
@@ -148,7 +157,7 @@ def table_names(session: Session) -> list[str]:
 
 def _lookup(
     session: Session, schema: str | None, name: str
-) -> tuple[int, str, str, str, bool] | None:
+) -> tuple[int, str, str, str, bool, bool] | None:
     where = (
         "pg_catalog.pg_table_is_visible(c.oid)"
         if schema is None
@@ -157,13 +166,14 @@ def _lookup(
     rows = session.rows(_FIND.format(name=literal_sql(name), where=where))
     if not rows:
         return None
-    oid, space, found, kind, is_parent = rows[0]
-    return int(oid), str(space), str(found), str(kind), bool(is_parent)
+    oid, space, found, kind, is_parent, is_ruled = rows[0]
+    return int(oid), str(space), str(found), str(kind), bool(is_parent), bool(is_ruled)
 
 
-def _describe(session: Session, found: tuple[int, str, str, str, bool]) -> PgTable:
-    oid, schema, name, kind, is_parent = found
+def _describe(session: Session, found: tuple[int, str, str, str, bool, bool]) -> PgTable:
+    oid, schema, name, kind, is_parent, is_ruled = found
     columns = tuple(PgColumn(*row) for row in session.rows(_COLUMNS.format(oid=oid)))
+    undivided = {column.name for column in columns if not column.has_quantiles}
     key: tuple[str, ...] = ()
     nullable_key = None
     primary: tuple[str, ...] = ()
@@ -180,9 +190,9 @@ def _describe(session: Session, found: tuple[int, str, str, str, bool]) -> PgTab
                 primary = tuple(names)
             if is_unique:
                 unique.append(tuple(names))
-                if not_null and not key:
+                if not_null and not key and undivided.isdisjoint(names):
                     key = tuple(names)
-            if nullable_key is None:
+            if nullable_key is None and names[0] not in undivided:
                 nullable_key = str(names[0])
     pages = int(session.value(_SIZE.format(oid=oid)) or 0) if kind in ("r", "p", "m") else 0
     return PgTable(
@@ -200,6 +210,7 @@ def _describe(session: Session, found: tuple[int, str, str, str, bool]) -> PgTab
         tuple(keys),
         tuple(indexes),
         is_parent,
+        is_ruled,
     )
 
 

@@ -3,7 +3,7 @@
 A quoted literal takes the type of the column that it is compared with.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -93,12 +93,15 @@ _EXACT_TEXTS = frozenset(
 """Types of keys that are read as texts, of which none reads as another value: not so floats and money."""
 
 
+_SYSTEM_COLUMNS = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
+
+
 class PostgresDialect(Dialect):
     """See `Dialect`. `local`: a timestamptz is read as the session shows it, without its zone."""
 
     product = "PostgreSQL"
     sql = "postgres"
-    alias = "source"  # a table and one of its columns may be called the same
+    whole_rows = True
     row_values = True
     cuts_by_bytes = True
 
@@ -146,8 +149,11 @@ class PostgresDialect(Dialect):
         return decode(raw, columns, schema)
 
     def key_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
-        if cast(PgColumn, column).base == "numeric":
+        about = cast(PgColumn, column)
+        if about.base == "numeric":
             return pa.int64()
+        if not about.has_quantiles:
+            return None
         return self.arrow_type(column) if read is None else read.kind
 
     def cursor_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
@@ -190,6 +196,10 @@ class PostgresDialect(Dialect):
             for names, is_unique in table.indexes
         )
 
+    def hidden_columns(self, table: Table) -> Collection[str]:
+        """The server says which of them a view or a foreign table lacks."""
+        return _SYSTEM_COLUMNS
+
     def key_read(self, column: Column | None, text: str) -> tuple[pa.DataType, str] | None:
         """Whole numbers as they are; all else as the server's own text, from which it makes the same value again."""
         if not isinstance(column, PgColumn):
@@ -230,6 +240,8 @@ class PostgresPlan(SqlPlan):
 
     is_parent: bool = False
     """`PgTable.is_parent` of the target."""
+    is_ruled: bool = False
+    """`PgTable.is_ruled` of the target."""
 
     @property
     def staging(self) -> str:

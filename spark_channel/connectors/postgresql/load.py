@@ -195,7 +195,7 @@ class _PostgresTask(SqlTask):
         session = kept or reach(
             self._options, failure=TargetError, purpose=f"write {self._plan.job}"
         )
-        session.parent = self._plan.target.sql if self._plan.is_parent else None
+        session.counts_in(self._plan)
         return session
 
     def _end(self) -> None:

@@ -14,7 +14,7 @@ from spark_channel.connectors.postgresql.dialect import DIALECT, PostgresPlan, w
 from spark_channel.connectors.postgresql.failures import is_locked, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession, literal_sql
-from spark_channel.connectors.postgresql.types import PgWriteColumn
+from spark_channel.connectors.postgresql.types import PgWriteColumn, value_sql
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import TargetTable
 from spark_channel.connectors.sql.publish import PLACE, Merge, is_ready
@@ -187,7 +187,7 @@ class PostgresMerge(Merge):
 
     def _value(self, column: PgWriteColumn) -> str:
         name = f"s.{self.quoted(column.target)}"
-        return f"CAST({name} AS {column.column.declared})" if column.cast else name
+        return value_sql(name, column.column) if column.cast else name
 
 
 # The staging of `commit=job`: one table per run, beside its target or in `stagingSchema`.
@@ -362,7 +362,7 @@ def bring_staged(
 
     `writers` is that of `PostgresMerge`.
     """
-    session.parent = plan.target.sql if plan.is_parent else None
+    session.counts_in(plan)
     merge = PostgresMerge(session, plan.target, stage, options.write_mode, count=rows)
     merge.writers = writers
     pages = _pages_to_pace(session, stage, options, overwrite=overwrite)

@@ -10,7 +10,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import adbc_driver_manager
 import adbc_driver_manager.dbapi
@@ -38,6 +38,9 @@ from spark_channel.connectors.sql.session import BatchSize, DriverSession, commi
 from spark_channel.connectors.sql.statements import Node, identifier
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.postgresql.dialect import PostgresPlan
 
 __all__ = [
     "KeptSession",
@@ -358,8 +361,10 @@ class PgWriteSession(PgSession):
         """`statement_timeout` in milliseconds, once it is known."""
         self.pace: PacedCopy | None = None
         """What was learned of the server's speed."""
-        self.parent: str | None = None
+        self._parent: str | None = None
         """A table, as SQL, whose rows may be stored in tables that inherit from it: they are counted there, too."""
+        self._is_ruled = False
+        """Whether the count of an INSERT into it may be of rows in another table."""
         with self.explained():
             self._connection = psycopg.connect(
                 options.conninfo(), autocommit=True, prepare_threshold=None
@@ -436,6 +441,11 @@ class PgWriteSession(PgSession):
                 pass
             return affected, cursor.fetchall() if cursor.description else []
 
+    def counts_in(self, plan: "PostgresPlan") -> None:
+        """Rows of this plan's target are counted where they are stored, which may be another table."""
+        self._parent = plan.target.sql if plan.is_parent or plan.is_ruled else None
+        self._is_ruled = plan.is_ruled
+
     @contextmanager
     def all_stored(self, place: str, label: str, sent: int) -> Iterator[Callable[[int], None]]:
         """Around statements that send rows to the table `place`; to be called with what each says that it stored.
@@ -444,10 +454,11 @@ class PgWriteSession(PgSession):
             BatchRefusedError: not all of the `sent` rows were stored.
         """
         counts: list[int] = []
-        before = self._inherited(place) if place == self.parent else 0
+        is_looked_at = place == self._parent
+        before = self._inherited(place) if is_looked_at else 0
         yield counts.append
         stored = sum(counts)
-        if stored != sent and place == self.parent:
+        if is_looked_at and (stored != sent or self._is_ruled):
             stored = self._inherited(place) - before
         hold_stored(label, sent, stored)
 

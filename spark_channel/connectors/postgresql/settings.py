@@ -10,20 +10,10 @@ from typing import Self
 
 from spark_channel.connectors.base.types import exp
 from spark_channel.connectors.postgresql.options import PostgresOptions
-from spark_channel.connectors.sql.postgresql_pooler import for_transaction
+from spark_channel.connectors.sql.postgresql_pooler import SETTINGS, for_transaction, set_config
 from spark_channel.connectors.sql.session import session_script
-from spark_channel.connectors.sql.statements import Node
 
-__all__ = ["VALUES", "Settings"]
-
-VALUES: Mapping[str, str] = {
-    "DateStyle": "ISO",
-    "IntervalStyle": "postgres",
-    "extra_float_digits": "1",
-    "bytea_output": "hex",
-    "standard_conforming_strings": "on",
-}
-"""What the text of a value depends on, as rows are read and as conditions and keys are sent."""
+__all__ = ["Settings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +38,7 @@ class Settings:
             (statement, for_transaction(statement))
             for statement in session_script(options, "postgres")
         ]
-        values = {**VALUES, **more}
+        values = {**SETTINGS, **more}
         if options.current_schema is not None:
             values["search_path"] = _search_path(options.current_schema)
         if options.query_timeout:
@@ -57,9 +47,9 @@ class Settings:
 
         def all_of(scripts: Iterable[str], *, local: bool) -> list[str]:
             return [
-                *([_set_config(zone, local=local)] if zone else []),
+                *([set_config(zone, local=local)] if zone else []),
                 *scripts,
-                _set_config(values, local=local),
+                set_config(values, local=local),
             ]
 
         return cls(
@@ -70,17 +60,6 @@ class Settings:
             ),
             chosen=bool(given or zone or options.current_schema is not None),
         )
-
-
-def _set_config(values: Mapping[str, str], *, local: bool) -> str:
-    """The statement that sets `values`; `local`: until the transaction ends."""
-    calls: list[Node] = [
-        exp.func(
-            "set_config", exp.Literal.string(name), exp.Literal.string(value), exp.convert(local)
-        )
-        for name, value in values.items()
-    ]
-    return exp.select(*calls).sql("postgres")
 
 
 def _search_path(text: str) -> str:

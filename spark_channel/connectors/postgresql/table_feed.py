@@ -59,7 +59,7 @@ from spark_channel.connectors.postgresql.replication import (
 )
 from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.postgresql.tokens import LogToken, token_of
-from spark_channel.connectors.postgresql.types import LogTypes, read_type
+from spark_channel.connectors.postgresql.types import LogTypes, not_decoded
 from spark_channel.connectors.postgresql.watermarks import (
     Connect,
     PgWatermarks,
@@ -676,10 +676,9 @@ def check_decodable(
                 f"column {column.name!r} of {source.label} is generated, and its values are not in the log: leave "
                 "it out with option 'columns'"
             )
-        if read_type(about.base, about.typmod).is_array:
+        if why := not_decoded(about.base):
             raise SchemaError(
-                f"column {column.name!r} of {source.label} is an array, which the change feed does not decode: "
-                "omit it with option 'columns'"
+                f"column {column.name!r} of {source.label} {why}: omit it with option 'columns'"
             )
 
 

@@ -46,11 +46,14 @@ __all__ = [
     "lenient_column",
     "native_column",
     "native_types",
+    "not_decoded",
     "numeric_digits",
     "numeric_size",
     "own_names",
     "read_type",
     "selected",
+    "text_sql",
+    "value_sql",
     "write_column",
 ]
 
@@ -165,15 +168,83 @@ _SHOWN = 80
 
 def selected(text: str, name: str, typname: str, read: ReadType) -> str:
     """The expression that reads `text`, column `name`; an array of another shape fails with its value."""
-    if read.cast is not None:
-        text = f"CAST({text} AS {read.cast})"
     if not read.is_array:
-        return text
+        return text if read.cast is None else text_sql(text, typname)
     array = "bpchar[]" if typname == "_bpchar" else read.cast or f"{typname[1:]}[]"
+    read_as = text if read.cast is None else text_sql(text, typname)
     told = literal_sql(f"{CANNOT_CARRY} column {name!r} holds the array ")
     return (
         f"CASE WHEN array_ndims({text}) > 1 OR array_lower({text}, 1) <> 1 "
-        f"THEN CAST({told} || CAST({text} AS TEXT) AS {array}) ELSE {text} END"
+        f"THEN CAST({told} || CAST({text} AS TEXT) AS {array}) ELSE {read_as} END"
+    )
+
+
+# Types that a cast to text does not show as the server's output does, or not in one way on every
+# server.
+
+
+_CATALOGS = {
+    "regclass": ("pg_class", "relname", "relnamespace"),
+    "regproc": ("pg_proc", "proname", "pronamespace"),
+    "regoper": ("pg_operator", "oprname", "oprnamespace"),
+    "regcollation": ("pg_collation", "collname", "collnamespace"),
+    "regconfig": ("pg_ts_config", "cfgname", "cfgnamespace"),
+    "regdictionary": ("pg_ts_dict", "dictname", "dictnamespace"),
+}
+_IDENTIFIED = {"regtype": "pg_type", "regprocedure": "pg_proc", "regoperator": "pg_operator"}
+_OUTPUT = frozenset({"inet", "xml"})
+_OF_SESSION = frozenset({"money", *_CATALOGS, *_IDENTIFIED})
+"""Types of which a session's settings decide what the server's output means."""
+
+
+def text_sql(text: str, typname: str) -> str:
+    """The expression for the text of `text`, a value of the type `typname` or an array of such: the server's output.
+
+    `money` is a number, as lc_monetary decides how it is shown, and what is shown is another amount elsewhere. A name
+    of an object has its schema, as search_path decides what it means without.
+    """
+    element = typname.removeprefix("_")
+    if typname == element:
+        return _shown_as(text, element)
+    if _shown_as("e", element) == "CAST(e AS text)":
+        return f"CAST({text} AS text[])"
+    return (
+        f"CASE WHEN {text} IS NOT NULL THEN ARRAY(SELECT {_shown_as('e', element)} "  # noqa: S608 - made of quoted names
+        f"FROM unnest({text}) WITH ORDINALITY AS each_of (e, n) ORDER BY n) END"
+    )
+
+
+def _shown_as(text: str, typname: str) -> str:
+    if typname == "money":
+        return f"CAST(CAST({text} AS numeric) AS text)"
+    if typname in _OUTPUT:
+        return f"textin({typname}_out({text}))"
+    if typname in _CATALOGS:
+        catalog, name, space = _CATALOGS[typname]
+        sign = "c.oprname" if typname == "regoper" else f"quote_ident(c.{name})"
+        return (
+            f"coalesce((SELECT quote_ident(s.nspname) || '.' || {sign} FROM pg_catalog.{catalog} c "  # noqa: S608 - names of ours
+            f"JOIN pg_catalog.pg_namespace s ON s.oid = c.{space} WHERE c.oid = {text}), CAST({text} AS text))"
+        )
+    if typname in _IDENTIFIED:
+        return (
+            f"coalesce((pg_identify_object('pg_catalog.{_IDENTIFIED[typname]}'::regclass, {text}, 0)).identity, "
+            f"CAST({text} AS text))"
+        )
+    return f"CAST({text} AS text)"
+
+
+def value_sql(text: str, column: PgColumn) -> str:
+    """The expression for a value of `column`, whose text is `text`: as `text_sql` shows it."""
+    if (column.element if column.category == "A" else column.base) != "money":
+        return f"CAST({text} AS {column.declared})"
+    array = "[]" if column.category == "A" else ""
+    number = f"CAST({text} AS numeric{array})"
+    told = literal_sql(f"column {column.name!r} is money, whose digits here would round ")
+    return (
+        f"CASE WHEN CAST(CAST({number} AS money{array}) AS numeric{array}) = {number} "
+        f"THEN CAST({number} AS {column.declared}) "
+        f"WHEN {text} IS NOT NULL THEN CAST({told} || CAST({text} AS text) AS {column.declared}) END"
     )
 
 
@@ -238,7 +309,6 @@ def _refuse_outside(values: pa.Array, about: ReadColumn) -> None:
 _TEXTS = frozenset({"text", "varchar", "bpchar", "name", "json", "xml", "citext", "char"})
 _NAME_BYTES = 63
 _FINER: dict[str, str] = {
-    "money": r"^[^.,]*\.[0-9]{2}[0-9]*[1-9]",
     **dict.fromkeys(
         ("interval", "timetz", "tsrange", "tstzrange", "tsmultirange", "tstzmultirange"),
         r"\.[0-9]{6}[0-9]*[1-9]",
@@ -477,6 +547,16 @@ WHERE t.oid IN ({oids})
 """
 
 
+def not_decoded(typname: str) -> str:
+    """Why the change feed does not decode a column of this type; "" where it does."""
+    if read_type(typname).is_array:
+        return "is an array, which the change feed does not decode"
+    if typname in _OF_SESSION:
+        setting = "lc_monetary" if typname == "money" else "search_path"
+        return f"is {typname}, whose text in the log is another value where {setting} differs"
+    return ""
+
+
 class LogTypes:
     """Asks the catalog once for each type that is not the server's own. One that was dropped is read as text."""
 
@@ -487,7 +567,7 @@ class LogTypes:
     def schema(self, columns: Sequence[LogColumn]) -> pa.Schema:
         """
         Raises:
-            SchemaError: an array, which is not decoded.
+            SchemaError: a type whose text in the log is not decoded.
         """
         unknown = {each.oid for each in columns} - _BUILTIN.keys() - self._known.keys()
         if unknown:
@@ -499,12 +579,9 @@ class LogTypes:
 
     def _kind(self, column: LogColumn) -> pa.DataType:
         name, typmod = self._known.get(column.oid) or (_BUILTIN[column.oid], -1)
-        found = read_type(name, typmod if column.typmod == -1 else column.typmod)
-        if found.is_array:
-            raise SchemaError(
-                f"column {column.name!r} is an array, which the change feed does not decode"
-            )
-        return found.kind
+        if why := not_decoded(name):
+            raise SchemaError(f"column {column.name!r} {why}")
+        return read_type(name, typmod if column.typmod == -1 else column.typmod).kind
 
 
 # Whether another PostgreSQL table accepts the rows of a table in COPY's binary format, unchanged.

@@ -161,7 +161,9 @@ class PostgresWriter(SqlWriter):
         target, native = match_target(
             table, plan.schema, self.options, made_as=place, native=context.native
         )
-        return replace(plan, target=target, native=native, is_parent=table.is_parent)
+        return replace(
+            plan, target=target, native=native, is_parent=table.is_parent, is_ruled=table.is_ruled
+        )
 
     def alter(self, session: PgWriteSession, statement: str) -> None:
         with session.transaction():

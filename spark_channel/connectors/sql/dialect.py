@@ -7,7 +7,7 @@ is standard SQL; override what the database says in another way, or can do faste
 import itertools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from typing import Any, ClassVar
@@ -49,6 +49,8 @@ class Dialect(ABC):
     """sqlglot's name of the SQL in which users write `query` and `where`; "" is standard SQL."""
     alias: ClassVar[str | None] = None
     """The name of a table in FROM; None = its own name, which conditions of users may name too."""
+    whole_rows: ClassVar[bool] = False
+    """Whether conditions may name a row as one value, by the table's name."""
     row_values: ClassVar[bool] = False
     """Whether (a, b) >= (1, 2) can use an index."""
     late_seconds: ClassVar[float] = 10.0
@@ -188,9 +190,9 @@ class Dialect(ABC):
         """The SELECT of a split, whose result `decode` takes; `origin` is FROM and what follows."""
         return f"SELECT {', '.join(column.expression for column in columns)} {origin}"
 
-    def hidden_column(self, table: Table) -> str | None:
-        """A column that the table does not declare and conditions may name, such as SQLite's rowid."""
-        return None
+    def hidden_columns(self, table: Table) -> Collection[str]:
+        """Columns that the table does not declare and conditions may name, in lower case, such as SQLite's rowid."""
+        return ()
 
     def check_condition(self, column: Column, compared: Node) -> None:  # noqa: B027 - optional
         """Refuse a condition on a column that would not mean what it says; `compared` is the column in its place."""

@@ -1,12 +1,30 @@
-"""PostgreSQL behind a connection pooler: how one is recognised, and what it cannot do.
+"""Settings of PostgreSQL's transactions; how a connection pooler is recognised, and what it cannot do.
 
 Used by the connector `postgresql`, and by `adbc` with PostgreSQL's driver.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["for_transaction", "is_pooler", "refused_by_pooler"]
+from spark_channel.connectors.base.types import exp
+
+__all__ = ["SETTINGS", "for_transaction", "is_pooler", "refused_by_pooler", "set_config"]
+
+SETTINGS: Mapping[str, str] = {
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "standard_conforming_strings": "on",
+    "array_nulls": "on",
+    "xmloption": "content",
+    "gin_fuzzy_search_limit": "0",
+}
+"""What the text of a value depends on, as rows are read and as conditions and keys are sent; and, last, what leaves
+rows out of a result. docs/postgresql.md lists them.
+"""
 
 _SPACE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)"
 _SET = re.compile(
@@ -36,6 +54,17 @@ def is_pooler(conninfo: str, **login: Any) -> bool:
             return found != (connection.info.backend_pid,)
     except psycopg.Error as error:
         raise OSError(str(error)) from error
+
+
+def set_config(values: Mapping[str, str], *, local: bool) -> str:
+    """The statement that sets `values`; `local`: until the transaction ends."""
+    calls = [
+        exp.func(
+            "set_config", exp.Literal.string(name), exp.Literal.string(value), exp.convert(local)
+        )
+        for name, value in values.items()
+    ]
+    return str(exp.select(*calls).sql("postgres"))
 
 
 def for_transaction(statement: str) -> str | None:

@@ -15,6 +15,7 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.health import seconds_per_row
 from spark_channel.connectors.base.types import sqlglot, tokens
 from spark_channel.errors import ChannelError, OptionError, TargetError
+from spark_channel.masking import mask_statement
 
 __all__ = [
     "BY_ITSELF",
@@ -114,6 +115,10 @@ class Session(ABC):
         try:
             yield
         except self.failures as error:
+            # Its text may quote the statement, and is shown as the cause.
+            error.args = tuple(
+                mask_statement(each) if isinstance(each, str) else each for each in error.args
+            )
             raise self.explain(error) from error
 
     @contextmanager

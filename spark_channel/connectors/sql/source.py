@@ -216,20 +216,23 @@ def _condition(source: ReadSource, options: SqlReadOptions) -> str | None:
     if options.where is None:
         return None
     dialect, table, names = source.dialect, source.table, source.names
-    hidden = None if table is None else dialect.hidden_column(table)
+    hidden = () if table is None else dialect.hidden_columns(table)
     own = {source.name.lower(), (options.dbtable or "").lower().rpartition(".")[2]}
     own |= set() if table is None else {table.name.lower()}
 
-    as_written = dialect.sql in _KNOWN and hidden is None
+    as_written = dialect.sql in _KNOWN
 
     def bound(column: "exp.Column") -> Node:
         nonlocal as_written
         qualifier, wanted = column.table, column.name
-        as_written = as_written and not qualifier
+        if qualifier:
+            as_written = as_written and _names_source(source, column)
         if qualifier and qualifier.lower() not in own:
             wanted = f"{qualifier}.{wanted}"
-        elif hidden is not None and wanted.lower() == hidden:
-            return _node(source, hidden)
+        elif wanted.lower() in hidden and not (column.this.quoted and wanted not in hidden):
+            return _node(source, wanted.lower())
+        elif dialect.whole_rows and _is_whole_row(source, column):
+            return column
         name = known_name(wanted, names, dialect.same_name, "where")
         about = source.about(name)
         assert about is not None
@@ -241,6 +244,22 @@ def _condition(source: ReadSource, options: SqlReadOptions) -> str | None:
     tree = statements.condition(options.where, dialect.sql, "where")
     made = statements.bind_columns(tree, bound)
     return statements.text_of(options.where) if as_written else made.sql(dialect.sql)
+
+
+def _names_source(source: ReadSource, column: "exp.Column") -> bool:
+    """Whether the database itself takes the qualifier of `column` for the source."""
+    table = column.args["table"]
+    folds = source.dialect.sql == "postgres" and not table.quoted
+    return bool((column.table.lower() if folds else column.table) == source.name)
+
+
+def _is_whole_row(source: ReadSource, column: "exp.Column") -> bool:
+    """Whether `column` is the source's name, or `name.*`: a row as one value."""
+    if column.table:
+        return isinstance(column.this, exp.Star)
+    folds = source.dialect.sql == "postgres" and not column.this.quoted
+    name = column.name.lower() if folds else column.name
+    return bool(name == source.name and source.dialect.same_name(name, source.names) is None)
 
 
 def _is_read_as(dialect: Dialect, wanted: str, name: str) -> bool:

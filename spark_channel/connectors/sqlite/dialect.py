@@ -176,10 +176,9 @@ class SqliteDialect(Dialect):
         if pa.types.is_binary(kind):
             return f"CASE WHEN {text} IS NULL OR {text} >= x'' THEN {text} ELSE {_STOP} END"
         if pa.types.is_decimal(kind) or (pa.types.is_string(kind) and stored != "TEXT"):
-            digits = 15 if pa.types.is_decimal(kind) else 17
             return (
                 f"CASE typeof({text}) WHEN 'text' THEN {text} WHEN 'integer' THEN CAST({text} AS TEXT) "
-                f"WHEN 'real' THEN printf('%!.{digits}g', {text}) WHEN 'null' THEN NULL ELSE {_STOP} END"
+                f"WHEN 'real' THEN {_shortest(text)} WHEN 'null' THEN NULL ELSE {_STOP} END"
             )
         if stored == "TEXT":
             return f"CASE WHEN {text} >= x'' THEN {_STOP} ELSE {text} END"
@@ -190,9 +189,9 @@ class SqliteDialect(Dialect):
     ) -> pa.RecordBatch:
         return decode(raw, columns, schema)
 
-    def hidden_column(self, table: Table) -> str | None:
+    def hidden_columns(self, table: Table) -> Sequence[str]:
         assert isinstance(table, SqliteTable)
-        return table.rowid
+        return () if table.rowid is None else (table.rowid,)
 
     def check_condition(self, column: Column, compared: Node) -> None:
         if is_text_decimal(column.declared) and not isinstance(compared.parent, exp.Is | exp.Cast):
@@ -252,6 +251,15 @@ class SqliteDialect(Dialect):
             return table.primary
         rowid = table.rowid or table.rowid_alias()
         return () if rowid is None else (rowid,)
+
+
+def _shortest(text: str) -> str:
+    """The expression for the shortest text that gives the real `text` back."""
+    shown = {digits: f"printf('%!.{digits}g', {text})" for digits in (15, 16, 17)}
+    tried = "".join(
+        f"WHEN CAST({shown[digits]} AS REAL) = {text} THEN {shown[digits]} " for digits in (15, 16)
+    )
+    return f"CASE {tried}ELSE {shown[17]} END"
 
 
 def misfit_condition(text: str, column: ReadColumn) -> str:

@@ -6,6 +6,7 @@ is read. Text of a number is kept as text only in a column of TEXT affinity, hen
 
 import re
 from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Literal
 
@@ -127,6 +128,8 @@ def is_text_decimal(declared: str) -> bool:
 # Decodes SQLite's values to Arrow, without loss.
 
 
+_ERROR_OF_REALS, _ERROR_OF_UNITS = Decimal("1e-15"), Decimal("0.01")
+"""How far a sum of reals may be from its decimal: this part of it, and of the last digit."""
 SHOWN = 80
 """Letters of a value that a message shows."""
 
@@ -183,6 +186,8 @@ def _converter(about: ReadColumn) -> Callable[[pa.Array], pa.Array]:
     kind = about.kind
     if is_real_decimal(about.declared, kind):
         return partial(_decimal_of_reals, kind=kind)
+    if pa.types.is_decimal(kind) and affinity(about.declared) != "TEXT":
+        return partial(_decimal_of_texts, kind=kind)
     if pa.types.is_string(kind):
         return _valid_text
     if pa.types.is_boolean(kind):
@@ -209,16 +214,43 @@ def _decimal_of_reals(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Reals that stand for decimals of at most 15 digits, as `kind`.
 
     A real stands for whole / 10**scale when it is the nearest one to it; both are exact, so the division
-    gives just that. Others (sums, such as 0.30000000000000004) count as what SQLite shows of them, 15 digits.
+    gives just that. For others see `_near`.
     """
     unit = float(10**kind.scale)
     whole = pc.cast(pc.round(pc.multiply(array, unit)), pa.int64())
     if not pc.all(pc.equal(pc.divide(pc.cast(whole, pa.float64()), unit), array)).as_py():
-        shown = [None if value is None else format(value, ".15g") for value in array.to_pylist()]
-        return pc.cast(pa.array(shown, pa.string()), kind)
+        shown = [None if value is None else repr(value) for value in array.to_pylist()]
+        return _decimal_of_texts(pa.array(shown, pa.string()), kind)
     if pc.any(pc.greater_equal(pc.abs(whole), 10**kind.precision)).as_py():
         raise pa.ArrowInvalid(f"more than {kind.precision} digits")
     return pc.cast(whole, pa.decimal128(19, 0)).view(kind)
+
+
+def _decimal_of_texts(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Texts of numbers, of reals the shortest that gives the real back, as `kind`."""
+    try:
+        return pc.cast(array, kind)
+    except pa.ArrowInvalid:
+        return pa.array([_near(text, kind.scale) for text in array.to_pylist()], kind)
+
+
+def _near(text: str | None, scale: int) -> Decimal | None:
+    """The decimal that a number stands for: itself, or, of a sum such as 0.30000000000000004, the one within the error
+    of reals.
+
+    Raises:
+        pa.ArrowInvalid: it has more digits than the decimals, or is no number.
+    """
+    if text is None:
+        return None
+    try:
+        number, unit = Decimal(text), Decimal(1).scaleb(-scale)
+        near = number.quantize(unit)
+    except InvalidOperation:
+        raise pa.ArrowInvalid("no such decimal") from None
+    if abs(near - number) > min(abs(number) * _ERROR_OF_REALS, unit * _ERROR_OF_UNITS):
+        raise pa.ArrowInvalid(f"more than {scale} digits behind the point")
+    return near
 
 
 def _single(array: pa.Array) -> pa.Array:

@@ -344,3 +344,15 @@ def test_a_profile_that_cuts_results_cuts_no_read(server: ClickhouseServer) -> N
             read(reader(server, where="id % 2 = 0"), advice=1)
     finally:
         server.sql("SET max_rows_to_read = 0, read_overflow_mode = 'throw'")
+
+
+def test_a_profile_that_shows_deleted_rows_changes_no_read(server: ClickhouseServer) -> None:
+    server.sql("CREATE TABLE t (id Int64) ENGINE = MergeTree ORDER BY id")
+    server.sql("INSERT INTO t SELECT number FROM numbers(100)")
+    server.sql("DELETE FROM t WHERE id < 40")
+    server.sql("SET apply_deleted_mask = 0")
+    try:
+        assert server.sql("SELECT count(id) FROM t WHERE id >= 0") == "100"
+        assert read(reader(server), advice=1).num_rows == 60
+    finally:
+        server.sql("SET apply_deleted_mask = 1")

@@ -19,7 +19,7 @@ from spark_channel.connectors.postgresql.failures import is_gone
 from spark_channel.errors import SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.postgresql.conftest import Pg, run_task
-from tests.connectors.postgresql.test_types import EXACT, hold_equal, make_typed_tables
+from tests.connectors.postgresql.test_types import EXACT, Kept, hold_equal, make_typed_tables
 from tests.service.helpers import wait_for
 
 _OF_ARROW = {
@@ -30,10 +30,19 @@ _OF_ARROW = {
     "money",
     "xml",
     "jsonpath",
+    "regclass",
+    "regtype",
+    "regproc",
+    "regrole",
     '"char"',
     "int4multirange",
 }
 """Types whose bytes are not known to mean the same elsewhere."""
+
+
+def _passing(row: str) -> list[Kept]:
+    others = _OF_ARROW | {"positive"}
+    return [case for case in EXACT[row] if case[0].removesuffix("[]") not in others]
 
 
 def _plan(
@@ -77,11 +86,9 @@ def _move(
 
 
 @pytest.mark.parametrize("commit", ["job", "task"])
-@pytest.mark.parametrize("row", EXACT)
+@pytest.mark.parametrize("row", [row for row in EXACT if _passing(row)])
 def test_a_type_passes_as_it_is(pg: Pg, row: str, commit: CommitMode) -> None:
-    cases = [
-        case for case in EXACT[row] if case[0].removesuffix("[]") not in _OF_ARROW | {"positive"}
-    ]
+    cases = _passing(row)
     names = make_typed_tables(pg, cases)
     assert _move(pg, commit=commit).native
     hold_equal(pg, names)

@@ -18,7 +18,7 @@ from spark_channel.connectors import Receipt, load_reader, load_writer
 from spark_channel.connectors.base.contract import FetchSize
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.connectors.postgresql.copy_session import PgCopySession
-from spark_channel.connectors.postgresql.settings import VALUES
+from spark_channel.connectors.sql.postgresql_pooler import SETTINGS
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.service import signal_value, sql_value
 from spark_channel.tunnel import Tunnel
@@ -489,4 +489,4 @@ def test_a_session_of_the_server_itself_has_its_name_also_between_transactions(p
 
 def test_the_page_lists_the_settings() -> None:
     page = Path("docs/postgresql.md").read_text()
-    assert all(f"| `{name}` | `{value}` |" in page for name, value in VALUES.items())
+    assert all(f"| `{name}` | `{value}` |" in page for name, value in SETTINGS.items())

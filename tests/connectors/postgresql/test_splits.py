@@ -261,3 +261,85 @@ def test_the_ranges_leave_no_gap(pg: Pg) -> None:
     assert splits[-1].params["upper"] is None
     assert all(one.params["upper"] == two.params["lower"] for one, two in pairwise(splits))
     assert sum(split.rows or 0 for split in splits) == 100_000
+
+
+UNDIVIDED = {
+    "int[]": "ARRAY[i]",
+    "text[]": "ARRAY[i::text]",
+    "pair": "ROW(i, 'x')::pair",
+    "pair[]": "ARRAY[ROW(i, 'x')::pair]",
+    "ints": "ARRAY[i]",
+}
+
+
+@pytest.mark.parametrize("index", ["PRIMARY KEY", ""])
+@pytest.mark.parametrize("declared", UNDIVIDED)
+def test_a_key_without_quantiles_is_one_split(pg: Pg, declared: str, index: str) -> None:
+    pg.psql(
+        "CREATE TYPE pair AS (a int, b text); CREATE DOMAIN ints AS int[];"
+        f"CREATE TABLE t (k {declared} {index}, v int); CREATE INDEX ON t (k);"
+        f"INSERT INTO t SELECT {UNDIVIDED[declared]}, i FROM generate_series(1, 60) i"
+    )
+    reader = pg.reader("t")
+    schema = reader.schema()
+    (split,) = reader.split(4)
+    rows = pa.Table.from_batches(list(reader.read(split)), schema)
+    assert sorted(rows["v"].to_pylist()) == list(range(1, 61))
+    with pytest.raises(OptionError, match=r"'partitionColumn' names 'k'.*no ranges"):
+        pg.read("t", advice=4, partitionColumn="k")
+
+
+def test_another_index_divides_a_table_whose_key_does_not(pg: Pg) -> None:
+    pg.psql(
+        "CREATE TABLE t (k int[] PRIMARY KEY, v int); CREATE INDEX ON t (v);"
+        "INSERT INTO t SELECT ARRAY[i], i FROM generate_series(1, 60) i"
+    )
+    reader = pg.reader("t")
+    reader.schema()
+    assert len(reader.split(4)) > 1
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [
+        ("EXISTS (SELECT FROM u WHERE u.i = t.id)", 5),
+        ("EXISTS (SELECT FROM u WHERE u.i = {schema}.t.id)", 5),
+        ("id IN (SELECT i FROM u WHERE i = t.id)", 5),
+        ("NOT EXISTS (SELECT FROM t later WHERE later.id > t.id)", 1),
+        ("T.id = 1", 1),
+        ('"t"."id" = 1', 1),
+        ("ID = 1 AND EXISTS (SELECT FROM u WHERE i = t.id)", 1),
+        ("xmin::text <> '0'", 10),
+        ("t.xmin IS NOT NULL AND age(xmin) < 2000000000", 10),
+        ("ctid < '(0,4)' AND tableoid = 't'::regclass", 3),
+        ("CTID = '(0,1)' AND cmin = '0' AND xmax = '0'", 1),
+        ("t IS NOT NULL", 10),
+        ("t.* IS NOT NULL", 10),
+        ("to_jsonb(t) ->> 'id' = '5'", 1),
+    ],
+)
+def test_a_condition_means_what_the_server_takes_it_for(pg: Pg, where: str, rows: int) -> None:
+    pg.psql(
+        "CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t SELECT i, i FROM generate_series(1, 10) i;"
+        "CREATE TABLE u (i int); INSERT INTO u SELECT generate_series(1, 5)"
+    )
+    where = where.format(schema=pg.schema)
+    assert pg.psql(f"SELECT count(*) FROM t WHERE {where}") == str(rows)
+    for advice in (1, 3):
+        assert pg.read("t", advice=advice, where=where).num_rows == rows
+
+
+def test_columns_of_the_system_in_a_query(pg: Pg) -> None:
+    pg.psql("CREATE TABLE t (id int); INSERT INTO t VALUES (1), (2)")
+    shown = "SELECT xmin::text, ctid::text, tableoid::text, cmin::text FROM t"
+    query = "SELECT xmin, ctid, tableoid, cmin FROM t"
+    found = ["|".join(row.values()) for row in pg.read(None, query=query).to_pylist()]
+    assert found == pg.psql(shown).split("\n")
+    assert pg.read(None, query=query, where="ctid = '(0,2)'").num_rows == 1
+
+
+def test_a_table_and_its_column_of_one_name(pg: Pg) -> None:
+    pg.psql("CREATE TABLE t (t int PRIMARY KEY, source int); INSERT INTO t VALUES (1, 2), (2, 3)")
+    assert pg.read("t", advice=2, where="t = 1 AND source = 2").to_pylist() == [
+        {"t": 1, "source": 2}
+    ]

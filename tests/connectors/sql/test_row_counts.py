@@ -183,6 +183,28 @@ def test_rows_that_a_rule_skips_are_an_error(place: Place, more: dict[str, Any])
     assert write(place, "task") == place.read().num_rows == 3  # COPY applies no rules
 
 
+@on("postgresql")
+@pytest.mark.parametrize("more", [{}, {"rowsPerSecond": "1M"}], ids=["at once", "in pieces"])
+def test_rows_that_a_rule_stores_elsewhere_are_an_error(place: Place, more: dict[str, Any]) -> None:
+    place.run(
+        "CREATE TABLE t (id bigint, v text); CREATE TABLE other (LIKE t); "
+        "CREATE RULE moves AS ON INSERT TO t WHERE NEW.v = 'skip' DO INSTEAD INSERT INTO other VALUES (NEW.*)"
+    )
+    with refuses("stored 2 of 3 rows"):
+        write(place, "job", **more)
+    assert place.read().num_rows == place.read("other").num_rows == 0
+
+
+@on("postgresql")
+def test_rows_that_a_rule_stores_in_a_part_of_the_table_count(place: Place) -> None:
+    place.run(
+        "CREATE TABLE t (id bigint, v text); CREATE TABLE part () INHERITS (t); "
+        "CREATE RULE moves AS ON INSERT TO t WHERE NEW.v = 'skip' DO INSTEAD INSERT INTO part VALUES (NEW.*)"
+    )
+    assert write(place, "job") == place.read().num_rows == 3
+    assert place.read("part").num_rows == 1
+
+
 @on("sqlite", "adbc-sqlite")
 @BOTH
 @pytest.mark.parametrize("word", ["IGNORE", "REPLACE"])

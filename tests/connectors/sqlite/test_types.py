@@ -634,3 +634,50 @@ def test_the_name_of_a_type_is_read_as_that_type() -> None:
     for kind, _, declared, _ in KEPT:
         assert SqliteWriteDialect().created_type("v", kind, key=False) == declared
         assert declared_type(declared) == kind
+
+
+REALS = [
+    0.1,
+    1 / 3,
+    0.1234567890123456,
+    0.30000000000000004,
+    123456789.123456789,
+    -2.5,
+    4503599627370496.5,
+    0.0,
+]
+
+
+def test_a_real_is_the_shortest_number_that_gives_it_back(db: Db) -> None:
+    db.sql("CREATE TABLE t (id INTEGER PRIMARY KEY, d DECIMAL(38, 20), s)")
+    db.many("INSERT INTO t (d, s) VALUES (?, ?)", [(each, each) for each in REALS])
+    found = db.read(customSchema="s STRING")
+    assert found["d"].to_pylist() == [Decimal(repr(each)) for each in REALS]
+    assert found["s"].to_pylist() == [repr(each) for each in REALS]
+
+
+@pytest.mark.parametrize(
+    ("declared", "real"),
+    [
+        ("DECIMAL(15,15)", 0.1234567890123456),
+        ("DECIMAL(15,2)", 1234567890123.4567),
+        ("DECIMAL(18,2)", 0.125),
+        ("DECIMAL(18,2)", 12345.678901234567),
+        ("DECIMAL(20,16)", 0.12345678901234566),
+    ],
+)
+def test_a_real_with_more_digits_than_its_column_is_refused(
+    db: Db, declared: str, real: float
+) -> None:
+    db.sql(f"CREATE TABLE t (d {declared})")
+    db.sql("INSERT INTO t VALUES (?)", real)
+    with pytest.raises(SourceError, match=r"column 'd'.* holds"):
+        db.read()
+
+
+@pytest.mark.parametrize("declared", ["DECIMAL(10,2)", "DECIMAL(18,2)", "DECIMAL(38,2)"])
+def test_a_sum_of_reals_is_the_decimal_that_it_stands_for(db: Db, declared: str) -> None:
+    sums = [0.1 + 0.2, 0.1 * 3, 1.1 + 2.2, 100.1 + 200.2, -0.1 - 0.7]
+    db.sql(f"CREATE TABLE t (d {declared})")
+    db.many("INSERT INTO t VALUES (?)", [(each,) for each in sums])
+    assert db.read()["d"].to_pylist() == [round(Decimal(each), 2) for each in sums]
