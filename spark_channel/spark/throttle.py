@@ -24,7 +24,7 @@ from spark_channel.spark.worker import HangupWatch, sent_as_they_come
 from spark_channel.transfers.limits import JobLimits, is_limited, static_of_spec
 from spark_channel.transfers.task import TaskServiceClient
 
-__all__ = ["throttle"]
+__all__ = ["by_number", "throttle"]
 
 _log = logging.getLogger(__name__)
 
@@ -99,6 +99,11 @@ def throttle(
     )
     passed = rows.mapInArrow(task, rows.schema)
     return passed.toDF(*df.columns) if df.columns else passed.select()
+
+
+def by_number(df: DataFrame) -> DataFrame:
+    """With names that `mapInArrow` can look up: others hold a dot, or occur twice."""
+    return df.toDF(*(f"c{n}" for n in range(len(df.columns))))
 
 
 class _Throttle:
