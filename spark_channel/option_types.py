@@ -17,6 +17,7 @@ from spark_channel.working_directory import absolute_path
 
 __all__ = [
     "LARGEST",
+    "LARGEST_AMOUNT",
     "TEXT_TAKES",
     "Amount",
     "Bounds",
@@ -45,6 +46,8 @@ __all__ = [
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 LARGEST = 2**63 - 1
+LARGEST_AMOUNT = 10**18
+"""Of rows, bytes, and both per second: what the limits count in stays a number of 64 bits."""
 _DECIMAL_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY_UNITS = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _AMOUNT = re.compile(r"\s*([0-9]+(?:[._][0-9]+)*)\s*([kmgt]?i?)(b?)\s*", re.IGNORECASE)
@@ -53,7 +56,7 @@ _BYTES_TAKES = "a size of 1 byte or more, such as 64MB, 64MiB or 67108864"
 
 
 def parse_amount(value: object, *, bytes_: bool = False) -> int:
-    """Read `50000`, `50k`, `1.5M`, `64MB` or `64MiB` as a whole number from 1 to 2**63-1.
+    """Read `50000`, `50k`, `1.5M`, `64MB` or `64MiB` as a whole number from 1 to 10**18.
 
     Raises:
         ValueError: not such a text, zero, negative, or a size unit on a number of rows.
@@ -69,8 +72,8 @@ def parse_amount(value: object, *, bytes_: bool = False) -> int:
     if factor is None or number.count(".") > 1:
         raise ValueError(takes)
     amount = Decimal(number.replace("_", "")) * factor
-    if amount != int(amount) or not 1 <= amount <= LARGEST:
-        raise ValueError(takes)
+    if amount != int(amount) or not 1 <= amount <= LARGEST_AMOUNT:
+        raise ValueError(f"{takes}, up to 10**18" if amount > LARGEST_AMOUNT else takes)
     return int(amount)
 
 

@@ -16,6 +16,7 @@ from spark_channel.datax.values import (
     Text,
     parse_section,
     refusal,
+    refuse_twice,
     refused,
 )
 from spark_channel.errors import JobFileError
@@ -63,6 +64,7 @@ _HIVE_TYPES = {
     "tinyint": pa.int8(),
     "smallint": pa.int16(),
     "int": pa.int32(),
+    "integer": pa.int32(),
     "bigint": pa.int64(),
     "long": pa.int64(),
     "float": pa.float32(),
@@ -205,10 +207,7 @@ def written_columns(columns: tuple[NamedColumn, ...], place: PluginContext) -> L
     for number, column in enumerate(columns):
         kind = column_type(column.type, f"{path}[{number}].type", hive=True)
         outputs.append(Output(number, column.name, kind, time_patterns(place.formats)))
-    names = [column.name for column in columns]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise refused(path, f"{twice!r} twice", "each name once")
+    refuse_twice(path, [column.name for column in columns])
     return Labelled(Select(tuple(outputs), exhaustive=True), path)
 
 

@@ -329,21 +329,25 @@ def _expand(text: str, variables: Mapping[str, str], place: Callable[[re.Match[s
 # From a job file's text to plain JSON data, with what DataX's own parser forgives.
 
 
-_STRING = r'"(?:\\.|[^"\\])*"'
+_STRING = r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')"""
 _COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
-_LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
+_LOOSE = re.compile(rf"{_STRING}|,(?=[\s,]*[,}}\]])|[A-Za-z_$][\w$-]*(?=\s*:)", re.DOTALL)
 _NOT_NEWLINE = re.compile(r"[^\n]")
+_INSIDE = re.compile(r"""\\(?:x([0-9A-Fa-f]{2})|(.))|(")""", re.DOTALL)
+_ESCAPED = {"'": "'", "v": "\\u000b", "0": "\\u0000"}
 
 
 def parse_text(text: str, variables: dict[str, str], source: str) -> Any:
-    """Parse JSON with comments and commas before a closing bracket, and `${var}` put in as text.
+    """Parse JSON with what DataX's own parser forgives, and `${var}` put in as text.
+
+    It forgives comments, commas too many, single quotes, keys without quotes, `\\x01`, and line ends in texts.
 
     Raises:
         JobFileError: broken JSON, with line and column; a variable that is not set.
     """
     bare = expand_text(_COMMENT.sub(_blank, text.removeprefix("\ufeff")), variables, source)
     try:
-        return json.loads(_LAST_COMMA.sub(_blank, bare), parse_constant=_no_constant)
+        return json.loads(_LOOSE.sub(_strict, bare), parse_constant=_no_constant, strict=False)
     except json.JSONDecodeError as error:
         raise JobFileError(
             f"{source}: not JSON at line {error.lineno}, column {error.colno}: {error.msg}"
@@ -357,7 +361,24 @@ def parse_text(text: str, variables: dict[str, str], source: str) -> Any:
 def _blank(match: re.Match[str]) -> str:
     """Strings stay; the rest becomes spaces, so that lines and columns stay what they are."""
     found = match.group()
-    return found if found.startswith('"') else _NOT_NEWLINE.sub(" ", found)
+    return found if found[0] in "\"'" else _NOT_NEWLINE.sub(" ", found)
+
+
+def _strict(match: re.Match[str]) -> str:
+    """A string or a key as JSON writes it; a comma too many as a space."""
+    found = match.group()
+    if found == ",":
+        return " "
+    if found[0] not in "\"'":
+        return f'"{found}"'
+    return f'"{_INSIDE.sub(_escape, found[1:-1])}"'
+
+
+def _escape(match: re.Match[str]) -> str:
+    code, sign, quote = match.groups()
+    if quote:  # between single quotes
+        return '\\"'
+    return f"\\u00{code}" if code else _ESCAPED.get(sign, match.group())
 
 
 def _no_constant(name: str) -> Any:

@@ -165,7 +165,9 @@ def _read(source: Source, variables: dict[str, str]) -> tuple[str, Any]:
             return "job", expand_data(_plain(source, ""), variables)
         except RecursionError:
             raise JobFileError("job: nested too deeply") from None
-    if isinstance(source, str) and (source.lstrip()[:1] in ("{", "[") or "\n" in source):
+    if isinstance(source, str) and (
+        source.removeprefix("\ufeff").lstrip()[:1] in ("{", "[") or "\n" in source
+    ):
         return "job", parse_text(source, variables, "job")
     path = Path(source)
     if str(source).lower().startswith(("http:", "https:")):

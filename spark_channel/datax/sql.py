@@ -7,7 +7,7 @@ from typing import Any
 from spark_channel.datax.place import PluginContext
 from spark_channel.datax.values import refusal
 
-__all__ = ["expand_tables", "plain_columns", "select_statements", "selects"]
+__all__ = ["bare_names", "expand_tables", "plain_columns", "select_statements", "selects"]
 
 _MOST_TABLES = 10_000
 _RANGE = re.compile(r"(.*?)\[(\d{1,18})-(\d{1,18})\](.*)", re.DOTALL)
@@ -60,6 +60,12 @@ def plain_columns(columns: tuple[str, ...], dialect: str, path: str) -> tuple[st
     Raises:
         JobFileError: a text that is not an SQL expression in this dialect.
     """
+    names = bare_names(columns, dialect, path)
+    return None if "" in names or len(set(names)) < len(names) else names
+
+
+def bare_names(columns: tuple[str, ...], dialect: str, path: str) -> tuple[str, ...]:
+    """The same with "" for a constant or an expression."""
     names = []
     for number, text in enumerate(columns):
         if _PLAIN.fullmatch(text) and text.lower() not in _CONSTANTS:
@@ -69,8 +75,6 @@ def plain_columns(columns: tuple[str, ...], dialect: str, path: str) -> tuple[st
         plain = _is_bare(parsed)
         quoted = plain and parsed.this.quoted
         names.append("" if not plain else parsed.name if quoted else _folded(parsed.name, dialect))
-    if "" in names or len(set(names)) < len(names):
-        return None
     return tuple(names)
 
 

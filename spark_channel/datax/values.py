@@ -5,7 +5,7 @@ DataX reads numbers and flags from strings too; so do these.
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
@@ -13,8 +13,11 @@ from pydantic.alias_generators import to_camel
 
 from spark_channel.errors import JobFileError
 from spark_channel.masking import MASK, is_secret_name, mask_text
+from spark_channel.option_types import LARGEST_AMOUNT
 
 __all__ = [
+    "Delimiter",
+    "Encoding",
     "Flag",
     "Fraction",
     "JobSection",
@@ -27,6 +30,7 @@ __all__ = [
     "json_path",
     "parse_section",
     "refusal",
+    "refuse_twice",
     "refused",
 ]
 
@@ -68,9 +72,9 @@ def _not_negative(value: object) -> int:
 
 
 def _speed(value: object) -> int | None:
-    takes = "a whole number from 1 to 2**63-1; 0 or -1: no limit"
+    takes = "a whole number from 1 to 10**18; 0 or -1: no limit"
     number = _whole(value, takes)
-    if number < -1:
+    if not -1 <= number <= LARGEST_AMOUNT:
         raise ValueError(takes)
     return number if number > 0 else None
 
@@ -105,6 +109,24 @@ def _texts(value: object) -> tuple[str, ...]:
     return tuple(text for text in made if text.strip())
 
 
+_ESCAPED = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(0[0-7]{0,2})|(t))")
+
+
+def _delimiter(value: object) -> str:
+    """Job files also name a character by its escape, `\\\\u0001` in JSON."""
+    text = _text(value)
+    found = _ESCAPED.fullmatch(text)
+    if found is None:
+        return text
+    code, short, octal, _ = found.groups()
+    hexadecimal = code or short
+    return chr(int(hexadecimal, 16)) if hexadecimal else chr(int(octal, 8)) if octal else "\t"
+
+
+def _encoding(value: object) -> str:
+    return _text(value).strip() or "utf-8"
+
+
 def _flag(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -121,6 +143,9 @@ Fraction = Annotated[float, BeforeValidator(_fraction)]
 Text = Annotated[str, BeforeValidator(_text)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 """One text or a list; blank ones, which job generators leave behind, are dropped."""
+Delimiter = Annotated[str, BeforeValidator(_delimiter)]
+Encoding = Annotated[str, BeforeValidator(_encoding)]
+"""A blank one is UTF-8, as in DataX."""
 Flag = Annotated[bool, BeforeValidator(_flag)]
 
 
@@ -222,6 +247,18 @@ def refusal(path: str, got: Any, takes: str) -> JobFileError:
         text = text if len(text) <= 60 else text[:57] + "..."
         seen = repr(text) if isinstance(got, str) else text
     return refused(path, seen, takes)
+
+
+def refuse_twice(path: str, names: Sequence[str]) -> None:
+    """A column can be named once.
+
+    Raises:
+        JobFileError: names the column, and where it stands.
+    """
+    for number, name in enumerate(names):
+        first = names.index(name)
+        if first != number:
+            raise refused(path, f"{name!r} twice, at [{first}] and [{number}]", "each name once")
 
 
 def refused(path: str, seen: str, takes: str) -> JobFileError:

@@ -26,7 +26,7 @@ from spark_channel.spark.driver import JobReporter
 from spark_channel.spark.engine import described
 from spark_channel.spark.schema import as_arrow, as_spark
 from spark_channel.spark.session import register, service_of
-from spark_channel.spark.throttle import throttle
+from spark_channel.spark.throttle import by_number, throttle
 from spark_channel.spark.worker import own_error
 from spark_channel.transfers.limits import is_limited, limit_scope_of
 from spark_channel.transfers.options import JobOptions
@@ -198,7 +198,7 @@ class _Run:
     ) -> DataFrame:
         pipeline = prepare(self._job.spec.transformers, as_arrow(frame.schema))
         plain = as_spark(pipeline.output_schema)
-        return frame.mapInArrow(
+        return by_number(frame).mapInArrow(
             _TransformRunner(pipeline, self._options, service, self._id, spec), plain
         )
 
@@ -247,7 +247,8 @@ class _Run:
         keys = [name.strip() for name in options.pop("partitionBy", "").split(",") if name.strip()]
         overwrite = self._job.spec.save_mode == "overwrite"
         if self._spark.catalog.tableExists(table):
-            columns = self._spark.table(table).columns
+            names = self._spark.table(table).columns
+            columns = [f"`{name.replace('`', '``')}`" for name in names]
             try:
                 frame.select(*columns).write.options(**options).insertInto(
                     table, overwrite=overwrite
@@ -295,7 +296,8 @@ class _TransformRunner:
             for batch in batches:
                 counters.read(batch.num_rows, batch.nbytes)
                 # Spark's batches are of the session's time zone, and NOT NULL where a filter says so.
-                outcome = self._pipeline.run(conform(batch, self._pipeline.schema))
+                named = batch.rename_columns(self._pipeline.schema.names)
+                outcome = self._pipeline.run(conform(named, self._pipeline.schema))
                 for refused in outcome.refused:
                     log.refuse(refused.rows, refused.reason)
                 counters.wrote(outcome.batch.num_rows, outcome.batch.nbytes)

@@ -5,6 +5,7 @@ that differs passes silently or dies in the JVM. So every batch is cast here, ch
 """
 
 import inspect
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -15,7 +16,14 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from spark_channel.arrow_schema import TEXT_LENGTH, length_in, text_lengths
 from spark_channel.errors import SchemaError
 
-__all__ = ["TIME_SUPPORTED", "as_arrow", "as_spark", "has_times", "spark_text_lengths"]
+__all__ = [
+    "TIME_SUPPORTED",
+    "as_arrow",
+    "as_spark",
+    "has_times",
+    "spark_text_lengths",
+    "types_inside",
+]
 
 TIME_SUPPORTED = hasattr(pyspark.sql.types, "TimeType")  # since 4.1
 _DECIMAL_DIGITS = 38
@@ -100,20 +108,28 @@ def _times_as_text(kind: pa.DataType) -> pa.DataType:
 
 def _refuse_without_arrow(kind: DataType, path: str) -> None:
     """Spark hands over VARIANT and GEOMETRY as structs of bytes, which a target would keep as that."""
-    name = type(kind).__name__
-    if name in _WITHOUT_ARROW:
-        raise SchemaError(
-            f"column {path!r} is of type {kind.simpleString().upper()}, which would arrive as Spark's internal bytes, "
-            f"and which this format cannot carry: {_WITHOUT_ARROW[name].format(path)}"
-        )
+    for place, inner in types_inside(kind, path):
+        name = type(inner).__name__
+        if name in _WITHOUT_ARROW:
+            raise SchemaError(
+                f"column {place!r} is of type {inner.simpleString().upper()}, which would arrive as Spark's internal "
+                f"bytes, and which this format cannot carry: {_WITHOUT_ARROW[name].format(place)}"
+            )
+
+
+def types_inside(kind: DataType, path: str) -> Iterator[tuple[str, DataType]]:
+    """This type and those inside it, each with its place, such as `a.element.b`."""
+    yield path, kind
     if isinstance(kind, StructType):
-        for field in kind.fields:
-            _refuse_without_arrow(field.dataType, f"{path}.{field.name}")
+        inside = [(field.name, field.dataType) for field in kind.fields]
     elif isinstance(kind, ArrayType):
-        _refuse_without_arrow(kind.elementType, f"{path}.element")
+        inside = [("element", kind.elementType)]
     elif isinstance(kind, MapType):
-        _refuse_without_arrow(kind.keyType, f"{path}.key")
-        _refuse_without_arrow(kind.valueType, f"{path}.value")
+        inside = [("key", kind.keyType), ("value", kind.valueType)]
+    else:
+        inside = []
+    for name, inner in inside:
+        yield from types_inside(inner, f"{path}.{name}")
 
 
 def _plain_field(field: pa.Field, path: str) -> pa.Field:

@@ -9,22 +9,27 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructType
 
-from spark_channel.errors import LimitError, OptionError
+from spark_channel.errors import LimitError, OptionError, SchemaError
 from spark_channel.limits import StaticShare
 from spark_channel.options import CommonOptions
 from spark_channel.pipeline.read import BatchRateLimiter
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, SharedLimitAddress, new_job_id, run_id
+from spark_channel.spark.schema import types_inside
 from spark_channel.spark.session import is_local, service_of, session_slots
 from spark_channel.spark.worker import HangupWatch, sent_as_they_come
 from spark_channel.transfers.limits import JobLimits, is_limited, static_of_spec
 from spark_channel.transfers.task import TaskServiceClient
 
-__all__ = ["throttle"]
+__all__ = ["by_number", "throttle"]
 
 _log = logging.getLogger(__name__)
 
+_NOT_CARRIED = ("YearMonthIntervalType", "CalendarIntervalType")
+"""Types of Spark that `mapInArrow` refuses."""
 _BARRIERS = {
     r"\bExchange\b|\bBroadcastExchange\b|\bShuffle": "an exchange (a shuffle, sort or join)",
     r"\bInMemoryTableScan\b|\bInMemoryRelation\b": "a cache",
@@ -48,8 +53,11 @@ def throttle(
     What lies below an exchange or a cache runs at full speed before the first row passes here; a warning
     says so: put the throttle next to the source instead, or use `option("rowsPerSecond")` of this format.
 
+    A streaming DataFrame has the whole limit in each of its batches.
+
     Raises:
         OptionError: no limit was given, or one that makes no sense.
+        SchemaError: a type that `mapInArrow` does not carry; names the column.
         ServiceUnavailableError: the driver's service cannot be started.
     """
     given = {
@@ -67,7 +75,9 @@ def throttle(
             "throttle takes rows_per_second, bytes_per_second or shared_limit",
             option="rowsPerSecond",
         )
-    _warn_of_barriers(df)
+    _check_types(df.schema)
+    if not df.isStreaming:  # a stream has a physical plan when it runs
+        _warn_of_barriers(df)
     limits = JobLimits.of(options)
     share = limits.static(session_slots(df.sparkSession))
     try:
@@ -82,9 +92,18 @@ def throttle(
         **limits.of_spec(),
         **static_of_spec(share, one_host=lambda: is_local(df.sparkSession)),
     )
-    return df.mapInArrow(
-        _Throttle(service, new_job_id(), spec, options, limits.address, share), df.schema
+    task = _Throttle(service, new_job_id(), spec, options, limits.address, share)
+    # By their numbers: Spark looks names up, and some hold a dot, or occur twice. A row without columns needs one.
+    rows = (
+        df.toDF(*(f"c{n}" for n in range(len(df.columns)))) if df.columns else df.select(f.lit(1))
     )
+    passed = rows.mapInArrow(task, rows.schema)
+    return passed.toDF(*df.columns) if df.columns else passed.select()
+
+
+def by_number(df: DataFrame) -> DataFrame:
+    """With names that `mapInArrow` can look up: others hold a dot, or occur twice."""
+    return df.toDF(*(f"c{n}" for n in range(len(df.columns))))
 
 
 class _Throttle:
@@ -137,6 +156,27 @@ class _Throttle:
                 counters.enter(Phase.ENDED if pacer.cancelled else Phase.FAILED)
                 raise
             counters.enter(Phase.DONE)
+
+
+def _check_types(schema: StructType) -> None:
+    for field in schema.fields:
+        for path, kind in types_inside(field.dataType, field.name):
+            why = _why_not(kind)
+            if why is not None:
+                raise SchemaError(f"column {path!r} {why}, which throttle cannot carry: cast it")
+
+
+def _why_not(kind: DataType) -> str | None:
+    """What keeps a type from passing; None if nothing does."""
+    if type(kind).__name__ in _NOT_CARRIED:
+        return f"is of type {kind.simpleString().upper()}"
+    if isinstance(kind, StructType):
+        twice = next((name for name in kind.names if kind.names.count(name) > 1), None)
+        return None if twice is None else f"has two fields {twice!r}"
+    # The type of `array()` and `map()`: no value has it, and Arrow has no such elements.
+    empty_array = isinstance(kind, ArrayType) and isinstance(kind.elementType, NullType)
+    empty_map = isinstance(kind, MapType) and isinstance(kind.keyType, NullType)
+    return f"is of type {kind.simpleString().upper()}" if empty_array or empty_map else None
 
 
 def _warn_of_barriers(df: Any) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_channel.transform.time_patterns import parsed
+
 __all__ = ["cast_or_refuse"]
 
 
@@ -17,7 +19,7 @@ def cast_or_refuse(
 ) -> tuple[pa.Array, pa.BooleanArray | None]:
     """`array` as `kind`, null where a value cannot be; and which values those are (None = none).
 
-    `patterns` (strptime's letters) read text as a time, the first that fits; none: ISO 8601.
+    `patterns` (see `time_patterns`) read text as a time, the first that fits; none: ISO 8601.
 
     Raises:
         pyarrow.ArrowNotImplementedError: no value of the array's type can become `kind`.
@@ -63,10 +65,7 @@ def _by_pattern(
     array: pa.Array, kind: pa.DataType, patterns: tuple[str, ...]
 ) -> tuple[pa.Array, pa.BooleanArray | None]:
     text = pc.utf8_trim_whitespace(array)
-    tries = [
-        pc.strptime(text, format=pattern, unit="us", error_is_null=True) for pattern in patterns
-    ]
-    moments = pc.coalesce(*tries)
+    moments = pc.coalesce(*(parsed(text, pattern) for pattern in patterns))
     bad = pc.and_(pc.is_null(moments), pc.is_valid(array))
     made = pc.cast(moments, kind, safe=not pa.types.is_date(kind))
     return made, bad if pc.any(bad, min_count=0).as_py() else None

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from spark_channel.transform.cast import cast_or_refuse
 from spark_channel.transform.select import refusals
+from spark_channel.transform.time_patterns import formatted
 from spark_channel.transform.transformer import Transformer, TransformResult
 
 __all__ = [
@@ -20,7 +21,6 @@ __all__ = [
     "TimesAsText",
     "can_convert",
     "convert",
-    "formatted",
     "local_zone",
 ]
 
@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TimesAsText(Transformer):
-    """Format every timestamp, date and time as text by its pattern (strftime's letters), cut to the second.
+    """Format every timestamp, date and time as text by its pattern (see `time_patterns`), cut to the second.
 
     `only`: the columns of these positions; None = all.
     """
@@ -65,16 +65,6 @@ class TimesAsText(Transformer):
             columns.append(column if pattern is None else formatted(column, pattern))
         schema = self.output_schema(batch.schema)
         return TransformResult(pa.RecordBatch.from_arrays(columns, schema=schema))
-
-
-def formatted(column: pa.Array, pattern: str) -> pa.Array:
-    if pa.types.is_timestamp(column.type):
-        local = pc.local_timestamp(column) if column.type.tz else column
-        column = pc.cast(pc.floor_temporal(local, unit="second"), pa.timestamp("s"))
-    elif pa.types.is_time(column.type):
-        column = pc.cast(pc.cast(column, pa.time32("s"), safe=False), pa.int32())
-        column = pc.cast(pc.cast(column, pa.int64()), pa.timestamp("s"))
-    return pc.strftime(column, format=pattern)
 
 
 # Values into a target's column types by DataX's rules: what has no such value is a refused row, not

@@ -114,37 +114,51 @@ class CsvTexts(Transformer):
         )
 
 
-# Java's date patterns, which job files hold, as strptime's.
-
-
 _LETTERS = {
     "yyyy": "%Y",
+    "yyy": "%Y",
     "yy": "%y",
-    "MM": "%m",
-    "M": "%m",
-    "MMM": "%b",
-    "MMMM": "%B",
+    "y": "%Y",
+    **dict.fromkeys(("MM", "LL"), "%m"),
+    **dict.fromkeys(("M", "L"), "%-m"),
+    **dict.fromkeys(("MMM", "LLL"), "%b"),
+    **dict.fromkeys(("MMMM", "LLLL"), "%B"),
     "dd": "%d",
-    "d": "%d",
+    "d": "%-d",
     "HH": "%H",
-    "H": "%H",
+    "H": "%-H",
     "hh": "%I",
+    "h": "%-I",
     "mm": "%M",
-    "m": "%M",
+    "m": "%-M",
     "ss": "%S",
-    "s": "%S",
+    "s": "%-S",
+    "SSS": "%L",
+    "S": "%-L",
     "a": "%p",
-    "EEE": "%a",
+    **dict.fromkeys(("E", "EE", "EEE"), "%a"),
     "EEEE": "%A",
 }
+_REFUSED = {
+    "S": "S counts milliseconds in Java, so write SSS",
+    "y": "a year has four digits, so write yyyy",
+    "Y": "Y is the year of a week; write yyyy",
+    "D": "D is the day of the year; write dd for the day of the month",
+    "k": "k counts hours from 1 to 24; write HH",
+    "K": "K counts hours from 0 to 11; write hh",
+    **dict.fromkeys("zZX", "times have no zone in a job"),
+    **dict.fromkeys("GwWFu", "eras, and days and weeks by their numbers, are not read"),
+}
+"""Letters of SimpleDateFormat that are not read, or not so often, with what to do."""
 _TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|([^A-Za-z'])")
+_TWO_NUMBERS = re.compile(r"(?=%-[a-zA-Z]%-?[YymdHIMSL]|%[YymdHIMSL]%-)")
 
 
 def strptime_pattern(pattern: str) -> str:
-    """`yyyy-MM-dd HH:mm:ss` -> `%Y-%m-%d %H:%M:%S`; text in single quotes is literal.
+    """Java's date pattern as one of `time_patterns`: `yyyy-MM-dd` is `%Y-%m-%d`; text in single quotes is literal.
 
     Raises:
-        OptionError: a letter without a counterpart (`S`, `Z`, ...), or an unterminated quote.
+        OptionError: a letter without a counterpart (`Z`, `w`, ...), or an unterminated quote.
     """
     made, position = [], 0
     for token in _TOKEN.finditer(pattern):
@@ -160,15 +174,37 @@ def strptime_pattern(pattern: str) -> str:
             made.append(_LETTERS[token.group()])
         else:
             raise _unknown(pattern, token.group())
+    found = "".join(made)
     if position != len(pattern) or not pattern:
         raise _unknown(pattern, pattern[position:])
-    return "".join(made)
+    parts = re.findall(r"%-?([A-Za-z])", found.replace("%%", ""))
+    if len(parts) != len({_SAME.get(part, part) for part in parts}):
+        raise _refused(pattern, "names a part of the time twice", "each part once")
+    if not parts:
+        raise _refused(pattern, "names no part of a time", "letters such as yyyy-MM-dd")
+    if _TWO_NUMBERS.search(found.replace("%%", "")):
+        raise _refused(
+            pattern, "does not say where a number ends", "two letters for each, such as yyyyMMdd"
+        )
+    return found
+
+
+_SAME = {"y": "Y", "b": "m", "B": "m", "A": "a", "I": "H"}
+"""Directives of one part of a time."""
 
 
 def _unknown(pattern: str, part: str) -> OptionError:
-    takes = "a date pattern of " + ", ".join(_LETTERS)
+    known = ", ".join(dict.fromkeys(_LETTERS))
+    why = _REFUSED.get(part[:1], "")
+    return _refused(
+        pattern, f"has {part!r}, which cannot be read", f"a date pattern of {known}", why
+    )
+
+
+def _refused(pattern: str, what: str, takes: str, why: str = "") -> OptionError:
+    reason = f" ({why})" if why else ""
     return OptionError(
-        f"date pattern {pattern!r} has {part!r}, which cannot be read; it takes {takes}",
+        f"date pattern {pattern!r} {what}{reason}; it takes {takes}",
         option="format",
         got=pattern,
         takes=takes,

@@ -435,7 +435,12 @@ def test_a_table_that_spark_would_drop_to_empty_it_is_refused(make_job: Any) -> 
         (
             "w",
             {"column": ["a", "a"]},
-            "column got a list; it takes the target's column names, each once",
+            r"column got 'a' twice, at \[0\] and \[1\]; it takes each name once",
+        ),
+        (
+            "w",
+            {"column": ["a", "now()"]},
+            r"column\[1\] got 'now\(\)'; it takes the name of a target's column",
         ),
         (
             "w",

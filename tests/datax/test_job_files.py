@@ -206,8 +206,8 @@ def test_replacing_a_whole_folder_must_be_said(make_job: Any) -> None:
             r"column\[0\]\.type got 'blob'; it takes one of string, long",
         ),
         (
-            {"column": [{"index": 0, "type": "date", "format": "SSS"}]},
-            r"column\[0\]\.format: date pattern 'SSS'",
+            {"column": [{"index": 0, "type": "date", "format": "SSSS"}]},
+            r"column\[0\]\.format: date pattern 'SSSS'",
         ),
         (
             {"column": [{"value": "x", "type": "long"}]},
@@ -241,7 +241,7 @@ def test_hadoops_old_formats_are_refused_with_the_way_out(make_job: Any, file_ty
         ),
         ({"fileName": "a/b"}, "fileName got 'a/b'; it takes a name without /"),
         ({"fileName": "_a"}, "fileName got '_a'; it takes a name without /, and not . or _ first"),
-        ({"dateFormat": "SSS"}, "dateFormat: date pattern"),
+        ({"dateFormat": "SSSS"}, "dateFormat: date pattern"),
         ({"fileFormat": "xml"}, "fileFormat got 'xml'"),
     ],
 )
@@ -300,3 +300,34 @@ def test_a_write_to_hdfs(make_job: Any) -> None:
         JobFileError, match=r"defaultFS got a write to webhdfs://nn:9870/out.*hdfs://"
     ):
         load_job(make_job(writer="hdfswriter", writes=given))
+
+
+def test_addax_overwrites_the_folder(make_job: Any) -> None:
+    loaded = hdfs(make_job, writeMode="overwrite", skipTrash=True)
+    assert loaded.spec.save_mode == "overwrite"
+    assert any("skipTrash (files that are replaced are removed" in each for each in loaded.warnings)
+    with pytest.raises(
+        JobFileError, match="writeMode got 'x'; it takes append, nonConflict, trunc"
+    ):
+        hdfs(make_job, writeMode="x")
+    twice = [{"name": "a", "type": "string"}, {"name": "b", "type": "int"}] * 2
+    with pytest.raises(JobFileError, match=r"column got 'a' twice, at \[0\] and \[2\]"):
+        hdfs(make_job, column=twice)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("\x01", "\x01"),
+        ("\\u0001", "\x01"),
+        ("\\x01", "\x01"),
+        ("\\001", "\x01"),
+        ("\\t", "\t"),
+        ("|", "|"),
+        ("\\", "\\"),
+    ],
+)
+def test_a_delimiter_may_be_an_escape(make_job: Any, given: str, found: str) -> None:
+    reads = {"path": "/a", "fieldDelimiter": given, "encoding": " "}
+    options = load_job(make_job("txtfilereader", reads)).spec.reader.options
+    assert (options["sep"], options["encoding"]) == (found, "utf-8")

@@ -1,6 +1,9 @@
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_channel.datax import load_job, parse_parameters
 from spark_channel.datax.document import expand_data, parse_text
@@ -31,6 +34,36 @@ def test_comments_and_last_commas_are_forgiven_and_strings_stay_whole() -> None:
         '\ufeff{"url": "jdbc:x://h/a,}", // why\n "list": [1, 2, ], /* more */ "end": "/* no */", }'
     )
     assert parse_text(text, {}, "x") == {"url": "jdbc:x://h/a,}", "list": [1, 2], "end": "/* no */"}
+
+
+def test_what_dataxs_parser_forgives_is_forgiven() -> None:
+    text = r"""{'a': 'it\'s "x\\" // y', b: ["\x01", "\0", 1,, 2,,], /* ' */ "c": "tab	x
+    y", // don't
+    d_e: "\\x01", "k:": "a: b, }", "n": {"m":null,},}"""
+    assert parse_text(text, {}, "x") == {
+        "a": 'it\'s "x\\" // y',
+        "b": ["\x01", "\0", 1, 2],
+        "c": "tab\tx\n    y",
+        "d_e": "\\x01",
+        "k:": "a: b, }",
+        "n": {"m": None},
+    }
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ),
+    st.booleans(),
+)
+def test_json_is_read_as_json(data: Any, ascii_only: bool) -> None:
+    text = json.dumps(data, ensure_ascii=ascii_only).replace("$", "")
+    assert parse_text(text, {}, "x") == json.loads(text)
+
+
+def test_a_job_may_be_a_text_that_begins_with_a_byte_order_mark(make_job: Any) -> None:
+    assert load_job("\ufeff" + json.dumps(make_job())).spec.reader.name
 
 
 def test_variables_are_put_in_as_text() -> None:

@@ -460,6 +460,22 @@ def test_tables_of_sparks_catalog(spark: SparkSession, source: Options) -> None:
         spark.sql("DROP TABLE copied")
 
 
+def test_names_with_a_dot_pass_transformers_and_tables(spark: SparkSession) -> None:
+    spark.sql("DROP TABLE IF EXISTS dotted")
+    query = "SELECT 2 `a.b`, named_struct('b', 9) a, 'x' `c``d`"
+    try:
+        for step in ([], [DropRows("a.b", "=", "1")]):
+            transfer(
+                spark,
+                {"format": "hive", "query": query},
+                {"format": "hive", "dbtable": "dotted"},
+                transformers=step,
+            )
+        assert spark.table("dotted").collect() == spark.sql(query).collect() * 2
+    finally:
+        spark.sql("DROP TABLE IF EXISTS dotted")
+
+
 def test_a_dirty_row_on_the_way_to_a_spark_format_ends_it(
     spark: SparkSession, tmp_path: Path, frame_source: Options
 ) -> None:

@@ -134,7 +134,7 @@ def test_java_date_patterns(java: str, python: str) -> None:
     assert strptime_pattern(java) == python
 
 
-@pytest.mark.parametrize("java", ["", "SSS", "yyyyy", "yyyy-MM-dd'T", "w"])
+@pytest.mark.parametrize("java", ["", "SSSS", "yyyyy", "yyyy-MM-dd'T", "w"])
 def test_a_pattern_that_cannot_be_read_is_refused(java: str) -> None:
     with pytest.raises(OptionError, match="date pattern"):
         strptime_pattern(java)

@@ -1,5 +1,6 @@
 """Options, client, errors, BSON values."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ from pymongo.errors import (
 from spark_channel.connectors.base.network import Seconds
 from spark_channel.connectors.base.stored import Stored
 from spark_channel.connectors.base.url_text import decoded
+from spark_channel.connectors.mongodb.shell import parse_query
 from spark_channel.connectors.records.columns import text_of
 from spark_channel.connectors.records.direct_writer import DirectOptions
 from spark_channel.connectors.records.reader import RecordReadOptions, Zone, texts_by_name
@@ -46,6 +48,7 @@ __all__ = [
     "explained",
     "is_passing",
     "plain",
+    "query_document",
     "stored_at",
 ]
 
@@ -88,18 +91,45 @@ def _url(value: object) -> str:
     )
 
 
-def _filter(value: object) -> str:
-    import bson.json_util
-
+def _query(value: object) -> str:
+    """A query document as extended JSON; what it holds is what BSON can hold."""
+    takes = 'a query document of MongoDB, such as {"status": "paid", "n": {"$gt": 5}}'
     try:
-        found = bson.json_util.loads(str(value))
-    except (ValueError, TypeError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise ValueError(
-            'a query document of MongoDB as JSON, such as {"status": "paid", "n": {"$gt": 5}}'
-        )
-    return str(value)
+        text = json.dumps(parse_query(str(value)), ensure_ascii=False)
+    except ValueError as error:
+        raise ValueError(f"{takes}; {error}") from None
+    try:
+        bson.encode(query_document(text))
+    except (
+        BSONError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise ValueError(f"{takes}, with values of extended JSON: {error}") from None
+    return text
+
+
+def query_document(text: str) -> dict[str, Any]:
+    """The query document that extended JSON describes."""
+    found: dict[str, Any] = json.loads(text, object_hook=_special)
+    return found
+
+
+def _special(document: dict[str, Any]) -> Any:
+    if "$undefined" in document:
+        raise ValueError("$undefined has no counterpart; use null")
+    if "$regex" in document and not _is_regular(document):
+        return document  # as a value, it would lose the conditions beside it
+    return bson.json_util.object_hook(document)
+
+
+def _is_regular(document: dict[str, Any]) -> bool:
+    options = document.get("$options", "")
+    known = isinstance(options, str) and set(options) <= set("imsx")
+    return known and document.keys() <= {"$regex", "$options"}
 
 
 def _field_types(value: object) -> dict[str, str]:
@@ -113,7 +143,7 @@ def _field_types(value: object) -> dict[str, str]:
     return found
 
 
-Query = Annotated[str, BeforeValidator(_filter)]
+Query = Annotated[str, BeforeValidator(_query)]
 
 
 class MongoAddress(Options):
@@ -180,7 +210,9 @@ class MongoReadOptions(MongoAddress, RecordReadOptions):
     )
 
     filter: Query = Field(
-        "{}", description="MongoDB's query document, as (extended) JSON; default: all documents"
+        "{}",
+        description="MongoDB's query document, as (extended) JSON or in the syntax of its shell; "
+        "default: all documents",
     )
     retry_timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
         60.0,

@@ -8,7 +8,6 @@ from itertools import islice, pairwise
 from typing import Any, ClassVar
 
 import bson
-import bson.json_util
 import pyarrow as pa
 from pymongo.errors import OperationFailure, PyMongoError
 
@@ -21,6 +20,7 @@ from spark_channel.connectors.mongodb.client import (
     connected,
     is_passing,
     plain,
+    query_document,
     stored_at,
 )
 from spark_channel.connectors.records import Columns, RecordReader, inferred_schema
@@ -166,8 +166,7 @@ class MongoReader(RecordReader):
         return found if place.end is None else found.max([(_ID, place.end[0])])
 
     def _filter(self) -> dict[str, Any]:
-        found: dict[str, Any] = bson.json_util.loads(self.options.filter)
-        return found
+        return query_document(self.options.filter)
 
     def _projection(self) -> dict[str, int] | None:
         """The fields that the columns need; None: all, since a name with dots may also be a field's own."""

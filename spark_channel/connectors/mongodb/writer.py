@@ -5,7 +5,6 @@ from contextlib import ExitStack
 from typing import Any, ClassVar
 
 import bson
-import bson.json_util
 import pyarrow as pa
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
@@ -20,6 +19,7 @@ from spark_channel.connectors.mongodb.client import (
     MongoWriteOptions,
     connected,
     explained,
+    query_document,
     stored_at,
 )
 from spark_channel.connectors.records.direct_writer import DirectWriter, Rejected, Sink
@@ -79,7 +79,7 @@ class MongoWriter(DirectWriter):
         plan = super().prepare(context, schema)
         if self.options.delete_filter is not None:
             with connected(self.options, TargetError) as documents:
-                documents.delete_many(bson.json_util.loads(self.options.delete_filter))
+                documents.delete_many(query_document(self.options.delete_filter))
         return plan
 
     def connect(self, schema: pa.Schema) -> Sink:

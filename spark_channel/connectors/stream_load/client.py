@@ -93,7 +93,7 @@ def _urls(value: object) -> str:
 def _headers(value: object) -> dict[str, str]:
     found = texts_by_name(value)
     for name, text in found.items():
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or "\n" in text or "\r" in text:
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or "\n" in text or "\r" in text:
             raise ValueError(f"names and values of HTTP headers; {name!r} is not one")
         if name.lower() in _OURS:
             raise ValueError(f"headers that the connector does not set itself; it sets {name!r}")

@@ -17,15 +17,21 @@ from spark_channel.datax.plugins.connectors import (
     reading_options,
     writing_options,
 )
-from spark_channel.datax.sql import expand_tables, plain_columns, select_statements, selects
+from spark_channel.datax.sql import (
+    bare_names,
+    expand_tables,
+    plain_columns,
+    select_statements,
+    selects,
+)
 from spark_channel.datax.values import (
     Flag,
     JobSection,
-    NotNegative,
     Positive,
     Text,
     Texts,
     refusal,
+    refuse_twice,
     refused,
 )
 from spark_channel.planning import Endpoint, EndpointOverrides
@@ -98,7 +104,7 @@ def _of(connector: Connector) -> Database:
 
 _SCHEME = re.compile(r"\s*(?:jdbc:)?([a-z][a-z0-9]*):", re.IGNORECASE)
 _WHERE_END = re.compile("\\s*[;\uff1b]+\\s*$")
-_UPDATE = re.compile(r"(?:update|replace)\s*(?:\((.*)\))?", re.IGNORECASE | re.DOTALL)
+_UPDATE = re.compile(r"(?:update|replace(?:\s+into)?)\s*(?:\((.*)\))?", re.IGNORECASE | re.DOTALL)
 _TRUNCATE = re.compile(r"^\s*truncate\s+(?:table\s+)?(\S+?)\s*;?\s*$", re.IGNORECASE)
 _TRUNCATED = frozenset({"oracle", "sqlserver", "db2", "derby", "teradata"})
 """Where Spark's JDBC writer empties a table: it drops the tables of others, and creates them with its own types."""
@@ -117,6 +123,15 @@ def _properties(value: Any) -> Any:
     if not isinstance(value, dict) or any(isinstance(one, (dict, list)) for one in value.values()):
         raise ValueError("an object of the driver's settings")
     return {key: str(one) for key, one in value.items()}
+
+
+def _fetch_size(value: Any) -> int | None:
+    """MySQL's driver takes a negative one for a stream of rows, which is what is read here."""
+    if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,19}\s*", value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**63:
+        raise ValueError("a whole number below 2**63")
+    return value if value > 0 else None
 
 
 class ReaderConnection(JobSection):
@@ -149,7 +164,7 @@ class DatabaseReader(JobSection):
     where: Text = ""
     split_pk: Text = ""
     split_factor: Positive | None = None
-    fetch_size: NotNegative | None = None
+    fetch_size: Annotated[int | None, BeforeValidator(_fetch_size)] = None
     session: Texts = ()
     lower_bound: Text | None = None
     upper_bound: Text | None = None
@@ -430,9 +445,13 @@ def _renamed(
             f"{path}: * matches the columns by name, where DataX goes by position"
         )
         return ()
-    names = plain_columns(given.column, database.dialect, path)
-    if names is None:
-        raise refusal(path, list(given.column), "the target's column names, each once")
+    names = bare_names(given.column, database.dialect, path)
+    for number, name in enumerate(names):
+        if not name:
+            raise refusal(
+                f"{path}[{number}]", given.column[number], "the name of a target's column"
+            )
+    refuse_twice(path, names)
     return (Labelled(Rename(names), path),)
 
 

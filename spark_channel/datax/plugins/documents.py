@@ -1,6 +1,7 @@
 """MongoDB and Redis plugins."""
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import quote
@@ -8,6 +9,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from pydantic import BeforeValidator, Field
 
+from spark_channel.connectors.mongodb.shell import parse_query
 from spark_channel.datax.place import ParsedPlugin, PluginContext, at
 from spark_channel.datax.plugins.files import times_as_text
 from spark_channel.datax.values import (
@@ -20,6 +22,7 @@ from spark_channel.datax.values import (
     refusal,
     refused,
 )
+from spark_channel.errors import JobFileError
 from spark_channel.planning import Endpoint
 from spark_channel.transform import Labelled, Output, Rename, Select
 from spark_channel.transform.convert import local_zone
@@ -108,6 +111,7 @@ _TYPES = {
     "bytes": "binary",
     "json": "json",
 }
+_ISO_DAY = re.compile(r"""\bISODate\s*\(\s*["'][0-9]{4}-[0-9]{2}-[0-9]{2}["']""")
 _CONDITIONS = ("$gt", "$gte", "$lt", "$lte", "$ne", "$in", "$nin", "$eq")
 
 
@@ -214,12 +218,22 @@ def mongodb_reader(parameter: dict[str, Any], place: PluginContext) -> ParsedPlu
     if separators:
         options["arraySeparators"] = json.dumps(separators)
     if given.query not in (None, ""):
-        options["filter"] = _json(given.query)
+        options["filter"] = _query(given.query, place, "query")
     return ParsedPlugin(Endpoint("mongodb", options), (typed(columns, place),))
 
 
-def _json(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _query(value: Any, place: PluginContext, key: str) -> str:
+    """As extended JSON; a day without a time begins in the zone of this machine, as DataX's driver reads it."""
+    text, zone = value if isinstance(value, str) else json.dumps(value), local_zone()
+    try:
+        found = parse_query(text, zone)
+    except ValueError as error:
+        raise JobFileError(f"{place.key(key)} is no query document of MongoDB: {error}") from None
+    if zone != "UTC" and _ISO_DAY.search(text):
+        place.warnings.append(
+            f"{place.key(key)}: a day in ISODate begins at midnight in {zone}, as in DataX; MongoDB's shell takes UTC"
+        )
+    return json.dumps(found, ensure_ascii=False)
 
 
 def _mongodb_address(given: MongoReader | MongoWriter, place: PluginContext) -> dict[str, str]:
@@ -320,7 +334,7 @@ def _removed(action: PreAction, place: PluginContext) -> str:
     if kind != "remove":
         raise refusal(f"{path}.type", action.type, "drop or remove")
     if action.json_text:
-        return _json(action.json_text)
+        return _query(action.json_text, place, "preSql.json")
     if not action.item:
         raise refused(
             path, "remove without json and item", "one of them; drop removes all documents"

@@ -14,7 +14,17 @@ from spark_channel.datax.columns import (
     written_columns,
 )
 from spark_channel.datax.place import ParsedPlugin, PluginContext, at
-from spark_channel.datax.values import Flag, JobSection, Text, Texts, refusal, refused
+from spark_channel.datax.values import (
+    Delimiter,
+    Encoding,
+    Flag,
+    JobSection,
+    Text,
+    Texts,
+    refusal,
+    refuse_twice,
+    refused,
+)
 from spark_channel.planning import Endpoint, EndpointOverrides
 from spark_channel.planning.transfer import SaveMode
 from spark_channel.transform import (
@@ -101,6 +111,16 @@ def _save_mode(value: object) -> SaveMode:
     return mode
 
 
+def _hdfs_mode(value: object) -> str:
+    """`overwrite` is Addax's: the folder is emptied. DataX's `truncate` removes files by their names."""
+    if _word(value) == "overwrite":
+        return "overwrite"
+    try:
+        return "truncate" if _save_mode(value) == "overwrite" else _save_mode(value)
+    except ValueError:
+        raise ValueError("append, nonConflict, truncate or overwrite") from None
+
+
 FileMode = Annotated[SaveMode, BeforeValidator(_save_mode)]
 
 
@@ -126,8 +146,8 @@ class TextReader(JobSection):
     """Settings of every file reader."""
 
     column: Any = None
-    field_delimiter: Text = ","
-    encoding: Text = "utf-8"
+    field_delimiter: Delimiter = ","
+    encoding: Encoding = "utf-8"
     null_format: Text = _NULL
     compress: Text = ""
     skip_header: Flag = False
@@ -232,8 +252,8 @@ def _codec(compress: str, place: PluginContext) -> str:
 class TextWriter(JobSection):
     """Settings of every writer of text files."""
 
-    field_delimiter: Text = ","
-    encoding: Text = "utf-8"
+    field_delimiter: Delimiter = ","
+    encoding: Encoding = "utf-8"
     null_format: Text = _WRITTEN_NULL
     compress: Text = ""
     file_format: Annotated[Text, BeforeValidator(_word)] = "text"
@@ -263,6 +283,7 @@ class HdfsWriter(JobSection):
     ignored: ClassVar[dict[str, str]] = {
         **_HADOOP,
         "nullFormat": "a NULL is an empty text, as DataX's hdfswriter writes it",
+        "skipTrash": "files that are replaced are removed, not moved to the trash",
     }
 
     default_fs: Text = Field("", alias="defaultFS")
@@ -270,9 +291,9 @@ class HdfsWriter(JobSection):
     path: Text
     file_name: Text = ""
     column: NamedColumns
-    write_mode: FileMode
-    field_delimiter: Text = ","
-    encoding: Text = "utf-8"
+    write_mode: Annotated[SaveMode | Literal["truncate"], BeforeValidator(_hdfs_mode)]
+    field_delimiter: Delimiter = ","
+    encoding: Encoding = "utf-8"
     compress: Text = ""
     overwrite_directory: Flag = False
 
@@ -358,23 +379,22 @@ def hdfs_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin
             f"a write to {target}",
             "the same folder by Hadoop's own protocol (hdfs://...), a mounted disk (file:///mnt/...) or a bucket (s3://...)",
         )
-    if given.write_mode == "overwrite" and not given.overwrite_directory:
-        raise refusal(
-            place.key("writeMode"),
-            "truncate",
-            f'append or nonConflict, or truncate with "overwriteDirectory": true. DataX removes the files '
-            f"whose names begin with {given.file_name!r}; here the whole folder {target} is replaced",
-        )
+    mode = given.write_mode
+    if mode == "truncate":
+        if not given.overwrite_directory:
+            raise refusal(
+                place.key("writeMode"),
+                "truncate",
+                f'append, nonConflict or overwrite, or truncate with "overwriteDirectory": true. DataX removes the '
+                f"files whose names begin with {given.file_name!r}; here the whole folder {target} is replaced",
+            )
+        mode = "overwrite"
     place.left.append(f"{place.key('fileName')} (files get unique names)")
     if connector != "csv":
-        return typed_writer_end(
-            connector, target, given.column, given.compress, given.write_mode, place
-        )
+        return typed_writer_end(connector, target, given.column, given.compress, mode, place)
     steps = [*_named_columns(given.column, place), JavaTexts()]
     options = _text_options(given, target, place)
-    return ParsedPlugin(
-        Endpoint(connector, options), tuple(steps), given.write_mode, local_times=True
-    )
+    return ParsedPlugin(Endpoint(connector, options), tuple(steps), mode, local_times=True)
 
 
 def _named_columns(columns: NamedColumns, place: PluginContext) -> list[Transformer]:
@@ -471,8 +491,7 @@ def hive_writer(parameter: dict[str, Any], place: PluginContext) -> ParsedPlugin
     if mode is None:
         raise refusal(place.key("writeMode"), given.write_mode, "insert or overwrite")
     path = place.key("column")
-    if len(set(given.column)) < len(given.column):
-        raise refusal(path, list(given.column), "each name once")
+    refuse_twice(path, given.column)
     options = {"dbtable": table}
     if given.partition:
         missing = [name for name in given.partition if name not in given.column]

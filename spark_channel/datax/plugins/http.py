@@ -19,6 +19,7 @@ from spark_channel.datax.values import (
     Text,
     Texts,
     refusal,
+    refuse_twice,
     refused,
 )
 from spark_channel.masking import MASK
@@ -186,8 +187,7 @@ def elasticsearch_writer(parameter: dict[str, Any], place: PluginContext) -> Par
         raise refusal(
             place.key("column"), "several columns of type id", "one; join them in the reader"
         )
-    if len(set(names)) < len(names):
-        raise refusal(place.key("column"), "a name twice", "each name once")
+    refuse_twice(place.key("column"), names)
     options = {
         **_address(given),
         "timeZone": local_zone(),
@@ -406,8 +406,7 @@ def _columns(names: tuple[str, ...], place: PluginContext) -> dict[str, str]:
                 f"{path}[{number}]", given, "a key, or a path such as DEPT.ID or KK[0].COL1"
             ) from None
         columns.append((name, "string"))
-    if len({name.lower() for name, _ in columns}) < len(columns):
-        raise refused(path, "a key twice", "each key once")
+    refuse_twice(path, [name.lower() for name, _ in columns])
     return {"schema": ddl(columns)}
 
 
@@ -562,9 +561,9 @@ def stream_load_writer(parameter: dict[str, Any], place: PluginContext) -> Parse
     if given.column != ("*",):
         path = place.key("column")
         with at(path):
-            steps.append(
-                Labelled(Rename(tuple(name.strip().strip("`") for name in given.column)), path)
-            )
+            names = tuple(name.strip().strip("`") for name in given.column)
+            refuse_twice(path, names)
+            steps.append(Labelled(Rename(names), path))
     return ParsedPlugin(Endpoint("streamload", options), tuple(steps), local_times=True)
 
 

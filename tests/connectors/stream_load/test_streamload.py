@@ -90,7 +90,10 @@ def test_rows_arrive_as_they_are(servers: Servers) -> None:
     assert servers[1].rows == [["1", "1.50", "2024-01-31 16:30:00.000000"]]
     servers[1].labels.clear()
     write(
-        servers, ROWS, headers='{"partial_update": "true"}', url=f"{servers[0]},http://127.0.0.1:1"
+        servers,
+        ROWS,
+        headers='{"partial_update": "true", "file.type": "x"}',
+        url=f"{servers[0]},http://127.0.0.1:1",
     )
     assert servers[1].rows == [["1", 'ä\n"b'], ["2", None]]
     server, path, headers = servers[1].seen[-1]
@@ -290,6 +293,7 @@ def test_tls_is_not_left() -> None:
             "option 'headers' .*headers that the connector does not set itself",
         ),
         ({"headers": '{"a": "b\\nc"}'}, "option 'headers'"),
+        ({"headers": '{"a b": "c"}'}, "option 'headers'"),
         (
             {"headers": '{"Skip_Lines": "1"}'},
             "option 'headers' .*headers that the connector does not set itself",
@@ -313,7 +317,12 @@ def job(servers: Servers, plugin: str, **more: Any) -> Any:
         "connection": [
             {"jdbcUrl": "jdbc:mysql://fe:9030/", "selectedDatabase": "shop", "table": ["t"]}
         ],
-        "loadProps": {"format": "json", "strip_outer_array": True, "merge_type": "APPEND"},
+        "loadProps": {
+            "format": "json",
+            "strip_outer_array": True,
+            "merge_type": "APPEND",
+            "file.type": "csv",
+        },
         **more,
     }
     reads = {

@@ -1,0 +1,197 @@
+"""Times from texts and as texts, by patterns in strptime's letters.
+
+Beside `%Y %y %m %d %H %I %M %S %p %b %B %a %A %%` a pattern has `%L`, milliseconds in three digits, and `%-m`, `%-d`,
+`%-H`, `%-I`, `%-M`, `%-S` and `%-L`, numbers without leading zeros.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["formatted", "parsed"]
+
+_DIRECTIVE = re.compile(r"%-?[A-Za-z%]")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH_ENDS = ("uary", "ruary", "ch", "il", "", "e", "y", "ust", "tember", "ober", "ember", "ember")
+_WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_WEEKDAY_ENDS = ("day", "sday", "nesday", "rsday", "day", "urday", "day")
+_SMALL = {  # name of the value: its texts with or without a leading zero, and of two digits
+    "month": ("0?[1-9]|1[0-2]", "0[1-9]|1[0-2]"),
+    "day": ("0?[1-9]|[12][0-9]|3[01]", "0[1-9]|[12][0-9]|3[01]"),
+    "hour": ("[01]?[0-9]|2[0-3]", "[01][0-9]|2[0-3]"),
+    "half": ("0?[1-9]|1[0-2]", "0[1-9]|1[0-2]"),
+    "minute": ("[0-5]?[0-9]", "[0-5][0-9]"),
+    "second": ("[0-5]?[0-9]", "[0-5][0-9]"),
+}
+_NUMBERS = {"m": "month", "d": "day", "H": "hour", "I": "half", "M": "minute", "S": "second"}
+_NAMES = {
+    "b": ("month_name", _MONTHS, _MONTH_ENDS),
+    "a": ("weekday", _WEEKDAYS, _WEEKDAY_ENDS),
+}
+_YEARS_AHEAD = 20
+"""Of two digits, as in Java: the year of the hundred that end 20 years from now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """`regex` finds the values that `groups` name, and texts of values that exist by themselves."""
+
+    regex: str
+    groups: tuple[str, ...]
+
+
+@cache
+def _compiled(pattern: str) -> _Pattern:
+    pieces = _pieces(pattern)
+    made, groups = [], []
+    for number, piece in enumerate(pieces):
+        letter = piece.removeprefix("%").removeprefix("-")
+        if not piece.startswith("%") or piece == "%%":
+            # As many blanks as there are: Java's parser skips those before a number.
+            made.append(re.sub(r"(?:\\ )+", r"\\s+", re.escape(piece.replace("%%", "%"))))
+            continue
+        beside = [pieces[n] for n in (number - 1, number + 1) if 0 <= n < len(pieces)]
+        name, texts = _group(letter, fixed=any(map(_is_number, beside)))
+        made.append(f"(?P<{name}>{texts})")
+        groups.append(name)
+    return _Pattern(f"^(?i:{''.join(made)})$", tuple(groups))
+
+
+def _pieces(pattern: str) -> list[str]:
+    return [piece for piece in re.split(f"({_DIRECTIVE.pattern})", pattern) if piece]
+
+
+def _is_number(piece: str) -> bool:
+    return piece.startswith("%") and piece[-1] in {*_NUMBERS, "Y", "y", "L"}
+
+
+def _group(letter: str, *, fixed: bool) -> tuple[str, str]:
+    if letter in _NUMBERS:
+        name = _NUMBERS[letter]
+        return name, _SMALL[name][fixed]
+    if letter.lower() in _NAMES:
+        name, starts, ends = _NAMES[letter.lower()]
+        return name, "|".join(f"{a}(?:{b})?" for a, b in zip(starts, ends, strict=True))
+    others = {
+        "Y": ("year", "[0-9]{4}"),
+        "y": ("short_year", "[0-9]{2}"),
+        "p": ("am_or_pm", "am|pm"),
+        "L": ("milli", "[0-9]{3}|0"),
+    }
+    return others[letter]
+
+
+def parsed(texts: pa.Array, pattern: str) -> pa.Array:
+    """Times in microseconds; null for a text that the pattern does not fit, or whose day does not exist."""
+    letters = set(re.findall("[A-Za-z]", "".join(_DIRECTIVE.findall(pattern))))
+    if not set("Ymd") <= letters <= set("YmdHMS"):
+        return _by_parts(texts, pattern)
+    made = pc.strptime(texts, format=pattern.replace("%-", "%"), unit="us", error_is_null=True)
+    # Arrow takes second 60, and makes 2 March of 31 February: what that may be is looked at in its parts.
+    fits = pc.match_substring_regex(texts, re.sub(r"\?P<\w+>", "?:", _compiled(pattern).regex))
+    doubtful = pc.or_(pc.invert(fits), pc.less_equal(pc.day(made), 3))
+    doubtful = pc.fill_null(pc.and_(doubtful, pc.is_valid(made)), False)
+    if not pc.any(doubtful, min_count=0).as_py():
+        return made
+    return pc.replace_with_mask(made, doubtful, _by_parts(texts.filter(doubtful), pattern))
+
+
+def _by_parts(texts: pa.Array, pattern: str) -> pa.Array:
+    compiled = _compiled(pattern)
+    found = pc.extract_regex(texts, pattern=compiled.regex)
+    values = {name: pc.struct_field(found, name) for name in compiled.groups}
+    whole = {
+        name: pc.cast(array, pa.int32())
+        for name, array in values.items()
+        if name not in ("month_name", "weekday", "am_or_pm")
+    }
+    year = _year(whole)
+    month = whole.get("month", 1)
+    if "month_name" in values:
+        month = _position(values["month_name"], _MONTHS)
+    day, hour = whole.get("day", 1), whole.get("hour", 0)
+    if "half" in whole:
+        hour = pc.if_else(pc.equal(whole["half"], 12), 0, whole["half"])
+        if "am_or_pm" in values:
+            afternoon = pc.equal(pc.ascii_lower(values["am_or_pm"]), "pm")
+            hour = pc.if_else(afternoon, pc.add(hour, 12), hour)
+    year_text = pc.utf8_lpad(_text(year), 4, "0")
+    numbers = [month, day, hour, whole.get("minute", 0), whole.get("second", 0)]
+    written = pc.binary_join_element_wise(year_text, *map(_text, numbers), " ")
+    made = pc.strptime(written, format="%Y %m %d %H %M %S", unit="us", error_is_null=True)
+    if isinstance(made, pa.Scalar):  # a pattern of nothing but fixed text
+        made = pa.repeat(made, len(texts))
+    exists = pc.and_(pc.equal(pc.day(made), day), pc.greater(pc.year(made), 0))
+    if "weekday" in values:
+        shown_day = pc.subtract(_position(values["weekday"], _WEEKDAYS), 1)
+        exists = pc.and_(exists, pc.equal(pc.day_of_week(made), shown_day))
+    if "milli" in whole:
+        millis = pc.multiply(pc.cast(whole["milli"], pa.int64()), 1000)
+        made = pc.add(made, pc.cast(millis, pa.duration("us")))
+    kept = pc.and_(pc.is_valid(found), pc.fill_null(exists, False))
+    return pc.if_else(kept, made, pa.scalar(None, made.type))
+
+
+def _year(whole: dict[str, pa.Array]) -> pa.Array | int:
+    if "year" in whole:
+        return whole["year"]
+    if "short_year" not in whole:
+        return 1970
+    century, most = divmod(datetime.now(UTC).year + _YEARS_AHEAD, 100)
+    short = whole["short_year"]
+    before = pc.if_else(pc.greater(short, most), 100 * (century - 1), 100 * century)
+    return pc.add(before, short)
+
+
+def _position(names: pa.Array, known: tuple[str, ...]) -> pa.Array:
+    """From 1 on, by the first three letters."""
+    start = pc.utf8_slice_codeunits(pc.ascii_lower(names), 0, 3)
+    return pc.add(pc.index_in(start, pa.array(known)), 1)
+
+
+def _text(number: pa.Array | int) -> pa.Array | str:
+    return pc.cast(number, pa.string()) if isinstance(number, pa.Array) else str(number)
+
+
+_OWN: dict[str, Callable[[pa.Array], pa.Array]] = {
+    "%-m": lambda each: pc.cast(pc.month(each), pa.string()),
+    "%-d": lambda each: pc.cast(pc.day(each), pa.string()),
+    "%-H": lambda each: pc.cast(pc.hour(each), pa.string()),
+    "%-I": lambda each: pc.replace_substring_regex(pc.strftime(each, format="%I"), "^0", ""),
+    "%-M": lambda each: pc.cast(pc.minute(each), pa.string()),
+    "%-S": lambda each: pc.cast(pc.second(each), pa.string()),
+    "%-L": lambda each: pc.cast(pc.millisecond(each), pa.string()),
+    "%L": lambda each: pc.utf8_lpad(pc.cast(pc.millisecond(each), pa.string()), 3, "0"),
+}
+"""What Arrow's strftime does not write."""
+
+
+def formatted(column: pa.Array, pattern: str) -> pa.Array:
+    """Timestamps, days and times of day as texts, cut to the second, or with `%L` to the millisecond."""
+    if pa.types.is_timestamp(column.type):
+        column = pc.local_timestamp(column) if column.type.tz else column
+    elif pa.types.is_date(column.type):
+        column = pc.cast(column, pa.timestamp("ms"))
+    elif pa.types.is_time(column.type):
+        column = pc.cast(pc.cast(column, pa.time64("us"), safe=False), pa.int64())
+        column = pc.cast(column, pa.timestamp("us"))
+    whole = pc.cast(pc.floor_temporal(column, unit="second"), pa.timestamp("s"))
+    pieces: list[str] = []
+    for piece in _pieces(pattern):
+        own = piece in _OWN
+        if pieces and not own and pieces[-1] not in _OWN:
+            pieces[-1] += piece
+        else:
+            pieces.append(piece)
+    if len(pieces) == 1 and pieces[0] not in _OWN:
+        return pc.strftime(whole, format=pattern)
+    texts = [
+        _OWN[piece](column) if piece in _OWN else pc.strftime(whole, format=piece)
+        for piece in pieces
+    ]
+    return pc.binary_join_element_wise(*texts, "")
