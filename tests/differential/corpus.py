@@ -145,8 +145,10 @@ class _Child:
 
     def _line(self, deadline: float) -> bytes | None:
         """The next line; b"" where the process has ended, None at the deadline."""
-        assert self._process is not None and self._process.stdout is not None
-        pipe = self._process.stdout
+        process = self._process
+        assert process is not None
+        pipe = process.stdout
+        assert pipe is not None
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_READ)
             while b"\n" not in self._read:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tests.differential.tables import Column, Found
 
@@ -28,8 +29,9 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "values.md"
 class Difference:
     """One row of the page.
 
-    `same`: whether a pair of kinds, (ours, theirs), of one value is this difference; then only the kind differs. `whole`:
-    whether that of two columns is; then their values are not compared.
+    `same`: whether a pair of kinds, (ours, theirs), of one value is this difference; then only the kind differs.
+    `whole`: whether that of two columns is; then their values are not compared. `alike`: makes a value of either reader
+    what both would have without this difference.
     """
 
     source: str
@@ -41,6 +43,7 @@ class Difference:
     forms: tuple[str, ...] = ()
     same: Callable[[str, str], bool] = lambda _ours, _theirs: False
     whole: Callable[[str, str], bool] = lambda _ours, _theirs: False
+    alike: Callable[[Any], Any] | None = None
 
 
 DIFFERENCES: tuple[Difference, ...] = (
@@ -94,6 +97,18 @@ DIFFERENCES: tuple[Difference, ...] = (
         ("parquet",),
         whole=lambda ours, theirs: (ours, theirs) == ("binary", "geometry"),
     ),
+    Difference(
+        "PostgreSQL",
+        "psql",
+        "`inet` of one host",
+        "`10.0.0.1`",
+        "`10.0.0.1/32`",
+        "it is the server's own cast to text, and both are read back as the same address",
+        ("postgresql",),
+        alike=lambda value: (
+            re.sub(r"^([0-9a-f.:]+)/(32|128)$", r"\1", value) if isinstance(value, str) else value
+        ),
+    ),
 )
 
 
@@ -137,6 +152,9 @@ def accepted(form: str, ours: Found, theirs: Found) -> tuple[Found, Found]:
                 b = replace(a, name=b.name)
             elif _only_kinds(rules, a.kind, b.kind):
                 b = replace(b, kind=a.kind)
+        for rule in rules:
+            if rule.alike is not None:
+                a, b = (replace(each, values=list(map(rule.alike, each.values))) for each in (a, b))
         mine.append(a)
         other.append(b)
     return Found(tuple(mine)), Found(tuple(other))
@@ -154,12 +172,12 @@ def _only_kinds(rules: list[Difference], ours: str, theirs: str) -> bool:
 
 _HEAD = """# Values in other readers
 
-This page is for those who compare a copy with what another program reads. A value that is not listed here arrives as these
-readers show it, with the same type, or spark-channel refuses it with an error that names it.
+This page is for those who compare a copy with what another program reads. A value that is not listed here arrives as
+these readers show it, with the same type, or spark-channel refuses it with an error that names it.
 
-The tests read tables and files by spark-channel and by programs that share no code with it: `psql`, the `mariadb` client,
-Python's `sqlite3`, `csv` and `json`, DuckDB, Spark's own sources and pyorc. They compare each value and each type, and
-accept these differences only.
+The tests read tables and files by spark-channel and by programs that share no code with it: `psql`, the `mariadb`
+client, Python's `sqlite3` and `json`, DuckDB, Spark's own sources and pyorc. They compare each value and each type,
+and accept these differences only.
 
 ## Values that look different
 
@@ -173,8 +191,8 @@ _REFUSED = """
 |---|---|---|
 """
 _TAIL = """
-The types that each connector reads and writes are on its own page: [files](files.md#types), [PostgreSQL](postgresql.md#types),
-[MySQL](mysql.md#types), [SQLite](sqlite.md#types), [DuckDB](duckdb.md#types).
+The types that each connector reads and writes are on its own page: [files](files.md#types),
+[PostgreSQL](postgresql.md#types), [MySQL](mysql.md#types), [SQLite](sqlite.md#types), [DuckDB](duckdb.md#types).
 
 *`python -m tests.differential.differences` makes this page from the list that the tests use.*
 """

@@ -8,7 +8,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import orc
 
@@ -18,13 +18,11 @@ from tests.differential import inputs, judges
 from tests.differential.corpus import BAD, judge_folder
 from tests.differential.differences import PAGE, accepted, page, refused_on_purpose
 from tests.differential.inputs import CSV_ODD, JSON_ODD, MODERN, PLAIN, UNSIGNED, Odd
+from tests.differential.lengths import either_length, examples
 from tests.differential.tables import Found, difference, from_arrow, of_rows
 
 FOLDER = "SPARK_CHANNEL_CORPUS"
 """The environment variable that names a folder of files that other programs made."""
-
-quick = settings(max_examples=20, suppress_health_check=list(HealthCheck), deadline=None)
-long = settings(max_examples=3000, suppress_health_check=list(HealthCheck), deadline=None)
 
 ARROW_TYPES = {
     "int64": pa.int64(),
@@ -32,21 +30,6 @@ ARROW_TYPES = {
     "text": pa.string(),
     "bool": pa.bool_(),
 }
-
-
-def either_length(test: Any) -> Any:
-    """Parametrises a test: a few examples in `make test`, many in `make soak`."""
-    return pytest.mark.parametrize(
-        "length",
-        [
-            pytest.param("quick"),
-            pytest.param("long", marks=[pytest.mark.soak, pytest.mark.timeout(7200)]),
-        ],
-    )(test)
-
-
-def examples(length: str) -> settings:
-    return quick if length == "quick" else long
 
 
 def assert_equal(form: str, ours: Found, theirs: Found, *, ordered: bool = True) -> None:
