@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 __all__ = [
     "CSV_ODD",
     "JSON_ODD",
+    "ODD_LINES",
     "ODD_NUMBERS",
     "Odd",
     "csv_texts",
@@ -318,6 +319,11 @@ def json_odd() -> list[Odd]:
 
 
 JSON_ODD = json_odd()
+ODD_LINES = (
+    *('{"a":1}', "{}", "null", "", " ", '{"a":1}{"a":2}', '{"a":', "1}", '{"a":{"b":[1]}}', "[1]"),
+    *('{"a":"x"}', '{"a":null}', '{"b":2}', '{"a":1.5}', "\ufeff{}", '{"a":"\\n"}'),
+)
+"""Lines of which a file may be no JSON lines."""
 
 
 @st.composite

@@ -122,7 +122,9 @@ class Mariadb:
             f"CREATE TABLE {table} ({', '.join(['id int PRIMARY KEY', *declared])})",
         ]
         for row in rows:
-            values = ", ".join(_mysql(value, kind) for value, kind in zip(row, kinds, strict=True))
+            values = ", ".join(
+                mysql_literal(value, kind) for value, kind in zip(row, kinds, strict=True)
+            )
             statements.append(f"INSERT INTO {table} VALUES ({values})")
         self.sql(";\n".join(statements))
 
@@ -146,7 +148,7 @@ class Mariadb:
         return of_rows(names, kinds, values)
 
 
-def _mysql(value: Any, kind: str) -> str:
+def mysql_literal(value: Any, kind: str) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, bytes):
