@@ -31,7 +31,7 @@ class Difference:
 
     `same`: whether a pair of kinds, (ours, theirs), of one value is this difference; then only the kind differs.
     `whole`: whether that of two columns is; then their values are not compared. `alike`: makes a value of either reader
-    what both would have without this difference.
+    what both would have without this difference. `renamed`: whether a pair of names is this difference.
     """
 
     source: str
@@ -44,6 +44,7 @@ class Difference:
     same: Callable[[str, str], bool] = lambda _ours, _theirs: False
     whole: Callable[[str, str], bool] = lambda _ours, _theirs: False
     alike: Callable[[Any], Any] | None = None
+    renamed: Callable[[str, str], bool] = lambda _ours, _theirs: False
 
 
 DIFFERENCES: tuple[Difference, ...] = (
@@ -98,6 +99,18 @@ DIFFERENCES: tuple[Difference, ...] = (
         whole=lambda ours, theirs: (ours, theirs) == ("binary", "geometry"),
     ),
     Difference(
+        "Parquet",
+        "DuckDB",
+        "columns without a name, or whose names differ in case only",
+        "`C1`, `a_1`",
+        "the names of the file",
+        "the names of the file are kept",
+        ("parquet",),
+        renamed=lambda ours, theirs: (
+            not ours or bool(re.fullmatch(re.escape(ours) + r"_\d+", theirs))
+        ),
+    ),
+    Difference(
         "PostgreSQL",
         "psql",
         "`inet` of one host",
@@ -147,6 +160,8 @@ def accepted(form: str, ours: Found, theirs: Found) -> tuple[Found, Found]:
     mine: list[Column] = []
     other: list[Column] = []
     for a, b in zip(ours.columns, theirs.columns, strict=True):
+        if a.name != b.name and any(rule.renamed(a.name, b.name) for rule in rules):
+            b = replace(b, name=a.name)
         if a.kind != b.kind:
             if any(rule.whole(a.kind, b.kind) for rule in rules):
                 b = replace(a, name=b.name)

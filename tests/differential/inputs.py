@@ -109,7 +109,6 @@ _TIME = st.one_of(
     ),
     st.datetimes(),
 )
-_MODERN = st.datetimes(dt.datetime(1700, 1, 1), dt.datetime(2200, 1, 1))
 _CLOCK = st.one_of(st.sampled_from([dt.time(), dt.time(23, 59, 59, 999999)]), st.times())
 _FLOATS = (
     0.0,
@@ -150,16 +149,20 @@ BINARY: Kind = (pa.binary(), st.binary(max_size=6))
 CLOCK: Kind = (pa.time64("us"), _CLOCK)
 
 
-def _modern(kinds: Sequence[Kind]) -> tuple[Kind, ...]:
-    """The same, with times that nanoseconds from 1970 can count."""
+def _modern(kinds: Sequence[Kind], first: dt.datetime) -> tuple[Kind, ...]:
+    """The same, with times that nanoseconds from 1970 can count, and dates of one calendar."""
+    modern = st.datetimes(first, dt.datetime(2200, 1, 1))
     times = {
-        pa.timestamp("us"): _MODERN,
-        pa.timestamp("us", "UTC"): _MODERN.map(lambda value: value.replace(tzinfo=dt.UTC)),
+        pa.date32(): st.dates(dt.date(1600, 1, 1), dt.date(9999, 12, 31)),
+        pa.timestamp("us"): modern,
+        pa.timestamp("us", "UTC"): modern.map(lambda value: value.replace(tzinfo=dt.UTC)),
     }
     return tuple((kind, times.get(kind, values)) for kind, values in kinds)
 
 
-MODERN = _modern(PLAIN)
+MODERN = _modern(PLAIN, dt.datetime(1700, 1, 1))
+SINCE_1970 = _modern(PLAIN, dt.datetime(1970, 1, 1))
+"""Spark fails on ORC files of Arrow with a part of a second before 1970."""
 
 
 def nested(kinds: Sequence[Kind]) -> st.SearchStrategy[Kind]:

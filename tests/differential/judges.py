@@ -404,13 +404,14 @@ def _json_value(value: Any, kind: str) -> Any:
 
 
 def spark_reads(spark: "SparkSession", form: str, path: Path | str, **options: Any) -> Found:
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     schema = options.pop("schema", None)
     reader = spark.read.format(form).options(**options)
     try:
         found = (reader.schema(schema) if schema else reader).load(str(path)).toArrow()
-    except (PySparkException, pa.ArrowException) as error:
+    except (PySparkException, Py4JJavaError, pa.ArrowException) as error:
         raise Unable(f"Spark: {str(error)[:300]}") from error
     return from_arrow(found)
 

@@ -1,5 +1,6 @@
 """Files, as spark-channel reads and writes them, and as readers do that share no code with it."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import orc
+from pyspark.sql import SparkSession
 
 import spark_channel
 from spark_channel.errors import ChannelError
 from tests.differential import inputs, judges
 from tests.differential.corpus import BAD, judge_folder
 from tests.differential.differences import PAGE, accepted, page, refused_on_purpose
-from tests.differential.inputs import CSV_ODD, JSON_ODD, MODERN, PLAIN, UNSIGNED, Odd
+from tests.differential.inputs import CSV_ODD, JSON_ODD, MODERN, PLAIN, SINCE_1970, UNSIGNED, Odd
 from tests.differential.lengths import either_length, examples
 from tests.differential.tables import Found, difference, from_arrow, of_rows
 
@@ -246,6 +248,78 @@ def test_json_is_read_as_python_reads_it(tmp_path: Path, length: str) -> None:
         assert_equal("json", ours, judges.json_lines(text.encode(), kinds))
 
     check()
+
+
+# Spark's own readers
+
+
+@pytest.mark.spark
+@pytest.mark.newest
+@pytest.mark.parametrize("form", ["parquet", "orc", "csv", "json"])
+@either_length
+def test_files_are_read_as_spark_reads_them(
+    spark: SparkSession, form: str, tmp_path: Path, length: str
+) -> None:
+    texts = [each for each in PLAIN if each[0] == pa.string()]
+    lines = [each for each in PLAIN if each[0] in (pa.int64(), pa.string(), pa.bool_())]
+    kinds = {
+        "parquet": [*PLAIN, inputs.BINARY],
+        "orc": [*SINCE_1970, inputs.BINARY],
+        "csv": texts,
+        "json": lines,
+    }
+    number = 0
+
+    @examples(length, quick=2)
+    @given(
+        inputs.tables(
+            kinds[form], deep=form in ("parquet", "orc"), names=("a", "B", "é", "c d"), rows=30
+        )
+    )
+    def check(table: pa.Table) -> None:
+        nonlocal number
+        number += 1
+        path = tmp_path / f"{number}.{form}"
+        options = {"reader": form, "path": str(path)}
+        given: dict[str, Any] = {}
+        if form == "parquet":
+            pq.write_table(table, path)
+        elif form == "orc":
+            orc.write_table(table, path)
+        elif form == "csv":
+            _write_csv(table, path)
+            options |= {"inferSchema": "false", "multiLine": "true"}
+            given = {
+                "header": True,
+                "multiLine": True,
+                "schema": ", ".join(f"`{name}` string" for name in table.column_names),
+            }
+            given |= {"nullValue": "", "emptyValue": ""}
+        else:
+            path.write_text(
+                "".join(json.dumps(row) + "\n" for row in table.to_pylist()), encoding="utf-8"
+            )
+            spark_names = {pa.int64(): "bigint", pa.string(): "string", pa.bool_(): "boolean"}
+            given = {
+                "schema": ", ".join(
+                    f"`{field.name}` {spark_names[field.type]}" for field in table.schema
+                )
+            }
+        theirs = judges.spark_reads(spark, form, path, **given)
+        ours = judges.channel(options, schema=table.schema if form == "json" else None)
+        assert_equal(form, ours, theirs)
+
+    check()
+
+
+def _write_csv(table: pa.Table, path: Path) -> None:
+    """Texts in quotes, as both readers take them; Spark reads an empty one as NULL."""
+
+    def shown(value: str | None) -> str:
+        return "" if not value else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    rows = [table.column_names, *(row.values() for row in table.to_pylist())]
+    path.write_bytes("".join(",".join(map(shown, row)) + "\n" for row in rows).encode())
 
 
 # Files that others made

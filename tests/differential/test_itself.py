@@ -178,10 +178,10 @@ def copies(
 
 TABLE = pa.table(
     {
-        "id": pa.array(range(2000), pa.int64()),
-        "text": pa.array([inputs.ODD_TEXTS[n % len(inputs.ODD_TEXTS)] for n in range(2000)]),
-        "amount": pa.array([None if n % 7 == 0 else n / 3 for n in range(2000)], pa.float64()),
-        "day": pa.array([n * 17 for n in range(2000)], pa.int32()).cast(pa.date32()),
+        "id": pa.array(range(200), pa.int64()),
+        "text": pa.array([inputs.ODD_TEXTS[n % len(inputs.ODD_TEXTS)] for n in range(200)]),
+        "amount": pa.array([None if n % 7 == 0 else n / 3 for n in range(200)], pa.float64()),
+        "day": pa.array([n * 17 for n in range(200)], pa.int32()).cast(pa.date32()),
     }
 )
 
@@ -190,7 +190,7 @@ TABLE = pa.table(
     params=["parquet", "orc", "arrow", "csv", "json", "sqlite", "duckdb", "postgresql", "mysql"]
 )
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """The same 2 000 rows in each system, with odd texts, as options of a reader."""
+    """The same 200 rows in each system, with odd texts, as options of a reader."""
     name = request.param
     given = tmp_path / "given.arrow"
     _write_arrow(TABLE, given)
