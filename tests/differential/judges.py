@@ -504,7 +504,10 @@ def _delta_entries(log: Path) -> Iterator[dict[str, Any]]:
     start = 0
     if last.exists():
         start = json.loads(last.read_text())["version"]
-        for part in sorted(log.glob(f"{start:020}.checkpoint*.parquet")):
+        parts = sorted(log.glob(f"{start:020}.checkpoint.parquet"))
+        if not parts:
+            raise Unable("a checkpoint in parts")
+        for part in parts:
             with duckdb.connect() as connection:
                 rows = connection.execute(
                     "SELECT to_json(r) FROM read_parquet(?) AS r", [str(part)]
