@@ -59,6 +59,7 @@ _LONG_FILES = (
     "connectors/sql/test_reading.py",
     "connectors/protocol/test_targets.py",
     "connectors/files/test_interleavings.py",
+    "differential/test_databases.py",
     "connectors/adbc/test_adbc.py",
     "connectors/duckdb/test_contract.py",
     "connectors/mysql/test_contract.py",
@@ -99,6 +100,7 @@ _LONG_FILES = (
     "spark/test_write.py",
     "spark/test_connect.py",
     "spark/test_random_faults.py",
+    "differential/test_itself.py",
 )
 """A worker that is given one of these last would work alone in the end. First those without Spark."""
 
