@@ -15,6 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from spark_channel.arrow_schema import cast_exactly
 from spark_channel.connectors.files.conditions import ValueRange, exact
 from spark_channel.connectors.files.filesystem import Location
 from spark_channel.connectors.files.option_types import Instant
@@ -408,11 +409,7 @@ def _in_columns(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     made = []
     for field in columns:
         values = batch.column(batch.schema.get_field_index(field.name))
-        if isinstance(values, pa.ExtensionArray):
-            values = values.storage
-        made.append(
-            values if values.type.equals(field.type) else values.cast(field.type, safe=True)
-        )
+        made.append(cast_exactly(values, field.type, declared=True))
     return pa.RecordBatch.from_arrays(made, schema=columns)
 
 

@@ -3,6 +3,7 @@
 import pyarrow as pa
 
 from spark_channel.connectors.files.formats.base import ReadRequest, inner_types
+from spark_channel.connectors.files.formats.types import as_type
 from spark_channel.errors import SchemaError, SourceError
 
 __all__ = ["check_types", "checked"]
@@ -35,17 +36,25 @@ def check_types(schema: pa.Schema, path: str) -> pa.Schema:
     return schema
 
 
-def checked(batch: pa.RecordBatch, wanted: ReadRequest, *, decoded: bool) -> pa.RecordBatch:
-    """Return `batch`, whose text is UTF-8. A column that is wanted as binary may hold any bytes.
+def checked(
+    batch: pa.RecordBatch, wanted: ReadRequest, readable: pa.Schema, *, decoded: bool
+) -> pa.RecordBatch:
+    """Return `batch` in the types of `readable`, the columns of its file. Its text is UTF-8.
 
+    A column that is wanted as binary may hold any bytes, and keeps them.
     `decoded`: the library computed the offsets. Those of an Arrow file come from the file: wrong ones end the process.
 
     Raises:
         SourceError: names the column.
     """
+    columns = []
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
+        any_bytes = _wants_bytes(name, wanted)
         try:
-            _check(values, decoded=decoded, any_bytes=_wants_bytes(name, wanted))
+            _check(values, decoded=decoded, any_bytes=any_bytes)
+            kind = readable.field(name).type
+            same = values.type.equals(kind) or (any_bytes and pa.types.is_string(kind))
+            columns.append(values if same else as_type(values, kind))
         except pa.ArrowInvalid as error:
             reason = str(error).splitlines()[0]
             fix = (
@@ -56,7 +65,7 @@ def checked(batch: pa.RecordBatch, wanted: ReadRequest, *, decoded: bool) -> pa.
             raise SourceError(
                 f"{wanted.shown}: column {name!r} ({values.type}) holds a value that is not valid: {reason}{fix}"
             ) from error
-    return batch
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _check(values: pa.Array, *, decoded: bool, any_bytes: bool) -> None:
