@@ -74,6 +74,16 @@ class Julian:
                 self._check_new(leaf, name, shown)
         return values
 
+    def check(self, batch: pa.RecordBatch, shown: str) -> None:
+        """
+        Raises:
+            SourceError: a date or time of the Julian calendar; names the column.
+        """
+        for name, values in zip(batch.schema.names, batch.columns, strict=True):
+            if self.holds(name):
+                for leaf in temporal_leaves(values):
+                    self._check_new(leaf, name, shown)
+
     def _check_new(self, leaf: pa.Array, name: str, shown: str) -> None:
         if not self._rebased(leaf, name, shown).equals(leaf):
             raise SourceError(

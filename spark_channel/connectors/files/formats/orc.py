@@ -48,29 +48,24 @@ class OrcFormat(Format):
     def batches(
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
     ) -> Iterator[pa.RecordBatch]:
-        try:
-            footer = read_footer(opened)
-        except ValueError as error:
-            raise SourceError(f"{wanted.shown}: {error}") from error
+        footer = read_footer(opened)
         file = orc.ORCFile(opened)
         schema = check_types(file.schema, path)
         readable = _readable(schema)
         columns = pick(wanted.schema.names, readable.names)
         for number in range(*params.get("stripes", (0, file.nstripes))):
-            stripe = footer.stripes[number]
             batch = file.read_stripe(number, columns)
-            if batch.num_rows != stripe.rows:
+            if footer is not None and batch.num_rows != footer.rows[number]:
                 raise SourceError(
                     f"{wanted.shown}: stripe {number + 1} has {batch.num_rows} rows, and the footer says "
-                    f"{stripe.rows}. The file is damaged; write it again"
+                    f"{footer.rows[number]}. The file is damaged; write it again"
                 )
-            batch = checked(
-                _instants(batch, readable, stripe.zone, wanted.shown),
-                wanted,
-                readable,
-                decoded=True,
-            )
-            yield _JULIAN.rebased(batch, wanted.shown) if footer.julian else batch
+            if any(_has_instants(schema.field(n).type, readable.field(n).type) for n in columns):
+                zone = "not known" if footer is None else footer.zone(opened, number)
+                batch = _instants(batch, readable, zone, wanted.shown)
+            batch = checked(batch, wanted, readable, decoded=True)
+            old = footer is None or footer.julian
+            yield _JULIAN.rebased(batch, wanted.shown) if old else batch
 
     def carries(self, kind: pa.DataType) -> bool:
         types = pa.types
@@ -209,7 +204,7 @@ def _instants(batch: pa.RecordBatch, readable: pa.Schema, zone: str, shown: str)
         if pa.types.is_timestamp(kind) and kind.tz is None and wanted.tz:
             try:
                 values = pc.assume_timezone(values, zone).cast(pa.timestamp("ns", "UTC"))
-            except (pa.ArrowInvalid, OSError) as error:
+            except (pa.ArrowException, ValueError, OSError) as error:
                 raise SourceError(
                     f"{shown}: column {name!r} holds a time that is no instant for certain in the zone {zone!r}, in "
                     f"which Spark wrote it: {error}. Write the file again as Parquet"

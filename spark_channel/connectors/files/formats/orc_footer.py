@@ -1,67 +1,77 @@
 """What pyarrow does not say of an ORC file: its calendar, and the rows and the time zone of each stripe."""
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["OrcFooter", "Stripe", "read_footer"]
+__all__ = ["OrcFooter", "read_footer"]
 
 _JULIAN = 1
 _JAVA = 0
-_SNAPPY, _LZ4, _ZSTD = 2, 4, 5
+_SNAPPY, _LZO, _LZ4, _ZSTD = 2, 3, 4, 5
 _TAIL = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Stripe:
-    """`zone`: where times were local when they were written; "" = not said."""
-
-    rows: int
-    zone: str
-
-
-@dataclass(frozen=True, slots=True)
 class OrcFooter:
-    """`julian`: days before 1582-10-15 are of the Julian calendar."""
+    """`julian`: days before 1582-10-15 are of the Julian calendar. `rows`: of each stripe."""
 
     julian: bool
-    stripes: tuple[Stripe, ...]
+    rows: tuple[int, ...]
+    _footers: tuple[tuple[int, int], ...]
+    _codec: int
+
+    def zone(self, opened: pa.NativeFile, stripe: int) -> str:
+        """Where the times of a stripe were local when they were written; "" = not said.
+
+        Raises:
+            ValueError: damaged.
+        """
+        with _damage():
+            data = _at(opened, *self._footers[stripe])
+            return str(_fields(_plain(data, self._codec)).get(3, [b""])[0], "utf-8")
 
 
-def read_footer(opened: pa.NativeFile) -> OrcFooter:
-    """Leaves `opened` at its start.
-
-    Raises:
-        ValueError: damaged, or compressed by a codec that Arrow has not (LZO).
-    """
+@contextmanager
+def _damage() -> Iterator[None]:
     try:
-        return _footer(opened)
+        yield
     except (IndexError, KeyError, OSError, zlib.error, UnicodeDecodeError) as error:
         raise ValueError(f"its footer cannot be read: {error}") from error
-    finally:
+
+
+def read_footer(opened: pa.NativeFile) -> OrcFooter | None:
+    """None = it is compressed by LZO, which Arrow and Python lack. Leaves `opened` at its start.
+
+    Raises:
+        ValueError: damaged.
+    """
+    with _damage():
+        size = opened.size()
+        tail = _at(opened, max(0, size - _TAIL), min(size, _TAIL))
+        last = len(tail) - 1
+        script = _fields(tail[last - tail[-1] : last])
+        length, codec = _first(script, 1), _first(script, 2)
+        if codec == _LZO:
+            opened.seek(0)
+            return None
+        data = _at(opened, size - 1 - tail[-1] - length, length)
+        footer = _fields(_plain(data, codec))
+        rows, footers = [], []
+        for raw in footer.get(3, []):
+            stripe = _fields(raw)
+            offset, index, data_length, foot, count = (_first(stripe, n) for n in range(1, 6))
+            rows.append(count)
+            footers.append((offset + index + data_length, foot))
         opened.seek(0)
-
-
-def _footer(opened: pa.NativeFile) -> OrcFooter:
-    size = opened.size()
-    tail = _at(opened, max(0, size - _TAIL), min(size, _TAIL))
-    script_end = len(tail) - 1
-    script = _fields(tail[script_end - tail[-1] : script_end])
-    length, codec = _first(script, 1), _first(script, 2)
-    end = size - 1 - tail[-1]
-    footer = _fields(_plain(_at(opened, end - length, length), codec))
-    stripes = []
-    for raw in footer.get(3, []):
-        stripe = _fields(raw)
-        offset, index, data, foot, rows = (_first(stripe, number) for number in range(1, 6))
-        found = _fields(_plain(_at(opened, offset + index + data, foot), codec))
-        zone = found.get(3, [b""])[0]
-        stripes.append(Stripe(rows, zone.decode()))
     # Before files named their calendar, there was Java's writer alone, and Hive's old calendar.
     calendar, writer = _first(footer, 11), _first(footer, 9)
-    return OrcFooter(calendar == _JULIAN or (not calendar and writer == _JAVA), tuple(stripes))
+    julian = calendar == _JULIAN or (not calendar and writer == _JAVA)
+    return OrcFooter(julian, tuple(rows), tuple(footers), codec)
 
 
 def _at(opened: pa.NativeFile, offset: int, length: int) -> bytes:

@@ -19,9 +19,15 @@ from spark_channel.connectors.files.formats.base import (
     batch_rows,
     pick,
 )
-from spark_channel.connectors.files.formats.calendar import Julian
+from spark_channel.connectors.files.formats.calendar import Julian, temporal_leaves
 from spark_channel.connectors.files.formats.checked import check_types, checked
-from spark_channel.connectors.files.formats.types import INSTANT, Notes, map_leaves, plain_leaf
+from spark_channel.connectors.files.formats.types import (
+    INSTANT,
+    Notes,
+    as_type,
+    map_leaves,
+    plain_leaf,
+)
 from spark_channel.connectors.files.options import ParquetWriteOptions
 from spark_channel.errors import SourceError
 
@@ -176,8 +182,40 @@ class ParquetFormat(Format):
                         made = checked(batch, wanted, readable, decoded=True)
                         yield made if julian is None else julian.rebased(made, wanted.shown)
 
+    def check_times(self, opened: pa.NativeFile, shown: str) -> None:
+        """Refuse times of which pyiceberg's reader makes others: it holds those of 96 bits in nanoseconds, cuts
+        nanoseconds, and takes each day for a Gregorian one.
+
+        Raises:
+            SourceError: names the column.
+        """
+        with closing(self._open(opened)) as file:
+            there, readable, julian = file.schema_arrow, _readable(file, shown), _julian(file)
+            odd = [
+                field.name
+                for field, plain in zip(there, readable, strict=True)
+                if julian is not None
+                or not field.type.equals(plain.type)
+                or "[ns" in str(field.type)
+            ]
+            if not odd:
+                return
+            for number in range(file.num_row_groups):
+                for batch in file.iter_batches(row_groups=[number], columns=odd, use_threads=False):
+                    columns = [
+                        as_type(values, readable.field(name).type)
+                        for name, values in zip(batch.schema.names, batch.columns, strict=True)
+                    ]
+                    if julian is not None:
+                        julian.check(pa.RecordBatch.from_arrays(columns, names=odd), shown)
+                    for name, values in zip(odd, columns, strict=True):
+                        for leaf in temporal_leaves(values):
+                            _check_nanoseconds(leaf, name, shown)
+
     def carries(self, kind: pa.DataType) -> bool:
-        return not (pa.types.is_interval(kind) or pa.types.is_union(kind))
+        types = pa.types
+        negative = types.is_decimal(kind) and kind.scale < 0
+        return not (types.is_interval(kind) or types.is_union(kind) or negative)
 
     def extension(self, options: ParquetWriteOptions) -> str:
         codec = options.compression or options.default_codec
@@ -261,6 +299,18 @@ def _julian(file: pq.ParquetFile) -> Julian | None:
         None if zone is None else zone.decode(errors="replace"),
         lambda name: times if name in int96 else days,
     )
+
+
+def _check_nanoseconds(leaf: pa.Array, name: str, shown: str) -> None:
+    if not pa.types.is_timestamp(leaf.type):
+        return
+    try:
+        leaf.cast(pa.timestamp("ns", leaf.type.tz)).cast(pa.timestamp("us", leaf.type.tz))
+    except pa.ArrowInvalid as error:
+        raise SourceError(
+            f"{shown}: column {name!r} holds a time outside of 1677-09-21 to 2262-04-11, or of nanoseconds, which "
+            f"cannot be read from Iceberg tables exactly: {error}. Rewrite the data file with Spark"
+        ) from error
 
 
 def _group(
