@@ -1,17 +1,21 @@
 """Arrow batches cast to a schema; text lengths in its metadata."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_channel.errors import SchemaError
 
 __all__ = [
     "TEXT_LENGTH",
     "UNLIMITED",
+    "InexactError",
     "TextLengths",
+    "cast_exactly",
     "conform",
+    "first_failure",
     "length_in",
     "noted",
     "text_lengths",
@@ -27,6 +31,8 @@ __all__ = [
 TEXT_LENGTH = "spark_channel.arrow_schema"
 """The key. Its value is the number of characters that the source's column holds, or `UNLIMITED`."""
 UNLIMITED = "unlimited"
+_SHOWN = 100
+"""Characters of a value in a message."""
 
 TextLengths = Mapping[str, str]
 """Column -> what the note says. A column without a note is not in it."""
@@ -86,7 +92,208 @@ def widest(each: Sequence[TextLengths]) -> dict[str, str]:
     return found
 
 
-# Casts batches to the declared schema without loss, or refuses them.
+# Casts after which every value is equal.
+
+
+class InexactError(pa.ArrowInvalid):  # type: ignore[misc]
+    """A value that the wanted type cannot hold. The message has the value and both types."""
+
+
+def cast_exactly(values: pa.Array, kind: pa.DataType, *, declared: bool = False) -> pa.Array:
+    """Return `values` as `kind`, each equal to what it was. Arrow's safe cast rounds, overflows and parses.
+
+    Numbers stay numbers, texts texts, times times. `declared`: a person or a table's log named the type, and did not
+    only find it in another file. So the text of a value, the bytes of a text, the text in bytes, and a local time as
+    one of UTC are allowed, too.
+
+    Raises:
+        InexactError: a value that `kind` cannot hold.
+    """
+    if values.type.equals(kind):
+        return values
+    values = _plain_values(values)
+    if values.type.equals(kind):
+        return values
+    if values.null_count == len(values):
+        return pa.nulls(len(values), kind)
+    if not _is_alike(values.type, kind, declared):
+        raise InexactError(_inexact(values, kind))
+
+    def cast(part: pa.Array) -> pa.Array:
+        made = _cast(part, kind)
+        _compare(part, made)
+        return made
+
+    try:
+        return cast(values)
+    except InexactError:
+        raise
+    except pa.ArrowInvalid as error:
+        index = first_failure(values, cast)
+        raise InexactError(_inexact(values.slice(index, 1), kind)) from error
+    except pa.ArrowNotImplementedError as error:
+        raise InexactError(_inexact(values, kind)) from error
+
+
+def first_failure(array: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> int:
+    """The index of the first value that `convert` refuses with `ArrowInvalid`, when it refuses the whole.
+
+    Takes about log2(n) conversions of ever smaller parts.
+    """
+    good, bad = 0, len(array)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            convert(array.slice(good, middle - good))
+            good = middle
+        except pa.ArrowInvalid:
+            bad = middle
+    return good
+
+
+def _plain_values(values: pa.Array) -> pa.Array:
+    """The values themselves, of an extension type, a dictionary or runs."""
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    if pa.types.is_run_end_encoded(values.type):
+        values = pc.run_end_decode(values)
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    return values
+
+
+def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_integer(values.type) and pa.types.is_decimal(kind):
+        # Arrow asks for room for every number of the type, and not for those that are there.
+        values = values.cast(pa.decimal128(20, 0))
+    return values.cast(kind, safe=True)
+
+
+def _inexact(values: pa.Array, kind: pa.DataType) -> str:
+    found = values.drop_null()
+    shown = repr(found[0].as_py()) if len(found) else "a value"
+    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+    return f"{shown} of type {values.type} is not equal to any value of type {kind}"
+
+
+def _is_alike(given: pa.DataType, kind: pa.DataType, declared: bool) -> bool:
+    """Whether values of both types can be equal; which ones are is seen by `_compare`."""
+    types = pa.types
+    given, kind = _plain_type(given), _plain_type(kind)
+    if given.equals(kind) or types.is_null(given):
+        return True
+    if _is_list(given) and _is_list(kind):
+        return _is_alike(given.value_type, kind.value_type, declared)
+    if types.is_map(given) and types.is_map(kind):
+        return _is_alike(given.key_type, kind.key_type, declared) and _is_alike(
+            given.item_type, kind.item_type, declared
+        )
+    if types.is_struct(given) and types.is_struct(kind):
+        return all(
+            _is_alike(given.field(number).type, kind.field(field.name).type, declared)
+            for number, field in enumerate(given)
+            if kind.get_field_index(field.name) >= 0
+        )
+    groups: list[Callable[[pa.DataType], bool]] = [
+        _is_number,
+        _is_text,
+        _is_binary,
+        types.is_boolean,
+        types.is_date,
+        types.is_time,
+        types.is_duration,
+    ]
+    if any(group(given) and group(kind) for group in groups):
+        return True
+    if types.is_timestamp(given) and types.is_timestamp(kind):
+        return (given.tz is None) == (kind.tz is None) or (declared and given.tz is None)
+    if not declared:
+        return False
+    if _is_text(kind):
+        return not (types.is_nested(given) or types.is_duration(given) or types.is_interval(given))
+    return _is_text(given) and _is_binary(kind)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    while True:
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+            kind = kind.value_type
+        else:
+            return kind
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_binary_view(kind)
+        or types.is_fixed_size_binary(kind)
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+    )
+
+
+def _compare(before: pa.Array, after: pa.Array) -> None:
+    """
+    Raises:
+        InexactError: a value of `before`, at any depth, is another one in `after`.
+    """
+    before = _plain_values(before)
+    types = pa.types
+    if before.type.equals(after.type) or types.is_null(before.type):
+        return
+    if types.is_map(before.type):
+        entry = pa.struct([("key", before.type.key_type), ("value", before.type.item_type)])
+        wanted = pa.struct([("key", after.type.key_type), ("value", after.type.item_type)])
+        before, after = before.cast(pa.list_(entry)), after.cast(pa.list_(wanted))
+    if _is_list(before.type):
+        _compare(before.flatten(), after.flatten())
+    elif types.is_struct(before.type):
+        made = dict(zip((field.name for field in after.type), after.flatten(), strict=True))
+        for field, values in zip(before.type, before.flatten(), strict=True):
+            if field.name in made:
+                _compare(values, made[field.name])
+            elif values.null_count < len(values):
+                found = values.drop_null()[0].as_py()
+                raise InexactError(
+                    f"its field {field.name!r}, which holds {found!r}, is missing in {after.type}"
+                )
+    elif types.is_floating(before.type) or types.is_floating(after.type):
+        # Other kinds are compared by Arrow's cast itself.
+        if types.is_float16(before.type):
+            before = before.cast(pa.float32())
+        back = after.cast(before.type, safe=False)
+        differs = pc.not_equal(back, before)
+        if types.is_floating(before.type):
+            differs = pc.and_(differs, pc.invert(pc.and_(pc.is_nan(back), pc.is_nan(before))))
+        index = pc.index(differs, True).as_py()
+        if index >= 0:
+            raise InexactError(_inexact(before.slice(index, 1), after.type))
+
+
+# Casts batches to the declared schema.
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -108,22 +315,18 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
                 f"promised were {', '.join(schema.names)}"
             )
         batch = batch.select(schema.names)
-    columns = [_cast(column, field) for column, field in zip(batch.columns, schema, strict=True)]
+    columns = [_fitting(column, field) for column, field in zip(batch.columns, schema, strict=True)]
     if not columns:
         return batch
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
+def _fitting(column: pa.Array, field: pa.Field) -> pa.Array:
     if not field.nullable and column.null_count:
         raise SchemaError(f"column {field.name!r} holds a null, and its schema promises none")
-    if column.type.equals(field.type):
-        return column
     try:
-        return column.cast(field.type, safe=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        return cast_exactly(column, field.type, declared=True)
+    except InexactError as error:
         raise SchemaError(
             f"column {field.name!r} of type {column.type} does not fit {field.type}: {error}"
         ) from error

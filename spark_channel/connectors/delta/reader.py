@@ -21,8 +21,6 @@ from spark_channel.connectors.delta.table import (
 from spark_channel.connectors.delta.writer import file_path, logged_partition, table_files
 from spark_channel.connectors.files.columns import check_columns
 from spark_channel.connectors.files.filesystem import reading
-from spark_channel.connectors.files.formats.base import Format
-from spark_channel.connectors.files.formats.parquet import ParquetFormat
 from spark_channel.connectors.files.listing import UNCHANGING, SourceFile
 from spark_channel.connectors.files.reader import FilesReader
 from spark_channel.connectors.files.source import SourcePlan, plan_columns
@@ -43,25 +41,12 @@ __all__ = [
 # files are.
 
 
-class _DeltaParquet(ParquetFormat):
-    """Spark writes times of 96 bits by default, in microseconds, of any year."""
-
-    int96_unit = "us"
-
-
-_PARQUET = _DeltaParquet()
-
-
 class DeltaReader(FilesReader):
     """The version that `schema` found is the one that is split and read."""
 
     Options = DeltaReadOptions
     options: DeltaReadOptions
     format = "parquet"
-
-    @property
-    def form(self) -> Format:
-        return _PARQUET
 
     def __init__(self, options: DeltaReadOptions) -> None:
         super().__init__(options)

@@ -97,13 +97,19 @@ _ROUNDED = {
     "BIGNUM": r"\.[0-9]*[1-9]",
     "VARINT": r"\.[0-9]*[1-9]",
 }
+_UNITS = {"TIMESTAMP_S": "second", "TIMESTAMP_MS": "millisecond"}
+"""Times that are read as microseconds, and hold fewer digits."""
 
 
-def first_rounded(texts: pa.Array, declared: str) -> int:
-    """The first of `texts` of which a column that is read as text would keep fewer digits; -1 = none."""
-    if declared not in _ROUNDED:
+def first_rounded(values: pa.Array, declared: str) -> int:
+    """The first of `values`, texts or times, of which a column would keep fewer digits; -1 = none."""
+    if declared in _UNITS:
+        rounded = pc.not_equal(values, pc.floor_temporal(values, unit=_UNITS[declared]))
+    elif declared in _ROUNDED:
+        rounded = pc.match_substring_regex(values, _ROUNDED[declared])
+    else:
         return -1
-    return int(pc.index(pc.match_substring_regex(texts, _ROUNDED[declared]), True).as_py())
+    return int(pc.index(rounded, True).as_py())
 
 
 def is_text(declared: str) -> bool:

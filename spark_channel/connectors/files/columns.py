@@ -1,10 +1,12 @@
 """Columns by name, as `where`, `columns` and Spark find them: spelled exactly so, else ignoring case."""
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from spark_channel.errors import OptionError, SchemaError
 
-__all__ = ["check_columns", "find_column"]
+__all__ = ["check_columns", "find_column", "spell"]
 
 
 def check_columns(schema: pa.Schema) -> None:
@@ -40,3 +42,20 @@ def find_column(schema: pa.Schema, name: str, option: str) -> pa.Field:
         got=name,
         takes=known,
     )
+
+
+def spell(name: str, names: Sequence[str]) -> str | None:
+    """The one of `names` that is `name`: spelled exactly so, else the only one that differs in case alone.
+
+    Raises:
+        SchemaError: several differ in case alone.
+    """
+    if name in names:
+        return name
+    near = [each for each in names if each.lower() == name.lower()]
+    if len(near) > 1:
+        raise SchemaError(
+            f"column {name!r} is spelled otherwise in the source or target, which has {', '.join(map(repr, near))}: "
+            "name one of them"
+        )
+    return near[0] if near else None

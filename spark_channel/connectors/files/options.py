@@ -152,8 +152,8 @@ class ParquetReadOptions(_Mergeable):
 
     ignored: ClassVar[Mapping[str, str]] = {
         **FileReadOptions.ignored,
-        "datetimeRebaseMode": "dates are read as they are stored (CORRECTED)",
-        "int96RebaseMode": "times are read as they are stored (CORRECTED)",
+        "datetimeRebaseMode": "the file's footer says in which calendar its dates are",
+        "int96RebaseMode": "the file's footer says in which calendar its times are",
     }
 
 

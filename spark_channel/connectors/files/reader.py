@@ -11,8 +11,10 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
+from spark_channel.arrow_schema import InexactError, cast_exactly
 from spark_channel.connectors import Reader
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
+from spark_channel.connectors.files.columns import spell
 from spark_channel.connectors.files.conditions import ValueRange, exact
 from spark_channel.connectors.files.filesystem import open_planned, reading
 from spark_channel.connectors.files.formats import format_of
@@ -238,16 +240,31 @@ def _result(
     batch: pa.RecordBatch, plan: SourcePlan, partition: Mapping[str, pa.Scalar], shown: str
 ) -> pa.RecordBatch:
     """The batch with all columns that are needed, filtered, then only those of the result."""
-    names = {name.lower(): number for number, name in reversed(list(enumerate(batch.schema.names)))}
-    exactly = {name: number for number, name in enumerate(batch.schema.names)}
+    found = plan.files if plan.found is None else plan.found
 
     def column(field: pa.Field) -> pa.Array:
         if field.name in plan.partitions.names:
             return pa.repeat(partition.get(field.name, pa.scalar(None, field.type)), batch.num_rows)
-        number = exactly.get(field.name, names.get(field.name.lower()))
-        if number is None:
+        name = spell(field.name, batch.schema.names)
+        if name is None:
             return pa.nulls(batch.num_rows, field.type)
-        return _cast(batch.column(number), field, shown)
+        values = batch.column(batch.schema.get_field_index(name))
+        if not field.nullable and values.null_count:
+            raise SourceError(
+                f"{shown}: column {field.name!r} holds NULL, and its schema promises none"
+            )
+        if values.type.equals(field.type):
+            return values
+        there = values.type
+        try:
+            values = cast_exactly(values, found.field(field.name).type, declared=plan.found is None)
+            # The host of a read may want its own types, such as Spark's for unsigned numbers.
+            return cast_exactly(values, field.type, declared=True)
+        except InexactError as error:
+            raise SourceError(
+                f"{shown}: column {field.name!r} is {there} there and does not fit {field.type}: {error}. "
+                "Read such files apart from the others, or give a schema whose type holds the values of all"
+            ) from error
 
     condition = plan.condition
     if condition is not None and condition.columns:
@@ -260,21 +277,6 @@ def _result(
     elif condition is not None and not condition.may_match({}):
         batch = batch.slice(0, 0)
     return pa.RecordBatch.from_arrays([column(field) for field in plan.result], schema=plan.result)
-
-
-def _cast(values: pa.Array, field: pa.Field, shown: str) -> pa.Array:
-    if not field.nullable and values.null_count:
-        raise SourceError(
-            f"{shown}: column {field.name!r} holds NULL, and its schema promises none"
-        )
-    if values.type == field.type:
-        return values
-    try:
-        return values.cast(field.type, safe=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SourceError(
-            f"{shown}: column {field.name!r} is {values.type} there and does not fit {field.type}: {error}"
-        ) from error
 
 
 class ParquetReader(FilesReader):

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from spark_channel.connectors.files.columns import check_columns, find_column
+from spark_channel.connectors.files.columns import check_columns, find_column, spell
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import locate, open_planned, reading
 from spark_channel.connectors.files.formats.base import Format, Piece
@@ -46,6 +46,8 @@ class SourcePlan:
     `files`: the columns that files hold, typed as they are read, in their order. `partitions`: those of the
     folders. `result`: what is given. `dialect`: what a sample shows of text files that no log describes.
     `strict`: other columns in a text file are an error. `inferred`: the types are those of a sample.
+    `found`: the same columns as `files`, with the types that were found in files; None = the user or the
+    table's log named the types.
     """
 
     files: pa.Schema
@@ -55,6 +57,7 @@ class SourcePlan:
     dialect: Dialect
     strict: bool
     inferred: bool
+    found: pa.Schema | None
 
     def as_written(self, options: FileReadOptions, logged: Dialect | None) -> FileReadOptions:
         """The options, and where the user said nothing, what the log says of a file, or else the sample."""
@@ -142,7 +145,14 @@ def plan_source(
     in_files = pa.schema([field for field in in_files if field.name not in in_folders.names])
     inferred = form.text and not certain and (given is None or own)
     plan = plan_columns(
-        form, options, in_files, in_folders, given, dialect=dialect, inferred=inferred
+        form,
+        options,
+        in_files,
+        in_folders,
+        given,
+        dialect=dialect,
+        inferred=inferred,
+        declared=given is not None and not own,
     )
     return plan, files
 
@@ -156,12 +166,14 @@ def plan_columns(
     *,
     dialect: Dialect | None = None,
     inferred: bool = False,
+    declared: bool = True,
 ) -> SourcePlan:
-    """The plan of a read whose columns are known.
+    """The plan of a read whose columns are known. `declared`: a person or a table's log named their types.
 
     Raises:
         SchemaError, OptionError: see `where`.
     """
+    found = in_files
     if given is not None:
         in_files, in_folders = _as_given(form, in_files, in_folders, given)
     everything = pa.schema([*in_files, *in_folders])
@@ -173,7 +185,28 @@ def plan_columns(
         _check_text(form, result)
     condition = None if options.where is None else _condition(options.where, everything)
     strict = form.text and inferred and options.columns is None
-    return SourcePlan(in_files, in_folders, result, condition, dialect or {}, strict, inferred)
+    return SourcePlan(
+        in_files,
+        in_folders,
+        result,
+        condition,
+        dialect or {},
+        strict,
+        inferred,
+        None if declared else _as_found(in_files, found),
+    )
+
+
+def _as_found(columns: pa.Schema, found: pa.Schema) -> pa.Schema:
+    names = {field.name: spell(field.name, found.names) for field in columns}
+    return pa.schema(
+        [
+            field
+            if names[field.name] is None
+            else field.with_type(found.field(names[field.name]).type)
+            for field in columns
+        ]
+    )
 
 
 def _condition(where: str, columns: pa.Schema) -> Condition:
@@ -322,28 +355,27 @@ def _as_given(
     form: Format, in_files: pa.Schema, in_folders: pa.Schema, given: pa.Schema
 ) -> tuple[pa.Schema, pa.Schema]:
     """Columns with the given names and types: found by name; those of CSV else by their order."""
-    folders = {name.lower() for name in in_folders.names}
-    wanted = [field for field in given if field.name.lower() not in folders]
-    known = {name.lower() for name in in_files.names}
-    strange = [field.name for field in wanted if field.name.lower() not in known]
-    if strange and form.name == "csv":
+    wanted = [field for field in given if spell(field.name, in_folders.names) is None]
+    extra = [field for field in wanted if spell(field.name, in_files.names) is None]
+    if extra and form.name == "csv":
         if len(in_files) and len(wanted) != len(in_files):
             raise SourceError(
-                f"the given schema has column {strange[0]!r}, and the files have "
+                f"the given schema has column {extra[0].name!r}, and the files have "
                 f"{', '.join(in_files.names)}: name the files' columns, or give as many as they have"
             )
-        in_files = pa.schema(wanted)
-    kinds = {field.name.lower(): field for field in given}
+        in_files, extra = pa.schema(wanted), []
 
-    def typed(field: pa.Field) -> pa.Field:
-        found = kinds.get(field.name.lower())
-        return field if found is None else pa.field(found.name, found.type, found.nullable)
+    def typed(columns: pa.Schema) -> list[pa.Field]:
+        named = {spell(field.name, columns.names): field for field in given}
+        return [
+            pa.field(named[field.name].name, named[field.name].type, named[field.name].nullable)
+            if field.name in named
+            else field
+            for field in columns
+        ]
 
     # Other formats give NULL for a column that a file does not have.
-    extra = [
-        field for field in wanted if field.name.lower() not in {n.lower() for n in in_files.names}
-    ]
-    return pa.schema([*map(typed, in_files), *extra]), pa.schema(list(map(typed, in_folders)))
+    return pa.schema([*typed(in_files), *extra]), pa.schema(typed(in_folders))
 
 
 def _by_name(everything: pa.Schema, given: pa.Schema) -> list[pa.Field]:

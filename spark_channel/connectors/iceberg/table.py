@@ -15,8 +15,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from spark_channel.arrow_schema import cast_exactly
 from spark_channel.connectors.files.conditions import ValueRange, exact
 from spark_channel.connectors.files.filesystem import Location
+from spark_channel.connectors.files.formats.checked import check_values
+from spark_channel.connectors.files.formats.parquet import ParquetFormat
 from spark_channel.connectors.files.option_types import Instant
 from spark_channel.connectors.files.store import LocalStore, ObjectStore, Store
 from spark_channel.connectors.lake.table import LakeWriteOptions
@@ -355,6 +358,7 @@ def value_ranges(
 # The rows of one data file of an Iceberg table, found by the columns' ids.
 
 
+_PARQUET = ParquetFormat()
 _PLAIN = (bool, int, float, str, bytes, Decimal)
 
 
@@ -399,20 +403,27 @@ def data_file_rows(
     chosen = schema.select(*columns.names) if columns.names else schema
     at = metadata.model_copy(update={"current_schema_id": schema_id})
     scan = ArrowScan(at, io, chosen, AlwaysTrue())
+    shown = str(file.file_path)
+    with io.new_input(shown).open() as opened:
+        _PARQUET.check_times(opened, shown)
+    rows = 0
     # The public method holds all rows of a file in memory.
     for batch in scan._record_batches_from_scan_tasks_and_deletes([FileScanTask(file)], {}):  # noqa: SLF001
+        rows += batch.num_rows
+        check_values(batch, columns, shown, decoded=True)
         yield _in_columns(batch, columns)
+    if rows != file.record_count:
+        raise SourceError(
+            f"{shown} has {rows} rows, and the table's log says {file.record_count}. The file is damaged, or was "
+            "replaced; restore it"
+        )
 
 
 def _in_columns(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     made = []
     for field in columns:
         values = batch.column(batch.schema.get_field_index(field.name))
-        if isinstance(values, pa.ExtensionArray):
-            values = values.storage
-        made.append(
-            values if values.type.equals(field.type) else values.cast(field.type, safe=True)
-        )
+        made.append(cast_exactly(values, field.type, declared=True))
     return pa.RecordBatch.from_arrays(made, schema=columns)
 
 

@@ -6,18 +6,20 @@ only files that it added are looked at.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
+from spark_channel.arrow_schema import InexactError, cast_exactly
+from spark_channel.connectors import FetchSize
+from spark_channel.connectors.files.columns import spell
 from spark_channel.connectors.files.conditions import Condition, ValueRange, exact
-from spark_channel.connectors.files.formats.base import pick
+from spark_channel.connectors.files.formats.base import ReadRequest
+from spark_channel.connectors.files.formats.parquet import ParquetFormat
 from spark_channel.connectors.files.listing import partition_value
 from spark_channel.connectors.lake.table import NewFile, TableFile
 from spark_channel.connectors.lake.task_writer import FileSet
@@ -188,7 +190,7 @@ class Replaced:
 # The rows of one data file, in a table's columns.
 
 
-_ROWS = 1 << 16
+_PARQUET = ParquetFormat()
 
 
 def file_rows(
@@ -196,14 +198,10 @@ def file_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Columns that the file lacks are NULL; those of its partition are as the log says."""
     texts = dict(file.partition)
-    with (
-        fs.open_input_file(file.path) as opened,
-        closing(pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")) as parquet,
-    ):
-        inside = [name for name in columns.names if name not in partition_by]
-        for batch in parquet.iter_batches(
-            _ROWS, columns=pick(inside, parquet.schema_arrow.names), use_threads=False
-        ):
+    inside = pa.schema([field for field in columns if field.name not in partition_by])
+    wanted = ReadRequest(inside, inside, None, FetchSize(), None, file.path)
+    with fs.open_input_file(file.path) as opened:
+        for batch in _PARQUET.batches(opened, file.path, {}, wanted):
             yield _row_batch(batch, columns, partition_by, texts, file.path)
 
 
@@ -214,10 +212,9 @@ def _row_batch(
     texts: dict[str, str | None],
     path: str,
 ) -> pa.RecordBatch:
-    by_case = {name.lower(): name for name in batch.schema.names}
     made = []
     for field in columns:
-        found = field.name if field.name in batch.schema.names else by_case.get(field.name.lower())
+        found = spell(field.name, batch.schema.names)
         if field.name in partition_by:
             value = partition_value(field.name, texts.get(field.name), field.type)
             made.append(pa.repeat(value, batch.num_rows))
@@ -226,10 +223,8 @@ def _row_batch(
         else:
             values = batch.column(batch.schema.get_field_index(found))
             try:
-                made.append(
-                    values if values.type.equals(field.type) else values.cast(field.type, safe=True)
-                )
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                made.append(cast_exactly(values, field.type, declared=True))
+            except InexactError as error:
                 raise TargetError(
                     f"{path}: column {field.name!r} is {values.type} there and does not fit {field.type}: {error}"
                 ) from error

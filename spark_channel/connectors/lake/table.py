@@ -9,7 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field, field_validator
 
+from spark_channel.arrow_schema import InexactError, cast_exactly
 from spark_channel.connectors.base.claims import Claim, Identity
+from spark_channel.connectors.files.columns import spell
 from spark_channel.connectors.files.conditions import ValueRange
 from spark_channel.connectors.files.store import Store
 from spark_channel.errors import OptionError, SchemaError, TargetError
@@ -27,7 +29,6 @@ __all__ = [
     "find_names",
     "holds",
     "match",
-    "spell",
 ]
 
 
@@ -230,7 +231,7 @@ def find_names(names: Sequence[str], columns: pa.Schema, option: str) -> tuple[s
     """
     found = []
     for name in names:
-        spelled = spell(name, columns)
+        spelled = spell(name, columns.names)
         if spelled is None:
             raise OptionError(
                 f"option {option!r} names {name!r}, which is not a column; there are {', '.join(columns.names)}",
@@ -240,14 +241,6 @@ def find_names(names: Sequence[str], columns: pa.Schema, option: str) -> tuple[s
             )
         found.append(spelled)
     return tuple(found)
-
-
-def spell(name: str, columns: pa.Schema) -> str | None:
-    """A column's own name: spelled exactly so, else the only one that differs in case alone."""
-    if name in columns.names:
-        return name
-    near = [each for each in columns.names if each.lower() == name.lower()]
-    return near[0] if len(near) == 1 else None
 
 
 Widen = Callable[[pa.Field, pa.DataType], pa.Field | None]
@@ -267,7 +260,7 @@ def match(
     new: list[pa.Field] = []
     wider: list[pa.Field] = []
     for field in schema:
-        name = spell(field.name, columns)
+        name = spell(field.name, columns.names)
         if name is None:
             new.append(field)
             continue
@@ -306,15 +299,13 @@ def conform(
         values = batch.column(batch.schema.get_field_index(name))
         if not field.nullable and values.null_count:
             raise TargetError(f"column {name!r} holds NULL, and {shown} does not allow it")
-        if not values.type.equals(field.type):
-            try:
-                values = values.cast(field.type, safe=True)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise TargetError(
-                    f"column {name!r} holds a value that does not fit {field.type} of {shown}: {error}; "
-                    "cast or truncate it first"
-                ) from error
-        made.append(values)
+        try:
+            made.append(cast_exactly(values, field.type))
+        except InexactError as error:
+            raise TargetError(
+                f"column {name!r} holds a value that does not fit {field.type} of {shown}: {error}; "
+                "cast or truncate it first"
+            ) from error
     return pa.RecordBatch.from_arrays(made, schema=columns)
 
 

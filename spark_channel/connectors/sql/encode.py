@@ -1,12 +1,12 @@
 """Values checked before they are sent; rows refused."""
 
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_channel.arrow_schema import first_failure
 from spark_channel.connectors.sql.catalog import WriteColumn
 
 __all__ = [
@@ -16,32 +16,12 @@ __all__ = [
     "convert",
     "dates",
     "decimal_text",
-    "first_failure",
     "first_outside",
     "is_text",
     "local_timestamps",
     "refuse_where",
     "storage",
 ]
-
-
-# Finds the value of an array that makes a conversion fail.
-
-
-def first_failure(array: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> int:
-    """The index of the first value that `convert` refuses with `ArrowInvalid`, when it refuses the whole.
-
-    Takes about log2(n) conversions of ever smaller parts.
-    """
-    good, bad = 0, len(array)
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        try:
-            convert(array.slice(good, middle - good))
-            good = middle
-        except pa.ArrowInvalid:
-            bad = middle
-    return good
 
 
 # The dates and times that Spark holds. Pure.

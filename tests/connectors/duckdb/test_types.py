@@ -2,10 +2,14 @@
 
 import datetime as dt
 from decimal import Decimal
+from pathlib import Path
 
+import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+import spark_channel
 from spark_channel.connectors.duckdb.dialect import read_as
 from spark_channel.errors import SchemaError, SourceError, TargetError
 from tests.connectors.duckdb.conftest import Duck
@@ -359,3 +363,25 @@ def test_a_timestamp_beyond_year_9999_is_not_written(duck: Duck) -> None:
     with pytest.raises(TargetError, match="column 'c', row 2 of task 0"):
         duck.write(pa.table({"c": pa.array([0, 2**63 - 1], pa.timestamp("us"))}))
     assert not duck.path.exists()
+
+
+@pytest.mark.parametrize("declared", ["TIMESTAMP_S", "TIMESTAMP_MS"])
+def test_a_time_of_more_digits_than_the_column_keeps_is_refused(
+    tmp_path: Path, declared: str
+) -> None:
+    path = tmp_path / "a.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(f"CREATE TABLE t (v {declared})")
+    source = tmp_path / "a.parquet"
+    whole = dt.datetime(2024, 1, 1, 1, 2, 3)
+    target = {"writer": "duckdb", "url": f"jdbc:duckdb:{path}", "dbtable": "t"}
+    for value in (whole, whole.replace(microsecond=1)):
+        pq.write_table(pa.table({"v": [value]}), source)
+        reader = {"reader": "parquet", "path": str(source)}
+        if value == whole:
+            spark_channel.transfer(None, reader, target)
+        else:
+            with pytest.raises(TargetError, match=f"more digits than {declared}"):
+                spark_channel.transfer(None, reader, target)
+    with duckdb.connect(str(path)) as connection:
+        assert connection.execute("SELECT v FROM t").fetchall() == [(whole,)]

@@ -28,6 +28,7 @@ def ints(bits: int) -> st.SearchStrategy[int]:
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6)
 dates = st.dates(dt.date(1, 1, 1), dt.date(9999, 12, 31))
+orc_dates = st.dates(dt.date(1582, 10, 15), dt.date(9999, 12, 31))
 old_times = st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31))
 orc_times = st.datetimes(dt.datetime(1700, 1, 1), dt.datetime(2200, 12, 31))
 
@@ -69,7 +70,7 @@ DEEP: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
                     st.none(),
                     st.lists(
                         st.fixed_dictionaries(
-                            {"z": st.one_of(st.none(), dates), "w": st.one_of(st.none(), texts)}
+                            {"z": st.one_of(st.none(), orc_dates), "w": st.one_of(st.none(), texts)}
                         ),
                         max_size=2,
                     ),
@@ -87,6 +88,8 @@ def tables(draw: st.DrawFn, form: str) -> pa.Table:
     columns = {}
     with decimal.localcontext(prec=60):
         for name, (kind, values) in kinds.items():
+            if form == "orc" and pa.types.is_date(kind):
+                values = orc_dates
             if form == "orc" and pa.types.is_timestamp(kind):
                 values = (
                     orc_times
@@ -168,6 +171,12 @@ def test_orc_refuses_times_that_it_could_not_give_back(tmp_path: Path) -> None:
     table = pa.table({"t": pa.array([dt.datetime(9999, 12, 31)], pa.timestamp("us"))})
     with pytest.raises(TargetError, match=r"column 't' holds a time outside"):
         write("orc", tmp_path / "out", table)
+
+
+def test_orc_refuses_days_that_spark_would_read_as_others(tmp_path: Path) -> None:
+    for number, values in enumerate(([dt.date(1582, 10, 14)], [[dt.date(1000, 1, 1)]])):
+        with pytest.raises(TargetError, match=r"column 'd' holds the date 1\d\d\d-"):
+            write("orc", tmp_path / str(number), pa.table({"d": values}))
 
 
 @pytest.fixture

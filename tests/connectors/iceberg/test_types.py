@@ -4,8 +4,10 @@ import datetime as dt
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("pyiceberg")
@@ -13,8 +15,8 @@ pytest.importorskip("sqlalchemy")
 
 from pyiceberg.catalog import Catalog
 
-from spark_channel.errors import SchemaError, TargetError
-from tests.connectors.iceberg.helpers import read, rows_by_pyiceberg, write
+from spark_channel.errors import SchemaError, SourceError, TargetError
+from tests.connectors.iceberg.helpers import read, rows_by_pyiceberg, shop, write
 
 _TIME = dt.datetime(2024, 2, 29, 23, 59, 59, 123456)
 _ZONED = _TIME.replace(tzinfo=dt.UTC)
@@ -145,3 +147,59 @@ def test_partition_columns_without_an_exact_text_are_refused(
 ) -> None:
     with pytest.raises(SchemaError, match="partition column 'p'"):
         write(tmp_path, pa.table({"p": pa.nulls(1, kind), "id": [1]}), partitionBy="p")
+
+
+def rewritten(catalog: Catalog, name: str, rows: pa.Table, note: str = "", **how: Any) -> None:
+    """A table of `rows`, whose data file is written again: as another tool than pyiceberg would write it."""
+    table = catalog.create_table(name, rows.schema)
+    table.append(pa.table([pa.nulls(len(rows), kind) for kind in rows.schema.types], rows.schema))
+    (task,) = table.scan().plan_files()
+    path = urlsplit(task.file.file_path).path
+    schema = pq.read_schema(path).remove_metadata()
+    with pq.ParquetWriter(path, schema, store_schema=False, **how) as out:
+        if note:
+            out.add_key_value_metadata({"org.apache.spark.version": note})
+        out.write_table(rows.cast(schema))
+
+
+@pytest.mark.parametrize(
+    ("value", "note", "fine"),
+    [
+        (dt.datetime(2024, 1, 1), "", True),
+        (dt.datetime(9999, 12, 31), "", False),
+        (dt.datetime(2024, 1, 1), "2.4.8", True),
+        (dt.datetime(1800, 1, 1), "2.4.8", False),
+    ],
+)
+def test_a_data_file_whose_times_pyiceberg_would_change_is_refused(
+    tmp_path: Path, value: dt.datetime, note: str, fine: bool
+) -> None:
+    zoned = pa.array([value.replace(tzinfo=dt.UTC)], pa.timestamp("us", "UTC"))
+    rows = pa.table({"ts": zoned, "day": [dt.date(2024, 1, 1)]})
+    with shop(tmp_path) as catalog:
+        rewritten(catalog, "shop.t", rows, note, use_deprecated_int96_timestamps=True)
+        if fine:
+            assert read(tmp_path).to_pylist() == rows.to_pylist()
+        else:
+            with pytest.raises(SourceError, match="column 'ts' holds"):
+                read(tmp_path)
+
+
+def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    raw = pa.array([b"\xff\xfe"]).view(pa.string())
+    with shop(tmp_path) as catalog:
+        rewritten(catalog, "shop.t", pa.table({"s": raw}), write_statistics=False)
+        with pytest.raises(SourceError, match=r"'s'.*UTF8"):
+            read(tmp_path)
+
+
+def test_rows_that_the_log_counts_are_read(tmp_path: Path) -> None:
+    with shop(tmp_path) as catalog:
+        catalog.create_table("shop.t", pa.schema([("n", pa.int64())])).append(
+            pa.table({"n": [1, 2]})
+        )
+        (task,) = catalog.load_table("shop.t").scan().plan_files()
+        path = urlsplit(task.file.file_path).path
+        pq.write_table(pq.read_table(path).slice(1), path)
+        with pytest.raises(SourceError, match="has 1 rows, and the table's log says 2"):
+            read(tmp_path)

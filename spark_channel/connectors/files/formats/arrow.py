@@ -16,6 +16,7 @@ from spark_channel.connectors.files.formats.base import (
     pick,
 )
 from spark_channel.connectors.files.formats.checked import check_types, checked
+from spark_channel.connectors.files.formats.types import map_leaves, plain_leaf
 from spark_channel.connectors.files.options import ArrowWriteOptions
 
 __all__ = ["ArrowFormat"]
@@ -36,12 +37,16 @@ def _open(opened: pa.NativeFile, columns: list[int] | None = None) -> Any:
     return pa.ipc.open_stream(opened, options=options)
 
 
+def _readable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([map_leaves(field, plain_leaf) for field in schema])
+
+
 class ArrowFormat(Format):
     name = "arrow"
 
     def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
         with _open(opened) as reader:
-            return check_types(reader.schema, path)
+            return _readable(check_types(reader.schema, path))
 
     def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
         if not _is_file(opened):
@@ -53,16 +58,17 @@ class ArrowFormat(Format):
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
     ) -> Iterator[pa.RecordBatch]:
         with _open(opened) as reader:
-            have = check_types(reader.schema, path).names
+            there = check_types(reader.schema, path)
+        have, readable = there.names, _readable(there)
         opened.seek(0)
         columns = [have.index(name) for name in pick(wanted.schema.names, have)]
         with _open(opened, sorted(columns)) as reader:
             if isinstance(reader, pa.ipc.RecordBatchFileReader):
                 for number in range(*params.get("batches", (0, reader.num_record_batches))):
-                    yield checked(reader.get_batch(number), wanted, decoded=False)
+                    yield checked(reader.get_batch(number), wanted, readable, decoded=False)
             else:
                 for batch in reader:
-                    yield checked(batch, wanted, decoded=False)
+                    yield checked(batch, wanted, readable, decoded=False)
 
     def carries(self, kind: pa.DataType) -> bool:
         return True

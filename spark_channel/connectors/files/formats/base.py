@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from spark_channel.connectors import FetchSize
+from spark_channel.connectors.files.columns import spell
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.log import Dialect
 from spark_channel.errors import SchemaError
@@ -171,16 +172,7 @@ def pick(wanted: Sequence[str], have: Sequence[str]) -> list[str]:
 
     At least one, since rows without a column could not be counted.
     """
-    by_case: dict[str, list[str]] = {}
-    for name in have:
-        by_case.setdefault(name.lower(), []).append(name)
-    found = []
-    for name in wanted:
-        near = by_case.get(name.lower(), [])
-        if name in near:
-            found.append(name)
-        elif len(near) == 1:
-            found.append(near[0])
+    found = [spelled for name in wanted if (spelled := spell(name, have)) is not None]
     return found or list(have[:1])
 
 

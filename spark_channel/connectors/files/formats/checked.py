@@ -3,9 +3,10 @@
 import pyarrow as pa
 
 from spark_channel.connectors.files.formats.base import ReadRequest, inner_types
+from spark_channel.connectors.files.formats.types import as_type
 from spark_channel.errors import SchemaError, SourceError
 
-__all__ = ["check_types", "checked"]
+__all__ = ["check_types", "check_values", "checked"]
 
 _PART = 64 << 10
 
@@ -35,13 +36,38 @@ def check_types(schema: pa.Schema, path: str) -> pa.Schema:
     return schema
 
 
-def checked(batch: pa.RecordBatch, wanted: ReadRequest, *, decoded: bool) -> pa.RecordBatch:
-    """Return `batch`, whose text is UTF-8. A column that is wanted as binary may hold any bytes.
+def checked(
+    batch: pa.RecordBatch, wanted: ReadRequest, readable: pa.Schema, *, decoded: bool
+) -> pa.RecordBatch:
+    """Return `batch` in the types of `readable`, the columns of its file. Its text is UTF-8.
 
+    A column that is wanted as binary may hold any bytes, and keeps them.
     `decoded`: the library computed the offsets. Those of an Arrow file come from the file: wrong ones end the process.
 
     Raises:
         SourceError: names the column.
+    """
+    check_values(batch, wanted.schema, wanted.shown, decoded=decoded)
+    columns = []
+    for name, values in zip(batch.schema.names, batch.columns, strict=True):
+        kind = readable.field(name).type
+        same = values.type.equals(kind)
+        if same or (pa.types.is_string(kind) and _wants_bytes(name, wanted.schema)):
+            columns.append(values)
+            continue
+        try:
+            columns.append(as_type(values, kind))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SourceError(
+                f"{wanted.shown}: column {name!r} ({values.type}) cannot be read as {kind}: {error}"
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def check_values(batch: pa.RecordBatch, wanted: pa.Schema, shown: str, *, decoded: bool) -> None:
+    """
+    Raises:
+        SourceError: text that is not UTF-8 in a column that is not `wanted` as binary, or offsets that are wrong.
     """
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         try:
@@ -54,9 +80,8 @@ def checked(batch: pa.RecordBatch, wanted: ReadRequest, *, decoded: bool) -> pa.
                 else ""
             )
             raise SourceError(
-                f"{wanted.shown}: column {name!r} ({values.type}) holds a value that is not valid: {reason}{fix}"
+                f"{shown}: column {name!r} ({values.type}) holds a value that is not valid: {reason}{fix}"
             ) from error
-    return batch
 
 
 def _check(values: pa.Array, *, decoded: bool, any_bytes: bool) -> None:
@@ -74,11 +99,11 @@ def _check(values: pa.Array, *, decoded: bool, any_bytes: bool) -> None:
     values.validate(full=True)
 
 
-def _wants_bytes(name: str, wanted: ReadRequest) -> bool:
+def _wants_bytes(name: str, wanted: pa.Schema) -> bool:
     return any(
         field.name.lower() == name.lower()
         and (pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type))
-        for field in wanted.schema
+        for field in wanted
     )
 
 

@@ -16,11 +16,20 @@ from spark_channel.connectors.files.formats.base import (
     SplitRequest,
     WriterEncoder,
     even_pieces,
+    inner_types,
     pick,
 )
+from spark_channel.connectors.files.formats.calendar import (
+    UTC,
+    Julian,
+    first_julian,
+    temporal_leaves,
+)
 from spark_channel.connectors.files.formats.checked import check_types, checked
+from spark_channel.connectors.files.formats.orc_footer import read_footer
+from spark_channel.connectors.files.formats.types import Notes, map_leaves, plain_leaf
 from spark_channel.connectors.files.options import OrcWriteOptions
-from spark_channel.errors import TargetError
+from spark_channel.errors import SourceError, TargetError
 
 __all__ = ["OrcFormat"]
 
@@ -30,7 +39,7 @@ class OrcFormat(Format):
     refusal = "cannot be carried by ORC; cast it first"
 
     def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
-        return _in_micros(check_types(orc.ORCFile(opened).schema, path))
+        return _readable(check_types(orc.ORCFile(opened).schema, path))
 
     def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
         file = orc.ORCFile(opened)
@@ -39,10 +48,24 @@ class OrcFormat(Format):
     def batches(
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
     ) -> Iterator[pa.RecordBatch]:
+        footer = read_footer(opened)
         file = orc.ORCFile(opened)
-        columns = pick(wanted.schema.names, file.schema.names)
+        schema = check_types(file.schema, path)
+        readable = _readable(schema)
+        columns = pick(wanted.schema.names, readable.names)
         for number in range(*params.get("stripes", (0, file.nstripes))):
-            yield checked(file.read_stripe(number, columns), wanted, decoded=True)
+            batch = file.read_stripe(number, columns)
+            if footer is not None and batch.num_rows != footer.rows[number]:
+                raise SourceError(
+                    f"{wanted.shown}: stripe {number + 1} has {batch.num_rows} rows, and the footer says "
+                    f"{footer.rows[number]}. The file is damaged; write it again"
+                )
+            if any(_has_instants(schema.field(n).type, readable.field(n).type) for n in columns):
+                zone = "not known" if footer is None else footer.zone(opened, number)
+                batch = _instants(batch, readable, zone, wanted.shown)
+            batch = checked(batch, wanted, readable, decoded=True)
+            old = footer is None or footer.julian
+            yield _JULIAN.rebased(batch, wanted.shown) if old else batch
 
     def carries(self, kind: pa.DataType) -> bool:
         types = pa.types
@@ -98,9 +121,6 @@ class _NonRaisingSink(io.RawIOBase):
 class _OrcEncoder(WriterEncoder):
     def __init__(self, sink: Any, schema: pa.Schema, options: OrcWriteOptions) -> None:
         self._schema = schema
-        self._zoned = [
-            number for number, field in enumerate(schema) if pa.types.is_timestamp(field.type)
-        ]
         codec = options.compression or "zstd"
         self._sink = _NonRaisingSink(sink)
         self._writer = orc.ORCWriter(
@@ -111,8 +131,9 @@ class _OrcEncoder(WriterEncoder):
         self._empty = True
 
     def write(self, batch: pa.RecordBatch) -> None:
-        for number in self._zoned:
-            _check_range(self._schema.field(number).name, batch.column(number))
+        for field, values in zip(self._schema, batch.columns, strict=True):
+            for leaf in temporal_leaves(values):
+                _check_range(field.name, leaf)
         self._writer.write(pa.Table.from_batches([batch]))
         self._sink.check()
         self._empty = False
@@ -128,7 +149,14 @@ _LIMIT_SECONDS = 2**63 // 10**9
 
 
 def _check_range(name: str, values: pa.Array) -> None:
-    """Arrow's ORC reader holds times in 64-bit nanoseconds: 1677 to 2262."""
+    """Arrow's ORC reader holds times in 64-bit nanoseconds: 1677 to 2262. Spark's takes old days for Julian ones."""
+    if not pa.types.is_timestamp(values.type):
+        if (found := first_julian(values)) is not None:
+            raise TargetError(
+                f"column {name!r} holds the date {found}, which Spark reads from ORC files as another day: before "
+                "1582-10-15 it counts by the Julian calendar. Write Parquet, or cast the column to text"
+            )
+        return
     edges = pc.min_max(
         pc.cast(values, pa.timestamp("s", values.type.tz), safe=False).cast(pa.int64())
     )
@@ -140,18 +168,58 @@ def _check_range(name: str, values: pa.Array) -> None:
             )
 
 
-def _in_micros(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field.with_type(_micros(field.type)).remove_metadata() for field in schema])
+_SPARK_TYPE = b"spark.sql.catalyst.type"
+_JULIAN = Julian("UTC", lambda name: True)
+"""Times before 1677 are refused by pyarrow."""
 
 
-def _micros(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
-    if pa.types.is_struct(kind):
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        return pa.struct([field.with_type(_micros(field.type)) for field in fields])
-    if pa.types.is_map(kind):
-        return pa.map_(_micros(kind.key_type), _micros(kind.item_type))
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_micros(kind.value_type)))
-    return kind
+def _readable(schema: pa.Schema) -> pa.Schema:
+    """Times have nanoseconds in ORC, and microseconds in Spark, which notes its own types beside those of the file."""
+
+    def as_read(kind: pa.DataType, notes: Notes) -> pa.DataType:
+        spark = (notes or {}).get(_SPARK_TYPE, b"").decode(errors="replace")
+        if pa.types.is_timestamp(kind):
+            return pa.timestamp("us", "UTC" if kind.tz or spark == "timestamp" else None)
+        if pa.types.is_int64(kind):
+            if spark == "timestamp_ntz":
+                return pa.timestamp("us")
+            if spark.startswith("interval"):
+                return pa.duration("us")
+            if spark.startswith("time("):
+                return pa.time64("ns")
+        if pa.types.is_int32(kind) and spark.startswith("interval"):
+            return pa.string()
+        return plain_leaf(kind, notes)
+
+    return pa.schema([map_leaves(field, as_read) for field in schema])
+
+
+def _instants(batch: pa.RecordBatch, readable: pa.Schema, zone: str, shown: str) -> pa.RecordBatch:
+    """The batch with Spark's instants in UTC: the file has them as local times of its writer's zone."""
+    if zone in UTC:
+        return batch
+    columns = []
+    for name, values in zip(batch.schema.names, batch.columns, strict=True):
+        kind, wanted = values.type, readable.field(name).type
+        if pa.types.is_timestamp(kind) and kind.tz is None and wanted.tz:
+            try:
+                values = pc.assume_timezone(values, zone).cast(pa.timestamp("ns", "UTC"))
+            except (pa.ArrowException, ValueError, OSError) as error:
+                raise SourceError(
+                    f"{shown}: column {name!r} holds a time that is no instant for certain in the zone {zone!r}, in "
+                    f"which Spark wrote it: {error}. Write the file again as Parquet"
+                ) from error
+        elif pa.types.is_nested(kind) and _has_instants(kind, wanted):
+            raise SourceError(
+                f"{shown}: column {name!r} ({kind}) holds times of the zone {zone!r}, which are read in columns, and "
+                "not inside others. Write the file again as Parquet"
+            )
+        columns.append(values)
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _has_instants(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    pairs = zip(inner_types("", kind), inner_types("", wanted), strict=True)
+    return any(
+        pa.types.is_timestamp(there) and not there.tz and here.tz for (_, there), (_, here) in pairs
+    )

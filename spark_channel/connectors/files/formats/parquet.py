@@ -1,9 +1,10 @@
 """Parquet: row groups pruned, gathered."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +19,15 @@ from spark_channel.connectors.files.formats.base import (
     batch_rows,
     pick,
 )
+from spark_channel.connectors.files.formats.calendar import Julian, temporal_leaves
 from spark_channel.connectors.files.formats.checked import check_types, checked
+from spark_channel.connectors.files.formats.types import (
+    INSTANT,
+    Notes,
+    as_type,
+    map_leaves,
+    plain_leaf,
+)
 from spark_channel.connectors.files.options import ParquetWriteOptions
 from spark_channel.errors import SourceError
 
@@ -91,13 +100,13 @@ class RowGroupEncoder(Encoder):
 
 
 _READ_BUFFER = 1 << 20
+_TEXTS = frozenset({"UUID", "JSON", "ENUM", "INTERVAL"})
+"""Types of Parquet, by logical and by converted type, that are read as text."""
 
 
 class ParquetFormat(Format):
     name = "parquet"
     refusal = "has no counterpart in Parquet; cast it first"
-    int96_unit: ClassVar[str | None] = None
-    """Of the times of 96 bits; None = nanoseconds, which end in the year 2262."""
 
     def _open(self, opened: pa.NativeFile, *, keyed: bool = False) -> pq.ParquetFile:
         # With a buffer a column chunk is streamed; without one it is read whole.
@@ -106,7 +115,7 @@ class ParquetFormat(Format):
                 opened,
                 buffer_size=_READ_BUFFER,
                 pre_buffer=False,
-                coerce_int96_timestamp_unit=self.int96_unit,
+                coerce_int96_timestamp_unit="us",  # nanoseconds end in the year 2262
                 decryption_properties=_no_keys()[1] if keyed else None,
             )
         except UnicodeDecodeError as error:
@@ -135,7 +144,7 @@ class ParquetFormat(Format):
 
     def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
         with closing(self._open(opened)) as file:
-            return check_types(file.schema_arrow, path)
+            return _readable(file, path)
 
     def pieces(self, opened: pa.NativeFile, path: str, cut: SplitRequest) -> list[Piece]:
         file, condition = self._open_for(opened, cut.condition)
@@ -165,13 +174,48 @@ class ParquetFormat(Format):
     ) -> Iterator[pa.RecordBatch]:
         file, condition = self._open_for(opened, wanted.condition)
         with closing(file):
-            columns = pick(wanted.schema.names, file.schema_arrow.names)
+            readable, julian = _readable(file, path), _julian(file)
+            columns = pick(wanted.schema.names, readable.names)
             for number in params.get("groups", range(file.num_row_groups)):
                 if _may_match(file, number, condition):
-                    yield from _group(file, number, columns, wanted)
+                    for batch in _group(file, number, columns, wanted):
+                        made = checked(batch, wanted, readable, decoded=True)
+                        yield made if julian is None else julian.rebased(made, wanted.shown)
+
+    def check_times(self, opened: pa.NativeFile, shown: str) -> None:
+        """Refuse times of which pyiceberg's reader makes others: it holds those of 96 bits in nanoseconds, cuts
+        nanoseconds, and takes each day for a Gregorian one.
+
+        Raises:
+            SourceError: names the column.
+        """
+        with closing(self._open(opened)) as file:
+            there, readable, julian = file.schema_arrow, _readable(file, shown), _julian(file)
+            odd = [
+                field.name
+                for field, plain in zip(there, readable, strict=True)
+                if julian is not None
+                or not field.type.equals(plain.type)
+                or "[ns" in str(field.type)
+            ]
+            if not odd:
+                return
+            for number in range(file.num_row_groups):
+                for batch in file.iter_batches(row_groups=[number], columns=odd, use_threads=False):
+                    columns = [
+                        as_type(values, readable.field(name).type)
+                        for name, values in zip(batch.schema.names, batch.columns, strict=True)
+                    ]
+                    if julian is not None:
+                        julian.check(pa.RecordBatch.from_arrays(columns, names=odd), shown)
+                    for name, values in zip(odd, columns, strict=True):
+                        for leaf in temporal_leaves(values):
+                            _check_nanoseconds(leaf, name, shown)
 
     def carries(self, kind: pa.DataType) -> bool:
-        return not (pa.types.is_interval(kind) or pa.types.is_union(kind))
+        types = pa.types
+        negative = types.is_decimal(kind) and kind.scale < 0
+        return not (types.is_interval(kind) or types.is_union(kind) or negative)
 
     def extension(self, options: ParquetWriteOptions) -> str:
         codec = options.compression or options.default_codec
@@ -214,6 +258,61 @@ def _below_nullable(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def _readable(file: pq.ParquetFile, path: str) -> pa.Schema:
+    """The columns with the types as which they are read."""
+    schema = check_types(file.schema_arrow, path)
+    numbers = iter(range(len(file.schema)))
+
+    def as_read(kind: pa.DataType, notes: Notes) -> pa.DataType:
+        number = next(numbers, None)
+        column = None if number is None else file.schema.column(number)
+        if column is not None:
+            if column.physical_type == "INT96":
+                return INSTANT
+            if _has_text(column):
+                return pa.string()
+        return plain_leaf(kind, notes)
+
+    return pa.schema([map_leaves(field, as_read) for field in schema])
+
+
+def _has_text(column: Any) -> bool:
+    """Whether values of a leaf, which are bytes in the file, have a text form."""
+    return column.logical_type.type in _TEXTS or column.converted_type in _TEXTS
+
+
+def _julian(file: pq.ParquetFile) -> Julian | None:
+    """What Spark wrote into the footer of its old days, as Spark reads it; None = all days are Gregorian."""
+    notes = file.metadata.metadata or {}
+    version = notes.get(b"org.apache.spark.version")
+    if version is None:
+        return None
+    written = tuple(map(int, re.findall(rb"\d+", version)[:2]))
+    days = written < (3, 0) or b"org.apache.spark.legacyDateTime" in notes
+    times = written < (3, 1) or b"org.apache.spark.legacyINT96" in notes
+    if not (days or times):
+        return None
+    leaves = [file.schema.column(number) for number in range(len(file.schema))]
+    int96 = {leaf.path.partition(".")[0] for leaf in leaves if leaf.physical_type == "INT96"}
+    zone = notes.get(b"org.apache.spark.timeZone")
+    return Julian(
+        None if zone is None else zone.decode(errors="replace"),
+        lambda name: times if name in int96 else days,
+    )
+
+
+def _check_nanoseconds(leaf: pa.Array, name: str, shown: str) -> None:
+    if not pa.types.is_timestamp(leaf.type):
+        return
+    try:
+        leaf.cast(pa.timestamp("ns", leaf.type.tz)).cast(pa.timestamp("us", leaf.type.tz))
+    except pa.ArrowInvalid as error:
+        raise SourceError(
+            f"{shown}: column {name!r} holds a time outside of 1677-09-21 to 2262-04-11, or of nanoseconds, which "
+            f"cannot be read from Iceberg tables exactly: {error}. Rewrite the data file with Spark"
+        ) from error
+
+
 def _group(
     file: pq.ParquetFile, number: int, columns: list[str], wanted: ReadRequest
 ) -> Iterator[pa.RecordBatch]:
@@ -228,7 +327,7 @@ def _group(
             use_threads=False,
         ):
             rows += batch.num_rows
-            yield checked(batch, wanted, decoded=True)
+            yield batch
     except OSError as error:
         if not (encrypted := [name for name in columns if _is_encrypted(file, number, name)]):
             raise
@@ -284,6 +383,8 @@ def _may_match(file: pq.ParquetFile, number: int, condition: Condition | None) -
 
 def _ranges(file: pq.ParquetFile, number: int, columns: frozenset[str]) -> dict[str, ValueRange]:
     """The ranges of top-level columns by a row group's statistics; a column without statistics is omitted."""
+    if _julian(file) is not None:
+        return {}
     schema, group = file.schema_arrow, file.metadata.row_group(number)
     leaves = file.schema
     found = {}
@@ -293,7 +394,7 @@ def _ranges(file: pq.ParquetFile, number: int, columns: frozenset[str]) -> dict[
         if position < 0 or pa.types.is_nested(schema.field(position).type):
             continue
         chunk = group.column(index)
-        if chunk.path_in_schema != name:
+        if chunk.path_in_schema != name or _has_text(leaves.column(index)):
             continue
         statistics = chunk.statistics
         if statistics is None:

@@ -1,0 +1,141 @@
+"""The types as which a file's columns are read: plain ones that targets hold, and text for what has a text form."""
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["INSTANT", "as_type", "map_leaves", "plain_leaf"]
+
+INSTANT = pa.timestamp("us", "UTC")
+Notes = Mapping[bytes, bytes] | None
+"""The metadata of a field."""
+Change = Callable[[pa.DataType, Notes], pa.DataType]
+
+_UUID_BYTES = 16
+_HEX_EDGES = (0, 8, 12, 16, 20, 32)
+
+
+def map_leaves(field: pa.Field, change: Change) -> pa.Field:
+    """`field` with each type inside it that is not nested as `change` says. They are asked for in a file's order."""
+    return pa.field(field.name, _map_type(field.type, field.metadata, change), field.nullable)
+
+
+def _map_type(kind: pa.DataType, notes: Notes, change: Change) -> pa.DataType:
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([map_leaves(field, change) for field in kind])
+    if types.is_map(kind):
+        key = map_leaves(kind.key_field, change)
+        return pa.map_(key, map_leaves(kind.item_field, change))
+    if types.is_list(kind) or types.is_list_view(kind):
+        return pa.list_(map_leaves(kind.value_field, change))
+    if types.is_large_list(kind) or types.is_large_list_view(kind):
+        return pa.large_list(map_leaves(kind.value_field, change))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(map_leaves(kind.value_field, change), kind.list_size)
+    if isinstance(kind, pa.BaseExtensionType) and types.is_nested(kind.storage_type):
+        return _map_type(kind.storage_type, notes, change)
+    return change(kind, notes)
+
+
+def plain_leaf(kind: pa.DataType, notes: Notes = None) -> pa.DataType:
+    """The type as which values of `kind` are read. Nested types are for `map_leaves`."""
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        name = kind.extension_name
+        if name in ("arrow.uuid", "arrow.json"):
+            return pa.string()
+        return pa.bool_() if name == "arrow.bool8" else plain_leaf(kind.storage_type)
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _map_type(kind.value_type, notes, plain_leaf)
+    if types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_decimal32(kind) or types.is_decimal64(kind):
+        return pa.decimal128(kind.precision, kind.scale)
+    return kind
+
+
+def as_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """`values` of a file as the type that `plain_leaf`, or the file's format, says for them."""
+    types = pa.types
+    if values.type.equals(kind):
+        return values
+    if isinstance(values, pa.ExtensionArray):
+        return as_type(values.storage, kind)
+    if types.is_run_end_encoded(values.type):
+        return as_type(pc.run_end_decode(values), kind)
+    if types.is_dictionary(values.type):
+        return as_type(values.dictionary_decode(), kind)
+    if types.is_integer(values.type) and types.is_temporal(kind):
+        return values.view(kind)  # of microseconds, or of what the type says
+    if types.is_integer(values.type) and types.is_string(kind):
+        months = values.to_pylist()
+        return pa.array([None if m is None else _interval_text((m, 0, 0)) for m in months], kind)
+    if types.is_fixed_size_binary(values.type) and types.is_string(kind):
+        text = _uuid_text if values.type.byte_width == _UUID_BYTES else _parquet_interval_text
+        texts = [None if value is None else text(value) for value in values.to_pylist()]
+        return pa.array(texts, kind)
+    if types.is_struct(kind):
+        children = [
+            as_type(child, field.type) for child, field in zip(values.flatten(), kind, strict=True)
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=values.is_null())
+    if types.is_map(kind):
+        entries = pa.struct([kind.key_field, kind.item_field])
+        there = pa.struct([values.type.key_field, values.type.item_field])
+        made = _as_list(values.cast(pa.list_(there)), pa.list_(entries))
+        # A map of Arrow is NULL where its offset is.
+        begins = pa.concat_arrays([made.is_valid(), pa.array([True])])
+        offsets = pc.if_else(begins, made.offsets, pa.scalar(None, pa.int32()))
+        key, item = made.values.flatten()
+        return pa.MapArray.from_arrays(offsets, key, item, type=kind)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _as_list(values, kind)
+    if types.is_timestamp(kind) and types.is_timestamp(values.type) and kind.tz:
+        return values.view(pa.timestamp(values.type.unit, kind.tz)).cast(kind)
+    return values.cast(kind)
+
+
+def _as_list(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    mask = values.is_null() if values.null_count else None
+    if pa.types.is_fixed_size_list(kind):
+        # NULLs have room for values, too.
+        size = kind.list_size
+        inner = values.values.slice(values.offset * size, len(values) * size)
+        inner = as_type(inner, kind.value_type)
+        return pa.FixedSizeListArray.from_arrays(inner, type=kind, mask=mask)
+    inner = as_type(values.flatten(), kind.value_type)
+    lengths = pc.fill_null(pc.list_value_length(values), 0)
+    ends = pc.cumulative_sum(pc.cast(lengths, pa.int64()))
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
+    if pa.types.is_large_list(kind):
+        return pa.LargeListArray.from_arrays(offsets, inner, type=kind, mask=mask)
+    return pa.ListArray.from_arrays(offsets.cast(pa.int32()), inner, type=kind, mask=mask)
+
+
+def _uuid_text(value: bytes) -> str:
+    digits = value.hex()
+    return "-".join(digits[a:b] for a, b in pairwise(_HEX_EDGES))
+
+
+def _parquet_interval_text(value: bytes) -> str | None:
+    months, days, milliseconds = (int.from_bytes(value[at : at + 4], "little") for at in (0, 4, 8))
+    return _interval_text((months, days, milliseconds * 1_000_000))
+
+
+def _interval_text(value: tuple[int, int, int] | None) -> str | None:
+    """In ISO 8601, as databases read it: P14M3DT5.5S."""
+    if value is None:
+        return None
+    months, days, nanoseconds = value
+    sign = "-" if nanoseconds < 0 else ""
+    whole, rest = divmod(abs(nanoseconds), 1_000_000_000)
+    seconds = f"{whole}.{rest:09}".rstrip("0") if rest else str(whole)
+    text = (f"{months}M" if months else "") + (f"{days}D" if days else "")
+    if nanoseconds or not text:
+        text += f"T{sign}{seconds}S"
+    return f"P{text}"

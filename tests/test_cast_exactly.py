@@ -1,0 +1,138 @@
+"""The cast after which every value is equal, whatever the types, and however deep the value is."""
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_channel.arrow_schema import InexactError, cast_exactly
+
+NOW = dt.datetime(2024, 1, 1, 13, 5)
+DAY = dt.date(2024, 1, 1)
+NAN = float("nan")
+
+CHANGED: list[tuple[Any, pa.DataType, pa.DataType]] = [
+    (1.123456789012, pa.float64(), pa.float32()),
+    (1e300, pa.float64(), pa.float32()),
+    (1.1, pa.float32(), pa.float16()),
+    (2**24 + 1, pa.int32(), pa.float32()),
+    (2**53 + 1, pa.int64(), pa.float64()),
+    (NAN, pa.float64(), pa.int64()),
+    (1.5, pa.float64(), pa.int64()),
+    (300, pa.int64(), pa.int8()),
+    (-1, pa.int64(), pa.uint64()),
+    (1.2345, pa.float64(), pa.decimal128(3, 2)),
+    (50, pa.int64(), pa.decimal128(3, 2)),
+    (Decimal("1.234"), pa.decimal128(4, 3), pa.decimal128(3, 2)),
+    (Decimal("0.12345678901234567"), pa.decimal128(17, 17), pa.float64()),
+    (NOW, pa.timestamp("us"), pa.date32()),
+    (NOW, pa.timestamp("us"), pa.time64("us")),
+    (NOW, pa.timestamp("us"), pa.int64()),
+    (dt.datetime(2024, 1, 1, 0, 0, 0, 1), pa.timestamp("us"), pa.timestamp("ms")),
+    (dt.datetime(9999, 12, 31), pa.timestamp("us"), pa.timestamp("ns")),
+    (NOW, pa.timestamp("us", "UTC"), pa.timestamp("us")),
+    (NOW, pa.timestamp("us"), pa.timestamp("us", "UTC")),
+    (DAY, pa.date32(), pa.timestamp("us")),
+    (DAY, pa.date32(), pa.int32()),
+    (dt.time(1, 2, 3, 4), pa.time64("us"), pa.time32("s")),
+    (dt.timedelta(days=1), pa.duration("us"), pa.int64()),
+    (5, pa.int64(), pa.bool_()),
+    (True, pa.bool_(), pa.int64()),
+    (5, pa.int64(), pa.string()),
+    ("007", pa.string(), pa.int64()),
+    ("5", pa.string(), pa.int64()),
+    ("2024-01-01", pa.string(), pa.date32()),
+    ("a", pa.string(), pa.binary()),
+    (b"a", pa.binary(), pa.string()),
+]
+EQUAL: list[tuple[Any, pa.DataType, pa.DataType]] = [
+    (1.5, pa.float64(), pa.float32()),
+    (1.5, pa.float16(), pa.float32()),
+    (NAN, pa.float64(), pa.float32()),
+    (float("-inf"), pa.float64(), pa.float32()),
+    (2**53, pa.int64(), pa.float64()),
+    (5.0, pa.float64(), pa.int8()),
+    (5, pa.int64(), pa.decimal128(3, 2)),
+    (2**64 - 1, pa.uint64(), pa.decimal128(20, 0)),
+    (Decimal("9.50000"), pa.decimal128(6, 5), pa.decimal128(3, 2)),
+    (Decimal("9.00"), pa.decimal128(3, 2), pa.int32()),
+    (NOW, pa.timestamp("us"), pa.timestamp("s")),
+    (DAY, pa.date32(), pa.date64()),
+    (dt.time(1, 2), pa.time64("ns"), pa.time32("s")),
+    ("a", pa.string(), pa.large_string()),
+    ("a", pa.dictionary(pa.int8(), pa.string()), pa.string()),
+    (b"a", pa.binary(1), pa.binary()),
+    (None, pa.string(), pa.int64()),
+    (None, pa.null(), pa.list_(pa.int64())),
+]
+
+
+def nested(value: Any, kind: pa.DataType) -> list[tuple[Any, pa.DataType]]:
+    """The value inside a list, a struct, a map and all of them."""
+    return [
+        ([value], pa.list_(kind)),
+        ([value, value], pa.list_(kind, 2)),
+        ({"x": value}, pa.struct([("x", kind)])),
+        ([("k", value)], pa.map_(pa.string(), kind)),
+        ([{"x": [("k", value)]}], pa.list_(pa.struct([("x", pa.map_(pa.string(), kind))]))),
+    ]
+
+
+@pytest.mark.parametrize(("value", "given", "wanted"), CHANGED)
+def test_a_value_that_would_change_is_refused_with_value_and_type(
+    value: Any, given: pa.DataType, wanted: pa.DataType
+) -> None:
+    values = pa.concat_arrays([pa.nulls(3, given), pa.array([value], given)])
+
+    with pytest.raises(InexactError) as raised:
+        cast_exactly(values, wanted)
+
+    assert str(wanted) in str(raised.value)
+    assert repr(values[3].as_py()) in str(raised.value)
+
+
+@pytest.mark.parametrize(("value", "given", "wanted"), CHANGED)
+def test_a_value_inside_another_is_refused_too(
+    value: Any, given: pa.DataType, wanted: pa.DataType
+) -> None:
+    for (deep, there), (_, here) in zip(nested(value, given), nested(value, wanted), strict=True):
+        with pytest.raises(InexactError):
+            cast_exactly(pa.array([None, deep], there), here)
+
+
+@pytest.mark.parametrize(("value", "given", "wanted"), EQUAL)
+def test_an_equal_value_is_cast(value: Any, given: pa.DataType, wanted: pa.DataType) -> None:
+    plain = value if value is None else pa.scalar(value, given).as_py()
+
+    made = cast_exactly(pa.array([None, value], given), wanted)
+
+    made.validate(full=True)
+    assert made.type.equals(wanted)
+    found = made.to_pylist()
+    assert found[0] is None
+    assert found[1] == plain or (plain != plain and found[1] != found[1])
+
+
+def test_a_field_of_a_struct_is_not_dropped() -> None:
+    both = pa.array([{"a": 1, "b": 2}])
+    for kind in (pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("B", pa.int64())])):
+        with pytest.raises(InexactError, match="'b'"):
+            cast_exactly(both, kind)
+    more = cast_exactly(pa.array([{"a": 1}]), both.type)
+    assert more.to_pylist() == [{"a": 1, "b": None}]
+
+
+def test_a_type_that_was_asked_for_may_be_the_text_or_the_bytes_of_a_value() -> None:
+    for values, kind, expected in (
+        (pa.array([7]), pa.string(), "7"),
+        (pa.array([dt.time(1, 2, 3)]), pa.string(), "01:02:03.000000"),
+        (pa.array(["é"]), pa.binary(), "é".encode()),
+        (pa.array(["é".encode()]), pa.string(), "é"),
+    ):
+        assert cast_exactly(values, kind, declared=True).to_pylist() == [expected]
+    with pytest.raises(InexactError):
+        cast_exactly(pa.array([b"\xff"]), pa.string(), declared=True)
+    with pytest.raises(InexactError):
+        cast_exactly(pa.array(["007"]), pa.int64(), declared=True)
