@@ -103,8 +103,8 @@ def cast_exactly(values: pa.Array, kind: pa.DataType, *, declared: bool = False)
     """Return `values` as `kind`, each equal to what it was. Arrow's safe cast rounds, overflows and parses.
 
     Numbers stay numbers, texts texts, times times. `declared`: a person or a table's log named the type, and did not
-    only find it in another file. So the text of a value, the bytes of a text, the text in bytes, and a local time as
-    one of UTC are allowed, too.
+    only find it in another file. So the text of a value, the bytes of a text, the text in bytes, a local time as one
+    of UTC, and a struct without some of its fields are allowed, too.
 
     Raises:
         InexactError: a value that `kind` cannot hold.
@@ -121,7 +121,7 @@ def cast_exactly(values: pa.Array, kind: pa.DataType, *, declared: bool = False)
 
     def cast(part: pa.Array) -> pa.Array:
         made = _cast(part, kind)
-        _compare(part, made)
+        _compare(part, made, declared)
         return made
 
     try:
@@ -255,7 +255,7 @@ def _is_list(kind: pa.DataType) -> bool:
     )
 
 
-def _compare(before: pa.Array, after: pa.Array) -> None:
+def _compare(before: pa.Array, after: pa.Array, declared: bool) -> None:
     """
     Raises:
         InexactError: a value of `before`, at any depth, is another one in `after`.
@@ -269,13 +269,13 @@ def _compare(before: pa.Array, after: pa.Array) -> None:
         wanted = pa.struct([("key", after.type.key_type), ("value", after.type.item_type)])
         before, after = before.cast(pa.list_(entry)), after.cast(pa.list_(wanted))
     if _is_list(before.type):
-        _compare(before.flatten(), after.flatten())
+        _compare(before.flatten(), after.flatten(), declared)
     elif types.is_struct(before.type):
         made = dict(zip((field.name for field in after.type), after.flatten(), strict=True))
         for field, values in zip(before.type, before.flatten(), strict=True):
             if field.name in made:
-                _compare(values, made[field.name])
-            elif values.null_count < len(values):
+                _compare(values, made[field.name], declared)
+            elif not declared and values.null_count < len(values):
                 found = values.drop_null()[0].as_py()
                 raise InexactError(
                     f"its field {field.name!r}, which holds {found!r}, is missing in {after.type}"

@@ -166,6 +166,22 @@ def test_types_that_spark_notes_beside_those_of_orc(spark: SparkSession, tmp_pat
     ]
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize("column", ["late", "deep", "early"])
+def test_times_that_arrows_reader_of_orc_cannot_hold_are_refused(
+    spark: SparkSession, tmp_path: Path, column: str
+) -> None:
+    spark.sql(
+        "SELECT 1 AS n, map('k', 2) AS m, TIMESTAMP'9999-12-31 00:00:00' AS late, "
+        "array(struct('x', TIMESTAMP'2262-04-13 00:00:00')) AS deep, TIMESTAMP'1677-09-20 00:00:00' AS early, "
+        "TIMESTAMP'2024-01-01 00:00:00' AS fine"
+    ).coalesce(1).write.orc(str(tmp_path / "out"))
+
+    with pytest.raises(SourceError, match=f"column '{column}' holds a time outside of 1677"):
+        read("orc", tmp_path / "out", columns=column)
+    assert read("orc", tmp_path / "out", columns="n,m,fine").num_rows == 1
+
+
 @pytest.mark.parametrize("codec", ["uncompressed", "snappy", "zlib", "zstd", "lz4"])
 def test_the_footer_of_orc_is_read_whatever_its_codec(tmp_path: Path, codec: str) -> None:
     path = tmp_path / "a.orc"

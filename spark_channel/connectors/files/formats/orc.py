@@ -53,6 +53,8 @@ class OrcFormat(Format):
         schema = check_types(file.schema, path)
         readable = _readable(schema)
         columns = pick(wanted.schema.names, readable.names)
+        if footer is not None:
+            _check_times(schema, columns, footer.times, wanted.shown)
         for number in range(*params.get("stripes", (0, file.nstripes))):
             batch = file.read_stripe(number, columns)
             if footer is not None and batch.num_rows != footer.rows[number]:
@@ -166,6 +168,32 @@ def _check_range(name: str, values: pa.Array) -> None:
                 f"column {name!r} holds a time outside of 1677-09-21 to 2262-04-11, which ORC files "
                 "cannot give back; write Parquet, or cast the column to text"
             )
+
+
+def _check_times(
+    schema: pa.Schema, columns: list[str], times: Mapping[int, tuple[int, int]], shown: str
+) -> None:
+    """Old versions of pyarrow let times overflow that are not within 64-bit nanoseconds."""
+    number = 1
+    for field in schema:
+        end = number + _count(field.type)
+        edges = [edge for column in range(number, end) for edge in times.get(column, ())]
+        if field.name in columns and any(abs(edge) // 1000 >= _LIMIT_SECONDS for edge in edges):
+            raise SourceError(
+                f"{shown}: column {field.name!r} holds a time outside of 1677-09-21 to 2262-04-11, which Arrow's "
+                "reader of ORC cannot hold. Leave it out with option 'columns', or write the file again as Parquet"
+            )
+        number = end
+
+
+def _count(kind: pa.DataType) -> int:
+    """How many columns of ORC a column of Arrow is: itself and those inside it."""
+    types = pa.types
+    if types.is_map(kind):
+        return 1 + _count(kind.key_type) + _count(kind.item_type)
+    if types.is_struct(kind) or types.is_union(kind):
+        return 1 + sum(_count(kind.field(number).type) for number in range(kind.num_fields))
+    return 1 + _count(kind.value_type) if types.is_list(kind) else 1
 
 
 _SPARK_TYPE = b"spark.sql.catalyst.type"

@@ -1,7 +1,7 @@
 """What pyarrow does not say of an ORC file: its calendar, and the rows and the time zone of each stripe."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,15 @@ _TAIL = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class OrcFooter:
-    """`julian`: days before 1582-10-15 are of the Julian calendar. `rows`: of each stripe."""
+    """`julian`: days before 1582-10-15 are of the Julian calendar. `rows`: of each stripe.
+
+    `times`: the first and the last millisecond of columns of timestamps, by the columns' numbers in the file, which
+    count the types inside others, too. A column without statistics is omitted.
+    """
 
     julian: bool
     rows: tuple[int, ...]
+    times: Mapping[int, tuple[int, int]]
     _footers: tuple[tuple[int, int], ...]
     _codec: int
 
@@ -71,7 +76,19 @@ def read_footer(opened: pa.NativeFile) -> OrcFooter | None:
     # Before files named their calendar, there was Java's writer alone, and Hive's old calendar.
     calendar, writer = _first(footer, 11), _first(footer, 9)
     julian = calendar == _JULIAN or (not calendar and writer == _JAVA)
-    return OrcFooter(julian, tuple(rows), tuple(footers), codec)
+    return OrcFooter(julian, tuple(rows), _times(footer.get(7, [])), tuple(footers), codec)
+
+
+def _times(statistics: list[bytes]) -> dict[int, tuple[int, int]]:
+    found = {}
+    for number, raw in enumerate(statistics):
+        for each in _fields(raw).get(9, []):
+            edges = _fields(each)
+            low, high = (edges.get(utc) or edges.get(local) for utc, local in ((3, 1), (4, 2)))
+            if low and high:
+                # Signed numbers have their sign in the lowest bit.
+                found[number] = (low[0] >> 1) ^ -(low[0] & 1), (high[0] >> 1) ^ -(high[0] & 1)
+    return found
 
 
 def _at(opened: pa.NativeFile, offset: int, length: int) -> bytes:

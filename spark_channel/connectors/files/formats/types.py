@@ -14,6 +14,7 @@ Notes = Mapping[bytes, bytes] | None
 Change = Callable[[pa.DataType, Notes], pa.DataType]
 
 _UUID_BYTES = 16
+_DECIMAL128_BITS = 128
 _HEX_EDGES = (0, 8, 12, 16, 20, 32)
 
 
@@ -54,7 +55,7 @@ def plain_leaf(kind: pa.DataType, notes: Notes = None) -> pa.DataType:
         return pa.string()
     if types.is_binary_view(kind):
         return pa.binary()
-    if types.is_decimal32(kind) or types.is_decimal64(kind):
+    if types.is_decimal(kind) and kind.bit_width < _DECIMAL128_BITS:
         return pa.decimal128(kind.precision, kind.scale)
     return kind
 
