@@ -67,9 +67,6 @@ def utc_text(at: datetime | None = None) -> str:
     return (at or utc_now()).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-# Tells the code that times a step of this thread how much of it was spent connecting.
-
-
 class _Thread(threading.local):
     seconds = 0.0
     inside = False

@@ -94,9 +94,6 @@ class Retry:
         return base * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - spreads load, keeps no secret
 
 
-# How long a pipeline waits when there is little to read. Pure.
-
-
 _ENOUGH_ROWS = 500
 _ENOUGH_BYTES = 900 << 10
 _FIRST_PAUSE = 0.1
@@ -142,9 +139,6 @@ def reconnect_delay(attempt: int = 0, chance: "random.Random | None" = None) -> 
     """
     most = min(_LONGEST_PAUSE, _FIRST_PAUSE * 3.0 ** min(attempt, 10))
     return (chance or random.Random()).uniform(0.001, most)  # noqa: S311 - spreads load, keeps no secret
-
-
-# A call that fails because a connection was lost: made again, after waits that grow, for a while.
 
 
 class RetryingCalls:

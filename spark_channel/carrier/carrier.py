@@ -29,9 +29,6 @@ __all__ = [
 ]
 
 
-# Which channel a batch goes to.
-
-
 PartitionerName = Literal["rolling", "thread"]
 
 
@@ -105,9 +102,6 @@ def named_partitioner(partitioner: PartitionerName | Partitioner) -> Partitioner
     )
 
 
-# The statistics of several channels as those of one.
-
-
 def sum_statistics(parts: Iterable[ChannelStatistics]) -> ChannelStatistics:
     """Every field summed, waits by reason too. `parts` has one or more."""
     parts = list(parts)
@@ -121,9 +115,6 @@ def sum_statistics(parts: Iterable[ChannelStatistics]) -> ChannelStatistics:
         for reason, seconds in part.throttled_seconds.items():
             throttled[reason] = throttled.get(reason, 0.0) + seconds
     return ChannelStatistics(**totals, throttled_seconds=throttled)
-
-
-# Several channels as one: fan-in of producer threads, fan-out to consumer threads.
 
 
 logger = logging.getLogger("spark_channel")

@@ -24,9 +24,6 @@ __all__ = [
 ]
 
 
-# What a user writes to consume a carrier.
-
-
 class Consumer(ABC):
     """Takes batches from a carrier, in a thread that the carrier or a pool provides.
 
@@ -69,9 +66,6 @@ class Consumer(ABC):
 
         If it raises, the carrier fails with that error, so that `shutdown` tells of a lost last flush.
         """
-
-
-# A consumer's life: made and set up once before its first batch, left once after its last.
 
 
 class Lifecycle:
@@ -125,9 +119,6 @@ class Lifecycle:
             consumer.on_exit()
 
 
-# What operators watch: each queue of a carrier, and each thread of a pool.
-
-
 @dataclass(frozen=True, slots=True)
 class CarrierMetrics:
     """A carrier at one moment. `queues` are its channels by the partitioner's index, each at its own instant."""
@@ -156,9 +147,6 @@ class PoolThreadMetrics:
     """Time in consumers."""
     carriers_taken: int
     """Carriers that it took from threads that were busy."""
-
-
-# The queue that consumer threads wait on: which of their channels have something to consume.
 
 
 T = TypeVar("T")
@@ -295,10 +283,6 @@ class ReadyQueue(Generic[T]):
             self._waiting -= 1
             self._waiting_since -= since
             self._waited_seconds += self._clock.now() - since
-
-
-# One thread's part of a carrier: its channels, its consumer, and the queue that says which of them
-# are ready.
 
 
 _SHORTEST_LULL, _LONGEST_LULL = 0.01, 1.0

@@ -17,9 +17,6 @@ __all__ = [
 ]
 
 
-# A few threads that serve many carriers.
-
-
 _HELP_SECONDS = 0.1
 """How long a carrier waits for its busy thread before an idle one takes it: a move for less is not worth it."""
 
@@ -365,9 +362,6 @@ class _PoolThread:
                 self._ready.stop()
 
         worker.leave(gone)
-
-
-# Consumer pools by name, for a whole process.
 
 
 class ConsumerPools:

@@ -22,20 +22,6 @@ __all__ = [
 ]
 
 
-# Arrow bytes of a batch: `RecordBatch.nbytes`, at a fifth of its cost for the usual layouts.
-#
-# `nbytes` takes 3 us a column. A batch of plain columns that is not a slice says the same through
-# the sizes of
-# its buffers: a buffer of exactly as many bytes as its column's rows take leaves no offset open.
-# Without nulls
-# the sum of all buffers tells, and what few columns of text take: 0.4 us and 1.5 us for each of
-# those, and it
-# keeps the GIL, which a call that lets go of it has every producer queue for again. Else one call
-# hands out all
-# buffers, 0.6 us a column. Whatever is not so plain (a slice, nested or dictionary columns) is
-# asked for `nbytes`.
-
-
 _FEW_TEXTS = 4
 
 _Offset = Callable[[Any, int], tuple[int]]
@@ -86,6 +72,12 @@ def arrow_bytes(batch: pa.RecordBatch) -> int:
     """What `batch.nbytes` says, exactly; whole buffers where pyarrow 18 cannot (slices of view types).
 
     Bitmaps are left out of a batch that has one buffer in two columns, and others too long by just as much.
+
+    `RecordBatch.nbytes` takes 3 us a column. For a batch of plain columns that is not a slice, the sizes of its buffers
+    give the same number at a fifth of the cost: a buffer of exactly as many bytes as its column's rows take leaves no
+    offset open. Without nulls, the total size of all buffers is enough (0.4 us a column, 1.5 us for text), and the call
+    keeps the GIL; otherwise one call returns all buffers (0.6 us a column). Slices and nested or dictionary columns
+    fall back to `nbytes`.
     """
     layout = _recent.layout
     if layout.rows != batch.num_rows or not batch.schema.equals(layout.schema):
@@ -170,9 +162,6 @@ def _nbytes(batch: pa.RecordBatch) -> int:
     return nbytes
 
 
-# A batch with its size, and how a size is shared out over the rows of a slice.
-
-
 Sized = tuple[pa.RecordBatch, int, int]
 """A batch, its rows, its bytes."""
 
@@ -228,9 +217,6 @@ def rows_within(nbytes: int, rows: int, start: int, max_rows: int, max_bytes: in
         bound = nbytes * start // rows + max_bytes
         fitting = ((bound + 1) * rows - 1) // nbytes - start
     return max(1, fitting)
-
-
-# The entries that are ready to be taken, in order. Used under the channel's lock.
 
 
 class BatchQueue:
@@ -295,9 +281,6 @@ def _rows_to_free(entry: SizedBatch, rows: int, nbytes: int) -> int:
     return min(needed, entry.rows)
 
 
-# What a channel has counted so far. Used under the channel's lock.
-
-
 class Counters:
     """Sums since the channel was made; `ChannelStatistics` says what each means."""
 
@@ -349,9 +332,6 @@ class Counters:
 
     def throttled(self, reason: str, seconds: float) -> None:
         self.throttled_seconds[reason] = self.throttled_seconds.get(reason, 0.0) + seconds
-
-
-# What a channel counted, as one consistent snapshot.
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,6 @@ __all__ = [
 ]
 
 
-# The channel's room in rows and bytes, and who occupies it. Used under the channel's lock.
-
-
 class Capacity:
     """Rows and bytes: in queue, held by open transactions, reserved by those who still pay.
 
@@ -103,9 +100,6 @@ class Capacity:
             self.used_rows - freed_rows + rows - self.capacity_rows,
             self.used_bytes - freed_bytes + nbytes - self.capacity_bytes,
         )
-
-
-# What one transaction put and took, until its commit or rollback.
 
 
 class TransactionBuffer:
@@ -408,13 +402,6 @@ class ResizeRequest(CapacityRequest):
         return True
 
 
-# What a channel asks of a limit. Implemented by `limits.Meter` and by the service's client.
-#
-# A limiter never blocks: it says how long to wait, and the channel waits on its own condition, so
-# that
-# `close()` and `fail()` wake a payer at once.
-
-
 @dataclass(frozen=True, slots=True)
 class Wait:
     """How long a payment still has to wait.
@@ -444,7 +431,11 @@ class Payment(Protocol):
 
 
 class Limiter(Protocol):
-    """A limit in rows and bytes per second."""
+    """A limit in rows and bytes per second.
+
+    A limiter never blocks: it returns how long to wait, and the channel waits on its own condition, so that `close()`
+    and `fail()` wake a waiting payer immediately.
+    """
 
     def slice_size(self) -> tuple[int | None, int | None]:
         """The largest (rows, bytes) that one payment should carry, about 20 ms of the limit.
@@ -463,9 +454,6 @@ class Limiter(Protocol):
         in the same call chain.
         """
         ...
-
-
-# What a push does when the channel is full.
 
 
 class Overflow(StrEnum):

@@ -17,9 +17,6 @@ __all__ = [
 ]
 
 
-# The commands, one function each; what they do is done elsewhere.
-
-
 app = typer.Typer(
     name="spark-channel",
     help="Copy data with Spark under a speed limit, all or nothing where the target allows it.",
@@ -303,9 +300,6 @@ def complete(arguments: Sequence[str]) -> typer.Typer:
 
 def _name_of(function: Callable[..., object] | None) -> str:
     return getattr(function, "__name__", "")
-
-
-# Flags of DataX's own command line.
 
 
 _LEVELS = {

@@ -39,9 +39,6 @@ __all__ = [
 ]
 
 
-# Keeps imports that a short job does not need from slowing it down.
-
-
 class _NoPandas(MetaPathFinder):
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
         if fullname == "pandas":
@@ -63,9 +60,6 @@ def without_pandas() -> None:
         pa.array([0])
     finally:
         sys.meta_path.remove(finder)
-
-
-# The job files of a command: found, read, and reports put beside them.
 
 
 def job_files(given: Sequence[Path]) -> list[Path]:
@@ -161,9 +155,6 @@ def publish_text(path: Path, text: str) -> None:
         raise _unwritable(path, error) from error
 
 
-# `spark-channel plan`, and `run --dry-run`: what a DataX job would do.
-
-
 def plan_job(
     job: Path, parameters: Sequence[str], *, master: str | None, all_content: bool
 ) -> None:
@@ -252,9 +243,6 @@ def _cores(master: str | None) -> int:
     """What `local[4]` says; else this machine's cores, since only a session knows a cluster's."""
     inside = (master or "").removeprefix("local[").partition("]")[0].partition(",")[0]
     return int(inside) if inside.isdigit() and int(inside) else os.cpu_count() or 1
-
-
-# `spark-channel check`: which job files run here.
 
 
 _RUNS, _NEEDS, _REFUSED = "runs", "needs a driver", "refused"

@@ -38,9 +38,6 @@ __all__ = [
 ]
 
 
-# Chooses the engine of a job: processes of this machine, or Spark.
-
-
 EngineName = Literal["auto", "local", "spark"]
 
 
@@ -99,9 +96,6 @@ def parse_conf(texts: Sequence[str]) -> dict[str, str]:
             )
         found[key.strip()] = value
     return found
-
-
-# `spark-channel run`: DataX jobs, one after the other or beside each other.
 
 
 _log = logging.getLogger(__name__)
@@ -425,9 +419,6 @@ def _tell(run: RunOutcome, options: RunOptions) -> None:
 
         print_summary(run)
     print(closing_table(run, as_datax=options.datax_summary), flush=True)  # noqa: T201 - the command line talks
-
-
-# The Spark session of a command: made here, or the one that `spark-submit` has begun.
 
 
 @contextmanager

@@ -26,9 +26,6 @@ __all__ = [
 ]
 
 
-# A tunnel at one moment, as tables for people and as JSON.
-
-
 _SHOWN = 40
 
 
@@ -281,10 +278,6 @@ def _by_table(each: ChannelView) -> Iterator[tuple[TableLag, int | None]]:
                 lags.get(name, TableLag(name, "")),
                 None if flight is None else flight.get(name, 0),
             )
-
-
-# `spark-channel tunnel`: make tunnels, look at them, pause and resume what they read, and start
-# them again.
 
 
 tunnel = typer.Typer(

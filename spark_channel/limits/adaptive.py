@@ -16,9 +16,6 @@ __all__ = [
 ]
 
 
-# AIMD: a limit that backs off while the protected system is overloaded.
-
-
 class PressureState(StrEnum):
     """The result of the last probe."""
 
@@ -110,9 +107,6 @@ class AimdController:
 
     def _lower(self) -> None:
         self.factor = max(self.floor, self.factor * self.decrease)
-
-
-# How much slower something answers than it usually does. Pure.
 
 
 _WINDOW_SECONDS = 2.0

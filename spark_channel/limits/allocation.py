@@ -24,9 +24,6 @@ __all__ = [
 ]
 
 
-# Who is next: a line for each job, and the job that has least goes first.
-
-
 LINE_COUNTED = 256
 """Places up to which a line is counted; further back the tickets are near enough."""
 
@@ -103,9 +100,6 @@ class FairQueue:
         return self._is_among(client, max(1, self._pool.slots() // 2))
 
 
-# What the part of a limit that no grant holds has saved up, for the next grant that is cut of it.
-
-
 _MOST_NS = nanoseconds(SLICE_SECONDS)
 
 
@@ -151,9 +145,6 @@ class BurstCredit:
             rest = brought - issued.spent[each] * NANOS
             if not missed[each] and rest > 0:
                 self._saved[each] += min(rest, issued.pace[each] * _MOST_NS)
-
-
-# What a client that asks gets: its share when that is enough to be worth it, else a turn.
 
 
 ROOM = 16
@@ -361,10 +352,6 @@ class GrantAllocator:
             saved_rows=issued.saved[0] / MICROS,
             saved_bytes=issued.saved[1] / MICROS,
         )
-
-
-# `Absent`: which clients may be spending a static share of the limit, because they do not reach the
-# coordinator.
 
 
 STATIC_HEARTBEAT = 3.0

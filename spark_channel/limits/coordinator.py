@@ -64,9 +64,6 @@ __all__ = [
 ]
 
 
-# A limit as `show` tells it.
-
-
 CLIENTS_LISTED = 200
 
 

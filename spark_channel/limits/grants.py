@@ -302,9 +302,6 @@ def _last(client: Client) -> IssuedGrant:
     return max(client.issued_grants(), key=lambda issued: (issued.ends, issued.id))
 
 
-# Max-min fairness: no client gets more than it can use while another wants and has less.
-
-
 def max_min(total: int, demands: Sequence[int | None]) -> list[int]:
     """Divide `total` over `demands` (None = all that can be had): small demands are met, the rest is even."""
     shares = [0] * len(demands)
@@ -321,10 +318,6 @@ def max_min(total: int, demands: Sequence[int | None]) -> list[int]:
         left -= shares[index]
         count -= 1
     return shares
-
-
-# What is divided, and among whom: the limit, the jobs and clients that ask for a share, and how
-# finely.
 
 
 HORIZON = 0.5

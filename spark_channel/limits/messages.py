@@ -356,10 +356,6 @@ Request = (
 Reply = Joined | Grant | RetryLater | Acknowledged | LimitChanged | LimitStatus | Permit | Rejected
 
 
-# Messages as bytes: JSON, checked field by field, so that no bytes from outside can harm the
-# coordinator.
-
-
 _REQUESTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Request)}
 _REPLIES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Reply)}
 _LONGEST_MESSAGE = 4 << 20

@@ -25,10 +25,6 @@ __all__ = [
 ]
 
 
-# What a database says of its health: the names of the signals, their units, and what is too much.
-# Pure.
-
-
 @dataclass(frozen=True, slots=True)
 class HealthSignal:
     """`at_most` is the default bound; None = it is compared with what it usually is. `unit` is for people."""

@@ -33,9 +33,6 @@ __all__ = [
 ]
 
 
-# `Permits`: how many may do something at the same time, over many processes. No I/O, a clock.
-
-
 RENEW_SECONDS = 10.0
 KEEP_SECONDS = 30.0
 FIRST_RETRY = 0.1
@@ -126,9 +123,6 @@ def _checked(count: int) -> int:
             takes="a whole number, 1 or more",
         )
     return count
-
-
-# `LimitRegistry`: all limits and permits that one service keeps, by name. No I/O.
 
 
 MOST_MARKS = 1_000

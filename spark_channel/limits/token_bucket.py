@@ -147,9 +147,6 @@ class TokenBucket:
         self._balance = min(self._balance, self._burst_ns * self._rate)
 
 
-# `CombinedLimiter`: several limits at once, such as a job's own and one that it shares.
-
-
 class CombinedLimiter:
     """A `Limiter` that pays every one of `limiters`; the longest wait counts, and its reason is told.
 
@@ -204,9 +201,6 @@ class _AllPaid:
 
 def _smallest(sizes: Iterable[int | None]) -> int | None:
     return min((size for size in sizes if size is not None), default=None)
-
-
-# `RateLimiter`: rows and bytes per second together, for one process, without coordination.
 
 
 class RateLimiter:
@@ -346,9 +340,6 @@ class _MeterPayment:
 
     def cancel(self) -> None:
         self._meter._cancel(self)  # noqa: SLF001 - one unit with its meter
-
-
-# `StaticShare`: what one of so many Spark tasks spends when no coordinator can be asked.
 
 
 @dataclass(frozen=True, slots=True)

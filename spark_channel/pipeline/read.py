@@ -155,9 +155,6 @@ class GroupRead:
             return self._tasks.popleft() if self._tasks else None
 
 
-# Limits batches that one thread both receives and returns: no queue, only the limit.
-
-
 class BatchRateLimiter:
     """Pays `limiter` for each batch before it passes on. `cancel` ends a wait from another thread."""
 

@@ -21,9 +21,6 @@ __all__ = [
 ]
 
 
-# Pays for one batch while the next is fetched.
-
-
 Pay = Callable[[pa.RecordBatch, int], object]
 
 
@@ -132,9 +129,6 @@ def pushing(
         yield ahead.put
 
 
-# Passes one object from one thread to another.
-
-
 _T = TypeVar("_T")
 
 
@@ -184,9 +178,6 @@ class HandoffSlot(Generic[_T]):
         with self._changed:
             self._cancelled = True
             self._changed.notify_all()
-
-
-# Ends a task that makes no progress, with `onStall=fail`.
 
 
 class StallWatch:

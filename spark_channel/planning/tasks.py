@@ -25,9 +25,6 @@ __all__ = [
 ]
 
 
-# The plan's plain data: what is read, by which task, in which Spark task.
-
-
 @dataclass(frozen=True, slots=True)
 class Split:
     """One piece of a source that one `Reader.read` call covers.
@@ -64,9 +61,6 @@ class TaskGroup:
     id: int
     tasks: tuple[Task, ...]
     channels: int
-
-
-# A split, its writer part and the transformers become a task.
 
 
 def merge_tasks(
@@ -118,9 +112,6 @@ def merge_tasks(
 
 def _number(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-# How many channels a job has, and how many splits they want.
 
 
 MAX_CHANNELS = 100_000
@@ -199,9 +190,6 @@ def split_advice(channels: int, per_channel: int = SPLITS_PER_CHANNEL) -> int:
     """The number of splits to request from a reader; at most 5 for each of `MAX_CHANNELS`."""
     wanted = positive("channels", channels) * positive("splitsPerChannel", per_channel)
     return min(wanted, MAX_CHANNELS * SPLITS_PER_CHANNEL)
-
-
-# Which task runs in which Spark task, so that no host is hit by one group alone.
 
 
 def assign_fairly(
@@ -284,9 +272,6 @@ def _is_even(dealt: Sequence[Sequence[Task]], mark: Callable[[Task], str | None]
                 return False
             reached[name] += 1
     return all(reached[name] == len(dealt) or floor[name] == 0 for name in total)
-
-
-# Task groups that load one resource each.
 
 
 def assign_by_mark(

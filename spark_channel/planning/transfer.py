@@ -30,10 +30,6 @@ __all__ = [
 ]
 
 
-# What a transfer is, before anything was opened: plain data, made by `transfer()` or from a job
-# file.
-
-
 SaveMode = Literal["append", "overwrite", "errorIfExists"]
 OnFailure = Literal["fail", "leave"]
 
@@ -176,9 +172,6 @@ class TransferSpec:
     def spark_format(self) -> str:
         """The first format that Spark alone reads or writes; empty = Spark is not needed."""
         return next((end.name for end in self.ends if end.spark_format), "")
-
-
-# The whole plan of one transfer.
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,6 @@ __all__ = [
 ]
 
 
-# Status and report as plain text, without terminal codes.
-
-
 _COMMITS = {
     "job": "commit=job: all rows or none, visible in one step",
     "task": "commit=task: each task's rows once, as they come",
@@ -173,9 +170,6 @@ def _protected(line: str, spec: JobSpec) -> str:
     if spec.protect:
         watched.insert(0, "as the health of source and target allows")
     return "; ".join([line, *watched])
-
-
-# Log lines of streams: one per interval instead of one per micro-batch. No I/O.
 
 
 _SILENT_SECONDS = 60.0

@@ -26,9 +26,6 @@ __all__ = [
 ]
 
 
-# `TransferReport`: what a job did, to keep, compare and plot.
-
-
 _WHERE_ANY = ("targets", "traces", "rows_dropped", "held", "behind", "lag")
 """Fields that are kept where they hold something: other programs read reports that have none."""
 
@@ -212,9 +209,6 @@ class TransferReport:
         return f"<div><strong>{first}</strong>{lines}</div>{svg(self)}"
 
 
-# The report of a job that wrote to several targets: one for each, and one for all.
-
-
 def combined_report(job: str, targets: Sequence[TransferReport]) -> TransferReport:
     """A report with `targets`; its own figures are of the target that got the fewest rows, of those that arrived.
 
@@ -244,10 +238,6 @@ def _with_all(trace: TaskTrace, targets: Sequence[TransferReport]) -> TaskTrace:
         if any(phase in each.phases for each in same)
     }
     return replace(trace, phases=phases, rows_dropped=added(each.rows_dropped for each in same))
-
-
-# The reports that a notebook's cell has shown: the live display and the cell's value do not repeat
-# each other.
 
 
 _lock = threading.Lock()

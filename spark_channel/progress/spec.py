@@ -15,9 +15,6 @@ __all__ = [
 ]
 
 
-# The limit of refused rows.
-
-
 @dataclass(frozen=True, slots=True)
 class DirtyLimit:
     """The most rows that a job may refuse: a number, a share of all rows (0 to 1), or both; None = no limit.
@@ -67,9 +64,6 @@ class DirtyLimit:
 
 def _rows(count: int) -> str:
     return "1 row was" if count == 1 else f"{count} rows were"
-
-
-# The facts of a job that are known before it runs.
 
 
 JobKind = Literal["read", "write", "transfer", "throttle", "stream"]

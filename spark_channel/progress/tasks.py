@@ -17,9 +17,6 @@ __all__ = [
 ]
 
 
-# The times of rows that are counted later: at the end of their transaction, and by the next report.
-
-
 _MOST_PUSHES = 100
 
 
@@ -75,9 +72,6 @@ class WriteTimes:
         return next((push.when(rows) for push in self.pushes if rows <= push.after), otherwise)
 
 
-# Finds stalled tasks by the last growth of their counters; waits for the limit do not count. Pure.
-
-
 _NAMED = 3
 
 
@@ -122,9 +116,6 @@ def stalled_text(stalled: list[tuple[int, float]]) -> str:
 
 def _limited(snapshot: Snapshot) -> float:
     return sum(spent for reason, spent in snapshot.waits.items() if reason.startswith("limit"))
-
-
-# Merges the snapshots of attempts, so that a task counts once, however often it is retried.
 
 
 _MOST_TRACES = 1000

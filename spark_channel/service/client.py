@@ -49,9 +49,6 @@ __all__ = [
 ]
 
 
-# `ServiceClient`: a Spark task's connection to the service.
-
-
 _log = logging.getLogger(__name__)
 
 _FLUSH_SECONDS = 2.0
@@ -294,9 +291,6 @@ def _client(
     )
 
 
-# `LeaseMessenger`: a thread that carries a limiter's requests to the service, and the replies back.
-
-
 _TIMEOUT = 2.0
 _LISTEN_AGAIN = 2.0
 
@@ -425,9 +419,6 @@ class LeaseClient:
         return decode_reply(
             self.connection.send("coordinator", encode(request), timeout=self._request_timeout)
         )
-
-
-# `PermitHolder`: one of the permits that a service hands out, held while a `with` block runs.
 
 
 _RETRY = 0.5

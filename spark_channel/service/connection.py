@@ -22,9 +22,6 @@ __all__ = [
 ]
 
 
-# One connection to a service: calls with a bound on time, and errors in this project's words.
-
-
 _LARGEST_HEAD = 16 << 10
 _LARGEST_PART = protocol.LARGEST_BODY
 _CHUNK = 64 << 10
@@ -272,13 +269,6 @@ def _reason(error: Exception) -> str:
     return str(error).splitlines()[0][:300] if str(error) else type(error).__name__
 
 
-# Which services this process did not reach a moment ago: the next task in it need not find out
-# again.
-#
-# Spark runs one task after the other in a Python worker. Without this each of them would wait for
-# the same timeout.
-
-
 _SECONDS = 60.0
 _MOST = 100
 
@@ -287,7 +277,10 @@ _until: dict[tuple[str, int], float] = {}
 
 
 def note_unreached(address: ServiceAddress) -> None:
-    """It did not answer for as long as one waits."""
+    """Note that the service at `address` did not answer within the timeout.
+
+    Spark runs one task after the other in a Python worker: without this note, each would wait for the same timeout.
+    """
     with _lock:
         if len(_until) >= _MOST:
             _until.clear()

@@ -39,9 +39,6 @@ __all__ = [
 ]
 
 
-# Identifies processes, finds the driver's JVM, and waits for the end of a process.
-
-
 _NEEDED = frozenset(
     {
         "HOME",

@@ -35,9 +35,6 @@ __all__ = [
 ]
 
 
-# What a display shows of a job while it runs.
-
-
 @dataclass(frozen=True, slots=True)
 class LiveLine:
     """A job's line, and how far it is in percent: None = not known."""
@@ -50,9 +47,6 @@ def live_line(status: JobStatus, name: str = "") -> LiveLine:
     """The line of a job, which begins with `name`. A read that is all read is not done: who takes its rows may lag."""
     all_read = status.spec.kind == "read" and status.percent == 100.0
     return LiveLine(name + progress_line(status), None if all_read else status.percent)
-
-
-# `ProgressDisplay`: jobs as they go, on a terminal, in a notebook, or as log lines.
 
 
 _log = logging.getLogger("spark_channel.progress")
@@ -344,9 +338,6 @@ class _LogLines:
 
     def close(self) -> None:
         """What was said stays."""
-
-
-# A live line on a terminal, with a bar and colours where the terminal has them.
 
 
 _BAR_WIDTH = 20

@@ -28,9 +28,6 @@ __all__ = [
 ]
 
 
-# `CallPool`: threads that carry calls which may wait, as many as are busy at a time.
-
-
 _IDLE_THREAD_SECONDS = 2.0
 _MOST = 2_200
 """Clients that listen (`subscriptions.MOST_LISTENERS`), and as many again as are ever busy with something else."""

@@ -52,9 +52,6 @@ __all__ = [
 ]
 
 
-# What the driver's side asks of a service that runs in another process.
-
-
 class ServiceControl:
     """Opens and closes jobs, asks for their status. Connects lazily; close it, or use `with`.
 
@@ -119,9 +116,6 @@ class ServiceControl:
 
     def _call(self, action: str, body: dict[str, Any]) -> dict[str, Any]:
         return self._connection.call(action, body, timeout=self._timeout)
-
-
-# `ensure_service`: one service per driver, found or started, from any process on the driver's host.
 
 
 _HELLO_SECONDS = 2.0
@@ -282,9 +276,6 @@ def _read_line(descriptor: int, timeout: float) -> bytes:
         if not part or text.endswith(b"\n"):
             break
     return text
-
-
-# `LimitControl`: looks at and changes the limits that are kept on this host, for the command line.
 
 
 _TIMEOUT = 5.0

@@ -42,10 +42,6 @@ __all__ = [
 ]
 
 
-# `Protector`: follows what a job's source and target say of their health, and sets the speed of its
-# limit.
-
-
 _TOLD_AGAIN = 1.5
 """The report tells of a speed that is so many times the one it told of."""
 
@@ -110,9 +106,6 @@ class ProtectionController:
         if holder != told[0] or not told[1] / _TOLD_AGAIN < rows < told[1] * _TOLD_AGAIN:
             self._told = (holder, rows)
             self._progress.set_limits(max(1, round(rows)), self._bytes, text)
-
-
-# The limits that a service keeps: each job's own, and named ones that several jobs share.
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9._:/-]{1,200}")

@@ -36,9 +36,6 @@ __all__ = [
 ]
 
 
-# JSON bodies of requests and answers: bounded in size, and checked strictly.
-
-
 LARGEST_BODY = 4 << 20
 """Bytes of one request or answer: 10 000 snapshots of 400 bytes."""
 
@@ -135,9 +132,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return data
 
 
-# Where a service is, and the token that opens it.
-
-
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
     """Host, port and bearer token of one service; plain data that travels to the executors.
@@ -178,9 +172,6 @@ class ServiceAddress:
         return from_plain(cls, data, "an address")
 
 
-# What a job is called.
-
-
 def new_job_id() -> str:
     """Unique among all runs."""
     return uuid.uuid4().hex[:12]
@@ -195,9 +186,6 @@ def run_id(plan: str, execution: str | None, stage: int) -> str:
     once. Without an execution (`df.rdd`) each stage is a run.
     """
     return f"{plan}-{execution}" if execution else f"{plan}-stage{stage}"
-
-
-# `Subscriptions`: calls that wait until there is something new to tell.
 
 
 LISTEN_SECONDS = 60.0
@@ -279,10 +267,6 @@ class Subscriptions:
             event.set()
 
 
-# Where a service's certificate and key are. Light to import: planners know of them, and serve
-# nothing.
-
-
 class TlsFiles(NamedTuple):
     """Paths of a PEM certificate (with its chain) and of its private key.
 
@@ -292,9 +276,6 @@ class TlsFiles(NamedTuple):
     certificate: str
     key: str
     root: str | None = None
-
-
-# Who may call: bearer tokens, compared in constant time.
 
 
 SERVICE_SCOPE = ""
@@ -332,9 +313,6 @@ class Tokens:
 
     def __repr__(self) -> str:
         return f"Tokens({len(self._scopes)})"
-
-
-# A `Sample` as JSON, and back: bounded, and checked, since it comes from another process.
 
 
 _MOST_NAMES = 50

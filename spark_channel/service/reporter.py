@@ -22,9 +22,6 @@ __all__ = [
 ]
 
 
-# `Reporter`: a thread that sends the counters of one Spark task to the service.
-
-
 _log = logging.getLogger(__name__)
 
 _FIRST_REPORT_AFTER = 0.2
@@ -194,9 +191,6 @@ class CounterReporter:
             _log.warning("the progress of this task is not shown: %s", error)
 
 
-# `LimitWatch`: what a shared limit is set to now, for the progress of a job that spends it.
-
-
 class LimitSubscription:
     """Asks the service that keeps limit `name`; of one thread. Connects at the first `look`."""
 
@@ -221,9 +215,6 @@ class LimitSubscription:
             return None
         rows, nbytes, note = reply.shown
         return {"rows_per_second": rows, "bytes_per_second": nbytes, "note": note}
-
-
-# `Sampler`: a thread that samples the health of one side of a job, and sends it to the service.
 
 
 _EVERY = 0.25

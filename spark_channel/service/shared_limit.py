@@ -46,9 +46,6 @@ __all__ = [
 ]
 
 
-# `Probe`: measures the protected system at an interval, and lowers or raises a limit accordingly.
-
-
 _log = logging.getLogger(__name__)
 
 _STOP_SECONDS = 5.0
@@ -205,9 +202,6 @@ def sql_value(options: Mapping[str, Any]) -> Callable[[], float]:
         raise SourceError("the probe's query returned no row")
 
     return measure
-
-
-# `SharedLimit`: one limit that several jobs, applications and hosts share.
 
 
 MOST_JOBS = 64

@@ -47,9 +47,6 @@ __all__ = [
 ]
 
 
-# Under which host executors find the driver, as Spark itself knows it.
-
-
 _SETTING = re.compile(r"spark\.driver\.host=(\S+)")
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - for a name that only executors can resolve; each call needs the token
 _LISTEN, _ESTABLISHED = "0A", "01"
@@ -157,9 +154,6 @@ def _address(text: str) -> str:
     address = ipaddress.ip_address(b"".join(words))
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)
-
-
-# What a planner worker, a descendant of the driver's JVM on its host, can learn of its driver.
 
 
 _log = logging.getLogger(__name__)
@@ -354,19 +348,12 @@ def _counts_dirty_rows(options: CommonOptions) -> bool:
     return options.most_dirty_rows is not None or options.max_dirty_fraction is not None
 
 
-# What `register` could tell of a session; plain data on its way into planner processes.
-
-
-# Asks the driver's host for its service from a client that is elsewhere (Spark Connect).
-#
-# Only planner workers run on the driver's host. A tiny data source brings what one of them found:
-# its
-# `partitions` starts the service there, and its one row is the address, token included, which
-# travels to the client that asked as the result of the client's query.
-
-
 class ServiceDataSource(DataSource):
-    """One row: the address of the driver's service as JSON."""
+    """One row: the address of the driver's service as JSON.
+
+    Only planner workers run on the driver's host. For a client elsewhere (Spark Connect), `partitions` starts the
+    service on that host, and the one row, token included, returns to the client as the result of its query.
+    """
 
     @classmethod
     def name(cls) -> str:

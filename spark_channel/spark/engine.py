@@ -24,9 +24,6 @@ __all__ = [
 ]
 
 
-# What Spark's UI calls the jobs of a transfer.
-
-
 _DESCRIPTION = "spark.job.description"
 
 
@@ -45,9 +42,6 @@ def described(spark: SparkSession, source: str, target: str) -> Iterator[None]:
         yield
     finally:
         context.setLocalProperty(_DESCRIPTION, None)
-
-
-# Spark as the engine of a transfer: how its task groups become Spark tasks.
 
 
 _T = TypeVar("_T")

@@ -55,9 +55,6 @@ __all__ = [
 ]
 
 
-# The lag of micro-batches, which their reads tell, for the reports of their writes.
-
-
 _KEPT = 100
 
 
@@ -87,20 +84,17 @@ class BatchLags:
         return replace(report, behind=read.behind, lag=read.lag)
 
 
-# One warning of Spark's is about this package alone: that `register` replaces the statically
-# registered class.
-#
-# Spark finds `format("channel")` by itself; what `register` puts there is the same, and knows the
-# session.
-
-
 _log = logging.getLogger(__name__)
 _LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 
 
 @contextmanager
 def without_warning(context: Any) -> Iterator[None]:
-    """Spark logs errors alone of data sources that are registered; of `context`, None: no session here has a JVM."""
+    """Silence Spark's warning that `register` replaces the statically registered class of `format("channel")`.
+
+    The replacement is the same class, which also knows the session. Spark logs only errors of data sources while the
+    block runs. `context`: None where no session of this process has a JVM.
+    """
     before = None
     try:
         if context is not None:
@@ -118,13 +112,6 @@ def without_warning(context: Any) -> Iterator[None]:
             )
 
 
-# Makes a wheel that was given to `--py-files` importable in Spark's workers.
-#
-# Spark puts zips, eggs and jars on the workers' path, and copies a wheel there without doing so. A
-# wheel
-# is a zip: a copy of it under that ending is what Spark understands.
-
-
 def wheel_of(module_file: str) -> Path | None:
     """The wheel that a module was imported from, if it was."""
     for parent in Path(module_file).parents:
@@ -134,7 +121,11 @@ def wheel_of(module_file: str) -> Path | None:
 
 
 def ship_wheel(context: Any) -> None:
-    """Hand this package to the workers of a SparkContext, if it came from a wheel; once per context."""
+    """Send this package to the workers of a SparkContext if it came from a wheel; once per context.
+
+    Spark adds zips, eggs and jars of `--py-files` to the workers' path, but not wheels. A wheel is a zip, so a copy
+    with that ending is sent.
+    """
     wheel = wheel_of(__file__)
     if wheel is None:
         return
@@ -147,9 +138,6 @@ def ship_wheel(context: Any) -> None:
     )  # executors fetch it whenever they start
     shutil.copyfile(wheel, folder / name)
     context.addPyFile(str(folder / name))
-
-
-# How many Spark tasks run at a time, as the session's settings bound it.
 
 
 _LOCAL = re.compile(r"local(?:\[.*\])?")
@@ -181,16 +169,15 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.strip().isdigit() else None
 
 
-# SIGTERM to a Spark driver: its jobs are cancelled, what they staged is removed, and the program
-# ends with 143.
-
-
 _GRACE_SECONDS = 8.0
 """How long a program has to end after its jobs were cancelled; docker kills after 10 s."""
 
 
 def end_on_sigterm(spark: SparkSession) -> None:
-    """From now on SIGTERM ends this program in order. In the main thread of one that does not handle it."""
+    """Have SIGTERM cancel the jobs of `spark`, remove what they staged, and end the program with exit code 143.
+
+    Only in the main thread, and only where the program has no handler of its own.
+    """
     here = threading.current_thread() is threading.main_thread()
     if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         wake_on_signals()
@@ -261,9 +248,6 @@ def _exit_terminated() -> None:
         with contextlib.suppress(Exception):  # closed, or None
             stream.flush()
     os._exit(TERMINATED)
-
-
-# `register`: sets up a Spark session, and keeps the reports of its jobs.
 
 
 _HIDDEN = "spark.sql.redaction.options.regex"

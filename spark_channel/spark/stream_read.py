@@ -84,20 +84,6 @@ __all__ = [
 ]
 
 
-# Tells the sink of a Spark task which tunnel range its rows come from.
-#
-# Source and sink of one task run in two Python processes on one host, and Spark passes nothing from
-# the one
-# to the other. So the source notes the origin in a small file named for query, partition and
-# attempt, before
-# its first row; the sink looks there when that row has come. After a shuffle no such file exists:
-# rows of
-# several ranges are mixed then. The files lie in the private directory of this user, where no other
-# user can put a
-# file or a link in the way; the sink removes its file, and what a killed task left goes after a
-# day.
-
-
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -106,7 +92,13 @@ _OLD_SECONDS = 86_400.0
 
 
 def note_origin(task: TaskContext, origin: str) -> None:
-    """The source: rows of `origin` come next in this task.
+    """Note for the sink of this task that the next rows come from the tunnel range `origin`.
+
+    Source and sink of a task run in two Python processes on one host, and Spark passes nothing between them. So the
+    source writes a small file, named for query, partition and attempt, before its first row, and the sink reads it when
+    that row arrives. After a shuffle, which mixes the rows of several ranges, there is no such file. The files are in
+    this user's private directory, where no other user can put a file or a link. The sink removes its file; those of
+    killed tasks are removed after a day.
 
     Raises:
         SourceError: it cannot be noted, so that the sink could not publish the rows under its name.
@@ -224,9 +216,6 @@ def _sweep(directory: int) -> None:
                 os.unlink(name, dir_fd=directory)
 
 
-# How far a query is behind its source, measured rarely enough to cost almost nothing.
-
-
 _log = logging.getLogger(__name__)
 
 _EVERY_SECONDS = 10.0
@@ -280,9 +269,6 @@ class LagWatch:
             text += f", new rows wait {self._waits:g} s for late ones"
         self._text = ", ".join(each for each in (text, brief_words(lag)) if each)
         self._numbers = lag_numbers(lag)
-
-
-# `readStream`: offsets in one process on the driver's host, rows in executors as in a batch read.
 
 
 _BATCH_SECONDS = 60
@@ -507,9 +493,6 @@ def batch_limit(options: ReadOptions, given: FeedLimit, seconds: int = _BATCH_SE
         return given
     rows, nbytes = options.rows_per_second, options.bytes_per_second
     return FeedLimit(rows and rows * seconds, nbytes and nbytes * seconds)
-
-
-# What Spark 4.2 added to streaming sources: admission control, and Trigger.AvailableNow.
 
 
 @portable

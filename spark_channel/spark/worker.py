@@ -32,10 +32,6 @@ __all__ = [
 ]
 
 
-# Passes this package's errors through Spark: shortens them in the worker, and finds them in Spark's
-# exception.
-
-
 _log = logging.getLogger(__name__)
 _OURS = re.compile(
     r"(?:^(?:E\s+)?|: )spark_channel\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\Z)",
@@ -124,13 +120,11 @@ def _missing_class(text: str) -> MissingPackageError | None:
     )
 
 
-# What a worker of pyspark's daemon is connected to: variables of the daemon's function that serves
-# the JVM.
-#
-# pyspark has no other way to them. Elsewhere, as in a worker without a daemon, there are none.
-
-
 def connection_to_the_jvm() -> socket.socket | None:
+    """Return the socket that connects this worker to the JVM, or None in a worker without pyspark's daemon.
+
+    It is a variable of the daemon's function: pyspark offers no other access.
+    """
     found = _variable("sock")
     return found if type(found) is socket.socket else None
 
@@ -150,17 +144,6 @@ def _variable(name: str) -> Any:
     return None
 
 
-# Detects that Spark needs no more rows of a running read.
-#
-# Spark tells a Python worker nothing when a LIMIT is satisfied or a task is cancelled: it closes
-# the
-# worker's socket, and the worker notices with its next flush, which a throttled read reaches late.
-# So that
-# socket is watched; in a worker without pyspark's daemon all sockets that are open when `read()`
-# begins, of which it is
-# one (Linux; elsewhere the next flush tells).
-
-
 _DESCRIPTORS = Path("/proc/self/fd")
 
 
@@ -168,6 +151,11 @@ class HangupWatch:
     """Calls back once, from its own thread, when Spark's JVM closes this process's socket.
 
     Made when `read()` begins, before anything else opens sockets.
+
+    Spark does not notify a Python worker when a LIMIT is satisfied or a task is cancelled: it closes the worker's
+    socket, and the worker notices at its next flush, which is late in a throttled read. So that socket is watched. In a
+    worker without pyspark's daemon, all sockets that are open when `read()` begins are watched (on Linux; elsewhere the
+    worker notices at its next flush).
     """
 
     def __init__(self) -> None:
@@ -283,9 +271,6 @@ def _socket_at(descriptor: int) -> int | None:
     return status.st_ino if stat.S_ISSOCK(status.st_mode) else None
 
 
-# Makes classes that pass between Spark's processes known by way of `pyspark_channel`.
-
-
 _Kind = TypeVar("_Kind", bound=type)
 
 
@@ -301,12 +286,6 @@ def portable(kind: _Kind) -> _Kind:
     return kind
 
 
-# Rows reach Spark as they come: a Python worker of pyspark holds back its output until that is 64
-# KiB.
-#
-# Under a low limit these are thousands of rows, for which `show()` would wait.
-
-
 _T = TypeVar("_T")
 _EVERY_SECONDS = 0.2
 
@@ -314,7 +293,11 @@ _EVERY_SECONDS = 0.2
 def sent_as_they_come(
     batches: Generator[_T, None, None], clock: Clock = SYSTEM_CLOCK
 ) -> Generator[_T, None, None]:
-    """`batches`, each of which is sent before the next one is waited for, if none was sent for a fifth of a second."""
+    """Yield `batches`, and flush the output to Spark if nothing was sent for a fifth of a second.
+
+    A Python worker of pyspark holds back its output until it has 64 KiB. Under a low limit these are thousands of rows,
+    for which `show()` would wait.
+    """
     output = output_to_the_jvm()
     sent = clock.now() - _EVERY_SECONDS
     with closing(batches):

@@ -48,9 +48,6 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 
-# `onStall` where Spark itself moves the rows.
-
-
 def refuse_on_stall(options: WriteOptions) -> None:
     """Hold a write of a DataFrame not to be ended when it stalls.
 
@@ -65,10 +62,6 @@ def refuse_on_stall(options: WriteOptions) -> None:
             got="fail",
             takes="report",
         )
-
-
-# The batch write: staged by a writer thread in each Spark task, published once on the driver's
-# host.
 
 
 @dataclass
@@ -308,10 +301,6 @@ def _job_name(label: str | None) -> str:
     """A name for one run, unique even when the user gives the same `jobId` twice."""
     unique = uuid.uuid4().hex[:12]
     return f"{label}-{unique}" if label else unique
-
-
-# Spark 4.0's rows as Arrow: what its streaming writers are given, where later versions give
-# batches.
 
 
 def batch_of(rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:

@@ -26,9 +26,6 @@ __all__ = [
 ]
 
 
-# What holds the speed of a whole job: its own limit, and the one that it shares with others.
-
-
 _log = logging.getLogger(__name__)
 
 _UNKNOWN_ROWS, _UNKNOWN_BYTES = 50_000, 16 << 20
@@ -131,9 +128,6 @@ def limit_scope_of(options: CommonOptions) -> str:
 
 def _half_second(rate: int | None, channels: int) -> int | None:
     return None if rate is None else max(1, rate // (2 * channels))
-
-
-# The limit of a job whose Spark tasks do not reach the service: each has its fixed share with it.
 
 
 _PERMITS = {"numpartitions": "numPartitions", "maxconnections": "maxConnections"}

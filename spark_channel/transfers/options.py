@@ -21,9 +21,6 @@ __all__ = [
 ]
 
 
-# Which options of a transfer are the reader's, the writer's, or the whole job's.
-
-
 _PLANNED = {
     "channels": "channels",
     "numpartitions": "channels",
@@ -107,9 +104,6 @@ def _sorted(end: Endpoint, names: set[str], job: dict[str, Any]) -> Endpoint:
         EndpointOverrides(resolve_references(part.options), part.urls) for part in end.parts
     )
     return replace(end, options=own, parts=parts)
-
-
-# The targets of `transfer(writer=[...])`: which options are each target's own.
 
 
 _WHOLE = (

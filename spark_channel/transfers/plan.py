@@ -74,9 +74,6 @@ __all__ = [
 ]
 
 
-# Of several addresses of one server, the first that answers.
-
-
 _SERVER = re.compile(
     r"(?:jdbc:)?([A-Za-z0-9+]+):(?:thin:)?@?(?://)?(\[[^\]]+\]|[^:/;?,\s]+)(?::(\d+))?"
 )
@@ -118,9 +115,6 @@ def first_reachable(urls: Sequence[str]) -> str:
         else:
             return url
     raise SourceError("no server answers: " + "; ".join(reasons))
-
-
-# Opens both ends of a transfer on the driver, and plans it. Moves no row.
 
 
 _log = logging.getLogger(__name__)
@@ -602,9 +596,6 @@ def _shown(half: str, end: Endpoint, options: list[Any]) -> str:
     )
     more = f" and {len(options) - 1} more" if len(options) > 1 else ""
     return f"{name} {describe(options[0])}{more}".strip()
-
-
-# Checks both ends of a transfer without changing them: what the job would refuse is refused here.
 
 
 def rehearse(spec: TransferSpec, parallelism: int, held: ExitStack) -> tuple[OpenedTransfer, ...]:

@@ -28,16 +28,7 @@ __all__ = [
 ]
 
 
-# Why a job failed, in one text.
-
-
-# What tells the service of a job that this process carries out.
-
-
 _log = logging.getLogger(__name__)
-
-
-# A transfer, from the prepared target to the report: the same with every engine.
 
 
 class Transfer:

@@ -46,8 +46,6 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-# What carries out the task groups of a transfer: Spark, or processes of this machine.
-
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -108,9 +106,6 @@ class Engine(Protocol):
 
     def own_error(self, error: BaseException) -> ChannelError | None:
         """The error of this package that made `run` fail; None = another one."""
-
-
-# The link of a Spark task to its job: the counters that it reports, and the limit that it pays.
 
 
 class TaskServiceClient:
@@ -217,9 +212,6 @@ def _client(
     return ServiceClient(address, job, spec, shared_limit=shared_limit, static=static)
 
 
-# What one task group of a transfer runs.
-
-
 class GroupRunner:
     """Runs a task group; pickled by reference to this class, with all that the groups share."""
 
@@ -296,9 +288,6 @@ def stall_watch(
     """What ends a task that makes no progress, where that is asked for."""
     seconds = options.stall_timeout if options.on_stall == "fail" else None
     return None if seconds is None else StallWatch(seconds, stalled)
-
-
-# What one task group of a transfer to several targets runs.
 
 
 @dataclass(frozen=True)

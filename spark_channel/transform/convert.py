@@ -25,9 +25,6 @@ __all__ = [
 ]
 
 
-# Times as text, for targets that are text files.
-
-
 @dataclass(frozen=True, slots=True)
 class TimesAsText(Transformer):
     """Format every timestamp, date and time as text by its pattern (strftime's letters), cut to the second.
@@ -75,10 +72,6 @@ def formatted(column: pa.Array, pattern: str) -> pa.Array:
         column = pc.cast(pc.cast(column, pa.time32("s"), safe=False), pa.int32())
         column = pc.cast(pc.cast(column, pa.int64()), pa.timestamp("s"))
     return pc.strftime(column, format=pattern)
-
-
-# Values into a target's column types by DataX's rules: what has no such value is a refused row, not
-# the job's end.
 
 
 Converted = tuple[pa.Array, pa.BooleanArray | None]
@@ -390,9 +383,6 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("time", "time"): _loosely,
     ("time", "text"): _time_text,
 }
-
-
-# The machine's time zone by its name.
 
 
 def local_zone() -> str:

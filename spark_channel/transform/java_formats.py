@@ -114,9 +114,6 @@ class CsvTexts(Transformer):
         )
 
 
-# Java's date patterns, which job files hold, as strptime's.
-
-
 _LETTERS = {
     "yyyy": "%Y",
     "yy": "%y",

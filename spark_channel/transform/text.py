@@ -33,10 +33,7 @@ __all__ = [
 ]
 
 
-# substr, pad and replace: steps on a column's text. Positions count characters (code points) from
-# 0.
-
-
+# Positions count characters (code points) from 0.
 _LONGEST = 1_000_000
 _FAR = 2**31 - 1
 
@@ -251,10 +248,6 @@ class Replace(TextStep):
         return pc.utf8_replace_slice(text, self.start, self.start + self.length, self.text)
 
 
-# calculate: a column's number becomes the text of a sum, difference, product, quotient, remainder
-# or power.
-
-
 Operation = Literal["+", "-", "*", "/", "%", "^"]
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
 _WHOLE = re.compile(r"\+?[0-9]{1,9}")
@@ -450,9 +443,6 @@ def _power(value: Decimal, exponent: int) -> Decimal | None:
     if exponent * max(len(value.as_tuple().digits), abs(scale)) > _LONGEST_NUMBER:
         return None
     return _made(int(_EXACT.scaleb(value, scale)) ** exponent, scale * exponent)
-
-
-# digest: a column's text becomes its checksum.
 
 
 @dataclass(frozen=True, slots=True)

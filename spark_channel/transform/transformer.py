@@ -23,9 +23,6 @@ __all__ = [
 ]
 
 
-# What a transformer is: a function on batches that tells its output's schema before any row moves.
-
-
 Column = int | str
 """A column by its name, or by its number from 0."""
 
@@ -119,10 +116,6 @@ def whole_number(value: Any, what: str, step: str, largest: int) -> int:
     raise OptionError(
         f"{step} got {what} {value!r}; it takes {takes}", option=step, got=str(value), takes=takes
     )
-
-
-# Several steps as one: checked against the reader's schema on the driver, run on batches in the
-# tasks.
 
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]

@@ -36,9 +36,6 @@ __all__ = [
 ]
 
 
-# The interface between a tunnel and the program that processes its rows.
-
-
 @dataclass(frozen=True)
 class Delivery:
     """One range of one channel. (`channel`, `sequence`) names the same rows forever: a program that keeps it
@@ -72,9 +69,6 @@ class Processor(Protocol):
 
     def shutdown(self, channel: str) -> None:
         """No more of `channel` comes here: it is drained or parked, another client has it, or `consume` ends."""
-
-
-# Where a client that is to end when all is read stops reading a channel.
 
 
 class StopPosition:
@@ -112,9 +106,6 @@ class StopPosition:
         return self._end is not None and self._feed.reaches(start, self._end)
 
 
-# When a client tells what its existing rows wait for.
-
-
 _ASKED_SECONDS = 15.0
 """How often the source is asked, until something was told."""
 _TOLD_SECONDS = (600.0, 3600.0)
@@ -150,9 +141,6 @@ class BackfillStallMonitor:
         return found
 
 
-# How large a range should be, so that a channel is checkpointed about as often as was asked. Pure.
-
-
 _FIRST_ROWS = 10_000
 _LEAST_ROWS = 100
 _MOST_ROWS = 10_000_000
@@ -180,9 +168,6 @@ class RangeSize:
             return  # there was no more to read
         factor = 2.0 if seconds <= 0 else min(2.0, max(0.5, self._seconds / seconds))
         self._rows = int(min(self._most.rows or _MOST_ROWS, max(_LEAST_ROWS, self._rows * factor)))
-
-
-# What follows when a range cannot be read, processed or checkpointed. Pure.
 
 
 _FIRST = 0.1
@@ -256,9 +241,6 @@ class FailurePolicy:
 
     def _jittered(self, wait: float) -> float:
         return wait * (1 - _JITTER * self._random.random())
-
-
-# Runs many channels on a few threads: each gets a turn, and says when it wants the next.
 
 
 class TurnScheduler:
@@ -386,9 +368,6 @@ class CoalescedTask:
                     wait = 0.0
                 self._waiting = wait is not None
         return wait
-
-
-# One channel while a client has it.
 
 
 @dataclass(frozen=True)

@@ -38,13 +38,6 @@ __all__ = [
 ]
 
 
-# The client's side of the protocol: which channels it dials, runs and closes. Pure.
-#
-# The table of the protocol (what the store says, where the connect is, what happens) is `_obey`;
-# everything
-# that has to be done comes back as steps, which the client carries out.
-
-
 @dataclass(frozen=True, slots=True)
 class OpenChannel:
     """Open what reading `channel` needs, then call `dialled` or `dial_failed`."""
@@ -82,7 +75,11 @@ class _Connect:
 
 
 class ChannelConnects:
-    """The connects of one client. Used by one thread at a time."""
+    """The connects of one client: the client's side of the protocol. Pure. Used by one thread at a time.
+
+    `_obey` has the table of the protocol (state in the store, state of the connect, action). The methods return steps,
+    which the client carries out.
+    """
 
     def __init__(self) -> None:
         self._connects: dict[str, _Connect] = {}

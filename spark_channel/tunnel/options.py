@@ -21,10 +21,7 @@ __all__ = [
 ]
 
 
-# The names of the options of streams: each read asks whether it has one, and few import what they
-# mean.
-
-
+# Each read asks whether it has a stream option. This module imports only what that needs.
 STREAM_OPTIONS = frozenset(
     {
         "basemode",
@@ -62,9 +59,6 @@ STREAM_OPTIONS = frozenset(
 def is_stream(options: Mapping[str, Any]) -> bool:
     """Whether an option is given that only a stream accepts."""
     return any(key.lower() in STREAM_OPTIONS for key in options)
-
-
-# Options of streams and tunnels; everything else that a stream is given belongs to its reader.
 
 
 def _store(value: SecretStr) -> SecretStr:

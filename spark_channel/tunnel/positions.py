@@ -377,10 +377,6 @@ class BatchAdmission:
         return True
 
 
-# What is told of a lag beside its amount: what the source keeps, and how much of the base is read.
-# Pure.
-
-
 def base_words(lag: FeedLag, *, paused: bool = False) -> str:
     """How much of the existing rows is read beside the changes; empty where none are."""
     if lag.base_read is None:

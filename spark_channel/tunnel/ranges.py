@@ -34,9 +34,6 @@ __all__ = [
 ]
 
 
-# The memory that ranges which are read ahead may take, over all channels of a client.
-
-
 class ReadAheadBudget:
     """Rows and bytes that are read and not processed yet, at most; one batch larger than it passes alone.
 
@@ -191,9 +188,6 @@ class _Payment:
 
 def _always(_rows: int, _nbytes: int) -> bool:
     return True
-
-
-# The rows of one delivery, put by the thread that reads and taken by the one that processes.
 
 
 class DeliveryRows:

@@ -24,16 +24,12 @@ __all__ = [
 ]
 
 
-# The states of a tunnel channel, and of a client's connect to it.
-#
-# To move a channel from one client to another: OPEN -> CLOSING -> CLOSED -> OPEN elsewhere. A
-# channel that is
-# drained for good (a full split, or a split partition of the feed) is TERMINATED, and lets its
-# children open.
-
-
 class ChannelState(StrEnum):
-    """The state of a channel in the store."""
+    """The state of a channel in the store.
+
+    To move a channel from one client to another: OPEN -> CLOSING -> CLOSED -> OPEN elsewhere. A channel that is drained
+    for good (a full split, or a split partition of the feed) is TERMINATED, and its children open.
+    """
 
     WAIT = "wait"
     """Its parents are not TERMINATED, or no client has had it yet."""
@@ -76,9 +72,6 @@ class TunnelType(StrEnum):
     BASE = "base"
     STREAM = "stream"
     BASE_AND_STREAM = "base_and_stream"
-
-
-# What the store holds, as plain values.
 
 
 @dataclass(frozen=True, slots=True)

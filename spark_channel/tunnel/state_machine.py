@@ -43,9 +43,6 @@ __all__ = [
 ]
 
 
-# Shares channels among clients: within one of each other, moving as few as possible. Pure.
-
-
 Shares = tuple[dict[str, str], tuple[str, ...]]
 """(free channel -> client that gets it, channels that their clients must give back)."""
 

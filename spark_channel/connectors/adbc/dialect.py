@@ -32,9 +32,6 @@ __all__ = [
 ]
 
 
-# The SQL of any database that sqlglot can write; types are those of the driver.
-
-
 @dataclass(frozen=True, slots=True)
 class AdbcColumn(Column):
     """`kind` is the driver's type."""
@@ -110,9 +107,6 @@ class AdbcDialect(WriteDialect):
         return "Drivers take a column's type from its first rows: make it one type in 'query'"
 
 
-# How a database behind an ADBC driver keeps the claims of writes.
-
-
 def claim_dialect(session: AdbcSession, schema: str, dialect: str) -> ClaimDialect:
     """The tables that the database's own connector has, where there is one."""
     if dialect == "postgres":
@@ -131,9 +125,6 @@ def claim_dialect(session: AdbcSession, schema: str, dialect: str) -> ClaimDiale
         mark=lambda number: f"${number}" if dialect == "redshift" else "?",
         distrust=trigger,
     )
-
-
-# Staged rows in the shape that a merge takes, and the unique key that it needs.
 
 
 def arranged(rows: pa.Table, target: TargetTable) -> pa.Table:

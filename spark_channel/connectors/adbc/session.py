@@ -38,10 +38,6 @@ __all__ = [
 ]
 
 
-# Options of the ADBC connector: which driver, how it reaches the database, and what SQL the
-# database speaks.
-
-
 _TAKES = 'a JSON object of the driver\'s own options, such as {"adbc.snowflake.sql.db": "SHOP"}'
 _DIALECTS: Mapping[str, str] = {
     "postgresql": "postgres",
@@ -230,9 +226,6 @@ class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
                 "rows are merged all together. The database's own connector judges them one by one",
                 option="maxDirtyRows",
             )
-
-
-# One connection through an ADBC driver, in transactions: nothing is durable until `commit`.
 
 
 FAILURES = (adbc_driver_manager.Error, pa.ArrowException, OSError)

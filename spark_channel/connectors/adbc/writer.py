@@ -58,9 +58,6 @@ __all__ = [
 ]
 
 
-# One attempt of one task that writes through an ADBC driver.
-
-
 _BUSY_SECONDS = 60.0
 
 
@@ -195,9 +192,6 @@ class AdbcTask(SqlTask):
             self._host.append(self._session, self._plan, rows)
 
 
-# Reads a table or a query through an ADBC driver.
-
-
 class AdbcReader(SqlReader):
     """One split, or ranges of `partitionColumn` of about equal rows. Types are those that the driver gives."""
 
@@ -211,9 +205,6 @@ class AdbcReader(SqlReader):
 
     def connect(self, purpose: str) -> AbstractContextManager[Session]:
         return AdbcSession(self.options, SourceError)
-
-
-# Writes a table through an ADBC driver: atomically (`commit=job`), or task by task (`commit=task`).
 
 
 _log = logging.getLogger(__name__)

@@ -33,9 +33,6 @@ __all__ = [
 ]
 
 
-# The identity of a write, which is the same for every run of it.
-
-
 Kind = Literal["txn", "stream", "job", "table"]
 
 
@@ -299,17 +296,6 @@ def release(
     return replace(found, owner="", state="open")
 
 
-# Whether the run that holds a claim is alive: the staging of a live run is kept, whatever the clock
-# says.
-#
-# On the machine of the run its process is looked up. Of a run on another machine only its beats are
-# known, one an hour
-# while its tasks are open. A beat that is a day old raises a doubt, and the doubt must itself grow
-# a day old without a
-# new beat before the run counts as dead: a clock that jumps makes a beat look old, and no single
-# jump ends a doubt.
-
-
 Verdict = Literal["live", "doubtful", "dead"]
 """`doubtful`: note `now` as the claim's `doubted_at`, unless it has one that is newer than its last beat."""
 
@@ -329,7 +315,15 @@ def beat_is_due(claim: Claim, now: str) -> bool:
 def is_alive(
     claim: Claim, now: str, *, is_gone: Callable[[dict[str, Any]], bool] = owner_is_gone
 ) -> Verdict:
-    """`now` and the claim's times are ISO texts in UTC."""
+    """Return whether the run that holds `claim` is alive. The staging of a live run is kept.
+
+    On the machine of the run its process is looked up. For a run on another machine only its beats are known, one per
+    hour while its tasks are open. A beat that is a day old raises a doubt, and the run counts as dead when the doubt is
+    a day old, too, without a new beat. A clock that jumps makes a beat look old, but no single jump ends a doubt.
+
+    Args:
+        now: ISO text in UTC, as the claim's times.
+    """
     if not claim.owner or claim.state == "published":
         return "dead"
     process = _process(claim.process)

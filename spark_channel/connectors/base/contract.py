@@ -43,10 +43,6 @@ __all__ = [
 ]
 
 
-# Rows in their system's own format: a writer of the same system accepts them, and no step in
-# between decodes them.
-
-
 NATIVE = pa.schema([pa.field("row", pa.large_binary(), nullable=False)])
 """The schema of batches of such rows. Each value is a whole row: they are counted, limited and sliced as any."""
 
@@ -475,9 +471,6 @@ class Writer(ABC):
         `receipts` may be None, or contain None for tasks that did not finish; tasks may still be
         running. Called any number of times.
         """
-
-
-# Finds the rows that a target refuses in a batch that it refused.
 
 
 def bisect_refused(

@@ -43,9 +43,6 @@ __all__ = [
 ]
 
 
-# Reads splits, and the positions of a change feed: shared by `Reader` and `ChangeFeed`.
-
-
 Token = Mapping[str, Any]
 """A position in a change feed: plain JSON data, understood by the reader that made it."""
 
@@ -394,9 +391,6 @@ class ChangeFeed(SplitReader):
 
     def close(self) -> None:
         """The tunnel is deleted: release what the source holds for it."""
-
-
-# Rows of a change feed: the operation in the column `_op`.
 
 
 OPERATION = "_op"

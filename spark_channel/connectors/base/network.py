@@ -26,10 +26,6 @@ __all__ = [
 ]
 
 
-# What connectors that speak HTTP share: connections, answers of bounded size, and what may be shown
-# of them.
-
-
 BUSY = (429, 502, 503, 504)
 """What a server answers that may carry out the same request later."""
 _BLOCK = 1 << 20
@@ -113,9 +109,6 @@ def whole(response: http.client.HTTPResponse, most: int) -> bytes:
     if response.length:  # `read` of some bytes does not say that more were announced
         raise http.client.IncompleteRead(b"", response.length)
     return b"".join(parts)
-
-
-# Options of servers that are reached over the network.
 
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]

@@ -603,9 +603,6 @@ def take_schema(named: dict[str, Any]) -> str | None:
     return str(named.pop(key))
 
 
-# Describes the source or target of a connector's options in a few words, without secrets.
-
-
 def describe(options: Any) -> str:
     """ "flights.db#flights", "/data/*.csv", "postgresql://db:5432/shop#orders". For people, not programs."""
     url, path, paths = (getattr(options, name, None) for name in ("url", "path", "paths"))

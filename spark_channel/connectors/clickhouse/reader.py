@@ -37,9 +37,6 @@ __all__ = [
 ]
 
 
-# ClickHouse's SQL and catalog.
-
-
 _PLAIN = {
     "Bool": pa.bool_(),
     "Int8": pa.int8(),
@@ -223,9 +220,6 @@ class ClickhouseDialect(Dialect):
 
     def is_passing(self, error: BaseException) -> bool:
         return is_lost(error)
-
-
-# Reads a table, a view or a query.
 
 
 _SAMPLE = 10_000

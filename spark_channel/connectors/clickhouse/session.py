@@ -30,9 +30,6 @@ __all__ = [
 ]
 
 
-# The options of ClickHouse.
-
-
 _TAKES = "clickhouse://host:8123/database, or with ?ssl=true for https"
 _SECURE = ("secure", "ssl")
 
@@ -161,9 +158,6 @@ class ClickhouseWriteOptions(ClickhouseAddress, SqlWriteOptions):
                 option="txnAppId",
                 got=self.txn_app_id,
             )
-
-
-# One connection to ClickHouse's HTTP interface, by ClickHouse's own client.
 
 
 _FAILURES = (

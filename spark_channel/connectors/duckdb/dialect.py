@@ -44,9 +44,6 @@ __all__ = [
 ]
 
 
-# DuckDB's types and Arrow's, in both directions. Pure; docs/duckdb.md holds it as a table.
-
-
 _SIMPLE: dict[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),
     "TINYINT": pa.int8(),
@@ -249,9 +246,6 @@ def check_range(array: pa.Array) -> None:
         raise OutOfRangeError(index)
 
 
-# DuckDB's SQL: its catalog, and the expression that reads each type.
-
-
 _MINE = "database_name = current_database() AND NOT internal"
 
 
@@ -417,9 +411,6 @@ def _decoded(array: pa.Array, column: ReadColumn) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise MisfitError(column, f"a value that is not {column.kind}: {error}") from error
     return array
-
-
-# DuckDB's SQL for writing: declarations of new columns, and the values that a column holds exactly.
 
 
 def staged_schema(target: TargetTable) -> pa.Schema:

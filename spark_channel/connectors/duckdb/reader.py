@@ -22,10 +22,6 @@ __all__ = [
 ]
 
 
-# Splits by row number, which DuckDB finds without reading a column, and quantiles by its own
-# aggregate.
-
-
 _BUCKETS = 64
 """Ranges of row numbers that are counted for each split: boundaries are this fine."""
 _EVEN = 1.2
@@ -87,9 +83,6 @@ def _merge(buckets: list[tuple[Any, ...]], count: int, parts: int) -> tuple[list
         held += rows
         passed += rows
     return edges, [*counts, held]
-
-
-# Reads a table, a view or a query of a DuckDB file as Arrow.
 
 
 class DuckdbReader(SqlReader):

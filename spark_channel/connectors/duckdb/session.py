@@ -24,9 +24,6 @@ __all__ = [
 ]
 
 
-# One connection to a DuckDB file.
-
-
 _SETTINGS = {
     "default_collation": "''",
     "default_null_order": "'nulls_last'",
@@ -175,9 +172,6 @@ def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> No
 def text_literal(text: str) -> str:
     """A text literal: DuckDB knows no escapes but the doubled quote."""
     return "'" + text.replace("'", "''") + "'"
-
-
-# Options of the DuckDB connector, and the file that they name.
 
 
 _IGNORED: Mapping[str, str] = {

@@ -38,9 +38,6 @@ __all__ = [
 ]
 
 
-# Inserts staged rows into the table, inside the caller's transaction.
-
-
 _ROWS = "spark_channel_rows"
 _STAGE = "spark_channel_stage"
 
@@ -109,9 +106,6 @@ class _Counted:
                     yield batch
 
 
-# One attempt of one task: rows go to a staged Arrow file.
-
-
 class DuckdbTaskWriter(FileTask):
     """Checks values as the table's columns take them."""
 
@@ -147,9 +141,6 @@ class DuckdbTaskWriter(FileTask):
                 f"cannot be stored in table {self._plan.target.label!r} exactly: {error}"
             ) from None
         return array
-
-
-# Writes a table of a DuckDB file, atomically.
 
 
 _T = TypeVar("_T")

@@ -43,9 +43,6 @@ __all__ = [
 ]
 
 
-# The options of Elasticsearch.
-
-
 _TAKES = (
     "http://host:9200 or https://host:9200; give a login in 'user' and 'password', "
     "or write / ? # @ in it as %2F %3F %23 %40"
@@ -207,9 +204,6 @@ class ElasticWriteOptions(ElasticAddress, DirectOptions):
                 option="index",
                 got=self.index,
             )
-
-
-# JSON over one HTTP connection, which is kept open.
 
 
 MOST_BYTES = 256 << 20

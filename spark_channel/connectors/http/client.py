@@ -37,9 +37,6 @@ __all__ = [
 ]
 
 
-# The options of web services.
-
-
 _TAKES = "http://host/path or https://host/path"
 _TOKEN = re.compile(r"[!-~]+")
 _PROXY = "http://host:port, or http://user:password@host:port"
@@ -316,9 +313,6 @@ class HttpReadOptions(TlsOptions, RecordReadOptions):
         """Without a login, and without a query."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-# The requests to a web service: retries, redirects, logins, proxies.
 
 
 _MOST_REDIRECTS = 4

@@ -24,9 +24,6 @@ __all__ = [
 ]
 
 
-# The rows of a web service's answers, one page after another.
-
-
 Page = list[dict[str, Any]]
 _NOT_FOUND, _NO_CONTENT = 404, 204
 _HINTS = {
@@ -173,9 +170,6 @@ class WebService:
         if rows is None or rows is MISSING:
             return "if that means no rows, tell by 'expect' how an answer without an error looks, such as {\"code\": 0}"
         return "name the array of rows in 'resultKey'"
-
-
-# Reads the JSON answers of a web service.
 
 
 _ROWS = 5_000

@@ -187,9 +187,6 @@ class _Pages:
         return f"partition {self._part.partition} of topic {self._part.topic!r}"
 
 
-# Reads ranges of offsets, which are resolved once, when the read is planned.
-
-
 class KafkaReader(RecordReader):
     """See `KafkaReadOptions`."""
 

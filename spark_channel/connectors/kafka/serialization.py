@@ -31,9 +31,6 @@ __all__ = [
 ]
 
 
-# Records as rows: with Kafka's own columns, or with the fields of their values.
-
-
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP = pa.timestamp("us", "UTC")
@@ -187,9 +184,6 @@ class _Cut:
             name: None if part == self._null else part
             for name, part in zip(self._names, parts, strict=True)
         }
-
-
-# Rows as records: their topics, partitions, keys, values and headers.
 
 
 _TEXT = pa.large_string()

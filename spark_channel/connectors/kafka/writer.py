@@ -34,10 +34,7 @@ __all__ = [
 ]
 
 
-# Which tasks have committed: recorded in the transaction that commits their records, as an offset
-# of a group.
-
-
+# A task's transaction also commits an offset of a consumer group, which records that the task has committed.
 @dataclass(frozen=True, slots=True)
 class Committed:
     """What a task wrote."""
@@ -73,9 +70,6 @@ def find_receipt(link: BrokerStatus, name: str, topic: str) -> Committed | None:
     if found.error is not None:
         raise link.failed(found.error, f"the record of task {name}")
     return None if found.offset < 0 else Committed(**json.loads(found.metadata or "{}"))
-
-
-# Sends records, and asks after each of them.
 
 
 _log = logging.getLogger(__name__)
@@ -306,10 +300,6 @@ class _Deadline:
         if seen != self._seen:
             self._seen, self._end = seen, now + self._seconds
         return now >= self._end
-
-
-# Writes rows as records. A row counts as written when its delivery is confirmed by all replicas in
-# sync.
 
 
 _LAST = 5.0

@@ -50,9 +50,6 @@ __all__ = [
 ]
 
 
-# The options of MongoDB.
-
-
 FIELD_TYPES = (
     "objectId",
     "int",
@@ -228,9 +225,6 @@ class MongoWriteOptions(MongoAddress, DirectOptions):
             )
 
 
-# A client of MongoDB, and its errors as ours.
-
-
 Documents = Collection[dict[str, Any]]
 _DENIED = {13: "its role lacks a right", 18: "the login is refused", 8000: "the login is refused"}
 
@@ -325,9 +319,6 @@ def explained(options: MongoAddress, failure: type[ChannelError]) -> Iterator[No
 def is_passing(error: Exception) -> bool:
     """Whether a read can continue after it: the connection is lost, or the server forgot the cursor."""
     return isinstance(error, (AutoReconnect, CursorNotFound))
-
-
-# Between BSON's values and plain ones.
 
 
 _AS_IT_IS = frozenset({str, int, float, bool, type(None), datetime})

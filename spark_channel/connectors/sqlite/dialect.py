@@ -361,9 +361,6 @@ def _real(value: float) -> str:
     return repr(value)
 
 
-# SQLite's SQL for writing: declarations of new columns, and the values that a column holds exactly.
-
-
 _TABLE_OPTIONS = re.compile(
     r"\s*(STRICT|WITHOUT\s+ROWID)(\s*,\s*(STRICT|WITHOUT\s+ROWID))?\s*", re.IGNORECASE
 )

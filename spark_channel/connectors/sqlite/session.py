@@ -152,9 +152,6 @@ def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> No
         raise failure(f"{path}: Permission denied; let this user read the file")
 
 
-# Options of the SQLite connector, and the file that they name.
-
-
 _IGNORED: Mapping[str, str] = {
     "user": "a SQLite file has no logins",
     "password": "a SQLite file has no logins",
@@ -185,9 +182,6 @@ class SqliteWriteOptions(FileWriteOptions):
 
     ignored: ClassVar[Mapping[str, str]] = {**FileWriteOptions.ignored, **_IGNORED}
     file_url: ClassVar[FileUrl] = _FILE_URL
-
-
-# SQL of users that runs unchanged (`preSql`, `sessionInitStatement`), split into statements.
 
 
 _TRANSACTION = re.compile(

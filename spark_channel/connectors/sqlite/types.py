@@ -124,9 +124,6 @@ def is_text_decimal(declared: str) -> bool:
     return _split(declared)[0] in _DECIMALS and affinity(declared) == "TEXT"
 
 
-# Decodes SQLite's values to Arrow, without loss.
-
-
 SHOWN = 80
 """Letters of a value that a message shows."""
 
@@ -233,9 +230,6 @@ def _time(array: pa.Array) -> pa.Array:
     if pc.any(pc.less_equal(pc.binary_length(array), 2)).as_py():
         raise pa.ArrowInvalid("an hour alone")
     return pc.cast(moments, pa.time64("us"))
-
-
-# Encodes Arrow values as SQLite's integers, reals, texts and blobs, or refuses the row.
 
 
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"

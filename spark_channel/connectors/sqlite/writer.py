@@ -44,9 +44,6 @@ __all__ = [
 ]
 
 
-# Inserts staged rows into the table, inside the caller's transaction.
-
-
 _STAGE = "temp.spark_channel_stage"
 
 
@@ -129,9 +126,6 @@ class _SqliteMerge(Merge):
     def _affected(self, statement: str) -> int:
         self._run(statement)
         return int(self._run("SELECT changes()")[0][0])
-
-
-# Checks a batch in SQLite under a savepoint: SQLite stores all of it, or none with the reason.
 
 
 _SAVEPOINT = "spark_channel_batch"
@@ -227,10 +221,6 @@ class BatchValidator:
             raise error from None
 
 
-# One attempt of one task: rows go to a staged file, and with `commit=task` into the table at the
-# end.
-
-
 class SqliteTaskWriter(FileTask):
     """When dirty rows are allowed (with `commit=task`), batches are staged as they come and judged in `close`, each
     under a savepoint: the file's only write lock is not held while a slow source is read.
@@ -295,9 +285,6 @@ class SqliteTaskWriter(FileTask):
                             batch.slice(start, self._options.batch_size), judge.insert, refuse
                         )
         judge.close()
-
-
-# Writes a table of a SQLite file: atomically (`commit=job`), or task by task (`commit=task`).
 
 
 class SqliteWriter(FileWriter):

@@ -39,9 +39,6 @@ __all__ = [
 ]
 
 
-# The options of Stream Load.
-
-
 _TAKES = "http://fe:8030 or https://fe:8443; several are separated by commas"
 _OURS = frozenset(
     {
@@ -215,9 +212,6 @@ class StreamLoadOptions(TlsOptions, DirectOptions):
         """Without a login."""
         parts = urlsplit(self.frontends[0])
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/{self.database}.{self.dbtable}"
-
-
-# One Stream Load: asked of a frontend, which names the backend that takes the rows.
 
 
 _BLOCK = 1 << 20
@@ -474,9 +468,6 @@ def table_columns(load: Load) -> list[str] | None:
             f"{load.load_path.removesuffix('/_stream_load')}: {load.login.shown(str(message))[:300]}; check 'dbtable'"
         )
     return None
-
-
-# SQL over MySQL's protocol, which these databases speak on a second port.
 
 
 def run(options: StreamLoadOptions, statements: Iterable[str]) -> None:

@@ -42,9 +42,7 @@ __all__ = [
 ]
 
 
-# Rows as Stream Load's text: columns between \x01, rows between \x02, NULL as \N.
-
-
+# Stream Load's text: columns between \x01, rows between \x02, NULL as \N.
 _COLUMN, _ROW, _NULL = "\x01", "\x02", r"\N"
 # The end of a row is `line_delimiter` in Doris and `row_delimiter` in StarRocks; each ignores the other's.
 HEADERS = {
@@ -128,10 +126,6 @@ def _text(array: pa.Array, zone: str) -> pa.Array:
             [None if each is None else json_text(each) for each in array.to_pylist()], pa.string()
         )
     return array.cast(pa.string())
-
-
-# Writes each task as one load, whose label is the task's: sent again, or by another attempt, it is
-# loaded once.
 
 
 _log = logging.getLogger(__name__)
