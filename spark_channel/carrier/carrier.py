@@ -24,8 +24,6 @@ __all__ = [
     "PartitionerName",
     "RollingPartitioner",
     "ThreadPartitioner",
-    "named_partitioner",
-    "sum_statistics",
 ]
 
 

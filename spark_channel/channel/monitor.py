@@ -27,7 +27,7 @@ from spark_channel.channel.capacity import Capacity, CapacityRequest, Payment, R
 from spark_channel.clock import Clock
 from spark_channel.errors import ChannelClosedError, EndOfChannel
 
-__all__ = ["Callback", "ChannelMonitor", "WaitingConsumer", "WaitingPayment", "is_paid"]
+__all__ = ["Callback", "ChannelMonitor", "WaitingPayment", "is_paid"]
 
 logger = logging.getLogger("spark_channel")
 

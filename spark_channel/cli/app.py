@@ -11,10 +11,7 @@ import typer
 from spark_channel.cli.run import EngineName
 from spark_channel.errors import OptionError
 
-__all__ = [
-    "note_datax_flags",
-    "set_log_level",
-]
+__all__ = ["app", "complete"]
 
 
 app = typer.Typer(

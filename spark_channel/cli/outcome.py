@@ -21,11 +21,9 @@ from spark_channel.progress.plot import svg
 from spark_channel.signals import TERMINATED
 
 __all__ = [
-    "BAD_INPUT",
     "DONE",
     "FAILED",
     "INTERRUPTED",
-    "REFUSED_ROWS",
     "TERMINATED",
     "JobOutcome",
     "RunOutcome",

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Verdict",
-    "check_job",
     "check_jobs",
     "check_place",
     "job_files",

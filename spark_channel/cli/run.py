@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 __all__ = [
     "EngineName",
     "RunOptions",
-    "chosen_engine",
-    "parse_conf",
     "run_jobs",
     "session",
 ]

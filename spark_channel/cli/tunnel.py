@@ -20,8 +20,6 @@ from spark_channel.tunnel.records import Client
 from spark_channel.tunnel.tunnel import ChannelView, Tunnel, TunnelView
 
 __all__ = [
-    "plain_view",
-    "print_view",
     "tunnel",
 ]
 

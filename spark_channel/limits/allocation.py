@@ -18,7 +18,6 @@ from spark_channel.limits.token_bucket import MICROS, NANOS, SLICE_SECONDS, nano
 __all__ = [
     "STATIC_HEARTBEAT",
     "BurstCredit",
-    "FairQueue",
     "GrantAllocator",
     "UnreachableClients",
 ]

@@ -60,7 +60,6 @@ from spark_channel.limits.token_bucket import MICROS, NANOS, nanoseconds
 
 __all__ = [
     "Coordinator",
-    "status_of",
 ]
 
 

@@ -18,10 +18,8 @@ __all__ = [
     "HORIZON",
     "Client",
     "IssuedGrant",
-    "IssuedGrants",
     "JobShare",
     "LimitShares",
-    "Totals",
     "grant_amount",
     "max_min",
 ]

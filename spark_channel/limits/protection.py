@@ -15,11 +15,9 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.limits.adaptive import LatencyGradient
 
 __all__ = [
-    "SIGNALS",
     "WORK",
     "AdaptiveLimit",
     "HealthSample",
-    "HealthSignal",
     "shown",
     "signal_bound",
 ]

@@ -24,7 +24,6 @@ __all__ = [
     "RateLimiter",
     "StaticShare",
     "TokenBucket",
-    "TokenReservation",
     "nanoseconds",
     "rate_in_micros",
 ]

@@ -10,7 +10,6 @@ from typing import Any
 from spark_channel.errors import OptionError
 
 __all__ = [
-    "MAX_CHANNELS",
     "SPLITS_PER_CHANNEL",
     "Split",
     "Task",

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = [
     "PHASES",
     "Counters",
-    "Dropped",
     "Phase",
     "PhaseTimes",
     "Snapshot",

@@ -11,7 +11,10 @@ from spark_channel.progress.spec import JobSpec, tighter
 from spark_channel.progress.speed import SIDES, LimitChange, SlidingRates, SpeedSamples
 from spark_channel.progress.tasks import AttemptTable, stalled_text
 
-__all__ = ["JobProgress", "JobStatus", "side_of"]
+__all__ = [
+    "JobProgress",
+    "JobStatus",
+]
 
 _SPEED_WINDOW = 5.0
 _STEADY_WINDOW = 30.0

@@ -13,7 +13,6 @@ from spark_channel.progress.summary import clock_time, duration, grouped, many, 
 
 __all__ = [
     "StreamLog",
-    "batch_line",
     "before_lines",
     "is_batch",
     "lag_text",

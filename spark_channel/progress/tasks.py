@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 from spark_channel.progress.counters import Phase, Snapshot, TaskTrace, trace_of
 
 __all__ = [
-    "STALE_SECONDS",
     "AttemptTable",
     "LastProgress",
-    "TaskAttempts",
-    "WriteTimes",
     "stalled_text",
 ]
 

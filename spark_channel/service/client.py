@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from spark_channel.service.reporter import CounterReporter
 
 __all__ = [
-    "LeaseClient",
     "PermitLease",
     "ServiceClient",
     "SharedLimitAddress",

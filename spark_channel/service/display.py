@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 __all__ = [
-    "DisplayMode",
     "LiveLine",
     "ProgressDisplay",
     "TerminalView",

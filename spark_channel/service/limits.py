@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LimitService",
-    "ProtectionController",
     "job_limit",
     "limit_scope",
 ]

@@ -17,7 +17,6 @@ from spark_channel.serialization import from_plain, to_plain
 
 __all__ = [
     "LARGEST_BODY",
-    "LARGEST_INTEGER",
     "LISTEN_SECONDS",
     "SERVICE_SCOPE",
     "RequestError",

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     from spark_channel.service.http_server import Caller, Endpoint, HttpServer
 
-__all__ = ["PROTOCOL", "ServiceServer", "json_endpoint"]
+__all__ = [
+    "ServiceServer",
+]
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from spark_channel.service import ServiceAddress
 
-__all__ = ["AlreadyPublishedWriter", "NothingWritten"]
+__all__ = [
+    "AlreadyPublishedWriter",
+]
 
 _log = logging.getLogger(__name__)
 

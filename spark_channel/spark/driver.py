@@ -31,7 +31,6 @@ from spark_channel.working_directory import WorkingDirectory, absolute_path
 
 __all__ = [
     "JobReporter",
-    "ServiceDataSource",
     "ask_planner",
     "bind_to",
     "command_of",

@@ -48,10 +48,7 @@ __all__ = [
     "register",
     "service_of",
     "session_slots",
-    "ship_wheel",
     "slots_of",
-    "wheel_of",
-    "without_warning",
 ]
 
 

@@ -73,8 +73,6 @@ __all__ = [
     "AdmittingStreamReader",
     "ChannelStreamReader",
     "LagWatch",
-    "StreamPartition",
-    "batch_limit",
     "batch_number",
     "forget_origins",
     "note_origin",

@@ -40,7 +40,7 @@ from spark_channel.spark.write import refuse_on_stall
 from spark_channel.transfers.conversion import refuse_lenient
 from spark_channel.transfers.limits import JobLimits, permit_option, static_of_spec
 
-__all__ = ["ChannelStreamWriter", "StreamMessage", "stream_writer"]
+__all__ = ["ChannelStreamWriter", "stream_writer"]
 
 _log = logging.getLogger(__name__)
 

@@ -21,10 +21,8 @@ from spark_channel.errors import ChannelError, JobCancelledError, MissingPackage
 
 __all__ = [
     "HangupWatch",
-    "connection_to_the_jvm",
     "docs_link_of",
     "is_worker",
-    "output_to_the_jvm",
     "own_error",
     "portable",
     "sent_as_they_come",

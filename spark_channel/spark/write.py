@@ -38,7 +38,6 @@ from spark_channel.transfers.limits import JobLimits, permit_option, static_of_s
 
 __all__ = [
     "ChannelWriter",
-    "ReceiptMessage",
     "batch_of",
     "batch_writer",
     "refuse_on_stall",

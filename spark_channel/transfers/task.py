@@ -40,7 +40,6 @@ __all__ = [
     "TargetJob",
     "TaskGroupAttempt",
     "TaskServiceClient",
-    "stall_watch",
 ]
 
 

@@ -26,7 +26,6 @@ from spark_channel.transform.transformer import (
 
 __all__ = [
     "DropRows",
-    "Operator",
     "Output",
     "RandomColumn",
     "RefuseMalformed",

@@ -28,7 +28,6 @@ __all__ = [
     "Pad",
     "Replace",
     "Substr",
-    "TextStep",
     "as_text",
 ]
 

@@ -27,7 +27,6 @@ __all__ = [
     "CheckpointPositions",
     "Offset",
     "OffsetRange",
-    "RunEnd",
     "StreamPositions",
     "added_up",
     "base_words",

@@ -26,7 +26,6 @@ from spark_channel.pipeline import ReadCancelledError
 from spark_channel.planning import Split
 
 __all__ = [
-    "BudgetShare",
     "DeliveryRows",
     "RangeRead",
     "ReadAheadBudget",

@@ -18,7 +18,6 @@ from spark_channel.tunnel.options import split_options
 from spark_channel.tunnel.records import UNTIL, Channel, TunnelRecord, TunnelType
 
 __all__ = [
-    "NOT_READ",
     "READ",
     "StreamSource",
     "base_split",

@@ -29,7 +29,6 @@ from spark_channel.tunnel.records import (
 )
 
 __all__ = [
-    "ONE_TUNNEL",
     "SCHEMA",
     "PostgresStore",
     "SqlStore",

@@ -19,7 +19,7 @@ from spark_channel.tunnel.source import READ, StreamSource, base_split, place_of
 from spark_channel.tunnel.store import open_store
 from spark_channel.tunnel.worker import Delivery, Processor, TunnelWorker
 
-__all__ = ["ChannelView", "InFlight", "Tunnel", "TunnelView"]
+__all__ = ["ChannelView", "Tunnel", "TunnelView"]
 
 _log = logging.getLogger(__name__)
 

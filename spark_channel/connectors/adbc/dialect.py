@@ -22,7 +22,6 @@ from spark_channel.connectors.sql.statements import identifier, only_name, parse
 from spark_channel.errors import TargetError
 
 __all__ = [
-    "AdbcColumn",
     "AdbcDialect",
     "arranged",
     "claim_dialect",

@@ -30,8 +30,6 @@ __all__ = [
     "AdbcSession",
     "AdbcWriteOptions",
     "BusyError",
-    "DriverOptions",
-    "driver_path",
     "is_busy",
     "is_conflict",
     "is_lost",

@@ -53,7 +53,6 @@ from spark_channel.retry import Retry
 
 __all__ = [
     "AdbcReader",
-    "AdbcTask",
     "AdbcWriter",
 ]
 

@@ -22,7 +22,6 @@ from spark_channel.errors import ChannelError, OptionError
 from spark_channel.options import Amount
 
 __all__ = [
-    "ClickhouseAddress",
     "ClickhouseReadOptions",
     "ClickhouseSession",
     "ClickhouseWriteOptions",

@@ -35,11 +35,9 @@ __all__ = [
     "arrow_type",
     "canonical",
     "check_range",
-    "duckdb_type",
     "first_rounded",
     "is_text",
     "read_as",
-    "same_type",
     "staged_schema",
 ]
 

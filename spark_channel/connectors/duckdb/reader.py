@@ -18,7 +18,6 @@ from spark_channel.planning import Split
 
 __all__ = [
     "DuckdbReader",
-    "DuckdbSplitter",
 ]
 
 

@@ -32,7 +32,6 @@ from spark_channel.options import CommitMode, WriteOptions
 from spark_channel.retry import Retry
 
 __all__ = [
-    "DuckdbTaskWriter",
     "DuckdbWriter",
     "insert_files",
 ]

@@ -34,7 +34,6 @@ from spark_channel.retry import Retry
 __all__ = [
     "MOST_BYTES",
     "Busy",
-    "ElasticAddress",
     "ElasticReadOptions",
     "ElasticWriteOptions",
     "Server",

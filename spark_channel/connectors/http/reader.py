@@ -19,8 +19,6 @@ from spark_channel.serialization import Number, parsed, written
 
 __all__ = [
     "HttpReader",
-    "Page",
-    "WebService",
 ]
 
 

@@ -26,11 +26,8 @@ from spark_channel.errors import ChannelError, OptionError, TargetError, Unsuppo
 from spark_channel.options import WriteOptions
 
 __all__ = [
-    "Committed",
     "Deliveries",
     "KafkaWriter",
-    "find_receipt",
-    "put_receipt",
 ]
 
 

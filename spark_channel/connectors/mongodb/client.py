@@ -36,10 +36,8 @@ from spark_channel.options import ColumnList, Options, Secret, Trait, Url
 from spark_channel.working_directory import absolute_path
 
 __all__ = [
-    "FIELD_TYPES",
     "Documents",
     "Encoder",
-    "MongoAddress",
     "MongoReadOptions",
     "MongoWriteOptions",
     "connected",

@@ -26,7 +26,6 @@ from spark_channel.connectors.sql.encode import (
 
 __all__ = [
     "SHOWN",
-    "Affinity",
     "affinity",
     "declared_type",
     "decode",

@@ -33,14 +33,11 @@ from spark_channel.errors import BatchRefusedError, OptionError, TargetError
 from spark_channel.options import WriteOptions
 
 __all__ = [
-    "BatchValidator",
     "SqliteTaskWriter",
     "SqliteWriter",
     "bring",
-    "goes_through_stage",
     "insert_files",
     "insert_one",
-    "make_stage",
 ]
 
 

@@ -33,7 +33,6 @@ __all__ = [
     "Busy",
     "Load",
     "StreamLoadOptions",
-    "host_and_port",
     "run",
     "table_columns",
 ]
