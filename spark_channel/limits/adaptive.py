@@ -37,7 +37,7 @@ class UnreachablePolicy(StrEnum):
 class AimdController:
     """The part of a limit that may be used, from what a probe on the protected system answers.
 
-    Tell it each probe's outcome with `observe`, `judge` or `unreachable`, once per interval, and hand
+    Pass each probe's outcome to `observe`, `judge` or `unreachable`, once per interval, and hand
     `factor` and `text` to `Coordinator.press`. A bad probe halves the factor (`decrease`), down to
     `floor`; a good one adds `increase` of the whole limit, up to 1.
     """
@@ -79,7 +79,7 @@ class AimdController:
         return f"{self.state}: {self.reason} ({self.factor:.0%} of the limit)"
 
     def observe(self, value: float, threshold: float, what: str = "probe") -> float:
-        """A probe's number: above `threshold` the system hurts. NaN does not count as an answer. Returns `factor`."""
+        """Take a probe's number: above `threshold` the system is overloaded. Returns `factor`. NaN: unreachable."""
         if value != value:
             return self.unreachable(f"{what} answered NaN")
         return self.judge(value <= threshold, f"{what} {value:g}, threshold {threshold:g}")
@@ -118,11 +118,11 @@ _SURE = 2.0
 
 
 class LatencyGradient:
-    """Delays of the last two seconds against the usual ones: those when little was asked of the system.
+    """Compares the delays of the last two seconds with the usual ones, which were measured under little load.
 
-    `tolerance` is how many times the usual mean is fine; `slack` seconds are fine in any case. `part`: the mean is that
-    of the longest ones, such as a tenth. Applications suffer from these: a burst that holds a core for milliseconds a
-    few times a second hardly moves the mean of all.
+    `tolerance` is how many times the usual mean is fine; `slack` seconds are fine in any case. `part`: the fraction of
+    the longest delays whose mean counts, such as a tenth. Applications notice the longest delays: a burst that holds
+    a core for milliseconds a few times a second hardly moves the mean of all.
     """
 
     def __init__(self, tolerance: float, slack: float, part: float = 1.0) -> None:
@@ -146,7 +146,7 @@ class LatencyGradient:
 
     @property
     def mean(self) -> float | None:
-        """Of the window's longest delays; None = too few were heard of."""
+        """The mean of the window's longest delays; None = there are too few."""
         longest = self._longest()
         return sum(longest) / len(longest) if longest else None
 
@@ -176,7 +176,7 @@ class LatencyGradient:
         self._recent.clear()
 
     def relearn(self) -> None:
-        """What is seen now is usual: it is so without us."""
+        """Take the present mean as the usual one: other load causes it."""
         mean = self.mean
         if mean is not None:
             self.usual = mean

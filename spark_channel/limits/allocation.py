@@ -105,9 +105,9 @@ _MOST_NS = nanoseconds(SLICE_SECONDS)
 class BurstCredit:
     """The free part of a limit flows as a grant does: evenly, and 20 ms of it are kept.
 
-    So a limit is one flow with 20 ms of surplus, whoever holds which part of it, and a part that goes from one client
-    to the next takes its surplus along: what a task's end and the next one's start cost is not lost, as long as
-    it is no more than that. Amounts are units times `NANOS` times `MICROS`, whole numbers.
+    So a limit is one flow with 20 ms of surplus, however it is shared, and a part that passes from one client to the
+    next keeps its surplus: the gap between a task's end and the next one's start loses nothing up to 20 ms. Amounts
+    are units times `NANOS` times `MICROS`, whole numbers.
     """
 
     def __init__(self, begins: int) -> None:
@@ -133,9 +133,9 @@ class BurstCredit:
         return taken[0], taken[1]
 
     def give_back(self, issued: IssuedGrant, missed: tuple[int, int], now: int) -> None:
-        """`issued` ends before its time: what it brought on the way to its client, and what was not spent, is saved.
+        """Save the unspent rest of `issued`, which ends early, with what arrived while it was sent to its client.
 
-        Not where a client had more than it could keep: what came on the way was lost then.
+        Nothing is saved where a client had more than it could keep: what arrived on the way was lost then.
         """
         if issued.over or issued.pace != issued.cut or issued.after is not None:
             return
@@ -147,10 +147,10 @@ class BurstCredit:
 
 
 ROOM = 16
-"""One part of so many of a limit that comes free is told to those who could use it."""
+"""When 1/16 of a limit becomes free, the clients that could use it are notified."""
 
 MOST_CALLED = 8
-"""So many clients that have a share each are told of it at most: among more, a share is not worth the asks."""
+"""At most this many clients with a share are notified: among more, a share is not worth their requests."""
 
 
 class GrantAllocator:
@@ -365,11 +365,11 @@ LAUNCH_SECONDS = 3.0
 
 
 class UnreachableClients:
-    """Of `tasks` clients, each with 1/tasks of the limit when it is cut off, those that are not heard of.
+    """Counts the silent ones of `tasks` clients, each of which spends 1/tasks of the limit when it is cut off.
 
-    `at_once`: all of them run at a time, so that one that never joined is one that cannot. Else only those are
-    counted that joined and fell silent. What is set aside for a client comes free when it is heard of again,
-    leaves, or when another attempt of its task joins.
+    `at_once`: all of them run at a time, so a client that never joined is one that cannot. Otherwise only clients
+    count that joined and fell silent. The share set aside for a client becomes free when the client is heard from
+    again, leaves, or when another attempt of its task joins.
     """
 
     def __init__(self, tasks: int, at_once: bool) -> None:
@@ -377,7 +377,7 @@ class UnreachableClients:
         self._at_once = at_once
         self._silent: dict[str, tuple[str, str]] = {}
         self._newest: dict[tuple[str, str], str] = {}
-        """Of each task the client that joined last: one before it belongs to an attempt that is over."""
+        """The last client of each task to join: an earlier one belongs to an attempt that is over."""
         self._names: set[str] = set()
         self._first: int | None = None
         self.count = 0

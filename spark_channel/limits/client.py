@@ -222,7 +222,7 @@ class LeaseLimiter:
             wake()
 
     def fail(self, error: LimitError) -> None:
-        """Messages are not carried any more: every payment raises `error`."""
+        """Stop carrying messages: every payment raises `error`."""
         with self._changed:
             self._broken = self._broken or error
             self._client, self._in_flight = "", None

@@ -262,7 +262,7 @@ class Coordinator:
 
     @property
     def spent_rows(self) -> float:
-        """What all clients have spent, as far as they have said so."""
+        """The rows that all clients have reported as spent."""
         with self._lock:
             return self._pool.grants.totals[0].spent / MICROS
 

@@ -78,7 +78,7 @@ class GrantBudget:
         self._ends = min(self._ends, ends)
 
     def stop(self, now: int) -> None:
-        """Nothing arrives any more; what was saved up is void."""
+        """Stop the inflow and drop the surplus."""
         self.advance(now)
         self._ends = min(self._ends, now)
         self._void()
@@ -130,7 +130,7 @@ class GrantBudget:
         self._keep_surplus()
 
     def used(self) -> tuple[float, float]:
-        """Units that were (spent, missed) since `forget`; what is saved up is neither yet."""
+        """Return the units that were (spent, missed) since `forget`; surplus counts as neither."""
         return max(0, self._spent - max(0, self._balance)) / QUANTA, self._missed / QUANTA
 
     def forget(self, spent: float, missed: float) -> None:
@@ -169,9 +169,9 @@ class GrantBudget:
 
 
 def parts(grant: Grant, news: LimitChanged) -> tuple[float, float] | None:
-    """What `grant` is worth after `news`, of what it was worth when cut, in rows and in bytes.
+    """Return how much of its original pace `grant` keeps after `news`, in rows and in bytes, as fractions.
 
-    None when that cannot be said: the limit was none, or is none any more.
+    None when there is no ratio, since the limit was or became unlimited.
     """
     if news.reason:
         return 0.0, 0.0

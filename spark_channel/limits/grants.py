@@ -229,7 +229,7 @@ class IssuedGrants:
         return None
 
     def end(self, issued: IssuedGrant, *, void: bool = False) -> None:
-        """`issued` cannot be spent any more; what was not reported as spent came back, or is void."""
+        """End `issued`: it cannot be spent, and the part not reported as spent was given back or is void."""
         if issued.over:
             return
         issued.over = True
@@ -280,7 +280,7 @@ class IssuedGrants:
 
 
 def grant_amount(client: Client, rates: tuple[int, int]) -> tuple[int, int]:
-    """What the client's part of the limit is at `rates`; the parts of all clients are the limit at most."""
+    """Return the client's part of the limit at `rates`; the parts of all clients are at most the limit."""
     rows = nbytes = 0
     for issued in client.counted():
         pace = issued.cut if issued.of == rates else _worth(issued, rates)
@@ -323,9 +323,8 @@ HORIZON = 0.5
 crashed client's share is free again after it, so 95 % of the rate is back within a second."""
 
 ASKS_PER_SECOND = 125
-"""What a coordinator is asked at most, about, by all but the first `SPARED`, so that it takes little of a core, most
-of it gRPC's (see docs/benchmarks.md): above 50 clients the horizon grows with their number. They hear of a change
-by `Listen`."""
+"""About the most requests per second that a coordinator receives from all but the first `SPARED` clients, so that it
+uses little of a core: above 50 clients the horizon grows with their number. They learn of changes by `Listen`."""
 
 SPARED = 20
 """Clients for whose number a horizon need not grow: so 50 of them have the shortest still."""
@@ -351,7 +350,7 @@ SATURATED_FROM = 0.95
 """A client that used this part of its pace, or more, would use more if it had it."""
 
 HEADROOM = 1.1
-"""What a client that is not saturated gets above what it uses, so that it can show that it needs more."""
+"""Factor on the use of a client that is not saturated, so that it can show that it needs more."""
 
 
 _HALF_HORIZON_NS = nanoseconds(HORIZON / 2)

@@ -49,9 +49,9 @@ OLD_GRANT_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A new client of `limit`, working for `job`; `name` is what `show` calls it. Answer: `Joined`.
+    """A new client of `limit`, working for `job`; `show` lists it as `name`. Answer: `Joined`.
 
-    `before`: what it was called here before it was cut off.
+    `before`: its id before it was cut off.
     """
 
     limit: str
@@ -257,11 +257,11 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class LimitChanged:
-    """What the limit is now (None = unlimited, 0 = nothing moves, for the `reason` "paused" or "pressure").
+    """The limit's present values (None = unlimited, 0 = nothing moves, for the `reason` "paused" or "pressure").
 
-    `version` counts how often it was set, paused, resumed or pressed. Who has to ask about it does so within
-    `ask_within` seconds. `again_in`: this was the last word, listen again after so many seconds. `calls` counts how
-    often this client was called to ask at once, since a part of the limit came free that it could use.
+    `version` counts how often it was set, paused, resumed or pressed. A client whose grant depends on it asks within
+    `ask_within` seconds. `again_in`: the answer ends here, listen again after this many seconds. `calls` counts how
+    often this client was called to ask immediately, since a part of the limit became free that it could use.
     """
 
     version: int
@@ -375,7 +375,7 @@ def decode_request(data: bytes) -> Request:
 
 
 def decode_reply(data: bytes) -> Reply:
-    """The reply in `data`; `ServiceDeniedError` when it is none of ours."""
+    """Return the reply in `data`. Raises `ServiceDeniedError` when it is not a valid reply."""
     message: Reply = _decode(data, _REPLIES, _LONGEST_MESSAGE)
     return message
 
@@ -478,6 +478,6 @@ _NESTED = frozenset({Grant, RetryLater})
 _DEEP = {Joined: ("answer",), LimitStatus: ("clients",)}
 """Fields that hold messages themselves."""
 _SHAPES = {kind: _shape(kind) for kind in (*_REQUESTS.values(), *_REPLIES.values(), ClientStatus)}
-"""Of each message, its fields and the types that each takes."""
+"""The fields of each message, and the types that each field takes."""
 _DEFAULTS = {kind: tuple((field.name, field.default) for field in fields(kind)) for kind in _SHAPES}
-"""Of each message, its fields and what they are when nothing is said; without a default, nothing equals it."""
+"""The fields of each message and their defaults; a field without a default has a value that equals nothing."""

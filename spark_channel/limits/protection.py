@@ -3,7 +3,7 @@
 A signal above its bound halves the speed (`replication_lag`, `slot_wal`); a delay above what it usually is takes a
 fifth of it (`wakeup`, `latency`). Without one the speed grows: it doubles until something was ever too much, goes back
 fast to where that was, and slowly above it. It grows up to where the job's own statements use as much of a core as they
-may (`work`): short statements delay an application long before any signal tells of it.
+may (`work`): short statements delay an application long before any signal shows it.
 """
 
 import math
@@ -32,7 +32,7 @@ class HealthSignal:
 
 
 WORK = "work"
-"""The one that no system tells: a job knows what its own statements do."""
+"""The one signal that no system reports: the job measures its own statements."""
 
 SIGNALS: dict[str, HealthSignal] = {
     "replication_lag": HealthSignal(1.0, "s"),
@@ -74,7 +74,7 @@ START_ROWS = 5_000.0
 """Rows per second at which a job begins that has to find its speed."""
 LEAST_ROWS = 100.0
 LEAST_PART = 0.05
-"""Of the best speed so far: what always may flow. Slower than that would not tell whether it is the job that hurts."""
+"""Lowest speed, as a fraction of the best speed so far. Below it, the job's effect cannot be told from other load."""
 _DOUBLED_IN = 0.5
 _FIRST_DOUBLED_IN = 1.0
 """Where nothing was too much yet: delays are known a second or two late, and the speed must not run far ahead."""
@@ -162,8 +162,8 @@ class _Side:
 class AdaptiveLimit:
     """`rows_per_second` is what a job may use now: at most `most_rows`, where that is given.
 
-    `bounds`: what the user says is too much, by the name of a signal, instead of the defaults; `auto` False: nothing
-    else is watched. Tell it each sample with `observe`. Not thread-safe.
+    `bounds`: the user's bounds by the name of a signal, instead of the defaults; `auto` False: other signals are
+    ignored. Pass each sample to `observe`. Not thread-safe.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class AdaptiveLimit:
         return self._rows
 
     def forget(self, side: str) -> None:
-        """`side` has nothing to be watched any more."""
+        """Stop watching `side`."""
         self._sides.pop(side, None)
 
     # --- judging
@@ -276,7 +276,7 @@ class AdaptiveLimit:
         return worst[1] if worst is not None else soft
 
     def _most_of(self, known: _Side, name: str, value: float, bound: float) -> float | None:
-        """What is too much; what was near it or above when the job began is usual there, and no fault of the job's."""
+        """Return a signal's bound. A value near or above it when the job began is usual, not the job's effect."""
         if name in self._bounds:
             return self._bounds[name]
         if not self._auto:
@@ -302,7 +302,7 @@ class AdaptiveLimit:
         self._best = max(self._best, self._rows)
 
     def _is_well(self, side: _Side, now: float) -> bool:
-        """Whether `side` says that more is fine: what its delays are at this speed is known."""
+        """Whether the delays of `side` at this speed are known, so that the speed may grow."""
         if side.is_blind or now - side.heard > _SILENT_SECONDS:
             return False
         return all(each.mean is not None for each in side.gradients.values())

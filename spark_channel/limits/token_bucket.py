@@ -120,7 +120,7 @@ class TokenBucket:
         return wait if wait > EARLY_NS else 0
 
     def settle(self, reservation: TokenReservation) -> None:
-        """`reservation` went through: what it took is gone."""
+        """Complete `reservation`: its tokens are spent."""
         self._reservations.pop(reservation, None)
 
     def cancel(self, reservation: TokenReservation, now: int) -> None:
@@ -147,9 +147,9 @@ class TokenBucket:
 
 
 class CombinedLimiter:
-    """A `Limiter` that pays every one of `limiters`; the longest wait counts, and its reason is told.
+    """A `Limiter` that charges each of `limiters`; the longest wait counts, and its reason is reported.
 
-    What one of them has already set aside for a payment is not lost while another makes it wait.
+    A payment keeps what one limiter has already set aside for it while another makes it wait.
     """
 
     def __init__(self, limiters: Sequence[Limiter]) -> None:
