@@ -167,7 +167,7 @@ class ServiceClient:
         return found[0]
 
     def watch_health(self, healths: "Mapping[str, Callable[[], Health | None]]") -> None:
-        """Of one task of the job at a time, as the service says: sample source and target, by side, while it runs."""
+        """Sample the health of source and target, by side, while this task is the one that the service chose for it."""
         self._check_process()
         with self._lock:
             self._reporting().healths = healths
@@ -218,7 +218,7 @@ class ServiceClient:
         reporter.introduce(timeout)
 
     def close(self) -> None:
-        """Send the final counters, give back the grant, within 2 s, and end. Again: harmless."""
+        """Send the final counters, give back the grant, within 2 s, and end. Calling it again has no effect."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -226,7 +226,7 @@ class ServiceClient:
             parts: list[LeaseClient | CounterReporter] = [*self._messengers.values()]
             if self._reporter is not None:
                 parts.append(self._reporter)
-        # What was out of reach all the time is not waited for at the end of each task.
+        # A service that was never reached must not delay the end of each task.
         until = SYSTEM_CLOCK.now() + (0.0 if failed_recently(self.address) else _FLUSH_SECONDS)
         for part in parts:
             part.begin_close(until)
@@ -298,7 +298,7 @@ class LeaseClient:
     """Keeps `limiter` in grants until `begin_close`, which gives back the rest of the last one.
 
     Where so many share the limit that asks are far apart, a second thread listens for changes; it ends when
-    the service has heard of the end, or after a minute where that cannot be told.
+    the service has received the end, or after a minute when it does not answer.
 
     `before(timeout)` is called before the first message, and again after a failure, until it succeeds.
     """
@@ -499,11 +499,11 @@ class PermitLease:
         raise LimitError("the wait for a connection's permit was cancelled")
 
     def cancel(self) -> None:
-        """End the wait in `acquire`; harmless elsewhere."""
+        """End the wait in `acquire`; without one, this has no effect."""
         self._ended.set()
 
     def release(self) -> None:
-        """Give the permit back, or the place in line; within 2 s. Again: harmless."""
+        """Give back the permit, or the place in the queue, within 2 s. Calling it again has no effect."""
         self._ended.set()
         thread, self._thread = self._thread, None
         if thread is not None:

@@ -165,7 +165,7 @@ class Connection:
 
 
 class _WireError(Exception):
-    """What was received is not an answer, or ended too early."""
+    """The received bytes are not an answer, or end too early."""
 
 
 class _Wire:

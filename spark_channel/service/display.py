@@ -55,7 +55,7 @@ DisplayMode = Literal["auto", "terminal", "notebook", "log", "off"]
 _LIVE_SECONDS = 0.5
 _LOG_SECONDS = 30.0
 _SHORT_BATCH_SECONDS = 2.0
-"""A micro-batch that runs no longer than this is shown when it is over: its line tells more."""
+"""A micro-batch that runs no longer than this is shown when it is over: its line then has the final numbers."""
 
 
 def choose_mode(stream: TextIO) -> Literal["terminal", "notebook", "log"]:
@@ -95,9 +95,9 @@ class ProgressDisplay:
 
     On a terminal it writes to stderr, so that what the program prints to stdout can be piped; in a
     notebook to its own output that is updated; otherwise log lines of `spark_channel.progress` at
-    INFO, one per job and 30 s, or the same lines on stderr where the program set up no logging. Of a stream
+    INFO, one per job and 30 s, or the same lines on stderr where the program set up no logging. For a stream
     it shows the last micro-batch. A thread runs while a job does, and for a minute after a stream's last
-    batch. A failure to show ends the display, never a job.
+    batch. A failure of the display ends the display, never a job.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class ProgressDisplay:
             )
 
     def close(self, timeout: float = 2.0) -> None:
-        """Show what was not shown yet, within `timeout` seconds, and end. Again: harmless."""
+        """Show the remaining updates, within `timeout` seconds, and end. Calling it again has no effect."""
         with self._wake:
             self._closed = True
             self._wake.notify_all()
@@ -164,7 +164,7 @@ class ProgressDisplay:
             self._wake.notify_all()
             ending = self._closed
         if ending:
-            self._run()  # what is to be shown is shown by this thread
+            self._run()  # this thread shows the remaining updates
 
     def _run(self) -> None:
         view, stream = None, self._stream or sys.stderr

@@ -127,7 +127,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls: the scope of the token, and the address as the transport tells it."""
+    """The caller: the scope of its token, and its address as the transport reports it."""
 
     scope: str
     peer: str
@@ -249,7 +249,7 @@ class HttpServer:
 
 
 class _Handshake(asyncio.Protocol):
-    """One connection until its TLS is there. asyncio's own server would tell of it only then."""
+    """One connection until its TLS handshake is done. asyncio's own server reports a connection only after that."""
 
     def __init__(self, shell: HttpServer, tls: ssl.SSLContext) -> None:
         self._shell, self._tls = shell, tls

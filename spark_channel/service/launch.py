@@ -131,7 +131,7 @@ starter has no zombie, and nothing with threads is forked."""
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """Where a service binds and what it tells its clients; see `ServiceServer`."""
+    """The address that a service binds to, and the one that it gives its clients; see `ServiceServer`."""
 
     host: str = "127.0.0.1"
     port: int = 0

@@ -41,12 +41,15 @@ __all__ = [
 ]
 
 
-_TOLD_AGAIN = 1.5
-"""The report tells of a speed that is so many times the one it told of."""
+_REPORTED_AGAIN = 1.5
+"""A speed is reported again when it differs from the last reported one by this factor."""
 
 
 class ProtectionController:
-    """Of one job. Thread-safe: two sides are heard of at the same time."""
+    """Follows the health of one job's source and target, and sets the speed of its limit.
+
+    Thread-safe: samples of both sides arrive at the same time.
+    """
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class ProtectionController:
             auto=spec.protect,
             clock=clock or SYSTEM_CLOCK,
         )
-        self._told: tuple[str, float] = ("", 0.0)
+        self._reported: tuple[str, float] = ("", 0.0)
         self._apply()
 
     def observe(self, side: str, sample: HealthSample) -> None:
@@ -101,9 +104,9 @@ class ProtectionController:
         protection = self._protection
         rows, text = protection.rows_per_second, protection.text
         self._book.cap(self._name, rows, text)
-        holder, told = protection.holder, self._told
-        if holder != told[0] or not told[1] / _TOLD_AGAIN < rows < told[1] * _TOLD_AGAIN:
-            self._told = (holder, rows)
+        holder, last = protection.holder, self._reported
+        if holder != last[0] or not last[1] / _REPORTED_AGAIN < rows < last[1] * _REPORTED_AGAIN:
+            self._reported = (holder, rows)
             self._progress.set_limits(max(1, round(rows)), self._bytes, text)
 
 
@@ -132,8 +135,8 @@ class LimitService:
     """A `LimitRegistry` with access control: checks tokens, and adds and removes each job's own limit with the job.
 
     A `JobListener`. A token of the service may do everything; one of a limit may spend it and look at it, not
-    change it. `book` takes the limits that several jobs share (`add_limit`). Who listens waits here, in the
-    thread that carries the call, for what there is to tell; `end` wakes all of them.
+    change it. `book` takes the limits that several jobs share (`add_limit`). A `Listen` call waits for changes in the
+    thread that carries it; `end` wakes all of them.
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
@@ -187,7 +190,7 @@ class LimitService:
 
         Raises:
             PermissionError: the token is for something else.
-            RejoinError: the client is not known (any more).
+            RejoinError: the client is not known; it was dropped, or it joined another service.
             ServiceDeniedError, OptionError: the request makes no sense; nothing changed.
         """
         _check_scope(request, scope)
@@ -205,7 +208,7 @@ class LimitService:
         return reply
 
     def remember_grants(self, seconds: float, on_longer: Callable[[float], None]) -> None:
-        """Call `on_longer` with a new bound before a grant that lives for more than `seconds` is told."""
+        """Call `on_longer` with a new bound before a reply has a grant that lives for more than `seconds`."""
         with self._lock:
             self._longest, self._on_longer = seconds, on_longer
 
@@ -235,11 +238,11 @@ class LimitService:
         self._subscriptions.notify(name)
 
     def end(self) -> None:
-        """The service ends: no call is kept waiting."""
+        """Wake all waiting calls, since the service ends."""
         self._subscriptions.end()
 
     def listen(self, request: Subscribe, scope: str = SERVICE_SCOPE) -> Iterator[Reply]:
-        """The news of a limit as they come, for a minute; nothing after a refusal, and at the end.
+        """Yield the changes of a limit for a minute; nothing after a refusal, or once the service ends.
 
         Raises:
             PermissionError: the token is for something else.
@@ -259,7 +262,7 @@ class LimitService:
             )
             return
         try:
-            until, told = SYSTEM_CLOCK.now() + LISTEN_SECONDS, (request.version, request.calls)
+            until, last = SYSTEM_CLOCK.now() + LISTEN_SECONDS, (request.version, request.calls)
             while True:
                 event.clear()
                 if not self._subscriptions.is_subscribed(limit, client, event):
@@ -272,15 +275,15 @@ class LimitService:
                 if left <= 0:
                     yield replace(reply, again_in=0.0)
                     return
-                if (reply.version, reply.calls) != told:
-                    told = reply.version, reply.calls
+                if (reply.version, reply.calls) != last:
+                    last = reply.version, reply.calls
                     yield reply
                 event.wait(left)
         finally:
             self._subscriptions.unsubscribe(limit, client, event)
 
     def endpoint(self, body: bytes, caller: "Caller") -> bytes:
-        """`handle` for bytes from outside; what is refused is answered with `Rejected`."""
+        """`handle` for bytes from outside; a refused request is answered with `Rejected`."""
         return encode(
             _or_denied(lambda data: self.handle(decode_request(data), caller.scope), body)
         )

@@ -331,10 +331,10 @@ def sample_to_json(sample: HealthSample) -> dict[str, Any]:
 
 
 def sample_from_json(data: Mapping[str, Any]) -> HealthSample:
-    """Of the fields of a request.
+    """Return the sample in the fields of a request, which come from another process.
 
     Raises:
-        RequestError: it makes no sense.
+        RequestError: a field is missing, has another type, or is too large.
     """
     values, delays = _named(data["values"], "values"), _named(data["delays"], "delays")
     missing, error = data["missing"], data["error"]

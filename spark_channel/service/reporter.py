@@ -35,8 +35,8 @@ class CounterReporter:
     """Reports what changed, as often as the service wishes, and is heard every 3 s at least.
 
     `stop_reason` is why the service wants the task to stop, empty while it does not. `watch` looks at the
-    limit that the job shares with others: the service lets one of a job's tasks tell it.
-    What is lost is sent again with the next report; the task never hears of it, a warning is logged once.
+    limit that the job shares with others: the service chooses one task of a job to report it.
+    Lost counters are sent again with the next report; the task does not notice, a warning is logged once.
     """
 
     def __init__(
@@ -225,8 +225,8 @@ _STOP_SECONDS = 1.0
 class HealthSampler:
     """Samples `health` four times a second until `stop`, in its own thread: the job never waits for it.
 
-    A system that cannot be asked is told of, and asked again with growing pauses. A service that does not answer hears
-    the next sample.
+    A system that does not answer is reported, and asked again with growing pauses. A service that does not answer
+    gets the next sample.
     """
 
     def __init__(

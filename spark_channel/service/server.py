@@ -34,7 +34,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 PROTOCOL = 1
-"""The version of the actions and their bodies; `hello` tells it."""
+"""The version of the actions and their bodies; `hello` returns it."""
 
 _MOST_SNAPSHOTS_PER_REPORT = 10_000
 _SHUTDOWN_SECONDS = 3.0
@@ -48,8 +48,8 @@ _INLINE = frozenset({"hello", "coordinator"})
 class ServiceServer:
     """One HTTP server on one address. Starts with `start` or `with`, ends with `stop` or the process.
 
-    `host` is bound; `port` 0 takes a free one; `advertise_host` is what clients are told when it differs
-    from `host` (a container's outer name). `token` None makes a random one. `jobs` is the book of jobs,
+    It binds `host`; `port` 0 takes a free one; `advertise_host` is the address for clients when it differs
+    from `host` (a container's outer name). `token` None makes a random one. `jobs` is the registry of jobs,
     `limits` keeps limits and permits; `add_endpoint` adds actions.
     """
 

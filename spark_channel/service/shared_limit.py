@@ -134,10 +134,10 @@ class _Signal:
             return sample.values[name][0]
         if delays := sample.delays.get(name):
             return sum(delays) / len(delays)
-        told = sorted([*sample.values, *sample.delays])
+        known = sorted([*sample.values, *sample.delays])
         missing = f"; not: {', '.join(sample.missing)}" if sample.missing else ""
         raise SourceError(
-            f"there is no signal {name!r}; the database reports {', '.join(told)}{missing}"
+            f"there is no signal {name!r}; the database reports {', '.join(known)}{missing}"
         )
 
     def close(self) -> None:
@@ -216,13 +216,13 @@ class SharedLimit:
     """Serves a limit while a `with` block (or `start` to `stop`) runs; jobs name it in option `sharedLimit`.
 
     Jobs of this user on this host find it by `name`; others by `address` (`host:port/name`) and `token`,
-    which can be spent and looked at, not changed. Every job that waits gets an equal part of the speed
-    (max-min), and what one does not use flows to the others. `host` is what executors on other hosts must
-    reach. `probe` lowers the limit while the protected system hurts. No more than `max_jobs` share it at a time:
-    further ones are refused, so that a caller with the token cannot leave the others next to nothing.
+    with which they can use the limit and read its state, but not change it. Every waiting job gets an equal part of
+    the speed (max-min), and the others get what one does not use. Executors on other hosts must reach `host`.
+    `probe` lowers the limit while the protected system is overloaded. At most `max_jobs` share it at a time: further
+    ones are refused, so that a caller with the token cannot leave the others next to nothing.
 
-    One that is killed and started again under its name comes back at its port with its token, and begins
-    in debt for what its predecessor may have granted: the limit holds across the gap.
+    A shared limit that is killed and started again under its name uses the same port and token, and begins in debt
+    for the grants that its predecessor may have made: the limit holds across the restart.
 
     Raises:
         OptionError: no speed, one that makes no sense, or a name that is served already.
@@ -323,7 +323,7 @@ class SharedLimit:
             self._probe.start(lambda factor, text: desk.press(name, factor, text))
 
     def stop(self) -> None:
-        """Serve no more; jobs that still spend it fail within 10 s. Again: harmless."""
+        """Stop serving the limit. Jobs that still use it fail within 10 s. Calling it again has no effect."""
         server, advert = self._server, self._advert
         self._server = self._advert = None
         if server is None or advert is None:
