@@ -50,15 +50,15 @@ _SETTING = re.compile(r"spark\.driver\.host=(\S+)")
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - for a name that only executors can resolve; each call needs the token
 _LISTEN, _ESTABLISHED = "0A", "01"
 _NOWHERE = ("192.0.2.1", 9)
-"""An address that no packet is sent to: asking the system for the way to it tells the outgoing address."""
+"""A documentation address: the system's route to it has this host's outgoing address. No packet is sent."""
 
 
 def driver_host(command: str, jvm: int | None) -> str:
     """The host's name or address, from what a process on it sees of the driver: its `command` line and pid.
 
-    What Spark was told comes first, then the address at which executors are connected to the JVM now, then what
-    Spark does without a setting: its variables of the environment, the host's own address, an interface that is not
-    the loopback (Debian's hosts call themselves 127.0.1.1).
+    The setting `spark.driver.host` comes first, then the address at which executors are connected to the JVM now,
+    then Spark's own defaults: its environment variables, the host's address, an interface that is not the loopback
+    (Debian's hosts resolve their own name to 127.0.1.1).
     """
     match = _SETTING.search(command)
     if match:
@@ -72,7 +72,7 @@ def driver_host(command: str, jvm: int | None) -> str:
 
 
 def bind_to(host: str) -> str:
-    """The address of this machine that a service is bound to when clients are told `host`.
+    """Return the address to bind a service to when its clients connect to `host`.
 
     A name may be known to executors only (a Kubernetes service, the outer name of a container), or mean the loopback
     here and this machine elsewhere: then every address is bound.
@@ -171,9 +171,9 @@ def command_of(jvm: int | None = None) -> str:
 
 
 def working_directory() -> WorkingDirectory:
-    """Where the driver's JVM runs, and what `fs.defaultFS` is, as far as its process tells.
+    """Return the working directory and `fs.defaultFS` of the driver's JVM, as far as its process shows them.
 
-    This process's own folder says nothing: Spark starts some Python workers in one that it deletes at the end.
+    This process's own folder is no guide: Spark starts some Python workers in one that it deletes at the end.
     """
     jvm = driver_pid()
     command = command_of(jvm)
@@ -253,7 +253,7 @@ def service_settings(
 def _file_in(variable: str) -> str | None:
     """
     Raises:
-        OptionError: it is relative, and the working directory of the driver cannot be told.
+        OptionError: the path is relative, and the working directory of the driver is not known.
     """
     given = os.environ.get(variable)
     if not given:
@@ -287,12 +287,12 @@ def reach_service(
 ) -> ServiceAddress | None:
     """The driver's service: started if the job needs one, else only found; None when there is none.
 
-    `can_do_without`: each task has a static share of the limit, so that a service that cannot be started is told of,
-    and not the end of the job. `counts`: connections have to be counted. `host` is what Spark calls the driver's, where
-    a session could tell.
+    `can_do_without`: each task has a static share of the limit, so a service that cannot be started is logged and does
+    not fail the job. `counts`: connections have to be counted. `host` is Spark's name for the driver's host, where a
+    session could report it.
 
     Raises:
-        ServiceUnavailableError: a limit asks for it and it cannot be started.
+        ServiceUnavailableError: a limit needs the service, and it cannot be started.
     """
     if counts is None:
         counts = getattr(options, "max_connections", None) is not None
@@ -378,7 +378,7 @@ def ask_planner(spark: SparkSession) -> ServiceAddress:
     """The service on the host of `spark`'s driver.
 
     Raises:
-        ServiceUnavailableError: what came back is not an address.
+        ServiceUnavailableError: the answer is not an address.
     """
     spark.dataSource.register(ServiceDataSource)
     row = spark.read.format(ServiceDataSource.name()).load().first()

@@ -54,7 +54,7 @@ class SparkEngine:
         self._spark = spark
 
     def parallelism(self) -> int:
-        """How many Spark tasks the session runs at once, as far as it tells."""
+        """Return how many Spark tasks the session runs at a time, as far as its settings show."""
         context = context_of(self._spark)
         if context is not None:
             return max(1, int(context.defaultParallelism))

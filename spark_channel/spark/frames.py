@@ -102,7 +102,7 @@ class _Run:
         rows = int(counted.get["rows"])
         dirty = self._refused(service) if spec.transformers else 0
         if why := dirty_limit_of(options).exceeded(dirty, dirty + rows, final=True):
-            why = f"{why}. The other rows are in {job_spec.target}: what Spark has written is not taken back"
+            why = f"{why}. The other rows are in {job_spec.target}: rows that Spark has written are not removed"
             reporter.enter(Phase.FAILED, error=why, rows=rows)
             raise DirtyRowsError(why)
         reporter.enter(Phase.DONE, rows=rows)

@@ -43,8 +43,8 @@ def as_spark(schema: pa.Schema, *, times: bool = True) -> StructType:
     for name in schema.names:
         if name.lower() in seen:
             raise SchemaError(
-                f"columns {seen[name.lower()]!r} and {name!r} differ only in case, which Spark does not tell "
-                "apart: omit one with option 'columns', or rename it in the source"
+                f"columns {seen[name.lower()]!r} and {name!r} differ only in case, which Spark does not distinguish: "
+                "omit one with option 'columns', or rename it in the source"
             )
         seen[name.lower()] = name
     if not times:

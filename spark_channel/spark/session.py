@@ -71,7 +71,7 @@ class BatchLags:
                 self._reads.popitem(last=False)
 
     def told(self, spec: "JobSpec", report: "TransferReport") -> "TransferReport":
-        """`report` of a job with `spec`; with the lag of its batch, if it is its write."""
+        """Return `report` of a job with `spec`; with the lag of its batch, if the job writes it."""
         if spec.kind != "write" or spec.batch is None:
             return report
         reads = self._reads.get((spec.query, spec.batch), {})
@@ -173,7 +173,7 @@ _GRACE_SECONDS = 8.0
 def end_on_sigterm(spark: SparkSession) -> None:
     """Have SIGTERM cancel the jobs of `spark`, remove what they staged, and end the program with exit code 143.
 
-    Only in the main thread, and only where the program has no handler of its own.
+    Only in the main thread, and only where the program has not set a handler.
     """
     here = threading.current_thread() is threading.main_thread()
     if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -280,11 +280,11 @@ _remote: set[int] = set()
 
 
 def register(spark: SparkSession, *, progress: bool = True) -> None:
-    """Make `format("channel")` known to `spark`, and show how its jobs go. Harmless when called again.
+    """Register the `channel` format with `spark`, and show the progress of its jobs. Calling it again is safe.
 
     With `progress`, the service that every job reports to runs in this Python process, and shows a
-    progress line in a terminal, a cell in a notebook, a log line each 30 s elsewhere. Under Spark Connect
-    the driver is elsewhere: `format("channel")` is registered, and jobs with a limit log their summary there.
+    progress line in a terminal, a cell in a notebook, and otherwise a log line every 30 s. Under Spark Connect
+    the driver runs elsewhere: `format("channel")` is registered, and jobs with a limit log their summary there.
 
     Times of day are TIME where `spark.sql.timeType.enabled` is true at this moment, else text: after a change of that
     setting, call it again.

@@ -94,8 +94,8 @@ def note_origin(task: TaskContext, origin: str) -> None:
 
     Source and sink of a task run in two Python processes on one host, and Spark passes nothing between them. So the
     source writes a small file, named for query, partition and attempt, before its first row, and the sink reads it when
-    that row arrives. After a shuffle, which mixes the rows of several ranges, there is no such file. The files are in
-    this user's private directory, where no other user can put a file or a link. The sink removes its file; those of
+    that row arrives. After a shuffle, which mixes the rows of several ranges, no such file exists. The files are in
+    this user's private directory, where other users cannot put files or links. The sink removes its file; those of
     killed tasks are removed after a day.
 
     Raises:
@@ -133,7 +133,7 @@ def origins_of_task(task: TaskContext) -> list[str]:
 
 
 def forget_origins(task: TaskContext) -> None:
-    """The sink, once it has taken all rows: the file is not needed any more."""
+    """For the sink, once it has taken all rows: remove the file."""
     found = _name(task)
     if found is None:
         return
@@ -143,7 +143,7 @@ def forget_origins(task: TaskContext) -> None:
 
 
 def _name(task: TaskContext) -> tuple[str, str] | None:
-    """(file, what tells this attempt from earlier ones); None outside a streaming query."""
+    """Return (file, id of this attempt); None outside a streaming query."""
     query, batch = (
         task.getLocalProperty("sql.streaming.queryId"),
         task.getLocalProperty("streaming.sql.batchId"),
@@ -220,11 +220,11 @@ _EVERY_SECONDS = 10.0
 _SHARE = 100
 """Asking takes at most one part in so many of the time."""
 _FRESH_SECONDS = 1.0
-"""What was heard longer ago is told with its age."""
+"""A lag that was measured longer ago is shown with its age."""
 
 
 class LagWatch:
-    """Keeps what was last heard; asks again after 10 s, or after 100 times what the last question took.
+    """Keeps the last lag; measures it again after 10 s, or after 100 times as long as the last measurement took.
 
     `waits_seconds`: for so long the newest changes wait for late ones, which the text says.
     """
@@ -329,7 +329,7 @@ class ChannelStreamReader(DataSourceStreamReader):
         if limit and self._source.options.tunnel is None:
             raise UnsupportedError(
                 "options 'maxRowsPerTrigger' and 'maxBytesPerTrigger' need Spark 4.2, "
-                "which tells a source where its query is, or option 'tunnel', which keeps that; "
+                "which passes a source the position of its query, or option 'tunnel', which keeps the position; "
                 "or limit the speed with 'rowsPerSecond'"
             )
         standing = self._standing()
@@ -383,7 +383,7 @@ class ChannelStreamReader(DataSourceStreamReader):
         ]
 
     def _remark(self, splits: Sequence[Split]) -> None:
-        """Tell what the reader has to say of them, once a query."""
+        """Log the reader's remarks on `splits`, once per query."""
         if self._experiment:
             _log.warning(self._experiment)
             self._experiment = None

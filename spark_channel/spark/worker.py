@@ -95,7 +95,7 @@ def own_error(error: BaseException) -> ChannelError | None:
         if cancelled is None:
             return None
         return JobCancelledError(
-            f"the job was cancelled in Spark ({cancelled[0].strip()}). What it had staged is removed; with commit=task "
+            f"the job was cancelled in Spark ({cancelled[0].strip()}). Its staged rows are removed; with commit=task "
             "the rows of finished tasks stay in the target. Run it again to copy the rest"
         )
     name, message = found[-1]
@@ -278,7 +278,7 @@ def portable(kind: _Kind) -> _Kind:
     Without that module, as when the package alone was copied, by its own: then the package must be on the path.
     """
     with suppress(ModuleNotFoundError):
-        import pyspark_channel  # noqa: F401 - cloudpickle goes by name only where the module is imported
+        import pyspark_channel  # noqa: F401 - cloudpickle pickles by name only where the module is imported
 
         kind.__module__ = "pyspark_channel"
     return kind
@@ -302,6 +302,8 @@ def sent_as_they_come(
         for batch in batches:
             yield batch
             if output is not None and clock.now() - sent >= _EVERY_SECONDS:
-                with suppress(OSError, ValueError):  # Spark wants no more, which its watch tells
+                with suppress(
+                    OSError, ValueError
+                ):  # Spark needs no more rows: `HangupWatch` reports that
                     output.flush()
                 sent = clock.now()

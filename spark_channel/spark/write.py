@@ -152,7 +152,7 @@ class ChannelWriter(DataSourceArrowWriter):
         return JobReporter(self._service, self._plan.job)
 
     def published(self) -> AlreadyPublishedWriter | None:
-        """What takes this one's place where nothing is left to write."""
+        """Return the writer to use instead when the rows are already published."""
         if self._plan.published_at is None:
             return None
         return AlreadyPublishedWriter(
