@@ -61,7 +61,7 @@ def conversion_to(writer: Writer, connector: str, arriving: pa.Schema) -> "Pipel
 
 
 def target_types(writer: Writer, spec: TransferSpec) -> Mapping[str, pa.DataType]:
-    """The types of the target's columns, by their names in lower case; {} = it is not there yet, or cannot tell."""
+    """Return the types of the target's columns by lower-case name; {} when it does not exist or has no types."""
     return types_of(writer, spec.writer.resolve(lambda urls: urls[0])[0])
 
 
@@ -70,7 +70,7 @@ def types_of(writer: Writer, end: Endpoint) -> Mapping[str, pa.DataType]:
     reader = reader_of(writer, end, as_datax=True)
     try:
         columns = None if reader is None else reader.schema()
-    except ChannelError:  # the writer tells of a table that is not there
+    except ChannelError:  # the writer reports a missing table
         return {}
     return {} if columns is None else {field.name.lower(): field.type for field in columns}
 
@@ -80,7 +80,7 @@ def by_wall_clock(
     sources: "Sequence[TransferSource]",
     types: Mapping[str, pa.DataType],
     *,
-    tell: bool = True,
+    warn: bool = True,
 ) -> list[Endpoint] | None:
     """The reading ends with instants as their sessions show them; None = as they are.
 
@@ -97,7 +97,7 @@ def by_wall_clock(
     mixed = leaving | {
         name for name, given, wanted, is_time in pairs if is_time and given != wanted
     }
-    if mixed and tell:
+    if mixed and warn:
         _log.warning(
             "column %s: an instant at one end is not one at the other; times are copied as the sessions of both ends "
             "show them, as in DataX",

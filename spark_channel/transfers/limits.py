@@ -29,7 +29,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _UNKNOWN_ROWS, _UNKNOWN_BYTES = 50_000, 16 << 20
-"""What a fetch returns at most where the speed is to be found: half a second of a fast one."""
+"""The largest fetch while the speed is not known yet: half a second at a high speed."""
 _Speeds = tuple[int | None, int | None]
 
 
@@ -90,7 +90,7 @@ class JobLimits:
         return StaticShare(*self.own, max(1, tasks))
 
     def of_spec(self, *, per_mark: bool = False) -> dict[str, Any]:
-        """The fields of a `JobSpec` that tell of it."""
+        """Return the fields of a `JobSpec` that describe this limit."""
         scope = f"each resource of {self.scope}" if per_mark else self.scope
         return {
             "rows_per_second": self.own[0],
@@ -153,10 +153,9 @@ def static_of_spec(
     *,
     one_host: Callable[[], bool],
 ) -> dict[str, Any]:
-    """The fields of a `JobSpec` that tell of it; `tasks` are all that ever run, None = not known.
+    """Return the fields of a `JobSpec` that describe the static shares; `tasks`: all that ever run, None = unknown.
 
-    None on `one_host`: a task that falls silent there was killed, and nothing has
-    to be set aside for it.
+    Empty on `one_host`: a task that falls silent there was killed, so no share has to be set aside for it.
     """
     if share is None or one_host():
         return {}

@@ -118,7 +118,7 @@ _SPEEDS = {"rowspersecond": "rowsPerSecond", "bytespersecond": "bytesPerSecond"}
 
 
 class TargetOptions(Options):
-    """What a writer takes beside its own options when there are several."""
+    """Options that each of several writers accepts in addition to its own."""
 
     on_slow: Literal["block"] = Field(
         "block", description="while this target has no room, the reading stops for all"

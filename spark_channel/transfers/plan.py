@@ -139,9 +139,9 @@ class OpenedTransfer:
     limits: JobLimits
     begun: PartialTransfer | None = None
     steps: Pipeline | None = None
-    """Of one of several targets: its own, after the steps that all share."""
+    """The steps of one of several targets, after the steps that all share."""
     own_lengths: TextLengths | None = None
-    """Of such a target: how long the texts may be behind its steps."""
+    """The lengths that texts may have after the steps of such a target."""
 
     @property
     def options(self) -> WriteOptions:
@@ -158,7 +158,7 @@ class OpenedTransfer:
 
     @property
     def text_lengths(self) -> TextLengths:
-        """How long the texts of the target's columns may be, where all sources tell."""
+        """The lengths that the texts of the target's columns may have, where all sources report them."""
         if self.own_lengths is not None:
             return self.own_lengths
         return widest([source.text_lengths for source in self.sources])
@@ -255,7 +255,7 @@ def _hold_possible(job: JobOptions, scripts: Sequence[str]) -> None:
     Raises:
         ChannelError: as `open_transfer`. OptionError: the rows are those that would be read.
     """
-    sources, writers = _ends(job, alone=True, tell=False)
+    sources, writers = _ends(job, alone=True, warn=False)
     options = writers[0].options
     commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
     context = WriteContext(
@@ -466,20 +466,20 @@ def _can_be_read(writer: Writer, opened: OpenedTransfer) -> bool:
         return False
 
 
-def _writer(end: Endpoint, job: Mapping[str, Any], *, tell: bool = True) -> Writer:
+def _writer(end: Endpoint, job: Mapping[str, Any], *, warn: bool = True) -> Writer:
     writer, warnings = load_writer(_named("writer", end, job))
-    for warning in warnings if tell else ():
+    for warning in warnings if warn else ():
         _log.warning(warning)
     return writer
 
 
 def _reader(
-    end: Endpoint, limits: Mapping[str, Any], *, tell: bool
+    end: Endpoint, limits: Mapping[str, Any], *, warn: bool
 ) -> tuple[Reader, pa.Schema | None]:
     named = _named("reader", end, limits)
     text = take_schema(named)
     reader, warnings = load_reader(named)
-    for warning in warnings if tell else ():
+    for warning in warnings if warn else ():
         _log.warning(warning)
     if text is None:
         return reader, None
@@ -540,26 +540,26 @@ def _named(half: str, end: Endpoint, more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ends(
-    job: JobOptions, *, alone: bool, tell: bool = True
+    job: JobOptions, *, alone: bool, warn: bool = True
 ) -> tuple[tuple[TransferSource, ...], tuple[Writer, ...]]:
-    """Both ends; `tell`: warnings are logged."""
+    """Open the sources and the writers; `warn`: log their warnings."""
     spec = job.spec
     writers = tuple(
-        _writer(end, job.job, tell=tell) for end in spec.writer.resolve(first_reachable)
+        _writer(end, job.job, warn=warn) for end in spec.writer.resolve(first_reachable)
     )
     ends = spec.reader.resolve(partial(_first_open, spec.reader))
-    sources = _opened(ends, job, tell=tell)
+    sources = _opened(ends, job, warn=warn)
     if alone and is_lenient(writers[0]):
         types = target_types(writers[0], spec)
-        local = by_wall_clock(ends, sources, types, tell=tell)
+        local = by_wall_clock(ends, sources, types, warn=warn)
         if local is not None:
-            sources = _opened(local, job, tell=False)
+            sources = _opened(local, job, warn=False)
         sources = with_conversion(sources, types, spec)
     return sources, writers
 
 
-def _opened(ends: Sequence[Endpoint], job: JobOptions, *, tell: bool) -> tuple[TransferSource, ...]:
-    opened = [_reader(end, job.limits, tell=tell) for end in ends]
+def _opened(ends: Sequence[Endpoint], job: JobOptions, *, warn: bool) -> tuple[TransferSource, ...]:
+    opened = [_reader(end, job.limits, warn=warn) for end in ends]
     return tuple(_source(reader, schema, job.spec) for reader, schema in opened)
 
 

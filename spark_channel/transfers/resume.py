@@ -179,7 +179,7 @@ def _end(end: Endpoint) -> Any:
 
 
 def _said(options: Mapping[str, Any], model: type[Options]) -> dict[str, str]:
-    """What makes the rows what they are: a secret does not, unless it names the source."""
+    """Return the options that determine the rows, as text; secrets are masked unless they name the source."""
     secret = model.secrets() - model.with_trait(Trait.NAMES_SOURCE)
     return {
         key: MASK if key.lower() in secret else _without_password(str(value))

@@ -99,7 +99,7 @@ class Transfer:
         return tuple(zip(self._opened.writers, self._plans, strict=True))
 
     def begin(self, spec: JobSpec) -> None:
-        """Tell the service of the job."""
+        """Open the job at the service."""
         self._reporter.open(spec)
 
     def publish(self, spec: JobSpec, outcomes: Sequence[GroupOutcome]) -> TransferReport:
@@ -142,7 +142,7 @@ class Transfer:
         return self._report(spec, rows, nbytes, self._dirty)
 
     def fail(self, error: BaseException) -> BaseException:
-        """Remove what was staged and tell the service; returns the error to raise, which is ours where there is one."""
+        """Remove the staged rows, report the failure, and return the error to raise (spark-channel's, if any)."""
         own = self._engine.own_error(error)
         self._abort(self._receipts)
         self._reporter.enter(Phase.FAILED, error=reason_of(own or error), rows=self._stay())

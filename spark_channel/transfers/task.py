@@ -51,9 +51,9 @@ _T_co = TypeVar("_T_co", covariant=True)
 
 
 class TaskGroupAttempt:
-    """One try of a task group. `number` is unique in the job; `again`: it was tried before.
+    """One attempt of a task group. `number` is unique in the job; `again`: an earlier attempt was made.
 
-    `cancelling` calls back, while a `with` block runs, when the rows are not wanted any more.
+    `cancelling` calls back, while a `with` block runs, when the engine needs no more rows.
     """
 
     def __init__(
@@ -110,10 +110,10 @@ class Engine(Protocol):
 class TaskServiceClient:
     """The link of one Spark task to the service; without a service, it counts for itself alone.
 
-    `limiter` is None for an unlimited job, a `RateLimiter` of this process for a limit per task, and what the
-    job's coordinator leases otherwise, or `static` where that cannot be asked. `healths`: what tells how the source and
-    the target are, by side. Ends with its `with` block: the
-    last counters are sent and what was not spent goes back.
+    `limiter` is None for an unlimited job, a `RateLimiter` of this process for a limit per task, and otherwise spends
+    the grants of the job's coordinator, or `static` where the coordinator cannot be reached. `healths`: the health
+    checks of source and target, by side. The end of the `with` block sends the last counters and gives back the
+    unspent rest.
     """
 
     def __init__(
