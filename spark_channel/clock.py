@@ -77,7 +77,7 @@ _thread = _Thread()
 
 @contextmanager
 def connecting() -> Iterator[None]:
-    """The time that the block takes goes into a connection. One inside another counts once."""
+    """Count the time of the block as spent on connecting. Nested blocks count once."""
     if _thread.inside:
         yield
         return
@@ -90,5 +90,5 @@ def connecting() -> Iterator[None]:
 
 
 def seconds_connecting() -> float:
-    """What this thread has spent so, since it began."""
+    """Return the seconds that this thread has spent in `connecting` blocks."""
     return _thread.seconds

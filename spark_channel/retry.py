@@ -1,7 +1,7 @@
 """Retries after a transient error, with exponential backoff and jitter, until a deadline.
 
-The one policy of everything that waits for a server, a file or a slot. stamina makes the loop, tells its hooks, and
-can be switched off; the pauses are cut here, so that the last attempt begins at the deadline and none after.
+The one policy for everything that waits for a server, a file or a slot. stamina runs the loop, calls its hooks, and
+can be switched off. This module shortens the pauses so that the last attempt begins at the deadline and none after.
 """
 
 import functools

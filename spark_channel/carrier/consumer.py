@@ -64,7 +64,7 @@ class Consumer(ABC):
     def on_exit(self) -> None:  # noqa: B027 - optional, as `init`
         """Called once, after the last `consume`, if `init` had returned; also when the carrier failed.
 
-        If it raises, the carrier fails with that error, so that `shutdown` tells of a lost last flush.
+        If it raises, the carrier fails with that error, so that `shutdown` raises when the last flush was lost.
         """
 
 
@@ -175,7 +175,7 @@ class ReadyQueue(Generic[T]):
         self._waiting_since = 0.0  # the sum of when each began to wait
 
     def put(self, key: T, linger: float = 0.0) -> None:
-        """Have `key` returned in `linger` seconds. Of a key that is in the queue already, the earlier time counts."""
+        """Return `key` in `linger` seconds. If the queue has the key already, the earlier time counts."""
         due = self._clock.now() + linger
         with self._changed:
             earlier = self._due.get(key)
@@ -303,7 +303,7 @@ class ConsumerThread:
     included, share one channel and its ready queue; alone it takes all that is there.
 
     Args:
-        fail: told of an error that ends the carrier.
+        fail: called with an error that ends the carrier.
         over: called once, when this worker is through.
     """
 
@@ -374,7 +374,7 @@ class ConsumerThread:
         return True
 
     def move(self, ready: ReadyQueue[Hashable]) -> None:
-        """Use another thread's ready queue from now on. What was published before is consumed there."""
+        """Use another thread's ready queue from now on; that thread also consumes what was already published."""
         ready.prefer(self.key, self._priority)
         self._ready = ready
         self.hurry()

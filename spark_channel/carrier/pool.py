@@ -319,7 +319,8 @@ class _PoolThread:
             if worker is None:
                 self._look_on()
                 continue
-            # Until now this thread looked idle: a due key asked no other for help, and others may have asked this one.
+            # This thread looked idle while it waited: its due key asked no other thread for help, and others may have
+            # asked this one.
             if looks_round:
                 self._pool.help(self)
             elif self._ready.has_due():

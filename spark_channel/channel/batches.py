@@ -30,7 +30,7 @@ _OFFSET_64: _Offset = struct.Struct("=q").unpack_from
 
 
 class _Column(NamedTuple):
-    """What a batch that is not a slice has of a column."""
+    """One column's data buffer in a batch that is not a slice."""
 
     number: int
     buffer: int
@@ -44,7 +44,7 @@ class _Column(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """What all batches of one schema and length have in common."""
+    """The buffer layout that all batches of one schema and length share."""
 
     schema: pa.Schema
     rows: int

@@ -180,7 +180,7 @@ class TransactionBuffer:
 class CapacityRequest:
     """One thread's wait for room; `granted` ends it."""
 
-    __slots__ = ("condition", "dropped", "granted", "since", "told")
+    __slots__ = ("condition", "dropped", "granted", "notified", "since")
 
     produces = True
     """It brings rows: it ends when the channel is closed, and its wait is the writers'."""
@@ -189,7 +189,7 @@ class CapacityRequest:
         self.condition: threading.Condition | None = None
         self.since: float | None = None
         self.granted = False
-        self.told = False
+        self.notified = False
         self.dropped = (0, 0)
 
     def admit(self, room: Capacity) -> bool:
@@ -459,7 +459,7 @@ class Limiter(Protocol):
 class Overflow(StrEnum):
     """What `MemoryChannel.push` does when the channel is full.
 
-    - `BLOCK`: wait, first come, first served. What waits is the producer's next fetch.
+    - `BLOCK`: wait, first come, first served. This delays the producer's next fetch.
     - `REJECT`: return False at once, publish nothing, pay nothing. It never waits, not for the limit
       either.
     - `OVERWRITE`: drop the oldest rows that no transaction holds, and count them.

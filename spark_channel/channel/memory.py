@@ -28,7 +28,7 @@ class MemoryChannel:
             when None.
         overflow: what a push does without room: "block", "reject" or "overwrite".
         keep_alive: seconds that `take`, `commit` and `resize` wait at most.
-        limiter: what every published row and byte is paid to; None = unlimited.
+        limiter: the rate limit that every published row and byte is charged to; None = unlimited.
         clock: where time comes from; the machine's when None.
 
     Raises `ValueError` for a capacity below 1, a `transaction_rows` that is below 1 or above
@@ -227,7 +227,7 @@ class MemoryChannel:
 
     @property
     def overflow(self) -> Overflow:
-        """What a push does when the channel is full; may be set at any time.
+        """The behaviour of a push into a full channel; may be set at any time.
 
         Setting "overwrite" lets waiting producers go on. A push that already waits does not become
         rejected.
