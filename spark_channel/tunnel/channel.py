@@ -102,18 +102,18 @@ class StopPosition:
         return None if has_base(start) and not is_paused else self._end
 
     def is_reached(self, start: Token) -> bool:
-        """Whether all changes up to the end are read. Of a database's log."""
+        """Whether all changes of the database's log up to the end are read."""
         return self._end is not None and self._feed.reaches(start, self._end)
 
 
 _ASKED_SECONDS = 15.0
-"""How often the source is asked, until something was told."""
+"""Interval between two questions to the source until the first report."""
 _TOLD_SECONDS = (600.0, 3600.0)
-"""What was told is told again after the first of these, and then each time after the last one."""
+"""Pause before the second report, and before each later one."""
 
 
 class BackfillStallMonitor:
-    """Asks a channel's feed what holds it up: what still does after 15 s is to be told, and seldom again."""
+    """Asks a channel's feed what delays its existing rows; reports a reason that lasts for 15 s, then rarely."""
 
     def __init__(self, feed: ChangeFeed, clock: Clock) -> None:
         self._feed, self._clock = feed, clock
@@ -122,13 +122,13 @@ class BackfillStallMonitor:
         self._next = clock.now() + _ASKED_SECONDS
 
     def look(self, start: Token) -> str:
-        """What is to be told now of a channel that is read from `start` next; empty: nothing."""
+        """Return the reason to report now for a channel whose next range begins at `start`; empty: none."""
         now = self._clock.now()
         if now < self._next or not has_base(start):
             return ""
         try:
             found = self._feed.held_up(start)
-        except ChannelError:  # the channel's own calls tell of it
+        except ChannelError:  # the channel's own calls report it
             found = ""
         was_held, self._is_held = self._is_held, bool(found)
         if not found:
@@ -246,7 +246,7 @@ class FailurePolicy:
 class TurnScheduler:
     """`threads` workers. A turn is a call that returns the seconds until its next one, or None for the end.
 
-    An exception of a turn ends them all: `failed` is told, once.
+    An exception in a turn ends all turns, and is passed to `failed`, once.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class TurnScheduler:
             self._changed.notify_all()
 
     def close(self, timeout: float | None = None) -> bool:
-        """No turn begins any more; waits for those that run. False after `timeout` seconds. Safe twice."""
+        """Begin no more turns, and wait for the running ones; False after `timeout` seconds. May be repeated."""
         until = None if timeout is None else self._clock.now() + timeout
         with self._changed:
             self._closed = True
@@ -330,10 +330,10 @@ class TurnScheduler:
 
 
 class CoalescedTask:
-    """Work that is asked for any number of times, and done by one thread at a time.
+    """Work that may be requested any number of times, and runs in one thread at a time.
 
-    `work` returns the seconds until it is done again, or None for "when it is asked for". What was asked for
-    while it was done is done once more: nothing that was asked for is lost.
+    `work` returns the seconds until its next run, or None for "on request". A request during a run causes one more
+    run, so that no request is lost.
     """
 
     def __init__(self, turns: TurnScheduler, key: str, work: Callable[[], float | None]) -> None:
@@ -344,7 +344,7 @@ class CoalescedTask:
         self._waiting = self._running = self._again = False
 
     def ask(self) -> None:
-        """Have it done soon."""
+        """Request a run."""
         with self._lock:
             if self._running:
                 self._again = True
@@ -372,7 +372,7 @@ class CoalescedTask:
 
 @dataclass(frozen=True)
 class ChannelProcessor:
-    """What takes the deliveries of a channel, and what is told of its end. `channel`: as deliveries name it."""
+    """The callbacks for a channel's deliveries and for its end. `channel`: its name in deliveries."""
 
     channel: str
     process: Callable[[Delivery], object]
@@ -503,5 +503,5 @@ class ChannelRun:
 
 
 def _most(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """Of each table the larger number: a range that is read once more has not come as far, at first."""
+    """Return the larger number for each table: a range that is read again has fewer rows at first."""
     return {table: max(one.get(table, 0), other.get(table, 0)) for table in {**one, **other}}

@@ -1,8 +1,8 @@
 """The turns of a channel: a range is read, its end is stored, it is processed, and its checkpoint is taken.
 
 Three kinds of threads: a *turn* plans the next range of a channel and reads it into the range's own carrier; a
-*call* tells the store where it ends, and takes the checkpoint of the range before; a thread of the *pool* processes
-one range of a channel at a time, or one table of it. What is read ahead is bounded by one budget over all channels.
+*call* stores the end of the range, and takes the checkpoint of the range before; a thread of the *pool* processes
+one range of a channel at a time, or one table of it. One budget over all channels bounds the rows that are read ahead.
 Nothing of a range is processed before its end is in the store, and its checkpoint is taken after `process` of all its
 tables, in order.
 """
@@ -43,7 +43,7 @@ __all__ = ["ChannelTurns"]
 _log = logging.getLogger(__name__)
 
 _TOLD_SECONDS = 1.0
-"""A wait for late rows that is told."""
+"""The shortest wait for late rows that is logged."""
 
 
 class ChannelTurns(ABC):
@@ -125,7 +125,7 @@ class ChannelTurns(ABC):
             if wait > 0:
                 return self._await_late(run, wait)
         if run.source.feed.missing is not None and sequence not in run.ends and run.ranges:
-            return None  # what was handed out is processed before its end is told
+            return None  # process the assigned ranges first, then report the missing table
         held_up = "" if run.paused else run.hold_up.look(start)
         if held_up:
             until = ", and `consume(drained=True)` ends when they are read" if self._drained else ""

@@ -1,4 +1,4 @@
-"""A tunnel's client: it keeps heartbeats going, and tells its host which channels to run.
+"""A tunnel's client: it sends heartbeats, and starts and stops channels at its host.
 
 READY -> STARTED (`start`) -> ENDED (`close`, or a fatal error).
 """
@@ -85,7 +85,7 @@ class ChannelConnects:
         self._connects: dict[str, _Connect] = {}
 
     def report(self) -> tuple[ChannelStatus, ...]:
-        """What the next heartbeat tells the store."""
+        """Return the states that the next heartbeat reports to the store."""
         return tuple(
             ChannelStatus(key, each.version, each.state)
             for key, each in self._connects.items()
@@ -224,7 +224,7 @@ class ChannelHost(Protocol):
         ...
 
     def failed(self, error: BaseException) -> None:
-        """The tunnel is gone, or is another one: nothing will come any more."""
+        """The tunnel was deleted or replaced: the client has ended."""
         ...
 
 
@@ -391,7 +391,7 @@ class TunnelClient:
         self._store.park(self._record.name, self._id, channel, sequence, why)
 
     def release(self, channels: Collection[str]) -> None:
-        """Give these back now, before `close`; no heartbeat is sent any more."""
+        """Give these channels back now, before `close`, and stop sending heartbeats."""
         with self._changed:
             if self._state is not ClientState.STARTED:
                 return

@@ -282,7 +282,7 @@ class TunnelOptions(Options):
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[TunnelOptions, dict[str, Any]]:
-    """What a stream is given, taken apart: the stream's own, and the reader's.
+    """Split a stream's options into its own and the reader's.
 
     Raises:
         OptionError: a value that is not taken, or options that contradict each other.

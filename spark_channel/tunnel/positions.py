@@ -84,7 +84,7 @@ class StreamPositions(ABC):
     def latest(self, start: Offset | None, limit: FeedLimit) -> Offset:
         """The end of the next batch after `start`, which is done; `start` itself when nothing is new.
 
-        `start` is None before Spark 4.2, which does not tell it.
+        `start` is None before Spark 4.2, which does not pass it to the source.
         """
 
     @abstractmethod
@@ -101,9 +101,9 @@ class StreamPositions(ABC):
 
     @abstractmethod
     def behind(self, end: Offset) -> FeedLag:
-        """How far the source is ahead of a reader whose position is `end`: what is not known is None.
+        """Return how far the source is ahead of a reader whose position is `end`; unknown numbers are None.
 
-        Asks the source; some count rows for it.
+        Asks the source; some sources count rows for it.
         """
 
     def close(self) -> None:  # noqa: B027 - only a tunnel's client holds something
@@ -168,7 +168,9 @@ def added_up(lags: Iterable[FeedLag]) -> FeedLag:
         sum(rows) if len(rows) == len(each) else None,
         sum(nbytes) if len(nbytes) == len(each) else None,
         max(seconds, default=None),
-        max((lag.kept for lag in each if lag.kept is not None), default=None),  # of one slot
+        max(
+            (lag.kept for lag in each if lag.kept is not None), default=None
+        ),  # all have the same slot
         *_base_of([lag for lag in each if lag.base_read is not None]),
     )
 
@@ -334,7 +336,7 @@ class CheckpointPositions(StreamPositions):
         if self.source.options.tunnel_type != "stream":
             raise UnsupportedError(
                 f"tunnelType {self.source.options.tunnel_type} needs Spark 4.2, or option 'tunnel', "
-                "which keeps the positions: this Spark does not tell a source the position of its query"
+                "which keeps the positions: this Spark does not pass a source the position of its query"
             )
         tokens = self.feed.now()
         self.feed.settled(tokens)
@@ -377,7 +379,7 @@ class BatchAdmission:
 
 
 def base_words(lag: FeedLag, *, paused: bool = False) -> str:
-    """How much of the existing rows is read beside the changes; empty where none are."""
+    """Return how much of the existing rows is read while changes are delivered; empty where none are read."""
     if lag.base_read is None:
         return ""
     chunks = f"{grouped(lag.base_chunks)}{_of(lag.chunks)} chunks, " if lag.base_chunks else ""
@@ -388,7 +390,7 @@ def base_words(lag: FeedLag, *, paused: bool = False) -> str:
 
 
 def kept_words(lag: FeedLag) -> str:
-    """What a slot makes its server keep; empty where there is none."""
+    """Return how much WAL the slot makes its server keep; empty without a slot."""
     return (
         ""
         if lag.kept is None
@@ -397,7 +399,7 @@ def kept_words(lag: FeedLag) -> str:
 
 
 def lag_numbers(lag: FeedLag) -> dict[str, int | float]:
-    """What is known, by name."""
+    """Return the known numbers by name."""
     found = {
         "rows": lag.rows,
         "bytes": lag.nbytes,
@@ -412,12 +414,12 @@ def lag_numbers(lag: FeedLag) -> dict[str, int | float]:
 
 
 def in_flight_words(rows: int, seconds: float) -> str:
-    """What a client has read, and when it said so."""
-    return f"{grouped(rows)} rows are read and have no checkpoint, as its client told {seconds:.0f} s ago"
+    """Return how many rows a client has read without a checkpoint, and how old its report is."""
+    return f"{grouped(rows)} rows are read and have no checkpoint, as its client reported {seconds:.0f} s ago"
 
 
 def brief_words(lag: FeedLag) -> str:
-    """Both, as a part of a line: `base 5 of 24 chunks (100k of 480k rows), slot keeps 8.39MB`; empty for neither."""
+    """Return both in short: `base 5 of 24 chunks (100k of 480k rows), slot keeps 8.39MB`; empty for neither."""
     parts = []
     if lag.base_read is not None:
         rows = f"{short(lag.base_read)}{'' if lag.base_rows is None else f' of {short(lag.base_rows)}'} rows"

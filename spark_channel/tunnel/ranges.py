@@ -100,7 +100,7 @@ class ReadAheadBudget:
 
 
 class BudgetShare:
-    """What one range has of the budget; the limiter of its carrier."""
+    """One range's share of the budget; it is the limiter of the range's carrier."""
 
     def __init__(
         self, budget: ReadAheadBudget, make_room: Callable[[], bool] | None = None
@@ -128,8 +128,9 @@ class BudgetShare:
         return payment
 
     def kept_by(self, keep: Callable[[int, int], bool]) -> "_Kept":
-        """A limiter that pays to this share. `keep` is told what was paid; false: it is not wanted, and counts as
-        nothing.
+        """Return a limiter that charges this share.
+
+        `keep` is called with each payment; if it returns False, the payment does not count.
         """
         return _Kept(self, keep)
 
@@ -181,7 +182,7 @@ class _Payment:
         return Wait(0.0) if self._paid else Wait(None, "memory")
 
     def cancel(self) -> None:
-        """What was paid is given back with the share."""
+        """Stop waiting. The end of the share gives back what was paid."""
         self._budget.forget(self)
 
 
@@ -192,8 +193,9 @@ def _always(_rows: int, _nbytes: int) -> bool:
 class DeliveryRows:
     """All rows of a range, or those of one `table` of it.
 
-    `is_given`: they are the pool's to process. `is_over`: no processor has them any more; `is_processed`: and it took
-    them, else `error`, if it is known. `lost`: what ended the reading before its end. `rows`: what the processor took.
+    `is_given`: the pool may process them. `is_over`: the processor has ended; `is_processed`: it took all of them,
+    else `error` has the reason, if known. `lost`: the error that ended the reading early. `rows`: the number that the
+    processor took.
     """
 
     def __init__(
@@ -220,7 +222,7 @@ class DeliveryRows:
 
     @property
     def kept_rows(self) -> int:
-        """What has its memory and is not processed; of a batch that a limit cuts, the pieces so far."""
+        """The rows in memory that are not processed. If a limit cuts a batch, its pieces so far count."""
         return self._kept_rows
 
     def put(self, batch: pa.RecordBatch, nbytes: int) -> None:
@@ -405,7 +407,7 @@ class RangeRead:
         return made
 
     def _make_room(self) -> bool:
-        """Memory is full: have the largest delivery processed, or leave out what waits while its processor does."""
+        """Free memory: have the largest delivery processed, or leave out a waiting one if its processor waits."""
         with self._lock:
             taken = next((each for each in self._deliveries.values() if _is_out(each)), None)
             self._is_full = True
@@ -417,7 +419,7 @@ class RangeRead:
             self._room_wanted()
         if largest is not None:
             largest.close()
-        # What is put at this moment may have been left out: it must not be paid any more.
+        # The delivery that is being filled may be the one left out: its payment must not continue.
         return largest is not None and largest.table != self._put_table
 
     def _largest(self) -> DeliveryRows | None:
@@ -443,12 +445,12 @@ class RangeRead:
     def over(
         self, delivery: DeliveryRows, *, is_processed: bool, error: BaseException | None = None
     ) -> None:
-        """No processor has it any more."""
+        """Note that the processor of `delivery` has ended."""
         with self._lock:
             delivery.is_processed, delivery.error, delivery.is_over = is_processed, error, True
 
     def ends(self) -> bool:
-        """Whether all that was handed out is over, and nothing else will be: true once."""
+        """Whether all assigned deliveries are over and no more will follow; returns True once."""
         with self._lock:
             if self._has_ended or not self._is_over():
                 return False

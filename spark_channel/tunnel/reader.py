@@ -16,7 +16,7 @@ __all__ = ["TunnelReader"]
 
 
 class _Out:
-    """A delivery that the program has, or has not read yet. `over`: what becomes of it is known."""
+    """A delivery without an outcome. `over` is set when it was processed or has failed."""
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery

@@ -53,7 +53,7 @@ class ConnectState(StrEnum):
     RUNNING = "running"
     """Its pipeline reads."""
     CLOSING = "closing"
-    """Its pipeline was asked to end."""
+    """Its pipeline is ending."""
     CLOSED = "closed"
     """Its pipeline has ended."""
 
@@ -76,9 +76,9 @@ class TunnelType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatus:
-    """What client and store tell each other of a channel; the higher version is the newer one.
+    """A channel's state as client and store exchange it; the higher version is the newer one.
 
-    `in_flight`: rows that the client has read and that have no checkpoint, by table; None = it does not tell.
+    `in_flight`: rows that the client has read without a checkpoint, by table; None = the client does not report them.
     """
 
     id: str
@@ -96,13 +96,13 @@ PARTITION = "$partition"
 class Channel:
     """One channel of a tunnel: a full split, or a partition of the change feed.
 
-    `token` is the checkpoint, taken at `sequence`; `pending` is the end of the range handed out after it, if
-    any: whoever has the channel reads this very range next, so that (channel, sequence) names the same
-    rows forever. `after` is the end of the range after that one, once
-    it is handed out too. `closing_beats` counts its client's heartbeats since it was asked to give the channel back.
-    `parked`: why it is parked, if it is. `checkpointed_at`: when its last checkpoint was taken, by the store's clock.
-    `paused`: of existing rows that are read beside the changes, no more chunks are read.
-    `in_flight`: what its client last told of it, with a heartbeat or a checkpoint; None = nothing, or it has no client.
+    `token` is the checkpoint, taken at `sequence`. `pending` is the end of the range assigned after it, if any: the
+    next client of the channel reads exactly this range, so that (channel, sequence) always names the same rows.
+    `after` is the end of the range after that one, once it is assigned too. `closing_beats` counts its client's
+    heartbeats since the store requested the channel back. `parked`: the reason why it is parked, if it is.
+    `checkpointed_at`: the time of its last checkpoint, by the store's clock. `paused`: reading of existing rows beside
+    the changes is paused. `in_flight`: the rows that its client last reported, with a heartbeat or a checkpoint; None =
+    no report, or no client.
     """
 
     id: str
@@ -136,7 +136,7 @@ class Channel:
 
     @property
     def until(self) -> Token | None:
-        """Where a stream channel ends for good, and is drained: an end that was asked for, or a split."""
+        """The position where a stream channel ends for good: an end that the user set, or a split."""
         return self.params.get(UNTIL)
 
     @property
@@ -154,7 +154,7 @@ class Channel:
 class Client:
     """A client, and when the store last heard of it (seconds of the store's clock).
 
-    `host` and `process` tell others on that host whether its process still runs.
+    With `host` and `process`, other clients on that host see whether its process still runs.
     """
 
     id: str
@@ -224,7 +224,7 @@ class TunnelStore(Protocol):
         ...
 
     def disconnect(self, name: str, client: str) -> None:
-        """Remove a client, and free its channels. Harmless when it is not there."""
+        """Remove a client, and free its channels. Has no effect for an unknown client."""
         ...
 
     def heartbeat(

@@ -179,7 +179,7 @@ class SharedPositions(StreamPositions):
                 self.feed.settle(end)
 
     def behind(self, end: Offset) -> FeedLag:
-        """Of the channels that this client has."""
+        """Return the lag of the channels that this client has."""
         lags = []
         for run in self._all():
             planned = end["channels"].get(run.channel.id)
@@ -252,7 +252,7 @@ class SharedPositions(StreamPositions):
                 if found.client == self._client.id and (again or run.sequence < 0):
                     if (
                         not run.channel.is_base
-                    ):  # who checkpointed it may have ended before it said so
+                    ):  # the client that took the checkpoint may have ended before it settled
                         self.feed.settle(found.token)
                     run.sequence, run.token, run.pending = (
                         found.sequence,

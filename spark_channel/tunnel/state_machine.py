@@ -101,7 +101,7 @@ def connect(state: TunnelState, client: Client, now: float) -> TunnelState:
 
 
 def disconnect(state: TunnelState, client: str) -> TunnelState:
-    """Remove a client, and free its channels. Harmless when it is not there."""
+    """Remove a client, and free its channels. Has no effect for an unknown client."""
     clients = {key: each for key, each in state.clients.items() if key != client}
     return _without_lost(TunnelState(state.channels, clients))
 
@@ -115,7 +115,7 @@ def heartbeat(
     gone: Collection[str] = (),
     wanted: Collection[str] = (),
 ) -> TunnelState:
-    """One heartbeat of `client`: what it reports is taken, the silent are dropped, channels are shared out.
+    """Apply one heartbeat of `client`: take its report, drop silent clients, and assign channels.
 
     `gone`: clients whose process is known to have ended. `wanted`: channels that `client` asks for first.
 
@@ -124,7 +124,7 @@ def heartbeat(
     """
     if client not in state.clients:
         raise ClientExpiredError(
-            f"client {client} is not known to the tunnel (any more): "
+            f"client {client} is not known to the tunnel: "
             "it was silent for longer than its heartbeatTimeout, and its channels went to others"
         )
     # A clock that was set back must not keep the dead alive: no client was seen later than now.
@@ -251,7 +251,7 @@ def continued(state: TunnelState, change: Callable[[Token], Token]) -> tuple[Tun
     a token that `change` makes of that end. Returns the new channel.
 
     Raises:
-        TunnelError: its only stream channel has an end that was asked for. What `change` raises.
+        TunnelError: its only stream channel has an end that the user set. Errors of `change`.
     """
     streams = [each for each in state.channels.values() if not each.is_base]
     parents = {parent for each in streams for parent in each.parents}
@@ -274,7 +274,7 @@ def checkpoint(
 ) -> TunnelState:
     """Move the checkpoint from `sequence` to the next one, at `token`; the same again changes nothing.
 
-    `in_flight`: what the client has read of the channel after it.
+    `in_flight`: the rows that the client has read after it.
 
     Raises:
         ChannelLostError: the channel is not this client's, or its checkpoint is another one.

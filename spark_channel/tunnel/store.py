@@ -385,7 +385,7 @@ _MORE = (
     ("paused", _PAUSED),
     ("in_flight", _IN_FLIGHT),
 )
-"""What is known of a channel beside its split is kept with the split: stores made before have no columns for it."""
+"""Fields of a channel that the store keeps in the split's column."""
 
 
 def _check_known(name: str, state: TunnelState, channels: Collection[str] | None) -> None:

@@ -30,7 +30,7 @@ _RELEASE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Rows by table (of one: ""), as a client told them some `seconds` ago."""
+    """Rows by table (a single table: ""), as a client reported them `seconds` ago."""
 
     tables: Mapping[str, int]
     seconds: float
@@ -46,8 +46,8 @@ class ChannelView:
 
     `channel.token` is where it is read from next. The lag's seconds are the source's own, for a cursor that is a
     time; else those since the last checkpoint, by the store's clock, and 0 when nothing is left to read.
-    `no_lag`: why the source did not tell. `in_flight`: rows that its client has read and that have no checkpoint; None
-    = it has no client that runs, or one that does not tell.
+    `no_lag`: why the lag is unknown. `in_flight`: rows that its client has read without a checkpoint; None = it has no
+    running client, or one that does not report them.
     """
 
     channel: Channel
@@ -120,7 +120,7 @@ class Tunnel:
         return any(record.name == self.name for record in self.store.all())
 
     def reset(self, *, channels: int = _ADVICE) -> TunnelRecord:
-        """Start over, as `create` does: all positions are dropped, and its clients are told.
+        """Start over, as `create` does: drop all positions, and notify the clients.
 
         With option `tables`, it follows the tables that the options name: a log line names the others that it had.
         """
@@ -156,7 +156,7 @@ class Tunnel:
         continues. A slot that no tunnel names would keep the server's log forever.
 
         Raises:
-            TunnelError: there is no such tunnel, the options are of another source, or it has a slot and no options.
+            TunnelError: the tunnel does not exist, the options are of another source, or it has a slot and no options.
         """
         record = self.store.get(self.name)
         slot = slot_of(record)
@@ -197,7 +197,7 @@ class Tunnel:
         """The replication slots of the database of `options` that no tunnel of this store reads.
 
         A stream without a tunnel has such a slot, too, and so have other programs: nothing is dropped here. `named_by`
-        tells a tunnel that names such a slot at another server, which may be this one by another name.
+        names the tunnels that use such a slot at another server, which may be this server under another name.
 
         Raises:
             UnsupportedError: a source without replication slots. ChannelError: it cannot be reached.
@@ -221,7 +221,7 @@ class Tunnel:
             records = named.get(each.slot, [])
             if any(place_of(record.source) == here for record in records):
                 continue
-            # Another server, as a rule; or this one by another name, which no text can tell.
+            # Usually another server, but it may be this one under another name, which the text does not show.
             others = ", ".join(f"{record.name} of {place_of(record.source)}" for record in records)
             found.append(replace(each, named_by=others))
         return found
@@ -441,7 +441,7 @@ def _tables(feed: ChangeFeed, channels: Collection[Channel]) -> set[str]:
 
 
 def _timed(channel: Channel, lag: FeedLag | None, at: float, now: float) -> FeedLag | None:
-    """With the seconds since the last checkpoint, by the store's clock, where the source tells no time.
+    """Return `lag` with the seconds since the last checkpoint, by the store's clock, if the source reports no time.
 
     What waits came after that checkpoint, so it has waited for so long at most.
     """
@@ -451,11 +451,11 @@ def _timed(channel: Channel, lag: FeedLag | None, at: float, now: float) -> Feed
 
 
 def _lag(channel: Channel, source: StreamSource | None) -> tuple[FeedLag | None, str]:
-    """None, and why, where the source does not tell."""
+    """Return the lag of `channel`, or None and the reason if the source does not report it."""
     if channel.is_base:
         split = base_split(channel)
         return (FeedLag(0, 0) if channel.token == READ else FeedLag(split.rows, split.nbytes)), ""
-    if channel.state is ChannelState.TERMINATED:  # what follows is another channel's
+    if channel.state is ChannelState.TERMINATED:  # later changes belong to another channel
         return FeedLag(0, 0, 0.0), ""
     if source is None:
         return None, ""
@@ -466,13 +466,13 @@ def _lag(channel: Channel, source: StreamSource | None) -> tuple[FeedLag | None,
 
 
 def _in_flight(channel: Channel, clients: Mapping[str, Client], now: float) -> InFlight | None:
-    """What the channel's client told last, unless it is known to have ended, or is silent for too long."""
+    """Return the last report of the channel's client, unless it has ended or is silent for too long."""
     client = clients.get(channel.client)
     if channel.in_flight is None or client is None or is_gone(client.host, client.process):
         return None
     if now - client.last_seen > client.timeout:
         return None
-    # Each heartbeat and each checkpoint tells it.
+    # Each heartbeat and each checkpoint reports the rows.
     return InFlight(
         channel.in_flight, max(0.0, now - max(client.last_seen, channel.checkpointed_at))
     )

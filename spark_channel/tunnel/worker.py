@@ -151,10 +151,10 @@ class TunnelWorker(ChannelTurns):
         self._end(None)
 
     def keeping(self, delivery: Delivery) -> Callable[[], bool]:
-        """For a delivery that is processed now: what waits until its checkpoint is kept; False: it never will be.
+        """Return a call that waits until the checkpoint of `delivery` is stored; it returns False if it never will be.
 
-        One table's does not wait for other tables of its range: True then tells that it is not delivered again by this
-        client, while the checkpoint is not kept.
+        A delivery of one table does not wait for other tables of its range: True then means that this client does not
+        deliver it again, although the checkpoint is not stored yet.
         """
         table, sequence = delivery.table, delivery.sequence
         channel = delivery.channel.removesuffix(f"/{table}") if table else delivery.channel
@@ -233,7 +233,7 @@ class TunnelWorker(ChannelTurns):
             if not channel.is_base:
                 source.feed.settle(
                     current.token
-                )  # who checkpointed it may have ended before it said so
+                )  # the client that took the checkpoint may have ended before it settled
         except Exception as error:
             verdict, wait = (
                 trouble.no_answer(self._clock.now())
@@ -307,7 +307,7 @@ class TunnelWorker(ChannelTurns):
             self._client.ended(run.id, finished=finished)
 
     def _shut(self, run: ChannelRun) -> bool:
-        """Tell the processor that no more comes; False when that was done before."""
+        """Notify the processor of the channel's end; return False when that was done before."""
         with self._changed:
             if run.closed:
                 return False
