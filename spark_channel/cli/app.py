@@ -184,7 +184,7 @@ def run(
     """Run DataX jobs: files, or folders of them.
 
     Exit codes: 0 done, 1 failed, 2 bad input, 3 more rows were refused than allowed, 130 interrupted, 143 ended by
-    SIGTERM. Of several jobs that failed for different reasons: 1.
+    SIGTERM; 1 if several jobs failed for different reasons.
     """
 
     note_datax_flags(jvm=jvm, mode=mode)

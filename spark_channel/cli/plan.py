@@ -253,7 +253,7 @@ _DRIVERS = {
     "postgresql": "PostgreSQL's JDBC driver",
 }
 _WIDTH = 80
-"""Of the table, where no terminal says how wide it is."""
+"""The table's width without a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,20 +281,20 @@ def check_jobs(
     states = Counter(each.state for each in verdicts.values())
     missing = Counter(name.strip().lower() for each in verdicts.values() for name in each.missing)
     if as_json:
-        told: dict[str, Any] = {
+        shown: dict[str, Any] = {
             "version": 1,
             "totals": {state: states[state] for state in (_RUNS, _NEEDS, _REFUSED)},
             "missing_plugins": dict(missing.most_common()),
             "jobs": [{"file": str(path), **asdict(verdict)} for path, verdict in verdicts.items()],
         }
-        print(json.dumps(told, ensure_ascii=False))  # noqa: T201 - the command line talks
+        print(json.dumps(shown, ensure_ascii=False))  # noqa: T201 - the command line talks
     else:
         _print(verdicts, states, missing)
     return not states[_REFUSED]
 
 
 def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -> Verdict:
-    """Whether the job runs, as far as its text tells; with `connect`, as far as both ends tell."""
+    """Return whether the job can run, judged by its text; with `connect`, by its source and target, too."""
     found = check_job_file(path, variables)
     if found.faults or found.loaded is None:
         faults = found.faults

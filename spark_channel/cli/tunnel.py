@@ -271,7 +271,7 @@ def _by_table(each: ChannelView) -> Iterator[tuple[TableLag, int | None]]:
     flight: Mapping[str, int] | None = None if each.in_flight is None else each.in_flight.tables
     lags = {table.name: table for table in (each.lag or FeedLag()).tables}
     for name in dict.fromkeys([*lags, *(flight or ())]):
-        if name:  # of a channel of one table, rows in flight are under no name
+        if name:  # rows in flight have no table name in a channel of one table
             yield (
                 lags.get(name, TableLag(name, "")),
                 None if flight is None else flight.get(name, 0),

@@ -63,7 +63,7 @@ class FanOutWork:
 
 @dataclass(frozen=True)
 class FanOutTargetRun:
-    """What one target has inside a Spark task: its own budget of refused rows, limit, counters, and permits."""
+    """One target inside a Spark task: its budget of refused rows, limit, counters, and permits."""
 
     budget: DirtyBudget
     limiter: Limiter | None = None
@@ -81,7 +81,7 @@ class FanOutOutcome:
 
 
 class _Log(DirtyLog):
-    """Of one task and target; the thread that reads may refuse rows for all targets beside the one that writes."""
+    """The log of one task and target. The reading thread may refuse rows for all targets while another one writes."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -233,7 +233,7 @@ class _Part:
             self._feeder.finish()
 
     def close(self) -> None:
-        """The target has everything, or gets nothing any more. Safe twice."""
+        """End the feed: the target has all rows, or gets no more. May be called twice."""
         if not self._ended.acquire(blocking=False):
             return
         if self._feeder is not None:

@@ -181,9 +181,7 @@ class BatchRateLimiter:
                 self._counters.read(batch.num_rows, nbytes)
             for piece, size in self._slices(batch, nbytes):
                 if not self._pay(piece.num_rows, size):
-                    raise ReadCancelledError(
-                        "the rows are not wanted any more: their consumer has ended"
-                    )
+                    raise ReadCancelledError("the consumer of the rows has ended")
                 if self._counters is not None:
                     self._counters.pushed(piece.num_rows, size)
                 yield piece

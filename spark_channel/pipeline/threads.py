@@ -37,7 +37,7 @@ class PrefetchingPayer:
 
     Args:
         pay: called as `pay(batch, nbytes)` in the paying thread; `fail` must end its wait.
-        fail: told once of what `pay` raised, or of the exception that ends the block.
+        fail: called once with the exception that `pay` raised, or that ends the block.
         name: of the paying thread.
     """
 
@@ -185,7 +185,7 @@ class StallWatch:
 
     Args:
         seconds: without a row moved, waits for the limit left out, after which `stalled` is called, once.
-        stalled: told of the error; from the watch's thread.
+        stalled: called with the error, in the watch's thread.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ _JOIN_SECONDS = 5.0
 class TransferSource:
     """One reader, and the steps from its batches to the target's columns.
 
-    `text_lengths`: how long the texts of the target's columns may be, where the reader tells.
+    `text_lengths`: the lengths that the texts of the target's columns may have, where the reader reports them.
     """
 
     reader: Reader
@@ -139,8 +139,7 @@ class GroupTransfer:
 
     `counters(task)` makes the counters of a task, `permit()` gives a context in which its target may be open.
     `keeps`: between two tasks a writing thread may keep what they share, such as a connection, without a permit.
-    `again`: the group was tried before, so that tasks may have been committed (`commit=task`): those are
-    not read again.
+    `again`: an earlier attempt of the group may have committed tasks (`commit=task`): these are not read again.
     """
 
     def __init__(
@@ -328,24 +327,23 @@ class GroupTransfer:
     def _opened(
         self, writer: Writer, plan: WritePlan, task: Task, counters: Counters
     ) -> Iterator[TaskWriter]:
-        """The open attempt. One that fails holds its permit until it is rolled back: it is connected until then."""
+        """Open an attempt for the block. A failed one keeps its permit until its rollback has closed the connection."""
         with self._permit():
             with counters.trace.timed("connect"):
                 task_writer = writer.open(plan, task.id, self._attempt)
             try:
                 yield task_writer
             except BaseException as error:
-                told = self._told(writer, error)
-                self._fail(
-                    told
-                )  # before the rollback, which may take its time: the other lanes stop now
+                shown = self._told(writer, error)
+                # Before the rollback, which may be slow: the other lanes stop now.
+                self._fail(shown)
                 self._tidy(task_writer.rollback, task)
-                if told is error:
+                if shown is error:
                     raise
-                raise told from error
+                raise shown from error
 
     def _told(self, writer: Writer, error: BaseException) -> BaseException:
-        """That no row may be refused and one was: trying the task again would refuse it again."""
+        """Return the error to raise: a task that may refuse no row and did would fail again if it were retried."""
         if (
             isinstance(error, DirtyRowsError)
             or self._budget.limit.tolerant

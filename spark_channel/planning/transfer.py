@@ -56,9 +56,9 @@ class EndpointOverrides:
 class Endpoint:
     """One end of a transfer: a connector of spark-channel, or a Spark format if `spark_format` is true.
 
-    `options` are format options in Spark's spelling. `parts`: the end has several tables or servers; a
+    `options` are format options in Spark's spelling. `parts`: the endpoint has several tables or servers; a
     reader reads all of them, a writer has one, or as many as the reader has splits. Its `repr` does not
-    know the options' types, and shows only options that are harmless in every connector.
+    know the options' types, and shows only options that are no secret in any connector.
     """
 
     name: str

@@ -242,9 +242,9 @@ class JobProgress:
             self._limit_again(from_the_start=first and not self._changes)
 
     def keep_limit(self, how: str, *, certain: bool = True) -> None:
-        """Some tasks do not reach the service, and keep their share of the limit as `how` says; empty = all do again.
+        """Note how tasks that do not reach the service keep their share of the limit; empty = all reach it.
 
-        The report tells of it once it was so for `certain`, and not only likely.
+        The report mentions it only when it is `certain`.
         """
         with self._lock:
             if how and certain:

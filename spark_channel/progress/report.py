@@ -54,7 +54,7 @@ class TransferReport:
         behind: of a stream's batch: how far it was behind its source when it was planned, what its source keeps for it,
             and how much of the existing rows was read beside the changes.
         lag: the same as numbers: `rows`, `bytes` and `seconds` behind, `wal_kept_bytes`, `base_rows_read`, `base_rows`,
-            `base_chunks_read`, `base_chunks`, and `seconds_ago`, when it was measured. What is not known is missing.
+            `base_chunks_read`, `base_chunks`, and `seconds_ago`, the measurement's age. Unknown numbers are missing.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -242,11 +242,11 @@ def _with_all(trace: TaskTrace, targets: Sequence[TransferReport]) -> TaskTrace:
 
 _lock = threading.Lock()
 _cells: list[set[str]] = []
-"""What the last cell has shown; empty where no cells are told of: then each display shows."""
+"""The reports that the last cell has shown; empty without notebook cells: then each display shows them."""
 
 
 def begin_cell() -> None:
-    """Another cell runs: it shows each report once."""
+    """Begin another cell, which shows each report once."""
     with _lock:
         _cells[:] = [set()]
 

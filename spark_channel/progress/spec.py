@@ -38,10 +38,10 @@ class DirtyLimit:
     def exceeded(
         self, dirty: int, rows: int, expected: int | None = None, *, final: bool = False
     ) -> str:
-        """Why `dirty` of `rows` (good and dirty) are too many; empty while they are not.
+        """Return why `dirty` of `rows` (good and dirty) are too many; empty while they are not.
 
-        Before the end a share can only be told from the number of `expected` rows: of a few dirty rows at the
-        head of a file nothing follows. `final`: no more rows come.
+        Before the end, the fraction needs the number of `expected` rows: a few dirty rows at the head of a file
+        prove nothing. `final`: there are no more rows.
         """
         if self.rows is not None and dirty > self.rows:
             return f"{_rows(dirty)} refused, and maxDirtyRows is {self.rows}"
@@ -86,8 +86,8 @@ class JobSpec:
     `query` the id of the streaming query that it is of, `behind` how far it is behind its source ("behind 12.4k rows,
     3 s"), `lag` the same as numbers. `static_tasks`: a Spark task that does not reach the service keeps 1/static_tasks
     of the job's own limit; None = it fails. `at_once`: so many run at a time.
-    `stall_timeout`: seconds without progress after which a task is named. `protect`: the speed follows what source and
-    target say of their health; `pressure`: what the user says is too much there, by the name of a signal.
+    `stall_timeout`: seconds without progress after which a task is named. `protect`: the speed follows the health of
+    source and target; `pressure`: the user's bounds for it, by the name of a signal.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict

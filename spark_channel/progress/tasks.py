@@ -74,7 +74,7 @@ _NAMED = 3
 
 @dataclass(slots=True)
 class LastProgress:
-    """Of one attempt: what it had when it last moved something, and when that was."""
+    """The counters of an attempt when it last moved something, and the time of that."""
 
     figures: tuple[int, ...] = ()
     since: float = 0.0
@@ -206,7 +206,7 @@ class AttemptTable:
         return True
 
     def since_last(self, snapshot: Snapshot, now: float, start: float) -> float:
-        """The seconds in which the growth that `snapshot` tells of was moved, on the attempt's own clock."""
+        """Return the seconds, by the attempt's clock, in which the rows since its last snapshot were moved."""
         task = self._tasks.get((snapshot.scan, snapshot.task))
         before = None if task is None else task.latest.get(snapshot.attempt)
         if snapshot.seconds:
@@ -248,7 +248,7 @@ class AttemptTable:
         return found
 
     def traces(self) -> tuple[TaskTrace, ...]:
-        """Of the tasks whose phases were timed; of very many, those that took longest."""
+        """Return the traces of tasks whose phases were timed; of very many, only the longest."""
         found = [
             trace_of(snapshot, len(self._tasks[key].latest))
             for key, snapshot in self._counted.items()

@@ -253,7 +253,7 @@ _WHOLE = re.compile(r"\+?[0-9]{1,9}")
 _TRIMMED = "".join(map(chr, range(33)))
 """What Java's `trim` removes."""
 _DIGITS = 1_000
-"""The most of a number, as it is written without an exponent."""
+"""The most digits of a number, written without an exponent."""
 _LONGEST_NUMBER = 100_000
 """The most digits of a power."""
 _EXACT = Context(

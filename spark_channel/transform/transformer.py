@@ -144,7 +144,7 @@ class Apply(Transformer):
             made = self.function(nothing)
         except Exception as error:
             raise SchemaError(
-                f"transformer {self.name} failed on a batch without rows, which tells its output's columns: "
+                f"transformer {self.name} failed on an empty batch, which is used to find its output's columns: "
                 f"{type(error).__name__}: {error}"
             ) from error
         return self._checked(made).schema
