@@ -168,7 +168,7 @@ def hold_unique(session: AdbcSession, target: TargetTable, dialect: AdbcDialect)
     except TargetError as error:
         raise TargetError(
             f"table {target.name!r} does not hold ({', '.join(target.key)}) unique, "
-            f"so rows with the same key cannot be told; create a unique index on these columns. {error}"
+            f"so a key may match several rows; create a unique index on these columns. {error}"
         ) from error
     finally:
         session.rollback()

@@ -215,7 +215,8 @@ class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
             )
         if self.key_columns is None:
             raise OptionError(
-                f"option 'writeMode' {self.write_mode} needs 'keyColumns': an ADBC driver tells no primary key",
+                f"option 'writeMode' {self.write_mode} needs 'keyColumns': "
+                "an ADBC driver does not report the primary key",
                 option="keyColumns",
             )
         if self.tolerates_dirty_rows:
@@ -304,7 +305,7 @@ def driver_path(name: str) -> str:
         if "/" in name or name.endswith((".so", ".dylib", ".dll", ".toml")):
             return name
         raise OptionError(
-            f"option 'driver' got {name!r}; there is no package adbc-driver-{bare.replace('_', '-')} here. Install "
+            f"option 'driver' got {name!r}, and package adbc-driver-{bare.replace('_', '-')} is not installed. Install "
             "it, or give the path of the driver's library",
             option="driver",
             got=name,
@@ -370,7 +371,7 @@ class AdbcSession(BoundSession):
             with self.explained():
                 is_shared = is_pooler(uri, **login)
         except ImportError:
-            return  # without psycopg it cannot be told
+            return  # only psycopg can detect a pooler
         if is_shared:
             raise self._failure(refused_by_pooler(self.place, statement, "uri"))
 
@@ -445,9 +446,9 @@ class AdbcSession(BoundSession):
         return only_name(name, self.tables(schema, "")) if folds else None
 
     def tables(self, schema: str | None, beginning: str) -> list[str]:
-        """Names of tables that begin so; `beginning` holds no wildcard but `_`, which it means.
+        """Return the names of tables that begin with `beginning`, whose only wildcard is `_`.
 
-        Without `schema` those of the current one, which a name without a schema means, where the driver tells it.
+        Without `schema`, search the current schema, where the driver reports it.
         """
         with self.explained():
             found = self._connection.adbc_get_objects(

@@ -279,12 +279,13 @@ class AdbcWriter(SqlWriter):
             table = session.table_schema(schema, name)
             if table is None:
                 raise TargetError(
-                    f"table {schema}.{name} is there, and {self.shown} does not tell its columns"
+                    f"table {schema}.{name} exists, but {self.shown} does not report its columns"
                 )
             return WriteTarget(schema, name, f"{schema}.{name}", table)
         if schema is None and (schema := session.value("SELECT current_schema()::text")) is None:
             raise OptionError(
-                f"option 'dbtable' got {self.options.dbtable!r}, and there is no schema on the search path: name one",
+                f"option 'dbtable' got {self.options.dbtable!r} without a schema, and the search path is empty: "
+                "name the schema",
                 option="dbtable",
                 got=self.options.dbtable,
             )

@@ -167,8 +167,8 @@ def take(
     if found is None:
         if resume is not None:
             raise TargetError(
-                f"{identity.shown} was to be continued, and its claim on {identity.target} is not there any more: "
-                "run the job again"
+                f"{identity.shown} cannot be continued: its claim on {identity.target} is missing. "
+                "Run the job again"
             )
         return _taken(Claim(identity, owner, process=process, beat_at=now), position)
     if found.has_published(position):
@@ -188,7 +188,7 @@ def take(
         raise TargetError(
             f"{identity.shown} is partially committed: run {found.owner!r} committed {tasks} tasks "
             f"with {rows} rows to {identity.target} (commit=task) and did not end. "
-            "A new run cannot tell which rows these were: "
+            "A new run cannot find out which rows these were: "
             "delete them, and the claim's rows in spark_channel_claims and spark_channel_tasks. "
             "A transfer with commit=task continues by itself, where its plan was kept"
         )
@@ -235,7 +235,7 @@ def check(found: Claim | None, held: HeldClaim) -> None:
     if (found.owner, found.epoch) != (held.owner, held.epoch):
         by = f"run {found.owner!r} took over" if found.owner else "the run gave its claim back"
         raise SupersededError(
-            f"{held.identity.shown} on {held.identity.target} does not belong to run {held.owner!r} any more: {by}. "
+            f"{held.identity.shown} on {held.identity.target} no longer belongs to run {held.owner!r}: {by}. "
             f"{nothing}; let the later run finish",
             owner=held.owner,
             successor=found.owner,

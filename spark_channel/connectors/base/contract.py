@@ -182,7 +182,7 @@ class Reader(SplitReader):
         return None
 
     def health(self) -> Health | None:
-        """Executor. What tells how the source is, for option `protect`; None = nothing does. Connects nowhere yet."""
+        """Executor. The health check of the source, for option `protect`; None = without one. Does not connect yet."""
         return None
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
@@ -421,7 +421,7 @@ class Writer(ABC):
         """Executor. `attempt` is unique among all attempts of the job."""
 
     def writing(self) -> AbstractContextManager[None]:
-        """Executor. Around the tasks that one thread writes: what they share is kept until its end."""
+        """Executor. A context around the tasks that one thread writes: it keeps what they share, say a connection."""
         return nullcontext()
 
     def resource_mark(self) -> str | None:
@@ -432,7 +432,7 @@ class Writer(ABC):
         return None
 
     def health(self) -> Health | None:
-        """Executor. What tells how the target is, for option `protect`; None = nothing does. Connects nowhere yet."""
+        """Executor. The health check of the target, for option `protect`; None = without one. Does not connect yet."""
         return None
 
     def committed(self, plan: WritePlan, task: int) -> Receipt | None:

@@ -33,7 +33,7 @@ _SHOWN, _READ = 200, 2_000
 
 
 class Busy(Exception):  # noqa: N818 - a state of the server
-    """The server does not answer now; what was asked may have been carried out."""
+    """The server does not answer now; it may have carried out the request."""
 
 
 class AnswerTooLargeError(http.client.HTTPException):
@@ -115,10 +115,10 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 def check_tls(options: Options, *, is_secure: bool, how: str) -> None:
-    """Hold the files of certificates to be used: `how` tells how a url asks for TLS.
+    """Check that certificate files are only given with TLS. `how`: the text that explains how a url enables TLS.
 
     Raises:
-        OptionError: one is given, and the url asks for no TLS.
+        OptionError: a certificate file is given, and the url does not enable TLS.
     """
     named = next(
         (name for name in ("sslrootcert", "sslcert", "sslkey") if getattr(options, name, None)),

@@ -450,7 +450,7 @@ _FOUND: set[str] = set()
 
 
 def _is_installed(module: str) -> bool:
-    """Whether it can be imported. What was found is not looked for again, for `check` of a thousand files."""
+    """Whether `module` can be imported. Found modules are cached: `check` may read a thousand files."""
     if module not in _FOUND and find_spec(module) is not None:
         _FOUND.add(module)
     return module in _FOUND
@@ -559,7 +559,7 @@ def find_connector(options: Mapping[str, Any], half: str) -> Connector:
     names = connector_names(half)
     if path:
         raise OptionError(
-            f"cannot tell the connector from path {mask_url(path)!r}; "
+            f"path {mask_url(path)!r} does not show which connector to use; "
             f"name it with option {half!r}, one of: {', '.join(names)}",
             option=half,
             takes=", ".join(names),

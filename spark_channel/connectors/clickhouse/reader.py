@@ -258,7 +258,7 @@ class _Splitter(Splitter):
 
 
 class ClickhouseReader(SqlReader):
-    """Splits by ranges of the sorting key. Each split sees its own state: there is no snapshot over statements."""
+    """Splits by ranges of the sorting key. Each split sees its own state: ClickHouse has no snapshot for several."""
 
     Options: ClassVar[type[ReadOptions]] = ClickhouseReadOptions
     Splitter: ClassVar[type[Splitter]] = _Splitter

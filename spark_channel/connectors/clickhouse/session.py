@@ -167,7 +167,7 @@ _FAILURES = (
     pa.ArrowException,
 )
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""What an Arrow stream ends with. One without it was cut, which Arrow does not tell from its end."""
+"""The last bytes of an Arrow stream. A stream without them was cut, which Arrow's reader does not detect."""
 _OVERFLOW_MODES = (
     "result",
     "read",
@@ -306,8 +306,8 @@ class ClickhouseSession(DriverSession):
     def insert(self, table: str, names: list[str], batch: pa.RecordBatch) -> None:
         """One INSERT of one block, which is stored when this returns.
 
-        Its token is new: replicated tables store a block once, and tell blocks apart by their rows
-        without it, so that a second block of equal rows would be dropped. The client sends a block again after a reset.
+        Its token is new. Replicated tables store a block once, and without a token they compare the blocks' rows, so a
+        second block of equal rows would be dropped. The client sends a block again after a connection reset.
         """
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:

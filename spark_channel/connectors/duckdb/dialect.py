@@ -263,9 +263,7 @@ class DuckdbDialect(Dialect):
     product = "DuckDB"
     sql = "duckdb"
     row_values = True
-    late_seconds = (
-        0.0  # a file that one process writes can be read by no other: what is seen is committed
-    )
+    late_seconds = 0.0  # no other process can read a file that one process writes: all visible rows are committed
     moves_rows = True
     no_keys = "DuckDB's indexes find single rows, and no order"
 

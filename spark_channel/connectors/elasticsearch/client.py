@@ -206,7 +206,7 @@ class ElasticWriteOptions(ElasticAddress, DirectOptions):
 
 
 MOST_BYTES = 256 << 20
-"""Of one answer: it is held in memory whole."""
+"""The largest answer: it is held in memory."""
 _MARGIN = 8
 """So many times larger than the first documents others may be."""
 

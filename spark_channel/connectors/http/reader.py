@@ -166,7 +166,7 @@ class WebService:
         if isinstance(rows, dict):
             return "pages have arrays of rows: name the array in 'resultKey'"
         if rows is None or rows is MISSING:
-            return "if that means no rows, tell by 'expect' how an answer without an error looks, such as {\"code\": 0}"
+            return "if that means no rows, set 'expect' to the fields of a good answer, such as {\"code\": 0}"
         return "name the array of rows in 'resultKey'"
 
 

@@ -42,7 +42,7 @@ class _Quiet:
 
 
 class BrokerStatus:
-    """What a client tells of its brokers, and how that is said."""
+    """Keeps the errors that a client reports about its brokers, and makes messages of them."""
 
     def __init__(self, options: KafkaAddress, failure: type[ChannelError]) -> None:
         self._options, self._failure = options, failure
@@ -60,7 +60,7 @@ class BrokerStatus:
         return self._fatal is not None
 
     def settings(self) -> dict[str, Any]:
-        """What producers and consumers have in common."""
+        """Return the settings that producers and consumers share."""
         options = self._options
         made: dict[str, Any] = {
             "bootstrap.servers": options.bootstrap_servers,
@@ -113,7 +113,7 @@ class BrokerStatus:
             self._denied = error
 
     def serve(self, client: Any, seconds: float) -> None:
-        """Let the client tell what it met, for at most `seconds`.
+        """Let the client run its callbacks for at most `seconds`.
 
         Raises:
             ChannelError: an error that lasts.
@@ -206,12 +206,12 @@ def is_passing(error: BaseException) -> bool:
 def consumer(
     options: KafkaReadOptions,
     link: BrokerStatus,
-    told: Callable[[dict[str, Any]], None] | None = None,
+    on_statistics: Callable[[dict[str, Any]], None] | None = None,
     **more: Any,
 ) -> Iterator[Consumer]:
-    """A consumer without a group's work: it is given its partitions, and commits nothing.
+    """A consumer without a group: the caller assigns its partitions, and it commits nothing.
 
-    `told` gets the client's statistics. They wait in memory while the reader is held.
+    `on_statistics` gets the client's statistics. They wait in memory while the reader is paused.
     """
     settings: dict[str, Any] = {
         "group.id": "spark-channel",  # the client asks for a name, and does nothing with it
@@ -227,11 +227,11 @@ def consumer(
         "max.poll.interval.ms": 86_400_000,
         **more,
     }
-    if told is not None:
+    if on_statistics is not None:
         seconds = max(1.0, options.timeout / 4)
         settings |= {
             "statistics.interval.ms": int(seconds * 1_000),
-            "stats_cb": lambda text: told(json.loads(text)),
+            "stats_cb": lambda text: on_statistics(json.loads(text)),
         }
     client = link.made(Consumer, settings)
     try:
@@ -287,7 +287,7 @@ def ended(client: Producer, link: BrokerStatus, *, hangs: bool = False) -> Itera
         try:
             client.purge()
             client.flush(_LAST)
-        except KafkaException as error:  # it has failed for good, which was told
+        except KafkaException as error:  # it has failed for good, which was reported
             _log.debug("a producer ends: %s", error)
         # One that failed for good would warn that it cannot abort its transaction. Both end when they are freed.
         if not hangs and not link.is_dead:

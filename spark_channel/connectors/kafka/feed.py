@@ -34,7 +34,7 @@ _AGAIN = "Begin a new stream, or reset the tunnel"
 
 
 class KafkaFeed(ChangeFeed):
-    """A token is an offset: the next record to read. It tells how many partitions the topic had, too."""
+    """A token is an offset: the next record to read. It also has the number of partitions that the topic had."""
 
     def __init__(self, reader: "KafkaReader", options: FeedOptions) -> None:
         if options.cursor_column is not None:

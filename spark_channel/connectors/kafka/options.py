@@ -27,7 +27,7 @@ __all__ = ["EARLIEST", "LATEST", "KafkaAddress", "KafkaReadOptions", "KafkaWrite
 
 _SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
 _TOPIC = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
-# What says how the brokers are reached. What says which records are read, or what a delivery means, is the connector's.
+# Settings for reaching the brokers. The connector itself sets those that choose records or define a delivery.
 _CLIENT = re.compile(
     r"(?:sasl|ssl|enable\.sasl|enable\.ssl|security|socket|reconnect|broker\.address|broker\.version|api\.version|client"
     r"|connections|metadata|topic\.metadata|fetch)\..+"

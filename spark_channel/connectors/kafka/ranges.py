@@ -125,7 +125,7 @@ def planned(options: KafkaReadOptions, link: BrokerStatus, client: Consumer) -> 
     """What the options name, resolved once.
 
     Raises:
-        OptionError: offsets that a topic does not have, or not any more.
+        OptionError: offsets that a topic does not have, or has deleted.
     """
     edges = edges_at(link, client, partitions(options, link, client))
     ends = []

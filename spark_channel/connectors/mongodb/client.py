@@ -273,11 +273,11 @@ def stored_at(options: MongoAddress, failure: type[ChannelError]) -> Stored:
         suppress(ChannelError),
         connected(options, failure) as documents,
     ):  # the role may lack the right to list
-        told = documents.database.command("hello")
-        if told.get("setName"):
-            names.add(f"set {told['setName']} of {sorted(map(str, told.get('hosts', ())))}")
-        elif told.get("topologyVersion"):
-            names.add(f"process {told['topologyVersion'].get('processId')}")
+        hello = documents.database.command("hello")
+        if hello.get("setName"):
+            names.add(f"set {hello['setName']} of {sorted(map(str, hello.get('hosts', ())))}")
+        elif hello.get("topologyVersion"):
+            names.add(f"process {hello['topologyVersion'].get('processId')}")
         there = documents.database.list_collections(filter={"name": documents.name})
         is_view = any(each.get("type") == "view" for each in there)
     parts = frozenset({(options.database_name, options.collection)})

@@ -20,11 +20,11 @@ _lock = threading.RLock()
 
 
 def connect(path: Path, uri: str) -> Connection:
-    """A connection to `path`: in a child process, where one in this process could drop another connection's locks.
+    """Open a connection to `path`: in a child process, where one in this process could drop another connection's locks.
 
-    A program of the user may open the file while our connection lasts, so there it is always a child. A Python process
-    of Spark's runs no code but the job's: there it is a child when something else has the file open. Two connections
-    of ours are of one library, and know each other's locks.
+    The user's program may open the file during the connection, so there it is always a child. A Python worker of
+    Spark runs only the job's code: there it is a child if something else has the file open. Two connections of
+    spark-channel use one SQLite library, which knows both connections' locks.
     """
     if os.name == "nt":  # there a lock belongs to the handle that took it
         return LocalConnection(uri)
@@ -64,7 +64,7 @@ def _is_worker() -> bool:
 
 
 def _descriptors(path: Path) -> set[int] | None:
-    """This process's descriptors of the file; None = the system does not tell."""
+    """Return this process's descriptors of the file; None = the system does not list them."""
     try:
         file = path.stat()
     except OSError:

@@ -134,9 +134,9 @@ def refuses_data(error: BaseException) -> bool:
 
 
 def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> None:
-    """Hold `path` to be a readable file. Whether it is a database is told by SQLite's first look into it.
+    """Check that `path` is a readable file. SQLite's first read shows whether it is a database.
 
-    It is not opened: closing it again would drop the locks that this process holds on it.
+    The file is not opened: closing it again would drop the locks that this process holds on it.
 
     Raises:
         failure: missing, a directory or unreadable; says what to do.

@@ -1,7 +1,7 @@
 """SQLite's declared types as Arrow's. Pure; docs/sqlite.md holds it as a table.
 
-SQLite binds types to values, not to columns: what a declared type promises is checked value by value when it
-is read. Text of a number is kept as text only in a column of TEXT affinity, hence the names of some types.
+SQLite binds types to values, not to columns: the reader checks each value against the declared type. A number's text
+is kept as text only in a column of TEXT affinity, hence the names of some types.
 """
 
 import re

@@ -136,8 +136,8 @@ _IN_MEMORY = 16 << 20
 class LoadPlan(WritePlan):
     """`label`: the beginning of the labels of all tasks.
 
-    `by_rows`: labels tell a task's rows, too. A batch of a stream that is run again may be cut into other tasks, of
-    which none may meet the label of another's rows.
+    `by_rows`: labels include a hash of the task's rows. When a stream's batch runs again, it may be cut into other
+    tasks, and a task must not use the label of other rows.
     """
 
     label: str = ""
@@ -278,7 +278,7 @@ class _LoadTask(TaskWriter):
             )
         except Busy as error:
             raise TargetError(
-                f"{options.address}: the load {label} was tried for {options.retry_timeout:g} s ('retryTimeout'): "
+                f"{options.address}: the load {label} was attempted for {options.retry_timeout:g} s ('retryTimeout'): "
                 f"{error}. Whether its rows are loaded is not known: another attempt of the task uses the same label, "
                 "and loads them once"
             ) from error
