@@ -44,7 +44,7 @@ class Retry:
     clock: Clock = SYSTEM_CLOCK
 
     def call(self, work: Callable[[], _T], passes: Callable[[Exception], bool | float]) -> _T:
-        """What `work` returns. It is called again after each error that `passes` says to be of the moment.
+        """Return the result of `work`. Call it again after each error that `passes` declares transient.
 
         `passes` may return seconds, a `float` above 0, for which the server asks to wait: the pause lasts at least
         as long. A pause that would end behind the deadline is not begun.
@@ -153,7 +153,7 @@ class RetryingCalls:
         self._clock: Clock = clock or SYSTEM_CLOCK
 
     def call(self, what: Callable[[], _T], passes: Callable[[BaseException], bool]) -> _T:
-        """What `what` returns. It is called again after errors that `passes` says to be of the moment."""
+        """Return the result of `what`. Call it again after errors that `passes` declares transient."""
         until = self._clock.now() + self._seconds
         attempt = 0
         while True:

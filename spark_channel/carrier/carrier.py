@@ -228,7 +228,7 @@ class DataCarrier:
 
     @property
     def overflow(self) -> Overflow:
-        """What `produce` does when its channel is full; may be set at any time, as `MemoryChannel.overflow`."""
+        """The behaviour of `produce` when its channel is full; may be set at any time, as `MemoryChannel.overflow`."""
         with self._lock:
             return self._overflow
 

@@ -46,7 +46,7 @@ class Consumer(ABC):
         """Process `batches`, never empty, in the order of their channel. You may keep the list."""
 
     def on_idle(self) -> None:  # noqa: B027 - optional: for one that buffers
-        """Nothing is left to consume: flush what is buffered. Called once after a `consume`, in its thread.
+        """Flush the buffered rows, since no more rows wait. Called once after a `consume`, in its thread.
 
         Not at each short gap: a lull of twice the usual time between two calls is waited for, from 10 ms up to
         1 s. Where several threads share a channel, it is called as soon as the channel is empty. If it raises,

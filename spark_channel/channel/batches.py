@@ -58,7 +58,7 @@ class _Layout(NamedTuple):
 
 
 class _Recent(threading.local):
-    """What this thread measured last: most threads see one schema, and batches of one length."""
+    """The last measurement of this thread: most threads see one schema, and batches of one length."""
 
     layout = _Layout(pa.schema([]), 0, 0, 0, (), None)
     has_nulls = False
@@ -69,7 +69,7 @@ _recent = _Recent()
 
 
 def arrow_bytes(batch: pa.RecordBatch) -> int:
-    """What `batch.nbytes` says, exactly; whole buffers where pyarrow 18 cannot (slices of view types).
+    """Return exactly `batch.nbytes`; the size of whole buffers where pyarrow 18 cannot (slices of view types).
 
     Bitmaps are left out of a batch that has one buffer in two columns, and others too long by just as much.
 

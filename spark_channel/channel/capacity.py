@@ -183,7 +183,7 @@ class CapacityRequest:
     __slots__ = ("condition", "dropped", "granted", "notified", "since")
 
     produces = True
-    """It brings rows: it ends when the channel is closed, and its wait is the writers'."""
+    """Whether the request adds rows: it then ends when the channel is closed, and counts as a wait of the writers."""
 
     def __init__(self) -> None:
         self.condition: threading.Condition | None = None
@@ -207,7 +207,7 @@ class Reservation(CapacityRequest):
         self.rows = self.nbytes = 0
 
     def is_paid(self) -> bool:
-        """What is reserved may be published now, by whoever admitted it."""
+        """Whether the reserved rows are paid for, so that the admitting thread may publish them."""
         raise NotImplementedError
 
     def is_served(self) -> bool:
@@ -457,7 +457,7 @@ class Limiter(Protocol):
 
 
 class Overflow(StrEnum):
-    """What `MemoryChannel.push` does when the channel is full.
+    """The behaviour of `MemoryChannel.push` when the channel is full.
 
     - `BLOCK`: wait, first come, first served. This delays the producer's next fetch.
     - `REJECT`: return False at once, publish nothing, pay nothing. It never waits, not for the limit

@@ -179,7 +179,7 @@ class MemoryChannel:
         return transaction
 
     def _own_rows(self) -> int:
-        """What this thread's own transaction holds."""
+        """The rows that this thread's own transaction holds."""
         slot = getattr(self._threads, "slot", None)
         return 0 if slot is None or slot.transaction is None else slot.transaction.taken_rows
 

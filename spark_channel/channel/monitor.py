@@ -67,7 +67,7 @@ def is_paid(wait: Wait) -> bool:
 
 
 class ChannelMonitor:
-    """What is in a channel and which threads wait in it.
+    """The contents of a channel, and the threads that wait in it.
 
     Everything that changes it runs in `_atomic`. A thread that waits in there has changed nothing before, so
     an interrupt of a wait changes nothing; one of a change fails the channel.
@@ -116,7 +116,7 @@ class ChannelMonitor:
                 self._tell(listeners)
 
     def _is_foreseen(self, error: BaseException) -> bool:
-        """It is what the channel failed with, or came while this thread slept, with every change whole."""
+        """Whether `error` is the channel's own, or came while this thread slept: the state is consistent then."""
         slept_into = getattr(self._threads, "interrupt", None)
         self._threads.interrupt = None
         return error is self._error or error is slept_into

@@ -29,7 +29,7 @@ _NEW, _OPEN, _COMPLETED, _CLOSED = TransactionState
 
 
 class Transaction:
-    """What one thread puts and takes, published together or not at all.
+    """The rows that one thread puts and takes, published together or not at all.
 
     Made by `MemoryChannel.transaction()`, used by that thread alone. Every method raises
     `TransactionStateError` in a state, or from a thread, that does not allow it. As a context

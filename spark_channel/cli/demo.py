@@ -38,7 +38,7 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %p %c{1}: %m%n%ex
 """
-"""Of Spark's own log: its greeting is not what the demo shows."""
+"""Settings that silence Spark's log, such as its greeting."""
 _SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """The demo's JVM lives for half a minute: compiling for a long run takes more than it saves."""
 

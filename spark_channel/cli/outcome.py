@@ -36,7 +36,7 @@ __all__ = [
 
 DONE, FAILED, BAD_INPUT, REFUSED_ROWS = 0, 1, 2, 3
 INTERRUPTED = 130
-"""What typer makes of Ctrl-C, without a word."""
+"""Typer's exit code for Ctrl-C."""
 
 
 def exit_code(error: BaseException) -> int:

@@ -239,7 +239,7 @@ def _sum(values: list[int | None], unit: str = "") -> str:
 
 
 def _cores(master: str | None) -> int:
-    """What `local[4]` says; else this machine's cores, since only a session knows a cluster's."""
+    """Return the cores in `local[4]`; else this machine's cores, since only a session knows a cluster's."""
     inside = (master or "").removeprefix("local[").partition("]")[0].partition(",")[0]
     return int(inside) if inside.isdigit() and int(inside) else os.cpu_count() or 1
 
@@ -319,7 +319,7 @@ def _connect(specs: Sequence[TransferSpec]) -> None:
 
 
 def _needs(spec: TransferSpec) -> list[str]:
-    """What must be installed besides.
+    """Return the missing packages that the transfer needs.
 
     Raises:
         ChannelError: options that a connector does not take.

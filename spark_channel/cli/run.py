@@ -109,7 +109,7 @@ _Last = Callable[[str], TransferReport | None]
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What a user typed beside the jobs."""
+    """The options of the `run` command."""
 
     parameters: Sequence[str] = ()
     master: str | None = None

@@ -26,7 +26,7 @@ class PressureState(StrEnum):
 
 
 class UnreachablePolicy(StrEnum):
-    """What an unreachable probe means: keep the speed, slow down as if pressed, or stop. Never speed up."""
+    """The reaction to an unreachable probe: keep the speed, slow down as under pressure, or stop; never speed up."""
 
     HOLD = "hold"
     LOWER = "lower"
@@ -158,7 +158,7 @@ class LatencyGradient:
 
     @property
     def bound(self) -> float:
-        """What the mean may be."""
+        """The highest mean that is fine."""
         return (self.usual or 0.0) * self._tolerance + self._slack
 
     def is_over(self) -> bool:

@@ -1,4 +1,4 @@
-"""What an asking client gets: fair queue, turns, savings, static shares."""
+"""Decides which grant a client gets: fair queue, turns, savings, static shares."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -111,7 +111,7 @@ class BurstCredit:
     """
 
     def __init__(self, begins: int) -> None:
-        """Nothing is saved before the instant `begins`: until then a predecessor's grants may be spent."""
+        """Start saving at the instant `begins`: until then clients may spend a predecessor's grants."""
         self._at = begins
         self._saved = [0, 0]
 
@@ -124,7 +124,7 @@ class BurstCredit:
             self._saved[each] = min(self._saved[each] + part * passed, part * _MOST_NS)
 
     def take(self, more: tuple[int, int]) -> tuple[int, int]:
-        """What goes along with a grant of `more` of the free part, in millionths of a unit."""
+        """Take the surplus that belongs to a grant of `more` of the free part, in millionths of a unit."""
         taken = [
             min(self._saved[each], max(0, more[each]) * _MOST_NS) // NANOS for each in DIMENSIONS
         ]
@@ -164,7 +164,7 @@ class GrantAllocator:
         self.version = 0
 
     def decide(self, client: Client, now: int) -> Grant | RetryLater:
-        """What `client`, which asks, gets now."""
+        """Return the grant for `client`, or when it should ask again."""
         self._pool.want(client, True)
         if client.successor is not None:
             return self._in_turn(client, now)
@@ -173,9 +173,10 @@ class GrantAllocator:
         return self._take_turn(client, now)
 
     def to_call(self) -> list[Client]:
-        """Those who should ask now, since enough of the limit is free: the heads of lines, else those with too little.
+        """Return the clients that should ask now, since enough of the limit is free.
 
-        Where many share the limit a part is small, asks are spread, and places that come free have a successor.
+        These are the queue heads, else the clients with too little. None where many share the limit: shares are
+        small, requests are spread over time, and each free share has a successor.
         """
         pool = self._pool
         if pool.horizon() > HORIZON or not self._has_room():

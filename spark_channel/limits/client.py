@@ -232,7 +232,7 @@ class LeaseLimiter:
             wake()
 
     def listen(self) -> Subscribe | None:
-        """What to ask the service beside `next_request`, to hear of changes early; None = no need to."""
+        """Return the subscription to send beside `next_request`, to learn of changes early; None = not needed."""
         with self._changed:
             if not (self._could_hear and self._client) or self._closed or self._broken is not None:
                 return None
@@ -293,7 +293,7 @@ class LeaseLimiter:
 
     @property
     def rows_per_second(self) -> float | None:
-        """What it may spend now; None = unlimited."""
+        """The rows per second that it may spend now; None = unlimited."""
         with self._changed:
             return self._paces[0] if self._now() < self._ends else 0.0
 

@@ -19,7 +19,7 @@ _SURPLUS_NS = nanoseconds(SLICE_SECONDS)
 
 @dataclass(slots=True, eq=False)
 class PaymentShare:
-    """What one payment takes of this dimension, in quanta. `before`: all that was ever taken ahead."""
+    """The part of a payment in this dimension, in quanta. `before`: the sum of all payments ahead of it."""
 
     amount: int
     before: int
@@ -74,7 +74,7 @@ class GrantBudget:
         self._keep_surplus()
 
     def shorten(self, ends: int) -> None:
-        """Nothing arrives after `ends`, which is still to come."""
+        """Stop the inflow at `ends`, which is in the future."""
         self._ends = min(self._ends, ends)
 
     def stop(self, now: int) -> None:

@@ -1,4 +1,4 @@
-"""Who may spend how fast, now: grants, and the one sum that must never exceed the limit.
+"""Grants: how fast each client may spend, and their sum, which must never exceed the limit.
 
 Paces are pairs (rows, bytes) of millionths of a unit per second, amounts pairs of millionths of a unit,
 times nanoseconds of the coordinator's clock; all whole numbers, so that what is added and taken away
@@ -92,13 +92,13 @@ class Client:
     waiting: str = ""
 
     def issued_grants(self) -> tuple[IssuedGrant, ...]:
-        """Those that are not over."""
+        """The grants of this client that have not ended."""
         return tuple(
             issued for issued in (self.held, self.offered) if issued is not None and not issued.over
         )
 
     def counted(self) -> tuple[IssuedGrant, ...]:
-        """Those that take of the limit in this client's place; it spends one of them at a time."""
+        """The grants that count against the limit for this client, which spends one of them at a time."""
         return tuple(
             issued
             for issued in (self.held, self.offered, self.successor)
@@ -399,7 +399,7 @@ class LimitShares:
         return len(self.spending)
 
     def free(self, dimension: int) -> int:
-        """What no live grant may spend, per second; below 0 when the limit was lowered just now."""
+        """Return the part of the limit that is not granted, per second; below 0 right after the limit was lowered."""
         return self.rates[dimension] - self.grants.charge[dimension]
 
     def want(self, client: Client, wanting: bool) -> None:
@@ -461,7 +461,7 @@ class LimitShares:
         return count / NEWS_ASKS_PER_SECOND
 
     def worth(self) -> tuple[float | None, float | None]:
-        """What is divided, in rows and bytes per second, None = unlimited."""
+        """The limit to divide, in rows and bytes per second; None = unlimited."""
         rows, nbytes = (
             None if limit is None else rate / MICROS
             for limit, rate in zip(self.limits, self.rates, strict=True)
@@ -483,7 +483,7 @@ class LimitShares:
         return True
 
     def share(self, client: Client, dimension: int) -> int:
-        """What `client` should have in `dimension`: max-min between jobs, and between the job's clients."""
+        """Return the fair share of `client` in `dimension`: max-min between jobs, and between the job's clients."""
         rate, job = self.rates[dimension], client.job
         if self.limits[dimension] is None:
             return 0

@@ -149,7 +149,7 @@ class SetRates:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing moves until `Resume`. Answer: `LimitStatus`."""
+    """Stop all clients of the limit until `Resume`. Answer: `LimitStatus`."""
 
     limit: str
 

@@ -47,7 +47,7 @@ SIGNALS: dict[str, HealthSignal] = {
     "wakeup": HealthSignal(None, "s"),
     "latency": HealthSignal(None, "s"),
 }
-"""Those of the connectors that are shipped. `work` is how much of a core the job's own statements use, `wakeup` how
+"""The signals of the shipped connectors. `work` is how much of a core the job's own statements use, `wakeup` how
 long a session of the server waits for a core, `latency` how long a small statement takes from here and back."""
 
 
@@ -90,7 +90,7 @@ _RELEARN_SECONDS = 2.0
 _USED = 0.7
 """The part of the speed that its work allows which a job reaches when that holds it: what a row costs varies."""
 _AHEAD = 4.0
-"""So many times what is used may be allowed: the speed is the mean of two seconds, in which it doubles."""
+"""The allowed speed is at most this factor times the used one, a mean of two seconds in which it may double."""
 _LONGEST_STEP = 1.0
 """Seconds for which the speed grows at a time: longer silence does not count as good news."""
 _SILENT_SECONDS = 3.0
@@ -107,7 +107,7 @@ makes noisy, and for others.
 
 @dataclass(frozen=True, slots=True)
 class HealthSample:
-    """What one side said at one instant.
+    """The health that one side reported at one instant.
 
     `values`: a signal's name to (value, what is too much). `delays`: a name to seconds, each a separate measurement.
     `missing`: signals that the role may not read, each with the reason. `error`: it could not be asked.
@@ -123,8 +123,9 @@ class HealthSample:
 
 @dataclass(slots=True)
 class ThrottleInterval:
-    """That a signal of a side held the speed, from `began` to `ended` (seconds after the start), at `rows_per_second`
-    at the lowest.
+    """An interval in which a signal of a side limited the speed.
+
+    `began` and `ended` are seconds after the start; `rows_per_second` is the lowest speed in it.
     """
 
     side: str
@@ -144,7 +145,7 @@ class _Trouble:
 
 @dataclass(slots=True)
 class _Side:
-    """What is known of the source, or of the target."""
+    """The known health of the source, or of the target."""
 
     heard: float
     gradients: dict[str, LatencyGradient] = field(default_factory=dict)
@@ -213,7 +214,7 @@ class AdaptiveLimit:
 
     @property
     def holder(self) -> str:
-        """What holds the speed, such as "target's replication_lag"; empty where nothing does."""
+        """The signal that limits the speed, such as "target's replication_lag"; empty where none does."""
         trouble = self._trouble
         return "" if trouble is None else f"{trouble.side}'s {trouble.signal}"
 

@@ -34,7 +34,7 @@ MICROS = 1_000_000
 QUANTA = NANOS * MICROS
 
 SLICE_SECONDS = 0.02
-"""What one payment should carry at most, in seconds of the limit: finer costs CPU, coarser is uneven."""
+"""The largest payment, in seconds of the limit: smaller ones cost CPU, larger ones make the flow uneven."""
 
 _HIGHEST_RATE = 1 << 62
 EARLY_NS = 1_000

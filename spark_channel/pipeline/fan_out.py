@@ -49,7 +49,7 @@ class FanOutTarget:
 
 @dataclass(frozen=True)
 class FanOutWork:
-    """What all task groups share. Picklable. A task's split is one that `TransferSource.wrap` made."""
+    """The data that all task groups share. Picklable. `TransferSource.wrap` made the split of each task."""
 
     sources: tuple[TransferSource, ...]
     branches: tuple[FanOutTarget, ...]
@@ -152,7 +152,7 @@ class _Feeder:
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Nothing more is put. Returns at once; `done` is called when all is paid."""
+        """End the input. Returns immediately; calls `done` when all rows are paid for."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -522,7 +522,7 @@ class GroupFanOut:
         return threading.Thread(target=run, name=f"spark-channel-{name}", daemon=True)
 
     def _target_failed(self, target: _Branch, error: BaseException) -> None:
-        """It is left behind, or it ends all: the first error of each counts."""
+        """Leave the failed target behind, or end all targets; the first error of each counts."""
         with self._lock:
             if self._error is not None or target.left is not None:
                 return

@@ -119,7 +119,7 @@ class GroupRead:
         self._carrier.fail(ReadCancelledError("the read was cancelled: its consumer has ended"))
 
     def statistics(self) -> ChannelStatistics:
-        """What passed so far, and who waited for whom."""
+        """Return the rows that passed so far, and how long each side waited."""
         return self._carrier.statistics()
 
     def _enter(self, phase: Phase) -> None:

@@ -117,7 +117,7 @@ class _Push(Protocol):
 def pushing(
     push: _Push, fail: Callable[[BaseException], None], *, limited: bool, name: str
 ) -> Iterator[Pay]:
-    """What a fetching thread hands its batches to: `push`, and under a limit a `PrefetchingPayer` before it."""
+    """Yield the function that takes a fetching thread's batches: `push`, under a limit through a `PrefetchingPayer`."""
 
     def pay(batch: pa.RecordBatch, nbytes: int) -> None:
         push(batch, nbytes=nbytes)
@@ -168,13 +168,13 @@ class HandoffSlot(Generic[_T]):
             return bool(self._held)
 
     def close(self) -> None:
-        """Nothing more will be given."""
+        """End the giving side after the last object."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def cancel(self) -> None:
-        """Both sides end at once."""
+        """End both sides immediately."""
         with self._changed:
             self._cancelled = True
             self._changed.notify_all()

@@ -51,7 +51,7 @@ class TransferSource:
 
 @dataclass(frozen=True)
 class TransferWork:
-    """What all task groups of a transfer share. Picklable.
+    """The data that all task groups of a transfer share. Picklable.
 
     A task's split is one that `TransferSource.wrap` made; its writer part is the number of its target, None
     when there is one.
@@ -109,7 +109,7 @@ class _InFlight:
 
 
 class _Reading:
-    """What one thread shares between splits, of one source at a time."""
+    """State that one thread shares between splits, for one source at a time."""
 
     def __init__(self) -> None:
         self._reader: Reader | None = None

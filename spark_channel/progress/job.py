@@ -253,7 +253,7 @@ class JobProgress:
             self._limit_again()
 
     def _limit_again(self, *, from_the_start: bool = False) -> None:
-        """Of both limits the tighter one holds, in rows and in bytes."""
+        """Note the tighter one of both limits, in rows and in bytes."""
         own, shared = self._own, self._shared
         rows, nbytes = tighter(own[0], shared[0]), tighter(own[1], shared[1])
         note = own[2] or shared[2]

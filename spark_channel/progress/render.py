@@ -164,7 +164,7 @@ def _limit_line(limit: str, scope: str) -> str:
 
 
 def _protected(line: str, spec: JobSpec) -> str:
-    """What else holds the speed."""
+    """Return `line` with the other limits of the speed."""
     watched = [f"{name} at most {most:g}" for name, most in sorted(spec.pressure.items())]
     if spec.protect:
         watched.insert(0, "as the health of source and target allows")

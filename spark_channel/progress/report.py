@@ -32,7 +32,7 @@ _WHERE_ANY = ("targets", "traces", "rows_dropped", "held", "behind", "lag")
 
 @dataclass(frozen=True, slots=True)
 class TransferReport:
-    """What a job did. Plain data, with a plot of its speed against the limit.
+    """The results of a job. Plain data, with a plot of its speed against the limit.
 
     Attributes:
         rows: rows that arrived; each task counts once.

@@ -137,7 +137,7 @@ class ServiceClient:
         return counters
 
     def limiter(self, name: str = "", *, mark: str | None = None) -> Limiter | None:
-        """What this task's channels pay: the job's limit, the shared one, or both; None when there is none.
+        """Return the limiter of this task's channels: the job's limit, the shared one, or both; None without a limit.
 
         One per client and mark, whoever asks; `name` is what `limits show` calls this task, `mark` the
         resource that it loads, for a limit that holds `per_mark`. A payment raises

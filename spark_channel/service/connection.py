@@ -177,7 +177,7 @@ class _Wire:
         self.whole = True
 
     def usable(self) -> bool:
-        """Nothing has come, not even the end: a server closes what is idle for long."""
+        """Whether the idle connection is still open: a server closes one that is idle for long."""
         try:
             self._socket.setblocking(False)
             self._socket.recv(1)
@@ -288,7 +288,7 @@ def note_unreached(address: ServiceAddress) -> None:
 
 
 def note_reached(address: ServiceAddress) -> None:
-    """It answered."""
+    """Note that the service at `address` answered."""
     if _until:
         with _lock:
             _until.pop((address.host, address.port), None)

@@ -206,7 +206,7 @@ class ServiceRecord:
 
     @property
     def live(self) -> bool:
-        """Both processes run. True for another pid namespace, of which nothing can be known."""
+        """Whether both processes run. True for another pid namespace, whose processes cannot be seen."""
         return self.namespace != pid_namespace() or (
             alive(self.service_pid, self.service_started)
             and alive(self.watch_pid, self.watch_started)

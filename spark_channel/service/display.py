@@ -336,7 +336,7 @@ class _LogLines:
         self.say(summary_lines(report))
 
     def close(self) -> None:
-        """What was said stays."""
+        """Do nothing: log lines stay."""
 
 
 _BAR_WIDTH = 20

@@ -77,7 +77,7 @@ class ProtectionController:
         self._apply()
 
     def observe(self, side: str, sample: HealthSample) -> None:
-        """What `side` says now; the limit is changed at once."""
+        """Take a sample of `side`, and change the limit immediately."""
         with self._lock:
             self._follow_limit()
             before = self._protection.rows_per_second
@@ -115,7 +115,7 @@ _LONGEST_PART = 100
 _CHANGES = (SetRates, Pause, Resume)
 _Given = TypeVar("_Given")
 _SPARE = 1.25
-"""So that a growing number of clients is not written down at each step."""
+"""A bound is recorded with this margin, so that not each new client causes a write."""
 
 
 def job_limit(job: str) -> str:
@@ -226,7 +226,7 @@ class LimitService:
                 self._longest = bound
 
     def observe(self, job: str, side: str, sample: HealthSample) -> None:
-        """What the source or the target of a job says of its health; nothing happens for a job that has ended."""
+        """Take a health sample of a job's source or target. Has no effect for a job that has ended."""
         with self._lock:
             protector = self._protectors.get(job_limit(job))
         if protector is not None:

@@ -375,5 +375,5 @@ def _text(value: Any) -> str:
 
 
 def _shown(text: str) -> str:
-    """What a driver says, in one line."""
+    """Return a driver's message in one line."""
     return "".join(each if each.isprintable() else " " for each in text)[:_LONGEST_TEXT]

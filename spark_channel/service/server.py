@@ -42,7 +42,7 @@ _SHUTDOWN_SECONDS = 3.0
 _SIDES = ("source", "target")
 
 _INLINE = frozenset({"hello", "coordinator"})
-"""What is asked most, and never waits for anything."""
+"""The most frequent actions, which never block."""
 
 
 class ServiceServer:
@@ -109,7 +109,7 @@ class ServiceServer:
 
     @property
     def token(self) -> str:
-        """What may do everything; known before `start`."""
+        """The token that permits all actions; known before `start`."""
         return self._token
 
     def add_endpoint(self, name: str, endpoint: "Endpoint") -> None:

@@ -348,12 +348,12 @@ class SharedLimit:
 
     @property
     def address(self) -> str:
-        """What option `sharedLimit` takes on other hosts: `host:port/name`, with TLS `tls://host:port/name`."""
+        """The value for option `sharedLimit` on other hosts: `host:port/name`, with TLS `tls://host:port/name`."""
         return f"{'tls://' if self._tls else ''}{self._serving().address}/{self.name}"
 
     @property
     def token(self) -> str:
-        """What option `sharedLimitToken` takes on other hosts. Keep it out of code and logs."""
+        """The value for option `sharedLimitToken` on other hosts. Keep it out of code and logs."""
         return spending_token(self._serving().address.token, self.name)
 
     def set(

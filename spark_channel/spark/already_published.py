@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class NothingWritten(WriterCommitMessage):
-    """What each task answers."""
+    """The commit message of each task."""
 
 
 @portable

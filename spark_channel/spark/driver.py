@@ -1,4 +1,4 @@
-"""What a planner worker learns of its driver."""
+"""Finds the driver, its service and its settings from a planner worker."""
 
 import ipaddress
 import json

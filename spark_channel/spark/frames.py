@@ -141,7 +141,7 @@ class _Run:
         return 0 if shown is None else shown.rows_dirty
 
     def _counted(self, service: ServiceAddress | None) -> TransferReport | None:
-        """What the service counts, and shows, of this job: one clock for what is shown and what is returned."""
+        """Return the service's report of this job, so that the shown and the returned numbers use one clock."""
         if service is None:
             return None
         try:
@@ -313,7 +313,7 @@ def _load(reader: DataFrameReader, options: dict[str, str]) -> DataFrame:
 
 
 def _said(error: Exception) -> str:
-    """What a driver says, without Spark's frames."""
+    """Return a driver's message without Spark's stack frames."""
     text = str(error)
     found = _JAVA.search(text)
     return mask_text(found["text"] if found else text.partition("\n")[0])[:300].rstrip(". ")

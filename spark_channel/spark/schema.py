@@ -72,7 +72,7 @@ def as_arrow(schema: StructType) -> pa.Schema:
 
 
 def spark_text_lengths(schema: StructType) -> dict[str, str]:
-    """What the notes of `text_length.py` say. Spark keeps them for columns that are selected as they are."""
+    """Return the text lengths in the columns' metadata, which Spark keeps for columns that are selected unchanged."""
     found = {field.name: length_in(field.metadata) for field in schema.fields}
     return {name: length for name, length in found.items() if length is not None}
 

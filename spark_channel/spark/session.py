@@ -429,7 +429,7 @@ def service_of(spark: SparkSession) -> "ServiceAddress":
 
 
 def last_report() -> "TransferReport | None":
-    """What the last finished job of this process counted; None before one has finished.
+    """Return the report of the last finished job of this process, or None if there is none.
 
     Jobs are known after `register`. A write has finished when `save()` returns, a read or a throttled
     DataFrame when the action that ran it has. A read that a LIMIT ended (`show`, `take`) comes before the jobs

@@ -62,7 +62,7 @@ class ChannelDataSource(DataSource):
         self._load = uuid.uuid4().hex[:12]
         """Names this `load()`: Spark makes one object of it, which it pickles for every call below."""
         self._own_schema: StructType | None = None
-        """What `schema` said; Spark does not ask when the user gave one."""
+        """The result of `schema`, which Spark does not call when the user gave a schema."""
 
     @classmethod
     def name(cls) -> str:

@@ -486,7 +486,7 @@ def query_id(task: TaskContext) -> str:
 
 
 def batch_limit(options: ReadOptions, given: FeedLimit, seconds: int = _BATCH_SECONDS) -> FeedLimit:
-    """What a micro-batch may bring when nothing but the speed is limited: what that lets through in so many seconds."""
+    """Return the limit of a micro-batch; with only a speed limit, the rows that it allows in this many seconds."""
     if given:
         return given
     rows, nbytes = options.rows_per_second, options.bytes_per_second

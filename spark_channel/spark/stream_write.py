@@ -51,7 +51,7 @@ _GIVES_ROWS = _ArrowWriter is DataSourceStreamWriter
 
 @dataclass
 class StreamMessage(WriterCommitMessage):
-    """What one task staged, and the plan that it made; None for a task without rows."""
+    """The receipt of a task's staged rows, and its plan; None for a task without rows."""
 
     plan: WritePlan | None = None
     receipt: Receipt | None = None

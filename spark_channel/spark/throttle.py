@@ -88,7 +88,7 @@ def throttle(
 
 
 class _Throttle:
-    """What runs in each Spark task; pickled by reference to this class."""
+    """The function that runs in each Spark task; pickled by reference to this class."""
 
     def __init__(
         self,

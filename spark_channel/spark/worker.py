@@ -105,7 +105,7 @@ def own_error(error: BaseException) -> ChannelError | None:
 
 
 def _missing_class(text: str) -> MissingPackageError | None:
-    """That Spark's JVM lacks a driver; None = it has said nothing of the kind."""
+    """Return an error for a driver that Spark's JVM lacks; None = the text reports no such driver."""
     match = _NO_CLASS.search(text)
     if match is None:
         return None
@@ -252,7 +252,7 @@ def _sockets_at(descriptors: Iterable[int]) -> dict[int, int]:
 
 
 def _alive(descriptors: Iterable[int]) -> dict[int, int]:
-    """Those that have not hung up yet. The others are not Spark's, which waits for rows, but were lost by user code."""
+    """Return the sockets that are still connected. User code lost the others: Spark's own socket waits for rows."""
     sockets, poller = _sockets_at(descriptors), select.poll()
     for descriptor in sockets:
         poller.register(descriptor, 0)

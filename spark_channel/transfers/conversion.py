@@ -51,7 +51,7 @@ def refuse_lenient(options: WriteOptions) -> None:
 
 
 def conversion_to(writer: Writer, connector: str, arriving: pa.Schema) -> "Pipeline | None":
-    """What makes rows of `arriving` fit the target; None = nothing is to be converted."""
+    """Return the steps that convert rows of `arriving` to the target's types; None = no column needs it."""
     if not is_lenient(writer):
         return None
     from spark_channel.transform import prepare

@@ -35,7 +35,7 @@ _Speeds = tuple[int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """Both limits at the time when the job is planned; rows and bytes per second, None = unlimited."""
+    """The job's own limit and the shared one, when the job is planned; rows and bytes per second, None = unlimited."""
 
     own: _Speeds
     shared: _Speeds
@@ -79,9 +79,9 @@ class JobLimits:
         return replace(self, protect=False, pressure={})
 
     def static(self, tasks: int | None) -> "StaticShare | None":
-        """What one of at most `tasks` Spark tasks at a time keeps of the job's own limit without the service.
+        """Return each Spark task's share of the job's own limit without the service, for at most `tasks` at a time.
 
-        None: it has no such limit, their number is not known, or option `limitFallback` is `fail`.
+        None: the job has no such limit, the number of tasks is not known, or option `limitFallback` is `fail`.
         """
         if not self.falls_back or tasks is None or self.own == (None, None):
             return None
@@ -119,7 +119,7 @@ def is_limited(options: CommonOptions) -> bool:
 
 
 def limit_scope_of(options: CommonOptions) -> str:
-    """What the limit holds for, as people read it."""
+    """Return the scope of the limit as text for people."""
     if options.shared_limit is not None:
         return f"shared limit {options.shared_limit}"
     per_task = options.rows_per_second_per_task or options.bytes_per_second_per_task
@@ -136,7 +136,7 @@ _PERMITS = {"numpartitions": "numPartitions", "maxconnections": "maxConnections"
 def static_shares(
     limits: JobLimits, groups: Sequence[TaskGroup], slots: int | None, *, per_mark: bool = False
 ) -> "list[StaticShare | None]":
-    """What each of `groups` keeps of the limit: as many parts as can be spent at a time.
+    """Return the share of the limit for each of `groups`: as many parts as can be spent at a time.
 
     `slots`: how many Spark tasks run at a time, None = not known; then all groups may.
     """

@@ -1,4 +1,4 @@
-"""Both ends opened, checked and planned; rehearsed."""
+"""Opens, checks and plans the source and target of a transfer, also for a rehearsal."""
 
 import json
 import logging
@@ -151,7 +151,7 @@ class OpenedTransfer:
 
     @property
     def schema(self) -> pa.Schema:
-        """What arrives at the target."""
+        """The columns that arrive at the target."""
         if self.steps is not None:
             return self.steps.output_schema
         return self.sources[0].pipeline.output_schema
@@ -168,7 +168,7 @@ class OpenedTransfer:
         return _stored(self.sources)
 
     def native_rows(self) -> NativeRows | None:
-        """What all sources could give the one target instead of Arrow's values; None = not these, or not here.
+        """The native rows that all sources could send to the one target instead of Arrow values; None = not available.
 
         Steps, and rows that are refused one by one, need values that can be read.
         """

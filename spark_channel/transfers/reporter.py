@@ -1,4 +1,4 @@
-"""What a driver reports of a job to the service: its phases, and why it failed."""
+"""Reports a job's phases and its failure from the driver to the service."""
 
 import contextlib
 import logging

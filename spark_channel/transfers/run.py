@@ -162,7 +162,7 @@ class Transfer:
             return None
 
     def shares(self) -> list[StaticShare | None]:
-        """What each group keeps of the limit where its task does not reach the service."""
+        """Return the share of the limit that each group has when its task does not reach the service."""
         opened = self._opened
         return static_shares(
             opened.limits, opened.plan.groups, self._engine.slots(), per_mark=opened.per_mark

@@ -94,7 +94,7 @@ class Engine(Protocol):
         """
 
     def named(self, source: str, target: str) -> AbstractContextManager[None]:
-        """What runs in the `with` block is shown under these names."""
+        """Show the work in the `with` block under these names."""
 
     def run(self, runner: Runner[_T], groups: Sequence[TaskGroup], job: str) -> list[_T]:
         """Run each group; of several attempts the outcome of the first that succeeds counts.
@@ -284,7 +284,7 @@ class GroupRunner:
 def stall_watch(
     options: WriteOptions, stalled: Callable[[BaseException], None]
 ) -> StallWatch | None:
-    """What ends a task that makes no progress, where that is asked for."""
+    """Return the watch that ends a task without progress; None without `onStall=fail`."""
     seconds = options.stall_timeout if options.on_stall == "fail" else None
     return None if seconds is None else StallWatch(seconds, stalled)
 

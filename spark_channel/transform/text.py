@@ -251,7 +251,7 @@ Operation = Literal["+", "-", "*", "/", "%", "^"]
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
 _WHOLE = re.compile(r"\+?[0-9]{1,9}")
 _TRIMMED = "".join(map(chr, range(33)))
-"""What Java's `trim` removes."""
+"""The characters that Java's `trim` removes."""
 _DIGITS = 1_000
 """The most digits of a number, written without an exponent."""
 _LONGEST_NUMBER = 100_000
@@ -384,7 +384,7 @@ def _plain(array: pa.Array, name: str) -> pa.Array:
 
 
 def _parsed(text: str) -> Decimal | None:
-    """What Java's Double and BigDecimal both take for a number; None = another text, or too many digits."""
+    """Return a number that Java's Double and BigDecimal both accept; None = another text, or too many digits."""
     trimmed = text.strip(_TRIMMED)
     if len(trimmed) > 2 * _DIGITS or not _NUMBER.fullmatch(trimmed):
         return None

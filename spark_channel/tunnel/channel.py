@@ -60,7 +60,7 @@ class Delivery:
 
 @runtime_checkable
 class Processor(Protocol):
-    """What a consumer calls; a plain function serves as `process` alone."""
+    """The callbacks of a consumer; a plain function counts as `process`."""
 
     def process(self, delivery: Delivery) -> None:
         """Take a range, or one table of it. It is delivered again when this raises, and has its checkpoint when this

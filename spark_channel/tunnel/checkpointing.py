@@ -47,7 +47,7 @@ _TOLD_SECONDS = 1.0
 
 
 class ChannelTurns(ABC):
-    """What is done with each range of a channel. A subclass has the channels' runs, and ends them."""
+    """Plans, reads and checkpoints the ranges of channels. A subclass has the channels' runs, and ends them."""
 
     held_seconds: ClassVar[float] = 30.0
     """How long a reader that is to end waits for the source to keep less of its log, so that existing rows can be read.
@@ -78,7 +78,7 @@ class ChannelTurns(ABC):
 
     @abstractmethod
     def _idle(self, run: ChannelRun, sequence: int) -> None:
-        """Nothing follows the range before `sequence`, which may have failed meanwhile."""
+        """Called when no rows follow the range before `sequence`, which may have failed meanwhile."""
 
     @abstractmethod
     def _end_if_nothing_is_left(self) -> None:

@@ -205,7 +205,7 @@ _log = logging.getLogger(__name__)
 
 
 class ChannelHost(Protocol):
-    """Who runs the channels of a client. Called under the client's lock: return at once."""
+    """Runs the channels of a client. Its methods are called under the client's lock and must return immediately."""
 
     def dial(self, channel: Channel) -> None:
         """Prepare to run `channel`; then `TunnelClient.dialled` or `dial_failed`, from any thread."""

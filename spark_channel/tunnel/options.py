@@ -262,7 +262,7 @@ class TunnelOptions(Options):
         return None if self.tunnel_store is None else self.tunnel_store.get_secret_value()
 
     def limit(self) -> FeedLimit:
-        """What one micro-batch may bring."""
+        """The limit of one micro-batch."""
         return FeedLimit(self.max_rows_per_trigger, self.max_bytes_per_trigger)
 
     def feed(self) -> FeedOptions:

@@ -47,7 +47,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """What one channel contributes to a batch. `origin` names these rows forever; empty without a tunnel."""
+    """A channel's part of a batch. `origin` always names the same rows; empty without a tunnel."""
 
     channel: str
     sequence: int
@@ -93,7 +93,7 @@ class StreamPositions(ABC):
 
     @abstractmethod
     def ranges(self, start: Offset, end: Offset) -> list[OffsetRange]:
-        """What the batch between two offsets reads."""
+        """Return the ranges of the batch between two offsets."""
 
     @abstractmethod
     def settle(self, done: Offset) -> None:
@@ -110,7 +110,7 @@ class StreamPositions(ABC):
         """Release everything. Safe twice."""
 
     def columns(self) -> str | None:
-        """Those that an offset must be made for; None: the query continues with others."""
+        """The columns that an offset must fit; None: the query continues with other columns."""
         return self.source.schema_text() if self.source.keeps_columns else None
 
     def prepare(self) -> None:
@@ -355,7 +355,7 @@ class CheckpointPositions(StreamPositions):
 
 
 class BatchAdmission:
-    """What a limit still lets into a batch: at least one split, and no split beyond it."""
+    """The rest of a batch's limit: it admits at least one split, and no split beyond the limit."""
 
     def __init__(self, limit: FeedLimit) -> None:
         self.left = limit

@@ -139,7 +139,7 @@ class BudgetShare:
         self._budget.want(self)
 
     def free(self, rows: int, nbytes: int) -> None:
-        """So much was processed."""
+        """Give back the memory of processed rows."""
         self._budget.free(self, rows, nbytes)
 
     def close(self) -> None:
@@ -279,15 +279,15 @@ class Stage(IntEnum):
     """How far a range is."""
 
     READ = 1
-    """It is read, or was; no processor has seen a row of it."""
+    """The range is being read, or is read; no processor has seen a row of it."""
     FIXED = 2
     """Its end is in the store."""
     GIVEN = 3
-    """It is the pool's to process."""
+    """The pool may process it."""
     BUSY = 4
-    """It is being processed."""
+    """A processor has it."""
     DONE = 5
-    """It is processed, and its checkpoint is not taken."""
+    """The processor has finished; the checkpoint is not taken yet."""
 
 
 class RangeRead:
@@ -320,7 +320,7 @@ class RangeRead:
         self.end = end
         self.rows = self.nbytes = 0
         self.lost: Exception | None = None
-        """What ended the reading of several tables before its end; of one, its delivery has it."""
+        """The error that ended the reading of several tables early; for a single table, its delivery has the error."""
         self._feed = feed
         self._splits = splits
         self._by_table = done is not None
@@ -375,7 +375,7 @@ class RangeRead:
                 self._rows_of[table] = self._rows_of.get(table, 0) + batch.num_rows
 
     def rows_by_table(self) -> Mapping[str, int]:
-        """What was read so far, whoever has it now; under "" of a feed of one table."""
+        """The rows read so far, also processed ones, by table; a feed of one table uses ""."""
         with self._lock:
             return dict(self._rows_of)
 
@@ -429,7 +429,7 @@ class RangeRead:
     # --- what is handed out
 
     def to_give(self) -> list[DeliveryRows]:
-        """What is to be processed from now on; each delivery once."""
+        """Return the deliveries that the pool may process from now on; each delivery once."""
         with self._lock:
             if self._is_withdrawn or self.lost is not None:
                 return []
@@ -480,7 +480,7 @@ class RangeRead:
             return all(each.is_processed for each in self._deliveries.values())
 
     def processed_tables(self) -> set[str]:
-        """Those whose rows processors took, in whole."""
+        """The tables whose rows processors took completely."""
         with self._lock:
             return {each.table for each in self._deliveries.values() if each.is_processed}
 
@@ -491,13 +491,13 @@ class RangeRead:
             return found.is_processed if found is not None and found.is_over else None
 
     def failed(self) -> list[DeliveryRows]:
-        """Those that ended with an error."""
+        """The deliveries that ended with an error."""
         with self._lock:
             return [each for each in self._deliveries.values() if each.error is not None]
 
     @property
     def given_rows(self) -> int:
-        """What processors took."""
+        """The rows that processors took."""
         return sum(each.rows for each in self._all())
 
     def withdraw(self) -> None:

@@ -34,13 +34,13 @@ class ChannelState(StrEnum):
     WAIT = "wait"
     """Its parents are not TERMINATED, or no client has had it yet."""
     OPEN = "open"
-    """It belongs to a client."""
+    """A client has it."""
     CLOSING = "closing"
     """Its client is asked to give it back."""
     CLOSED = "closed"
-    """It was given back, and waits for another client."""
+    """Its client gave it back, and it waits for another client."""
     TERMINATED = "terminated"
-    """It is drained for good."""
+    """All its rows are processed."""
     PARKED = "parked"
     """One of its ranges failed repeatedly: no client gets it until it is resumed."""
 
@@ -49,7 +49,7 @@ class ConnectState(StrEnum):
     """The state of a client's connect to a channel that it was given."""
 
     WAIT = "wait"
-    """It is being dialled."""
+    """The client is dialling it."""
     RUNNING = "running"
     """Its pipeline reads."""
     CLOSING = "closing"
@@ -67,7 +67,7 @@ class ClientState(StrEnum):
 
 
 class TunnelType(StrEnum):
-    """What a tunnel delivers: existing rows, later changes, or first the one and then the other."""
+    """The rows that a tunnel delivers: existing rows, later changes, or the existing rows and then the changes."""
 
     BASE = "base"
     STREAM = "stream"

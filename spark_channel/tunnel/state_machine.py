@@ -53,7 +53,7 @@ def share(
     free: Sequence[str],
     wanted: Mapping[str, Sequence[str]] | None = None,
 ) -> Shares:
-    """Who gets `free` channels, and who gives some back.
+    """Decide which clients get `free` channels, and which give some back.
 
     `held`: client -> its open channels, every live client with an entry. `leaving`: client -> how many it is
     giving back already; each is free only when its client says so, and counts for no client until then.

@@ -327,7 +327,7 @@ class TunnelWorker(ChannelTurns):
         return True
 
     def _idle(self, run: ChannelRun, sequence: int) -> None:
-        """Nothing follows the range before `sequence`, which may have failed meanwhile."""
+        """Called when no rows follow the range before `sequence`, which may have failed meanwhile."""
         with self._changed:
             run.idle = not run.ranges and run.planned_sequence == sequence
         if run.idle and self._drained:

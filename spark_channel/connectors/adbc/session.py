@@ -65,7 +65,7 @@ _FILE_OPTIONS = ("path", "uri")
 
 
 def _absolute(driver: str, text: str) -> str:
-    """What names the database of `driver`, absolute where that is a file."""
+    """Return the name of the database of `driver`, as an absolute path if it is a file."""
     if not any(name in driver.rpartition("/")[2].lower() for name in _FILE_DATABASES):
         return text
     return (
@@ -228,7 +228,7 @@ class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
 
 
 FAILURES = (adbc_driver_manager.Error, pa.ArrowException, OSError)
-"""What drivers raise, while they connect and while a result is being read."""
+"""The errors that drivers raise, while they connect and while a result is being read."""
 
 
 _BUSY = frozenset({"40001", "40P01", "55P03"})

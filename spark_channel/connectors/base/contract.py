@@ -221,7 +221,7 @@ class WriteContext:
 
 @dataclass(frozen=True)
 class WritePlan:
-    """What `Writer.prepare` decided, picklable. Connectors subclass it with their own fields.
+    """The plan that `Writer.prepare` returns, picklable. Connectors subclass it with their own fields.
 
     `published_at`: the time the same job, or the same `txn`, was published before; then nothing is written.
     `native`: the tasks receive the context's native rows, and nothing else. `held` is the claim under which the
@@ -259,7 +259,7 @@ class DirtyRow:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one attempt of one task staged or committed. Plain data, which is sent to the driver.
+    """The rows that one attempt of a task staged or committed. Plain data, which is sent to the driver.
 
     `details` belongs to the connector (file names, row ranges).
     """
@@ -317,7 +317,7 @@ class RowTally:
 
 @dataclass(frozen=True, slots=True)
 class PartialWrite:
-    """What a target recorded of a `commit=task` run that did not end: its name and its committed tasks.
+    """A target's record of a `commit=task` run that did not end: its name and its committed tasks.
 
     `plan` is the text given to `Writer.keep`; None = none. `epoch` is the value for `WriteContext.resume`.
     """

@@ -182,7 +182,7 @@ def _chunks(chunks: int | None, read: int | None, rows: int | None) -> int | Non
 
 @dataclass(frozen=True, slots=True)
 class HeldLog:
-    """What a source keeps for one reader of its log. `kept`: bytes; None = not known.
+    """The log that a source keeps for one reader. `kept`: bytes; None = not known.
 
     `named_by`: what reads from a slot of this name, at a place that has another name than this source.
     """
@@ -342,10 +342,10 @@ class ChangeFeed(SplitReader):
         return None
 
     def joining(self, table: str, *, again: bool) -> Callable[[Token], Token]:
-        """What adds a table to a token, from there on; `again`: what has the existing rows of one read once more.
+        """Return a function that adds a table to a token; `again`: one that has its existing rows read again.
 
-        What it returns is pure, and quick: called inside a transaction of the tunnel's store. It raises `TunnelError`
-        where the token has the table, or does not have it.
+        The function is pure and quick: it is called inside a transaction of the tunnel's store. It raises
+        `TunnelError` where the token already has the table, or (`again`) does not have it.
 
         Raises:
             UnsupportedError: a feed of one table. SourceError, OptionError: the table cannot be followed.
@@ -367,8 +367,9 @@ class ChangeFeed(SplitReader):
         )
 
     def held_up(self, token: Token) -> str:
-        """What keeps existing rows from being read beside the changes at `token`, as text. Empty: nothing, or it is not
-        known. Asks the source.
+        """Return why existing rows are not read beside the changes at `token`. Asks the source.
+
+        Empty: they are read, or the reason is not known.
         """
         return ""
 

@@ -37,7 +37,7 @@ class Health(ABC):
 
     @abstractmethod
     def sample(self) -> HealthSample:
-        """What it says now. Signals that the role may not read are left out, and named.
+        """Return a sample. Signals that the role may not read are left out, and named.
 
         Raises:
             ChannelError: it cannot be asked.
@@ -98,7 +98,7 @@ class RowCost:
         self._seen: deque[float] = deque(maxlen=_SEEN)
 
     def add(self, seconds: float | None) -> None:
-        """What a row of one statement cost; None = not known."""
+        """Add the seconds per row of one statement; None = not known."""
         if seconds:
             self._seen.append(seconds)
 

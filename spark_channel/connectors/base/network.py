@@ -27,7 +27,7 @@ __all__ = [
 
 
 BUSY = (429, 502, 503, 504)
-"""What a server answers that may carry out the same request later."""
+"""The HTTP statuses of a server that may carry out the same request later."""
 _BLOCK = 1 << 20
 _SHOWN, _READ = 200, 2_000
 
@@ -48,7 +48,7 @@ class Login:
         self._secrets = secrets
 
     def shown(self, text: str) -> str:
-        """What a server says, without the login, which it may repeat."""
+        """Return a server's text without the credentials, which it may repeat."""
         return hide(text, self._secrets)
 
     def beginning(self, answer: bytes) -> str:

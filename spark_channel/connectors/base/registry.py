@@ -60,8 +60,8 @@ class DataxCompatibility:
 _SERVER = {"convert": "lenient", "ledger": "optional"}
 
 Maturity = Literal["stable", "preview", "experimental"]
-"""What the tests ran against. "stable": the system itself. "preview": what stands for it (an emulator, an old release,
-its engine without its server, another product that speaks its protocol), or a part of what the connector reaches.
+"""The system that the tests ran against. "stable": the system itself. "preview": a substitute (an emulator, an old
+release, its engine without its server, another product with its protocol), or a part of what the connector reaches.
 "experimental": only servers written for the tests, or nothing."""
 
 Delivery = Literal["once", "once in a run", "at least once"]
@@ -496,7 +496,7 @@ def connector_names(half: str | None = None) -> list[str]:
 
 
 def experiment_remark(connectors: Iterable[Connector]) -> str | None:
-    """What a job that uses `connectors` logs as it starts, if one of them is experimental."""
+    """Return the warning that a job with `connectors` logs at its start, if one of them is experimental."""
     found = {each.name: each.tested for each in connectors if each.maturity == "experimental"}
     if not found:
         return None

@@ -192,7 +192,7 @@ _SETTINGS = {
     "input_format_allow_errors_num": "0",
     "input_format_allow_errors_ratio": "0",
 }
-"""What in the profile of a user leaves rows out of a read or a write, and reports success."""
+"""Settings that override those of a user's profile that would silently omit rows from a read or a write."""
 _READ = {
     "output_format_arrow_string_as_string": 1,
     "output_format_arrow_low_cardinality_as_dictionary": 0,

@@ -208,7 +208,7 @@ class ElasticWriteOptions(ElasticAddress, DirectOptions):
 MOST_BYTES = 256 << 20
 """The largest answer: it is held in memory."""
 _MARGIN = 8
-"""So many times larger than the first documents others may be."""
+"""How many times larger than the first documents others may be."""
 
 
 def path_of(options: ElasticAddress, action: str = "") -> str:

@@ -147,7 +147,7 @@ Headers = Annotated[Secret, AfterValidator(_headers), Trait.NAMES_SOURCE]
 
 
 class HttpReadOptions(TlsOptions, RecordReadOptions):
-    """What the reader takes."""
+    """Options of the reader."""
 
     no_where: ClassVar[str] = "a web service understands no SQL; its own filters go into 'params'"
 
@@ -286,7 +286,7 @@ class HttpReadOptions(TlsOptions, RecordReadOptions):
 
     @property
     def login(self) -> Login:
-        """What opens the service; texts that are secret are shown nowhere."""
+        """The credentials of the service, which are never shown."""
         parts, secrets = urlsplit(self.url), self._secrets()
         if self.token is not None:
             token = self.token.get_secret_value().strip()

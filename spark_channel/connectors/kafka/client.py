@@ -134,7 +134,7 @@ class BrokerStatus:
             raise self.failed(lasting)
 
     def asked(self, client: Any, call: Callable[[float], _T]) -> _T:
-        """What `call` (seconds to wait) returns; it is asked again until `timeout` while no broker answers."""
+        """Return the result of `call` (seconds to wait); repeat it until `timeout` while no broker answers."""
         end, step = SYSTEM_CLOCK.now() + self._options.timeout, _FIRST
         while True:
             left = end - SYSTEM_CLOCK.now()
@@ -147,7 +147,7 @@ class BrokerStatus:
                 step = min(_LONGEST, 2 * step)
 
     def silent(self, what: str, waited: str) -> ChannelError:
-        """Nothing came for the seconds of an option; `waited` names both."""
+        """Return the error for no answer within the seconds of an option; `waited` names both."""
         met = "" if self._last is None else f"; the client says: {self._shown(self._last)}"
         return self._failure(
             f"{self._options.address}: {what} for {waited}{met}. Check that the brokers "

@@ -291,7 +291,7 @@ _SPARKS_REFUSED = {
 
 
 class KafkaReadOptions(KafkaAddress, RecordReadOptions):
-    """What the reader takes."""
+    """Options of the reader."""
 
     no_where: ClassVar[str] = (
         "Kafka has no conditions; 'beginTimestamp' and 'endTimestamp' choose records by time"
@@ -374,7 +374,7 @@ class KafkaReadOptions(KafkaAddress, RecordReadOptions):
 
 
 class KafkaWriteOptions(KafkaAddress, DirectOptions):
-    """What the writer takes."""
+    """Options of the writer."""
 
     aliases: ClassVar[Mapping[str, str]] = {**DirectOptions.aliases, **_SPARKS}
     refused: ClassVar[Mapping[str, str]] = {

@@ -122,7 +122,7 @@ def offsets_at(
 
 
 def planned(options: KafkaReadOptions, link: BrokerStatus, client: Consumer) -> list[Range]:
-    """What the options name, resolved once.
+    """Return the ranges of offsets that the options name, resolved once.
 
     Raises:
         OptionError: offsets that a topic does not have, or has deleted.

@@ -114,7 +114,7 @@ class _Pages:
                 yield page
 
     def _some(self) -> list[Message]:
-        """What is there, at least one message."""
+        """Return the messages that have arrived, at least one."""
         most = min(self._fetch.nbytes or _BYTES, _BYTES)
         rows = max(1, min(self._fetch.rows or _ROWS, _ROWS, int(most / self._average)))
         rows = min(rows, self._part.end - self._next)

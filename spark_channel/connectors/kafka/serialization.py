@@ -123,7 +123,7 @@ def fields_of(message: Message, *, exact: bool) -> dict[str, Any]:
 def value_batches(
     options: KafkaReadOptions, schema: pa.Schema
 ) -> Callable[[Sequence[Message]], pa.RecordBatch]:
-    """What makes batches of `schema` of records whose values are JSON or text."""
+    """Return a function that makes batches of `schema` from records whose values are JSON or text."""
     columns = Columns(schema, options.rules, key="_offset")
     wanted = [name for name in METADATA if name in schema.names or name == "_offset"]
     cut = None if options.value_format == "json" else _Cut(options, schema)

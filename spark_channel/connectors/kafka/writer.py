@@ -31,10 +31,12 @@ __all__ = [
 ]
 
 
-# A task's transaction also commits an offset of a consumer group, which records that the task has committed.
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a task wrote."""
+    """The counters of a task that has committed.
+
+    The transaction that commits the task's records also commits an offset of a consumer group, which records this.
+    """
 
     rows: int
     nbytes: int
@@ -55,7 +57,7 @@ def put_receipt(link: BrokerStatus, client: Any, name: str, topic: str, wrote: C
 
 
 def find_receipt(link: BrokerStatus, name: str, topic: str) -> Committed | None:
-    """What an earlier attempt of the task `name` committed; None = no attempt has.
+    """Return what an earlier attempt of the task `name` committed; None = no attempt has.
 
     Raises:
         ChannelError: the brokers do not say.

@@ -50,7 +50,7 @@ class Remote(ABC):
 
     @abstractmethod
     def entries(self, path: str) -> list[Entry]:
-        """What is in a folder, without `.` and `..`.
+        """Return the entries of a folder, without `.` and `..`.
 
         Raises:
             FileNotFoundError: the folder does not exist.

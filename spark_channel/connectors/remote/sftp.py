@@ -24,7 +24,7 @@ __all__ = ["SftpRemote"]
 
 _BUFFER = 1 << 20
 _REQUEST = 32 << 10
-"""What every server returns for one request."""
+"""The bytes that every server returns for one request."""
 _KNOWN = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
 
 

@@ -13,7 +13,7 @@ from spark_channel.connectors.sql.parameters import one_row
 __all__ = ["FAILURES", "Connection", "LocalConnection"]
 
 FAILURES = (adbc_driver_manager.Error, pa.ArrowException, OSError)
-"""What a connection raises."""
+"""The errors that a connection raises."""
 
 _BATCH_ROWS = "adbc.sqlite.query.batch_rows"
 

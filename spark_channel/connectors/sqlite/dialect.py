@@ -219,7 +219,7 @@ class SqliteDialect(Dialect):
         return text  # as SQLite holds it: numbers as numbers, times as texts
 
     def cursor_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
-        """What a column of TEXT affinity holds compares as text, whatever it is read as, decimals included."""
+        """Return the type that SQLite compares: a column of TEXT affinity compares as text, also for decimals."""
         return pa.string() if affinity(column.declared) == "TEXT" else self.key_type(column, read)
 
     def is_cursor_value(self, value: Any, kind: pa.DataType | None) -> bool:

@@ -34,7 +34,7 @@ __all__ = [
 
 
 _OFF = ("case_sensitive_like", "foreign_keys", "ignore_check_constraints", "recursive_triggers")
-"""What changes rows, and may be on in a library of SQLite that was built so; a file holds no such settings."""
+"""Settings that change rows, and that a build of SQLite may switch on by default; a file has no such settings."""
 
 
 class SqliteSession(BoundSession):
@@ -190,7 +190,7 @@ _TRANSACTION = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _OUTSIDE = frozenset({"ATTACH", "DETACH", "VACUUM"})
-"""Those that run outside a transaction alone, as a session's first statements do."""
+"""Statements that only run outside a transaction, as a session's first statements do."""
 _EMPTY = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)
 
 
