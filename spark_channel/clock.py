@@ -29,7 +29,7 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Block this thread for `seconds`; zero or less returns at once."""
+        """Block this thread for `seconds`; zero or less returns immediately."""
         ...
 
     def wait(self, condition: threading.Condition, timeout: float | None = None) -> bool:

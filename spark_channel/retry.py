@@ -89,7 +89,7 @@ class Retry:
         raise AssertionError("stamina ends with a result or an exception")
 
     def pause(self, failed: int) -> float:
-        """Seconds to wait after so many failures, at random: not all who lost one server come back at once."""
+        """Seconds to wait after so many failures, at random: not all who lost one server come back at the same time."""
         base = min(self.longest, self.first * 2.0 ** min(failed - 1, 30))
         return base * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - spreads load, keeps no secret
 
@@ -135,7 +135,7 @@ class Backoff:
 
 def reconnect_delay(attempt: int = 0, chance: "random.Random | None" = None) -> float:
     """Seconds before a lost connection is renewed for the `attempt`-th time (from 0): at random up to 0.1 s,
-    then up to three times as long each time, 10 s at most. At random, so that not all come at once.
+    then up to three times as long each time, 10 s at most. At random, so that not all come at the same time.
     """
     most = min(_LONGEST_PAUSE, _FIRST_PAUSE * 3.0 ** min(attempt, 10))
     return (chance or random.Random()).uniform(0.001, most)  # noqa: S311 - spreads load, keeps no secret

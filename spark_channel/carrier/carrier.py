@@ -33,7 +33,7 @@ PartitionerName = Literal["rolling", "thread"]
 class Partitioner(Protocol):
     """Any callable that gives the index of a batch's channel.
 
-    It is called by producer threads, several at once, without a lock. What it raises reaches that
+    It is called by producer threads, several at the same time, without a lock. What it raises reaches that
     producer, and nothing was published. A partitioner whose choice is a preference and not a promise
     has a true attribute `may_try_others`: under `overflow="reject"` the carrier then offers a refused
     batch once to each other channel.
@@ -129,7 +129,7 @@ class DataCarrier:
     dropped and counted under `overflow="overwrite"`.
 
     As a context manager it ends with `shutdown()`; with an exception in the block it fails instead, so
-    that producers and consumers stop at once.
+    that producers and consumers stop immediately.
 
     Args:
         channels: how many.
@@ -235,7 +235,7 @@ class DataCarrier:
     @overflow.setter
     def overflow(self, overflow: Overflow | str) -> None:
         chosen = Overflow(overflow)
-        with self._lock:  # two setters at once must not leave the channels divided
+        with self._lock:  # two setters at the same time must not leave the channels divided
             self._overflow = chosen
             for channel in self._channels:
                 channel.overflow = chosen
@@ -301,7 +301,7 @@ class DataCarrier:
         """Batches from all channels as they come, until all are closed and drained.
 
         Raises what the carrier failed with. Channels that have batches take turns. Several threads may
-        iterate at once, beside a consumer too: each batch goes to one of them. A loop that is left
+        iterate at the same time, beside a consumer too: each batch goes to one of them. A loop that is left
         early takes no batch with it.
         """
         ready: ReadyQueue[MemoryChannel] = ReadyQueue(self._clock)

@@ -28,7 +28,7 @@ class Consumer(ABC):
     """Takes batches from a carrier, in a thread that the carrier or a pool provides.
 
     Handed to `DataCarrier.consume` as an object, it is shared by the threads: `init` and `on_exit` run
-    once, `consume` in all of them at once. Handed over as a class (or any callable that makes one),
+    once, `consume` in all of them at the same time. Handed over as a class (or any callable that makes one),
     each thread has its own, made and used in that thread alone - as a database connection wants it.
 
     An exception that is not an `Exception` (`SystemExit`) fails the carrier, from whichever method.

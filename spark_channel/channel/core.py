@@ -65,7 +65,7 @@ class ChannelCore(ChannelMonitor):
             self._push_and_wait(batch, rows, nbytes)
 
     def push_together(self, batches: Sequence[Sized]) -> bool:
-        """All of them at once and without waiting, or none of them and False."""
+        """All of them together and without waiting, or none of them and False."""
         rows = sum(sized[1] for sized in batches)
         nbytes = sum(sized[2] for sized in batches)
         with self._lock:

@@ -187,7 +187,7 @@ class MemoryChannel:
 
     def close(self) -> None:
         """Accept no more batches: producers get `ChannelClosedError`, also those that wait; consumers drain,
-        then get `EndOfChannel`. Returns at once; may be called again.
+        then get `EndOfChannel`. Returns immediately; may be called again.
         """
         self._core.close()
 

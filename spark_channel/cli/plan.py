@@ -187,7 +187,7 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console") -> None:
         for half, end in zip(("reader", "writer"), ends, strict=True):
             console.print(f"{half}: {end!r}", markup=False)
         return
-    with ExitStack() as held:  # nothing is read: what the splits share may go at once
+    with ExitStack() as held:  # no row is read, so the state that splits share is freed early
         opened, *_ = rehearse(spec, parallelism, held)
     options, made = opened.options, opened.plan
     others = [f" and {each.writer.name or 'another target'}" for each in spec.targets[1:]]

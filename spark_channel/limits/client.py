@@ -239,10 +239,10 @@ class LeaseLimiter:
             return Subscribe(self._limit, self._client, self._epoch, self._version, self._calls)
 
     def hear(self, request: Subscribe, answer: LimitChanged | Rejected) -> None:
-        """An answer to `request`, from `listen`: the limit may have changed, or be gone.
+        """Take an answer to `request`, from `listen`: the limit may have changed, or may have been removed.
 
-        A grant is the same part of what the limit is now, at once, and asks soon; without one, and after a
-        refusal, the next ask is due in a moment.
+        A grant is scaled to the new limit immediately, and the client asks soon; without a grant, and after a
+        refusal, the next request is due in a moment.
         """
         with self._changed:
             if (request.client, request.epoch) != (self._client, self._epoch):
@@ -266,7 +266,7 @@ class LeaseLimiter:
             if within is not None:
                 part = zlib.crc32(self._client.encode()) / (
                     1 << 32
-                )  # its own, so that not all ask at once
+                )  # its own, so that not all ask at the same time
                 self._hurried = now + nanoseconds(within * part)
                 self._hurry()
             self._changed.notify_all()
@@ -383,7 +383,7 @@ class LeaseLimiter:
         return leave, now
 
     def _hurry(self) -> None:
-        """Ask soon, when a change was heard of; not while an answer is on its way, which may know nothing of it."""
+        """Ask soon after a change was reported, but not while an answer is on its way, which may predate it."""
         if self._hurried is not None and self._in_flight is None:
             if self._next_ask != _NEVER:
                 self._next_ask = min(self._next_ask, self._hurried)

@@ -1,4 +1,4 @@
-"""The coordinator of one limit: a state machine that hands out grants. No I/O, no threads, a clock.
+"""The coordinator of one limit: a state machine that issues grants. No I/O, no threads, a clock.
 
 One rule keeps the limit: **at every instant, what all live grants may spend per second is at most the
 limit.** A grant is an amount with a pace; it counts from the moment that it is issued until its client

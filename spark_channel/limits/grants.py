@@ -469,7 +469,7 @@ class LimitShares:
         return rows, nbytes
 
     def has_own_share(self, job: JobShare) -> bool:
-        """The job's part of the limit is enough for all of its clients at once."""
+        """The job's part of the limit is enough for all of its clients at the same time."""
         slots = self.slots()
         jobs = [each for each in self.jobs.values() if each.wanting]
         for dimension in DIMENSIONS:

@@ -41,11 +41,11 @@ MOST_WAITING = 100_000
 
 
 class Semaphore:
-    """At most `count` holders at once, first come, first served: `maxConnections`.
+    """At most `count` holders at the same time, first come, first served: `maxConnections`.
 
     A holder is any string that its process generated (random, so that no other process returns it). It asks
     until it is given a `Permit`, asks again every `renew_in` seconds while it needs it, and returns it.
-    One that is not heard of for 30 s has lost its permit, or its place in line.
+    One that is silent for 30 s has lost its permit, or its place in line.
     """
 
     def __init__(self, name: str, count: int, *, clock: Clock | None = None) -> None:

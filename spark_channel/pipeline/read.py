@@ -115,7 +115,7 @@ class GroupRead:
                         _log.warning("a reader is still blocked in its source and is left behind")
 
     def cancel(self) -> None:
-        """End the read from any thread: a blocked reader thread, payer or caller wakes at once."""
+        """End the read from any thread: a blocked reader thread, payer or caller wakes immediately."""
         self._carrier.fail(ReadCancelledError("the read was cancelled: its consumer has ended"))
 
     def statistics(self) -> ChannelStatistics:

@@ -114,7 +114,7 @@ def _number(count: int, what: str) -> str:
 
 
 MAX_CHANNELS = 100_000
-"""No cluster runs more at once; it also bounds the splits that a tiny channel limit would ask for."""
+"""No cluster runs more at the same time; it also bounds the splits that a tiny channel limit would ask for."""
 SPLITS_PER_CHANNEL = 5
 """Several splits a channel, so that a slow one leaves the others work to take."""
 

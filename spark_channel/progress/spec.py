@@ -79,7 +79,7 @@ class JobSpec:
     `shared_...` what the one that it shares with others is set to as the job is planned,
     `per_mark` whether it holds for each resource mark by itself, and `limit_scope` what shares it ("the
     whole job", "each task", "shared limit orders-db"). `max_connections` is how many tasks may hold a
-    connection to the target at once, `max_dirty_rows` and `max_dirty_fraction` how many rows may be refused
+    connection to the target at the same time, `max_dirty_rows` and `max_dirty_fraction` how many rows may be refused
     (None = no limit). `commit` is "job", "task" or ""; `at_least_once`: nothing keeps the rows of a retried task from
     being added twice. `where` says where the rows are once the job is
     done, `rerun` how to run it again. `batch` is the number of a stream's micro-batch, None outside streams,

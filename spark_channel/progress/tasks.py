@@ -231,7 +231,7 @@ class AttemptTable:
 
     @property
     def tasks(self) -> int:
-        """Tasks that were heard of."""
+        """Tasks that reported."""
         return len(self._tasks)
 
     def counted(self) -> Iterator[Snapshot]:
@@ -258,7 +258,7 @@ class AttemptTable:
         return tuple(sorted(slowest, key=lambda each: each.task))
 
     def scans(self) -> int:
-        """Passes over the plan that were heard of, at least 1."""
+        """Passes over the plan that reported, at least 1."""
         return max(1, len({scan for scan, _ in self._tasks}))
 
 

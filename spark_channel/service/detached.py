@@ -86,7 +86,7 @@ def _answer(outcome: dict[str, Any]) -> None:
     try:
         os.write(starter, json.dumps(outcome).encode() + b"\n")
     except OSError:
-        pass  # it is gone
+        pass  # it has ended
     os.close(starter)
 
 

@@ -287,9 +287,9 @@ class ServiceDirectory:
     def publish(
         self, name: str, advert: ServiceRecord, *, replace: str | None = None
     ) -> ServiceRecord:
-        """Put `advert` there, unless a live one other than that with nonce `replace` was first.
+        """Publish `advert`, unless another live one exists whose nonce is not `replace`.
 
-        Returns the advert that is there now. Adverts of processes that are gone are removed.
+        Returns the advert that is published now. Adverts of processes that have ended are removed.
         """
         with self._locked() as directory:
             _sweep(directory)

@@ -33,7 +33,7 @@ class JobListener(Protocol):
     def job_opened(self, progress: JobProgress) -> None: ...
 
     def job_closed(self, progress: JobProgress) -> None:
-        """`progress` is in a final phase. A job that is heard of again is opened again."""
+        """`progress` is in a final phase. A job that reports again is opened again."""
 
 
 @dataclass(slots=True)

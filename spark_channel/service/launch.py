@@ -229,7 +229,7 @@ def _start(request: dict[str, Any], timeout: float) -> None:
         if request[field] is not None:
             request[field] = str(Path(request[field]).absolute())
     path = os.pathsep.join(str(Path(each).absolute()) for each in sys.path)
-    process = subprocess.Popen(  # noqa: S603 - our own module, by the interpreter that runs this
+    process = subprocess.Popen(  # noqa: S603 - this package's module, by the interpreter that runs this
         [sys.executable, "-c", _PROGRAM],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

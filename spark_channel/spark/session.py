@@ -142,7 +142,7 @@ _Get = Callable[[str], str | None]
 
 
 def slots_of(get: _Get, cores: int) -> int | None:
-    """The most tasks that run at once; None when nothing bounds them (dynamic allocation without a maximum).
+    """The most tasks that run at the same time; None when nothing bounds them (dynamic allocation without a maximum).
 
     `get` reads a setting of Spark's, `cores` are those that its executors have now. Executors that Spark starts
     in the place of lost ones are the same number.

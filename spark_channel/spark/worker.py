@@ -167,7 +167,7 @@ class HangupWatch:
 
     @contextlib.contextmanager
     def calling(self, on_hangup: Callable[[], None]) -> Iterator[None]:
-        """Watch while the block runs; the thread is gone when it ends."""
+        """Watch while the block runs; the end of the block ends the thread."""
         if not self._sockets:
             yield
             return

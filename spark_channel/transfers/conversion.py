@@ -126,7 +126,7 @@ def with_conversion(
     """The sources, each with a last step that converts what differs from the target's columns.
 
     A column whose type already is the target's costs nothing; one that cannot become it is left to the writer, which
-    says why. A target that is not there yet is made after the rows.
+    says why. A target that does not exist yet is made after the rows.
     """
     from spark_channel.transform import prepare
 

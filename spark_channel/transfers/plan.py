@@ -601,7 +601,7 @@ def _shown(half: str, end: Endpoint, options: list[Any]) -> str:
 def rehearse(spec: TransferSpec, parallelism: int, held: ExitStack) -> tuple[OpenedTransfer, ...]:
     """Log in at both ends, read the source's schema, plan, and hold the rows against the targets' columns and rights.
 
-    Scripts are not run: a table that `preSql` or `startSql` would make is not there.
+    Scripts are not run: a table that `preSql` or `startSql` would make does not exist.
 
     Raises:
         ChannelError: what a run would be refused for.

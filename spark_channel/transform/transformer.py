@@ -44,7 +44,7 @@ class TransformResult:
 
 
 class Transformer(ABC):
-    """One step on batches. Picklable plain data; used by several threads of one process at once.
+    """One step on batches. Picklable plain data; used by several threads of one process at the same time.
 
     Subclasses are frozen dataclasses whose values were checked when they were made.
     """
@@ -126,7 +126,7 @@ class Apply(Transformer):
     """Any function from batch to batch. It is called once without rows to determine its output's schema.
 
     It may change columns and drop or add rows; its schema must not depend on the rows. It runs in
-    several threads at once, and must be picklable.
+    several threads at the same time, and must be picklable.
     """
 
     function: BatchFunction

@@ -328,7 +328,7 @@ class ChannelTurns(ABC):
         error: BaseException,
         failed: Sequence[DeliveryRows],
     ) -> None:
-        """`failed`: its deliveries that failed; none if none was handed out."""
+        """`failed`: its deliveries that failed; none if none was assigned."""
         for other in failed[1:]:
             _log.warning("channel %s: %s", run.name_of(other.table), other.error)
         table, lost = (failed[0].table, failed[0].lost) if failed else ("", found.lost)
@@ -420,7 +420,7 @@ class ChannelTurns(ABC):
                     found.stage = Stage.FIXED
             self._give_next(run)
             return
-        # It was handed out before, with another end, and that one counts.
+        # It was assigned before, with another end, and that one counts.
         self._drop(run, found)
         run.reading.ask()
 

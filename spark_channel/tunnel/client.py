@@ -286,7 +286,7 @@ class TunnelClient:
         client, so that an answer that was lost leaves no second one behind.
 
         Raises:
-            TunnelError: the tunnel is not there, or the store does not answer.
+            TunnelError: the tunnel does not exist, or the store does not answer.
         """
         with self._changed:
             if self._state is not ClientState.READY:
@@ -324,7 +324,7 @@ class TunnelClient:
         """One heartbeat now, from this thread; `wanted`: channels to ask for first.
 
         Raises:
-            TunnelError: the tunnel is gone or another one, or the store does not answer.
+            TunnelError: the tunnel was deleted or replaced, or the store does not answer.
         """
         with self._beating:
             with self._changed:

@@ -2,7 +2,7 @@
 
 An offset is one JSON document: for each channel the range of the batch that ends there (`from`, `to`) and its
 number (`seq`), so that a batch that is run again reads the same rows, whatever came since. Without a
-tunnel the offsets are all there is; with one, the ranges are handed out by the tunnel's store, and the query
+tunnel the offsets are all there is; with one, the ranges are assigned by the tunnel's store, and the query
 is one of its clients.
 """
 

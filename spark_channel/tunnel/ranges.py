@@ -1,9 +1,9 @@
 """One range of one channel: read ahead by one thread into bounded memory, processed by others.
 
-A range of a feed of several tables is one delivery for each table that has rows in it. They are handed out when the
-range is read, since only then each of them is whole: so none waits for rows that come behind those of another. Where
-the memory does not hold the range, the largest delivery is handed out while it is read, and the rows of others are
-left out, as far as they do not fit; they are read once more, when what was handed out is over.
+A range of a feed of several tables has one delivery for each table with rows in it. Processors get the deliveries
+when the range is read, since only then each of them is complete: so none waits for rows behind those of another
+table. If the range does not fit into memory, a processor gets the largest delivery during the reading, and rows of
+the others that do not fit are left out. They are read again when that delivery is over.
 """
 
 import contextlib
@@ -426,7 +426,7 @@ class RangeRead:
         found = [each for each in self._deliveries.values() if not each.is_given and each.kept_rows]
         return max(found, key=lambda each: each.kept_rows, default=None)
 
-    # --- what is handed out
+    # --- deliveries for processors
 
     def to_give(self) -> list[DeliveryRows]:
         """Return the deliveries that the pool may process from now on; each delivery once."""

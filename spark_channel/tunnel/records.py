@@ -146,7 +146,7 @@ class Channel:
 
     @property
     def last_end(self) -> Token:
-        """Where the last range ends that is handed out."""
+        """The end of the last assigned range."""
         return next((end for end in (self.after, self.pending) if end is not None), self.token)
 
 
@@ -188,7 +188,7 @@ class TunnelState:
 class TunnelStore(Protocol):
     """Every call is one transaction, on its own connection; safe to call from several threads.
 
-    All raise `TunnelError` for a store that cannot be reached and for a tunnel that is not there.
+    All raise `TunnelError` for a store that cannot be reached and for a tunnel that does not exist.
     """
 
     def show(self) -> str:

@@ -1,4 +1,4 @@
-"""A streaming query as one client of a tunnel: its channels, and the ranges that the store hands out."""
+"""A streaming query as one client of a tunnel: its channels, and the ranges that the store assigns."""
 
 import threading
 from collections.abc import Collection, Mapping
@@ -35,7 +35,7 @@ def _is_silent(error: BaseException) -> bool:
 
 @dataclass
 class _Run:
-    """A channel of this client. `token` and `sequence` are its checkpoint, `pending` what is handed out."""
+    """A channel of this client. `token` and `sequence` are its checkpoint, `pending` what is assigned."""
 
     channel: Channel
     sequence: int = -1
@@ -48,8 +48,8 @@ class _Run:
 class SharedPositions(StreamPositions):
     """Offsets name the ranges of one batch each: (channel, sequence), and where they begin and end.
 
-    The client is started with the first offset that is asked for. A range that was handed out stays, so
-    whoever runs it, once or again, reads the same rows.
+    The first request for an offset starts the client. An assigned range does not change, so each run of it reads the
+    same rows.
     """
 
     def __init__(

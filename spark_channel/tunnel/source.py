@@ -172,7 +172,9 @@ class StreamSource:
             TunnelError: of another source, or of another schema; says what differs.
         """
         self.check_source(record)
-        if self.feed.missing is not None:  # ranges that were handed out have the columns of then
+        if (
+            self.feed.missing is not None
+        ):  # assigned ranges have the columns that the table had then
             return
         now = self.schema_text()
         if record.schema != now and self.keeps_columns:

@@ -211,11 +211,12 @@ def handed_out(state: TunnelState, channel: str, sequence: int) -> Token:
 def split(
     state: TunnelState, channel: str, divide: Callable[[Token], Sequence[Token]]
 ) -> tuple[TunnelState, tuple[str, ...]]:
-    """Let a stream channel end after the ranges that are handed out, and others begin there, each with a part of
-    what follows. They open when it is drained. `divide` is the feed's.
+    """Let a stream channel end after its assigned ranges, and others begin there.
+
+    Each has a part of the later changes. They open when it is drained. `divide` is the feed's.
 
     Raises:
-        TunnelError: the channel is not there, is a split of what was there, or has ended. What `divide` raises.
+        TunnelError: the channel does not exist, is a split of existing rows, or has ended. Errors of `divide`.
     """
     found = state.channels.get(channel)
     streams = [each for each in state.channels.values() if not each.is_base]
@@ -247,8 +248,9 @@ def split(
 
 
 def continued(state: TunnelState, change: Callable[[Token], Token]) -> tuple[TunnelState, str]:
-    """Let the one stream channel of a tunnel end after the ranges that are handed out, and another begin there, from
-    a token that `change` makes of that end. Returns the new channel.
+    """Let a tunnel's only stream channel end after its assigned ranges, and another begin there.
+
+    `change` makes the new channel's token from that end. Returns the new channel.
 
     Raises:
         TunnelError: its only stream channel has an end that the user set. Errors of `change`.
@@ -391,7 +393,7 @@ def _freed(channel: Channel) -> Channel:
 
 
 def _without_lost(state: TunnelState) -> TunnelState:
-    """Channels of clients that are not there are free."""
+    """Channels of clients that do not exist are free."""
     channels = {
         key: _freed(channel)
         if channel.state in _HELD and channel.client not in state.clients

@@ -110,7 +110,7 @@ class SqlStore(ABC):
 
     @abstractmethod
     def _transaction(self, *, make: bool = False) -> AbstractContextManager[Statements]:
-        """A write transaction; `make`: the tables are made when they are not there.
+        """A write transaction; `make`: the tables are made when they do not exist.
 
         Raises:
             TunnelError: the store cannot be reached, or has no tables.

@@ -42,7 +42,7 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class ChannelView:
-    """One channel, and how far it is behind; `lag` is None where the source was not asked or is not there.
+    """One channel, and how far it is behind; `lag` is None where the source was not asked or does not exist.
 
     `channel.token` is where it is read from next. The lag's seconds are the source's own, for a cursor that is a
     time; else those since the last checkpoint, by the store's clock, and 0 when nothing is left to read.
@@ -330,7 +330,7 @@ class Tunnel:
         """Let clients have parked channels again, these or all, from their checkpoints on; returns which.
 
         Raises:
-            TunnelError: the tunnel is not there, or has no channel of that name.
+            TunnelError: the tunnel does not exist, or has no channel of that name.
         """
         return self.store.resume(self.name, channels)
 
@@ -341,7 +341,7 @@ class Tunnel:
         that read no existing rows beside their changes are left alone.
 
         Raises:
-            TunnelError: the tunnel is not there, has no channel of that name, or reads its existing rows before its
+            TunnelError: the tunnel does not exist, has no channel of that name, or reads its existing rows before its
                 changes, which would wait, too.
         """
         state = self.store.state(self.name)
@@ -363,14 +363,14 @@ class Tunnel:
         """Let the chunks of existing rows be read again, from where `pause_base` left them; returns which channels.
 
         Raises:
-            TunnelError: the tunnel is not there, or has no channel of that name.
+            TunnelError: the tunnel does not exist, or has no channel of that name.
         """
         return self.store.pause_base(self.name, channels, paused=False)
 
     def split(self, channel: str) -> tuple[str, ...]:
         """Divide a stream channel while the tunnel is read; returns the channels that take its place.
 
-        It ends after the ranges that are handed out, and the new channels open when those are processed, so that no
+        It ends after the ranges that are assigned, and the new channels open when those are processed, so that no
         change of a row is delivered before an earlier one. Files, and tables by a cursor column whose primary key has
         a whole number.
 
@@ -408,10 +408,10 @@ class Tunnel:
         self._join(table, again=True)
 
     def remove_table(self, table: str) -> None:
-        """Follow one table of option `tables` no more, while the others go on: nothing of them is lost or read again.
+        """Stop following one table of option `tables`. The others continue: no row of them is lost or read again.
 
-        Ranges that were handed out are delivered with it; its later changes are not. The source need not have it any
-        more, and option `tables` may still name it.
+        Assigned ranges are delivered with its rows; its later changes are not delivered. The source may have dropped
+        the table, and option `tables` may still name it.
 
         Raises:
             TunnelError: the tunnel does not have the table, or no other one. UnsupportedError: it is of one table.

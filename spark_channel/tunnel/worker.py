@@ -48,7 +48,7 @@ class TunnelWorker(ChannelTurns):
     Args:
         processor: one for all channels; or `factory`, which makes one for each.
         drained: end when all that was there at the start is processed (see `StopPosition`); else run until `stop`.
-        ending: called when the end begins, with the error that ends it, if any. Must return at once.
+        ending: called when the end begins, with the error that ends it, if any. Must return immediately.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class TunnelWorker(ChannelTurns):
         """Consume until `stop`, or until all is drained. Everything is released when it returns or raises.
 
         Raises:
-            TunnelError: the tunnel is gone, or all that is left of it is parked. SystemExit: SIGTERM was received.
+            TunnelError: the tunnel was deleted, or all that is left of it is parked. SystemExit: SIGTERM was received.
             Anything: what the processor or the source raised.
         """
         with SigtermHandler(self._terminate) as sigterm:

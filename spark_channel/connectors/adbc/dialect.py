@@ -63,7 +63,7 @@ class AdbcDialect(WriteDialect):
         return (tree.offset(after) if after else tree).sql(self.sql or None)
 
     def find_table(self, session: Session, text: str) -> Table | None:
-        """The driver says when it is not there."""
+        """Return the table that `text` names. Reading fails with the driver's error if it does not exist."""
         if text.lstrip().startswith("("):
             return None
         schema, name = self.named(text)

@@ -428,7 +428,7 @@ class AdbcSession(BoundSession):
         return schema
 
     def table_schema(self, schema: str | None, name: str) -> pa.Schema | None:
-        """The columns of a table as the driver sees them; None when it is not there. Ends the transaction."""
+        """The columns of a table as the driver sees them; None when it does not exist. Ends the transaction."""
         try:
             found = self._connection.adbc_get_table_schema(name, db_schema_filter=schema)
         except adbc_driver_manager.Error as error:
@@ -440,7 +440,7 @@ class AdbcSession(BoundSession):
         return found
 
     def spelled(self, schema: str | None, name: str, *, folds: bool) -> str | None:
-        """A table's name as the catalog has it; None = it is not there. `folds`: another case is the same name."""
+        """A table's name as the catalog has it; None = it does not exist. `folds`: another case is the same name."""
         if name in self.tables(schema, name):
             return name
         return only_name(name, self.tables(schema, "")) if folds else None
@@ -470,7 +470,7 @@ class AdbcSession(BoundSession):
             return None  # a database without schemas, or a driver that does not say
 
     def ingest(self, schema: str, name: str, rows: pa.RecordBatch | pa.Table, mode: str) -> int:
-        """Append rows to a table; `mode` "create" makes it, "create_append" where it is not there.
+        """Append rows to a table; `mode` "create" makes it, "create_append" where it does not exist.
 
         Returns how many rows the driver says that it brought in; -1 = it says nothing.
         """

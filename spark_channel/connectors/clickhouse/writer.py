@@ -1,4 +1,4 @@
-"""Inserts rows in blocks: each is visible at once, and is not taken back."""
+"""Inserts rows in blocks: each is visible immediately, and is not taken back."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -272,7 +272,7 @@ class Server:
     def ask(
         self, method: str, path: str, body: Any = None, *, missing: bool = False, again: bool = True
     ) -> Any:
-        """The answer as JSON; None for a thing that is not there, if `missing` is allowed.
+        """The answer as JSON; None for a thing that does not exist, if `missing` is allowed.
 
         `again`: whether the request may be repeated when it is not known to have been carried out.
         """

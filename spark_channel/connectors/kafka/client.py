@@ -178,7 +178,7 @@ class BrokerStatus:
     def made(self, kind: Callable[[dict[str, Any]], _T], settings: Mapping[str, Any]) -> _T:
         """
         Raises:
-            ChannelError: a setting that the client refuses, such as a file that is not there.
+            ChannelError: a setting that the client refuses, such as a file that does not exist.
         """
         try:
             return kind({**self.settings(), **settings})
@@ -217,7 +217,7 @@ def consumer(
         "group.id": "spark-channel",  # the client asks for a name, and does nothing with it
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
-        # An offset that is not there any more is an error, and no reason to continue somewhere else.
+        # An offset that no longer exists is an error, and no reason to continue somewhere else.
         "auto.offset.reset": "error",
         "isolation.level": "read_committed",
         "enable.partition.eof": True,

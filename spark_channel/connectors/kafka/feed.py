@@ -150,7 +150,7 @@ class KafkaFeed(ChangeFeed):
         """Where the partition begins and ends now.
 
         Raises:
-            SourceError: the next records of a token are not there any more, or the topic has other partitions.
+            SourceError: the next records of a token no longer exist, or the topic has other partitions.
         """
         link, (topic, number) = self._link(), part
         with consumer(self._reader.options, link) as client:

@@ -59,7 +59,7 @@ class Edges:
 def partitions(options: KafkaReadOptions, link: BrokerStatus, client: Consumer) -> list[Part]:
     """
     Raises:
-        SourceError: a topic that is not there. OptionError: a partition that it does not have.
+        SourceError: a topic that does not exist. OptionError: a partition that it does not have.
     """
     found: list[Part] = []
     for topic in options.topic:

@@ -23,7 +23,7 @@ __all__ = ["ChildConnection"]
 
 _KEPT = 4
 """How many children without work wait for the next connection; they end by themselves soon. As many as a client of a
-tunnel uses at once: one that begins costs 0.2 s of CPU."""
+tunnel uses at the same time: one that begins costs 0.2 s of CPU."""
 _END_SECONDS = 5.0
 
 
@@ -76,7 +76,7 @@ class _Child:
         self.is_lost = False
         try:
             with theirs:
-                self._process = subprocess.Popen(  # noqa: S603 - our own module, by the interpreter that runs this
+                self._process = subprocess.Popen(  # noqa: S603 - this package's module, by the interpreter that runs this
                     [
                         sys.executable,
                         "-m",

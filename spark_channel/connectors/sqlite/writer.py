@@ -340,7 +340,7 @@ class SqliteWriter(FileWriter):
         )
 
     def _new_name(self) -> str:
-        """The name of a table that is not there yet: `main.` is dropped, other schemas are refused."""
+        """The name of a table that does not exist yet: `main.` is dropped, other schemas are refused."""
         text = self.options.dbtable
         tree = None if is_plain_name(text) else parsed_name(text, "sqlite")
         if tree is None:

@@ -439,7 +439,7 @@ def table_columns(load: Load) -> list[str] | None:
     """The table's columns, if the server says them.
 
     Raises:
-        Busy: no server answers. TargetError: the login is refused, or the table is not there.
+        Busy: no server answers. TargetError: the login is refused, or the table does not exist.
     """
     status, text = load.ask("GET", load.schema_path, {})
     try:
