@@ -1,4 +1,4 @@
-"""Time, and the only module that asks the operating system for it.
+"""Clocks. This is the only module that asks the operating system for the time.
 
 State machines take a `Clock`, so that tests run them on `spark_channel.testing.VirtualClock`.
 """

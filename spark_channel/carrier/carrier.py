@@ -1,4 +1,4 @@
-"""DataCarrier: several channels, partitioners, metrics (SkyWalking)."""
+"""`DataCarrier`: several channels as one, with a partitioner and metrics; modelled on Apache SkyWalking's."""
 
 import logging
 import operator

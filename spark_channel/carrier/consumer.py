@@ -1,4 +1,4 @@
-"""Consumer, its life cycle, worker thread, ready queue and metrics."""
+"""The `Consumer` interface, and the threads that run consumers: life cycle, queue of ready channels, metrics."""
 
 import heapq
 import threading

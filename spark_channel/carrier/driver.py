@@ -1,4 +1,4 @@
-"""The threads that consume, and how channels are dealt to them."""
+"""Runs the consumer threads of a carrier, and assigns channels to them."""
 
 import logging
 import threading

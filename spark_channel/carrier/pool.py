@@ -1,4 +1,4 @@
-"""BulkConsumePool: few threads for many carriers; named pools."""
+"""`BulkConsumePool`: a few threads that consume many carriers; `ConsumerPools`: pools by name."""
 
 import os
 import threading

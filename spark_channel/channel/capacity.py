@@ -1,4 +1,4 @@
-"""Waits for room in the channel: what each needs, and what happens when it is its turn.
+"""The capacity of a channel, the requests that wait for it, and the interface of a limiter.
 
 Used under the channel's lock. Requests are served first come, first served, and looked at only when they
 are the oldest: a large one is never starved by small ones.

@@ -1,4 +1,4 @@
-"""Commands, one function each."""
+"""The commands of `spark-channel`, one function each."""
 
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""Outcome of jobs: tables, JSON, exit codes."""
+"""The results of a command's jobs as tables and JSON, and the exit codes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

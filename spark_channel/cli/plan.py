@@ -1,4 +1,4 @@
-"""plan and check: job files, what they would do."""
+"""`spark-channel plan` and `check`: finds and reads job files, and shows whether and how they would run."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""run: DataX jobs; which engine, Spark session."""
+"""`spark-channel run`: runs DataX jobs, in processes of this machine or on a Spark session."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""tunnel commands and their tables."""
+"""`spark-channel tunnel`: creates, shows, pauses and resets tunnels."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Adaptive limits: AIMD, and the latency gradient."""
+"""Adaptive limits: AIMD driven by a user's probe, and latency compared with its usual level (`LatencyGradient`)."""
 
 import math
 from collections import deque

@@ -1,4 +1,4 @@
-"""Decides which grant a client gets: fair queue, turns, savings, static shares."""
+"""Decides which grant a client gets: the fair queue, saved-up bursts, and the static shares of silent clients."""
 
 from collections.abc import Iterable
 from itertools import islice

@@ -1,4 +1,4 @@
-"""One dimension of a client's grant, as it flows to the payments in line. No clock, no lock."""
+"""One dimension of a client's grant, and how queued payments spend it. No clock, no lock."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Protection: a job's speed, found from what its source and its target say of their health. A clock, no I/O.
+"""Option `protect`: finds a job's speed from the health signals of its source and target. A clock, no I/O.
 
 A signal above its bound halves the speed (`replication_lag`, `slot_wal`); a delay above what it usually is takes a
 fifth of it (`wakeup`, `latency`). Without one the speed grows: it doubles until something was ever too much, goes back

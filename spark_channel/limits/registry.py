@@ -1,4 +1,4 @@
-"""All limits and permits of a service, by name."""
+"""Keeps all limits and permits of a service by name. Takes a clock; does no I/O."""
 
 import threading
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""How full a token bucket is, in whole numbers, and the payments that wait for it. No clock, no lock.
+"""Token buckets in whole numbers and the payments that wait for them; limiters for one process.
 
 The arithmetic is exact: time in nanoseconds, rates in millionths of a unit per second, the balance in
 their product, so that a year of small payments drifts by nothing. A balance below zero is a debt: the

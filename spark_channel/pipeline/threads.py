@@ -1,4 +1,4 @@
-"""Pay ahead of fetches, hand over, watch for stalls."""
+"""Helper threads of a pipeline: pay for a batch during the next fetch, hand over objects, watch for stalls."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""DataX split, merge and assign: splits, channels, tasks, task groups."""
+"""Makes tasks of splits and groups them by Spark task, as DataX's split, merge and assign steps do."""
 
 import math
 from collections import Counter

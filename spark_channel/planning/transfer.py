@@ -1,4 +1,4 @@
-"""TransferSpec, and the whole plan of one transfer."""
+"""`TransferSpec`: a transfer before anything is opened; and the plan that is made from it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

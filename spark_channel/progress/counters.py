@@ -1,4 +1,4 @@
-"""Counters and trace of one task attempt, by phase."""
+"""The counters of one attempt of a task, and its time by phase."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""TransferReport: kept, compared, plotted, as text."""
+"""`TransferReport`: the results of a job, which users can store, compare and plot."""
 
 import json
 import threading

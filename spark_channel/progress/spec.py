@@ -1,4 +1,4 @@
-"""Facts of a job known before it runs; dirty limit."""
+"""`JobSpec`: the facts about a job before it runs, with its limit of refused rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Snapshots of attempts merged to tasks; stalled tasks."""
+"""Merges the snapshots of attempts so that each task counts once, and finds stalled tasks."""
 
 import heapq
 from collections import deque

@@ -1,4 +1,4 @@
-"""A small process that removes an advert when those it speaks of were killed."""
+"""Starts `advert_remover`, which removes an advert when the processes that it names were killed."""
 
 import json
 import subprocess

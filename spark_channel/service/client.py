@@ -1,4 +1,4 @@
-"""ServiceClient: leases and permits."""
+"""`ServiceClient`: a Spark task's connection to the service, with its counters, limits and permits."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""One connection, its errors; services unreached lately."""
+"""One HTTP connection to a service with deadlines, and a note of the services that did not answer lately."""
 
 import socket
 import threading

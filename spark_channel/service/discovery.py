@@ -1,4 +1,4 @@
-"""How processes of one user on one host find a service: 0600 files in a private directory.
+"""Lets processes of one user on one host find a service, by files with mode 0600 in a private directory.
 
 An advert holds the token, so the directory is 0700 and ours, nothing follows a symbolic link, and a file with
 other owners or modes is none. All changes are made under a lock on the directory itself, by compare-

@@ -1,4 +1,4 @@
-"""Live display: terminal, notebook, log lines."""
+"""Shows running jobs: a live line on a terminal, an output in a notebook, or log lines."""
 
 import contextlib
 import logging

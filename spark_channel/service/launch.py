@@ -1,4 +1,4 @@
-"""ensure_service: found or started; jobs and limits controlled."""
+"""`ensure_service` finds or starts the driver's service; `ServiceControl` and `LimitControl` control it."""
 
 import contextlib
 import json

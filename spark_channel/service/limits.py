@@ -1,4 +1,4 @@
-"""Limits the service keeps, and their protection."""
+"""The limits that a service keeps: each job's own, shared ones by name, and `protect`, which sets their speed."""
 
 import hashlib
 import re

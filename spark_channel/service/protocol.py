@@ -1,4 +1,4 @@
-"""Addresses, tokens, checked JSON, long polls."""
+"""The protocol of the service: addresses, tokens, strictly checked JSON, and calls that wait for changes."""
 
 import hmac
 import json

@@ -1,4 +1,4 @@
-"""Counters and health samples sent by a task."""
+"""Threads of a task that send its counters and health samples to the service."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""`ServiceServer`: jobs, counters and more behind one port."""
+"""`ServiceServer`: serves jobs, counters and limits on one port."""
 
 import atexit
 import logging

@@ -1,4 +1,4 @@
-"""SharedLimit across applications; probes that steer it."""
+"""`SharedLimit`: one limit for several applications; `Probe`: lowers it while a database is overloaded."""
 
 import hashlib
 import hmac

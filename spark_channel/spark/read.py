@@ -1,4 +1,4 @@
-"""Batch read."""
+"""The batch read: planned on the driver's host, run by reader threads in each Spark task."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""register: service, display, shipping, SIGTERM."""
+"""`register`: prepares a Spark session, keeps the reports of its jobs, and handles SIGTERM."""
 
 import atexit
 import contextlib

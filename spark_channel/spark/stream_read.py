@@ -1,4 +1,4 @@
-"""readStream: offsets, admission, lag, origins."""
+"""`readStream`: offsets in one process on the driver's host, rows in executors as in a batch read."""
 
 import contextlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""Python worker: errors shortened, hang-up noticed, rows sent."""
+"""Code for Spark's Python workers: short errors, detection of cancelled reads, and prompt sending of rows."""
 
 import contextlib
 import logging

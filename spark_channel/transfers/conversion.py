@@ -1,4 +1,4 @@
-"""The step that makes values fit the target's columns, for transfers that ask for it."""
+"""The step that converts values to the types of the target's columns, for `convert=lenient`."""
 
 import logging
 from collections.abc import Mapping, Sequence

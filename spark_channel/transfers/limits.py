@@ -1,4 +1,4 @@
-"""A job's limit, shared limit, fixed shares."""
+"""Resolves a job's own limit and its shared limit, and the static shares of tasks that cannot reach the service."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Options by reader, writer, job, target."""
+"""Separates a transfer's options: those of the reader, of each writer, and of the whole job."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

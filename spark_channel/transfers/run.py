@@ -1,4 +1,4 @@
-"""One transfer, from prepared target to report."""
+"""Runs one transfer from the prepared target to the report, with any engine."""
 
 import logging
 import uuid

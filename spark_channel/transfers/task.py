@@ -1,4 +1,4 @@
-"""Engine contract; what a task group runs."""
+"""The interface of an engine, and the code that each task group runs in it."""
 
 import contextlib
 import logging

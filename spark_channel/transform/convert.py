@@ -1,4 +1,4 @@
-"""Casts that name bad rows; convert=lenient; times as text."""
+"""Converts values to the target's column types by DataX's rules (`convert=lenient`), and times to text."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Which columns and rows go on; constants, generated values."""
+"""Steps that select columns and rows, and add constants or generated values."""
 
 import random
 import zlib

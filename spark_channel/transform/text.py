@@ -1,4 +1,4 @@
-"""Substr, pad, replace, digest, calculate on a column."""
+"""Steps on a column's text: substr, pad, replace, digest and calculate."""
 
 import hashlib
 import re

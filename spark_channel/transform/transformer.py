@@ -1,4 +1,4 @@
-"""Transformer contract, and a pipeline of several."""
+"""The interface of a transformer, and a pipeline of several."""
 
 import difflib
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""One channel's run: delivery, turns, goal, faults."""
+"""One channel in a client: its deliveries, the size of its ranges, its end, and its retries after errors."""
 
 import heapq
 import itertools

@@ -1,4 +1,4 @@
-"""Which process a client is, and whether it still runs: asked by other clients on its host."""
+"""Identifies a client's process, so that other clients on its host can see whether it still runs."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Records, states, and TunnelStore protocol."""
+"""The records and states of tunnels, channels and clients, and the interface of a store."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Where tunnels are kept: stores in SQLite and PostgreSQL, found by url."""
+"""The stores of tunnels in SQLite and PostgreSQL, chosen by url."""
 
 import os
 import re

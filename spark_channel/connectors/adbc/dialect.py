@@ -1,4 +1,4 @@
-"""SQL by sqlglot; merge; claims."""
+"""The SQL of a database behind an ADBC driver, made by sqlglot: statements, merges and claims."""
 
 import hashlib
 from collections.abc import Sequence

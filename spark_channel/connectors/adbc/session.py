@@ -1,4 +1,4 @@
-"""Options and connection of any ADBC driver."""
+"""The options of ADBC, and a connection through any driver, in transactions."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""AdbcReader and AdbcWriter."""
+"""Reads and writes tables through an ADBC driver."""
 
 import logging
 import re

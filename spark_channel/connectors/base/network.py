@@ -1,4 +1,4 @@
-"""TLS options and HTTP connections of servers."""
+"""Shared code of connectors over the network: TLS options, HTTP connections, answers of bounded size."""
 
 import base64
 import http.client

@@ -1,8 +1,8 @@
-"""Which type an inferred column may have: one that changes no value.
+"""Arrow types: inferred from texts, read from column lists in Spark's syntax, compared and widened.
 
-A text belongs to a type when it can be rebuilt from the value, but for the spaces around a number and zeros at the
-end of a fraction. So `007`, `+49`, `0x10` and `1e5` are texts, and a number of more digits than a double keeps is
-a decimal.
+An inferred type changes no value: a text belongs to a type when it can be rebuilt from the value, except for spaces
+around a number and zeros at the end of a fraction. So `007`, `+49`, `0x10` and `1e5` are texts, and a number with
+more digits than a double keeps is a decimal.
 """
 
 import re

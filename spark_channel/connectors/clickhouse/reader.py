@@ -1,4 +1,4 @@
-"""ClickHouse's SQL, catalog and reader."""
+"""Reads a table, a view or a query of ClickHouse, with its SQL and catalog."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Options and HTTP session of ClickHouse."""
+"""The options of ClickHouse, and a session over its HTTP interface."""
 
 import http.client
 import io

@@ -1,4 +1,4 @@
-"""Inserts rows in blocks: each is visible immediately, and is not taken back."""
+"""Inserts rows in blocks. Each block is visible immediately, and is not removed if the job fails."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""DuckDB's SQL and types."""
+"""DuckDB's types as Arrow's and back (docs/duckdb.md has the table), its catalog and its SQL."""
 
 import re
 from collections.abc import Sequence

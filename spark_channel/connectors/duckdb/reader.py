@@ -1,4 +1,4 @@
-"""DuckdbReader, splits by row number."""
+"""Reads a table, a view or a query of a DuckDB file, in splits by row number."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

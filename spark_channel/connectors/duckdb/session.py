@@ -1,4 +1,4 @@
-"""Options and connection of a DuckDB file."""
+"""The options of DuckDB, and a connection to a file."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence

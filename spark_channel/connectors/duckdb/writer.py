@@ -1,4 +1,4 @@
-"""DuckdbWriter: staged Arrow files, one transaction."""
+"""Writes a table of a DuckDB file atomically: tasks stage Arrow files, one transaction inserts them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

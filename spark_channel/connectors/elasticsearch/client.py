@@ -1,4 +1,4 @@
-"""Options and JSON over HTTP."""
+"""The options of Elasticsearch, and a client that sends JSON over one HTTP connection."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""Options; requests with retries, redirects, logins."""
+"""The options of web services, and their requests with retries, redirects, logins and proxies."""
 
 import codecs
 import http.client

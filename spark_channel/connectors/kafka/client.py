@@ -1,4 +1,4 @@
-"""Clients of librdkafka, and their errors as ours."""
+"""Makes clients of librdkafka, and turns their errors into spark-channel's."""
 
 import json
 import logging

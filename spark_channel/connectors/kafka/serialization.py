@@ -1,4 +1,4 @@
-"""Rows to records, records to rows."""
+"""Converts Kafka's records to rows, and rows to records."""
 
 import io
 import json

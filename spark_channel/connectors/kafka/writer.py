@@ -1,4 +1,4 @@
-"""Producer: deliveries checked, transactions."""
+"""Writes rows as records. A row counts as written when all in-sync replicas have confirmed its delivery."""
 
 import json
 import logging

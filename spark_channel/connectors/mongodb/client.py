@@ -1,4 +1,4 @@
-"""Options, client, errors, BSON values."""
+"""The options of MongoDB, its client and errors, and conversion of BSON values."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""SqliteWriter: judged under a savepoint, published."""
+"""Writes a table of a SQLite file: atomically (`commit=job`), or task by task (`commit=task`)."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

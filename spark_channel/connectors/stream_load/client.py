@@ -1,4 +1,4 @@
-"""Options; one Stream Load over HTTP; SQL."""
+"""The options of Stream Load, one load over HTTP, and SQL over MySQL's protocol on a second port."""
 
 import http.client
 import ipaddress

@@ -1,4 +1,4 @@
-"""A task as one labelled load."""
+"""Writes each task as one load. Its label is the task's, so that a load that is sent again counts once."""
 
 import hashlib
 import json
