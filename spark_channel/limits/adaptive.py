@@ -35,7 +35,7 @@ class UnreachablePolicy(StrEnum):
 
 @dataclass(slots=True)
 class AimdController:
-    """The part of a limit that may be used, from what a probe on the protected system answers.
+    """Finds the usable fraction of a limit from the results of a probe on the protected system.
 
     Pass each probe's outcome to `observe`, `judge` or `unreachable`, once per interval, and hand
     `factor` and `text` to `Coordinator.press`. A bad probe halves the factor (`decrease`), down to
@@ -73,7 +73,7 @@ class AimdController:
 
     @property
     def text(self) -> str:
-        """For `show`: the state, why, and how much of the limit is left. Empty at full speed."""
+        """The state, its reason, and the usable fraction of the limit, for `show`. Empty at full speed."""
         if self.state is PressureState.OK:
             return ""
         return f"{self.state}: {self.reason} ({self.factor:.0%} of the limit)"
@@ -85,7 +85,7 @@ class AimdController:
         return self.judge(value <= threshold, f"{what} {value:g}, threshold {threshold:g}")
 
     def judge(self, healthy: bool, reason: str = "probe") -> float:
-        """A probe's yes or no. Returns `factor`."""
+        """Take a probe's verdict: good or bad. Returns `factor`."""
         self.reason = reason
         if healthy:
             self.factor = min(1.0, max(self.factor, self.floor) + self.increase)
@@ -96,7 +96,7 @@ class AimdController:
         return self.factor
 
     def unreachable(self, reason: str) -> float:
-        """The probe failed, for `reason` (no secrets: people read it). Returns `factor`."""
+        """Note that the probe failed for `reason` (without secrets: people read it). Returns `factor`."""
         self.state = PressureState.UNREACHABLE
         self.reason = reason
         if self.policy == UnreachablePolicy.LOWER:
@@ -172,7 +172,7 @@ class LatencyGradient:
         return mean > self.bound + _SURE * math.sqrt(spread / count)
 
     def forget(self) -> None:
-        """The speed was changed: what was heard before says nothing of it."""
+        """Drop the recent delays, since the speed was changed."""
         self._recent.clear()
 
     def relearn(self) -> None:

@@ -28,13 +28,13 @@ LINE_COUNTED = 256
 
 
 class FairQueue:
-    """The lines of a pool's jobs, seen as one."""
+    """The queues of a pool's jobs, seen as one."""
 
     def __init__(self, pool: LimitShares) -> None:
         self._pool = pool
 
     def is_next(self, client: Client, least: tuple[int, int] | list[int], now: int) -> bool:
-        """There is room for `least` for this client and all who are before it in line."""
+        """Whether `least` is free for this client and for all clients ahead of it in the queue."""
         room = self._pool.max_clients
         for dimension in DIMENSIONS:
             if self._pool.limits[dimension] is not None:
@@ -50,7 +50,7 @@ class FairQueue:
     def _picks(
         self, mine: JobShare, lined: list[JobShare], room: int, least: tuple[int, int] | list[int]
     ) -> int:
-        """How many of `mine` are among the next `room`, when the job with the least goes first."""
+        """Return how many of `mine` are among the next `room`, if the job with the least goes first."""
         picks = dict.fromkeys(lined, 0)
         step = 1 + room // 64
         for _ in range(0, room, step):
@@ -61,21 +61,21 @@ class FairQueue:
         return picks[mine]
 
     def _is_among(self, client: Client, first: int) -> bool:
-        """`client` is one of the `first` in the line of its job, or would be."""
+        """Whether `client` is, or would be, one of the `first` in the queue of its job."""
         line = client.job.line
         if client in line and first < min(len(line), LINE_COUNTED):
             return client in islice(line, first)
         return self.ahead(client) < first
 
     def ahead(self, client: Client) -> int:
-        """How many of its job are before `client` in line; at most, since some may have left it."""
+        """Return how many clients of its job are ahead of `client` in the queue, at most: some may have left it."""
         line = client.job.line
         if client not in line:
             return len(line)
         return line[client] - next(iter(line.values()))
 
     def _drop_absent(self, now: int) -> None:
-        """Heads of lines that did not come when it was their turn lose their place."""
+        """Remove queue heads that did not ask when it was their turn."""
         late = now - nanoseconds(HORIZON)
         for job in list(self._pool.jobs.values()):
             while job.line and (head := next(iter(job.line))).due < late:
@@ -83,7 +83,7 @@ class FairQueue:
                 self._pool.want(head, bool(head.issued_grants()))
 
     def _weight(self, job: JobShare, picks: int, least: tuple[int, int] | list[int]) -> float:
-        """The part of the limit that `job` has, with `picks` more grants."""
+        """Return the part of the limit that `job` would have with `picks` more grants."""
         return max(
             (job.charge[dimension] + picks * least[dimension]) / self._pool.rates[dimension]
             if self._pool.rates[dimension]
@@ -92,7 +92,7 @@ class FairQueue:
         )
 
     def is_near(self, client: Client) -> bool:
-        """The client's turn comes within half a turn."""
+        """Whether the client's turn begins within half a turn."""
         lined = [job for job in self._pool.jobs.values() if job.line]
         if lined and client.job is not min(lined, key=lambda job: self._weight(job, 0, (0, 0))):
             return False
@@ -103,7 +103,7 @@ _MOST_NS = nanoseconds(SLICE_SECONDS)
 
 
 class BurstCredit:
-    """The free part of a limit flows as a grant does: evenly, and 20 ms of it are kept.
+    """The surplus of a limit's free part, which flows as a grant does: evenly, with 20 ms of it kept.
 
     So a limit is one flow with 20 ms of surplus, however it is shared, and a part that passes from one client to the
     next keeps its surplus: the gap between a task's end and the next one's start loses nothing up to 20 ms. Amounts
@@ -116,7 +116,7 @@ class BurstCredit:
         self._saved = [0, 0]
 
     def advance(self, free: tuple[int, int], now: int) -> None:
-        """Let the parts that were `free` since the last time bring what they do until `now`."""
+        """Add the surplus of the parts that were `free` between the last call and `now`."""
         passed = max(0, now - self._at)
         self._at = max(self._at, now)
         for each in DIMENSIONS:
@@ -154,7 +154,7 @@ MOST_CALLED = 8
 
 
 class GrantAllocator:
-    """Makes the grants of a pool. No grant takes the sum of all above the limit."""
+    """Makes the grants of a pool. The sum of all grants never exceeds the limit."""
 
     def __init__(self, pool: LimitShares, epoch: str, savings: BurstCredit) -> None:
         self._pool = pool
@@ -189,7 +189,7 @@ class GrantAllocator:
         return [client for client in pool.spending if not client.called and self._is_short(client)]
 
     def _has_room(self) -> bool:
-        """A part of the limit is free that is worth a message."""
+        """Whether the free part of the limit is large enough for a message."""
         pool = self._pool
         return all(
             limit is None or ROOM * pool.free(each) >= pool.rates[each]
@@ -197,7 +197,7 @@ class GrantAllocator:
         )
 
     def _is_short(self, client: Client) -> bool:
-        """`client` would use more than it has, and its share is more."""
+        """Whether `client` would use more than it has, and its share allows more."""
         for each in DIMENSIONS:
             if self._pool.limits[each] is not None and client.saturated[each]:
                 more = self._pool.share(client, each) - client.charge[each]
@@ -263,7 +263,7 @@ class GrantAllocator:
         return self._inherit(client, pace, turn, now) or self._in_turn(client, now)
 
     def _go_on(self, client: Client, pace: tuple[int, int], turn: int, now: int) -> Grant | None:
-        """The rest of the client's turn; or another one, when no client waits and the limit allows it."""
+        """Return the rest of the client's turn, or another turn if no client waits and the limit allows it."""
         free = [self._pool.free(each) for each in DIMENSIONS]
         alone = self._pool.in_line == (client in client.job.line)
         again = alone and client.turn_ends - now <= turn // 2 and min(free) >= 0
@@ -279,7 +279,7 @@ class GrantAllocator:
         return self._grant(client, (rows, nbytes), now, client.turn_ends)
 
     def _inherit(self, client: Client, pace: tuple[int, int], turn: int, now: int) -> Grant | None:
-        """The next place to come free, kept for the head of the line, so that it is never empty."""
+        """Reserve the next grant that ends for the queue's head, so that its part is never idle."""
         issued = self._pool.grants.next_end()
         if issued is None or issued.ends > now + turn // 2 or not self._line.is_near(client):
             return None
@@ -385,7 +385,7 @@ class UnreachableClients:
 
     @property
     def factor(self) -> float:
-        """The part of the limit that is left for those who are heard of."""
+        """The part of the limit that is left for clients that report."""
         return max(0, self._tasks - self.count) / self._tasks
 
     def joined(self, client: Client, before: str, now: int) -> None:
@@ -400,7 +400,7 @@ class UnreachableClients:
         self._silent.pop(client.id, None)
 
     def left(self, client: Client) -> None:
-        """Its task is done, or begins again with another client."""
+        """Note that the client's task is done, or begins again with another client."""
         task = client.job.name, client.name
         self._forget(task)
         if self._newest.get(task) == client.id:
@@ -411,7 +411,7 @@ class UnreachableClients:
             del self._silent[earlier]
 
     def look(self, clients: Iterable[Client], heartbeat: float, now: int) -> bool:
-        """Look for silent ones among `clients`, the longest silent first; whether `count` has changed."""
+        """Look for silent ones among `clients`, the longest silent first; return whether `count` has changed."""
         silence = nanoseconds(max(SILENT_SECONDS, heartbeat + SILENT_SECONDS - STATIC_HEARTBEAT))
         for client in clients:
             if client.seen + silence > now:

@@ -26,7 +26,7 @@ class PaymentShare:
 
 
 class GrantBudget:
-    """Units that arrive at a steady pace between two instants, and go to those in line, in order.
+    """Units that arrive at a steady pace between two instants, and go to queued payments in order.
 
     What arrives while no payment waits is kept for 20 ms of the pace, and then `missed`. There is no
     catching up: no units arrive without a grant. Instants are nanoseconds.
@@ -93,7 +93,7 @@ class GrantBudget:
         return share
 
     def wait(self, share: PaymentShare, now: int) -> int | None:
-        """Nanoseconds until `share` has arrived whole; None = not with this grant."""
+        """Return the nanoseconds until all of `share` has arrived; None = this grant is too small for it."""
         self.advance(now)
         missing = -(self._balance + self._taken - share.before - share.amount)
         if missing <= 0:
@@ -109,7 +109,7 @@ class GrantBudget:
         return wait if now + wait <= self._ends else None
 
     def settle(self, share: PaymentShare) -> None:
-        """`share` was used."""
+        """Complete `share`: its payment was made."""
         if self._pace is None:
             self._balance = max(
                 self._balance, -sum(each.amount for each in self._shares if each is not share)
@@ -134,12 +134,12 @@ class GrantBudget:
         return max(0, self._spent - max(0, self._balance)) / QUANTA, self._missed / QUANTA
 
     def forget(self, spent: float, missed: float) -> None:
-        """These were reported; what remains belongs to the next grant."""
+        """Drop reported amounts; the rest belongs to the next grant."""
         self._spent = max(0, self._spent - round(spent * QUANTA))
         self._missed = max(0, self._missed - round(missed * QUANTA))
 
     def advance(self, now: int) -> None:
-        """Let arrive what has until `now`."""
+        """Add the units that have arrived until `now`."""
         if now <= self._at:
             return
         if self._pace is not None:
@@ -157,7 +157,7 @@ class GrantBudget:
         self._cut(_SURPLUS_NS * (self._pace or 0))
 
     def _void(self) -> None:
-        """The grant is over, and so is what was saved up; what arrived for those in line stays theirs."""
+        """Drop the surplus, since the grant is over; queued payments keep the units that arrived for them."""
         self._cut(0)
 
     def _cut(self, most: int) -> None:
@@ -181,7 +181,7 @@ def parts(grant: Grant, news: LimitChanged) -> tuple[float, float] | None:
 
 
 def is_part(grant: Grant) -> bool:
-    """Whether others have some of the limit that `grant` is cut of, or might."""
+    """Whether other clients have, or may have, a part of the limit of `grant`."""
     pairs = (
         (grant.rows_per_second, grant.limit_rows_per_second),
         (grant.bytes_per_second, grant.limit_bytes_per_second),

@@ -44,7 +44,7 @@ __all__ = [
 
 
 OLD_GRANT_SECONDS = 1.0
-"""How long after it sent an `GrantRequest` a client spends the grant that it named there, at most."""
+"""The longest time for which a client spends the grant named in a `GrantRequest` after sending it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class GrantRequest:
 
 @dataclass(frozen=True, slots=True)
 class GrantReturn:
-    """A client has nothing to spend `grant` on, and gives the rest back at once. Answer: `Acknowledged`."""
+    """A client that needs no more of `grant` gives the rest back immediately. Answer: `Acknowledged`."""
 
     limit: str
     client: str
