@@ -110,7 +110,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """A client subscribes to changes, to hear of them sooner than at its next ask. Answer: `LimitChanged`.
+    """A client subscribes to changes, to learn of them before its next request. Answer: `LimitChanged`.
 
     The shell answers as soon as `version`, which the client heard last (-1 = never), is out of date, and
     again at each change, until the client leaves or a minute has passed; and when `calls`, how often the client
@@ -126,7 +126,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The client is finished; what is left of `grant` (0 = none) comes back. Answer: `Acknowledged`."""
+    """The client has finished, and gives back the rest of `grant` (0 = none). Answer: `Acknowledged`."""
 
     limit: str
     client: str
@@ -178,7 +178,7 @@ class PermitRequest:
 
 @dataclass(frozen=True, slots=True)
 class PermitReturn:
-    """`holder` is done, or gives up its place in line. Answer: `Acknowledged`."""
+    """`holder` gives back its permit, or its place in the queue. Answer: `Acknowledged`."""
 
     limit: str
     holder: str

@@ -71,7 +71,7 @@ def shown(name: str, value: float) -> str:
 
 
 START_ROWS = 5_000.0
-"""Rows per second at which a job begins that has to find its speed."""
+"""Rows per second at which a job begins that has no other start speed."""
 LEAST_ROWS = 100.0
 LEAST_PART = 0.05
 """Lowest speed, as a fraction of the best speed so far. Below it, the job's effect cannot be told from other load."""
@@ -88,7 +88,7 @@ _ABOVE_PER_SECOND = 0.03
 _SPEED_SECONDS = 2.0
 _RELEARN_SECONDS = 2.0
 _USED = 0.7
-"""The part of the speed that its work allows which a job reaches when that holds it: what a row costs varies."""
+"""A job that uses this fraction of the speed that `work` allows counts as limited by it: the cost of rows varies."""
 _AHEAD = 4.0
 """The allowed speed is at most this factor times the used one, a mean of two seconds in which it may double."""
 _LONGEST_STEP = 1.0
@@ -185,7 +185,7 @@ class AdaptiveLimit:
         self._rows = self._capped(START_ROWS) if begins_slow else most_rows or START_ROWS
         self._best = self._rows
         self._goal: float | None = None
-        """Where the speed was when it was too much."""
+        """The speed at which a signal was last too high."""
         self._was_hard = False
         self._cut_at: float | None = None
         self._least_since: float | None = None
@@ -200,12 +200,12 @@ class AdaptiveLimit:
 
     @property
     def held(self) -> tuple[ThrottleInterval, ...]:
-        """Which signal held the speed, and when; the last 200 times."""
+        """Return which signal limited the speed, and when; the last 200 times."""
         return tuple(self._held)
 
     @property
     def held_seconds(self) -> dict[str, float]:
-        """For how long each signal was too much, in all, by its name: "target's replication_lag"."""
+        """Return the total seconds that each signal was too high, by its name: "target's replication_lag"."""
         found: dict[str, float] = {}
         for each in self._held:
             name = f"{each.side}'s {each.signal}"
@@ -220,17 +220,17 @@ class AdaptiveLimit:
 
     @property
     def text(self) -> str:
-        """For `show`: what holds the speed, and what cannot be watched. Empty where nothing does."""
+        """What limits the speed, and what cannot be watched, as text for `show`. Empty where nothing does."""
         found = [self._state(), *(self._said_of(name, side) for name, side in self._sides.items())]
         return "; ".join(each for each in found if each)
 
     def limit_to(self, most_rows: float | None) -> None:
-        """The job's own limit is this now."""
+        """Set the job's own limit."""
         self._most_rows = most_rows
         self._rows = self._capped(self._rows)
 
     def observe(self, side: str, sample: HealthSample, spent_rows: float) -> float:
-        """One side's sample; `spent_rows` is what the job has moved so far. Returns `rows_per_second`."""
+        """Take a sample of one side; `spent_rows` is the number of rows moved so far. Returns `rows_per_second`."""
         now = self._clock.now()
         self._spend(spent_rows, now)
         known = self._sides.setdefault(side, _Side(now))
@@ -330,7 +330,7 @@ class AdaptiveLimit:
                 gradient.forget()
 
     def _relearn(self, trouble: _Trouble, now: float) -> None:
-        """As slow as it gets, and the delays stay: then they are not the job's doing."""
+        """Take the delays at the lowest speed as usual: the job does not cause them."""
         if trouble.hard:
             self._least_since = None
             return
@@ -391,7 +391,7 @@ class AdaptiveLimit:
         ]
 
     def _at_work(self) -> _Trouble | None:
-        """The side whose work is what holds the speed, while the job uses that."""
+        """Return the side whose `work` limits the speed, while the job uses all of it."""
         name, most = min(self._working(), key=lambda each: each[1], default=("", math.inf))
         if most > self._most or min(self._rows, self._speed()) < _USED * most:
             return None
@@ -399,7 +399,7 @@ class AdaptiveLimit:
         return _Trouble(name, WORK, f"{name}'s work {used}", hard=False)
 
     def _trouble_began(self, now: float) -> bool:
-        """Whether this cut is the first one since the speed had come back."""
+        """Whether this cut is the first one since the speed had recovered."""
         if self._goal is None or self._cut_at is None:
             return True
         return self._rows >= 0.95 * self._goal or now - self._cut_at > _SILENT_SECONDS

@@ -58,7 +58,7 @@ class Semaphore:
 
     @property
     def count(self) -> int:
-        """How many may hold one."""
+        """The most holders at a time."""
         return self._count
 
     def usage(self) -> tuple[int, int]:
@@ -95,7 +95,7 @@ class Semaphore:
         return Permit(RENEW_SECONDS)
 
     def _ahead(self, holder: str) -> int | None:
-        """The holder's place in line when there is a free permit for it, else None."""
+        """Return the holder's place in the queue if there is a free permit for it, else None."""
         free = self._count - len(self._held)
         for place, other in enumerate(self._line):
             if place >= free:
@@ -105,7 +105,7 @@ class Semaphore:
         return None
 
     def _expire(self) -> None:
-        """Holders are in the order that they renewed; those in line stay in theirs, and leave at the head."""
+        """Remove expired holders, which are ordered by renewal, and expired clients at the queue's head."""
         gone = self._clock.now() - KEEP_SECONDS
         while self._held and next(iter(self._held.values())) <= gone:
             self._held.popitem(last=False)

@@ -60,7 +60,7 @@ def rate_in_micros(rate: float, name: str) -> int:
 
 @dataclass(slots=True, eq=False)
 class TokenReservation:
-    """One amount in line. `before`: all that was ever reserved ahead of it, in quanta."""
+    """One queued amount. `before`: the sum of all reservations ahead of it, in quanta."""
 
     amount: int
     before: int
@@ -102,7 +102,7 @@ class TokenBucket:
         return self._balance / QUANTA
 
     def reserve(self, amount: int, now: int) -> TokenReservation:
-        """Take `amount` units at the end of the line; `wait` says when the claimant may go."""
+        """Reserve `amount` units at the end of the queue; `wait` returns when they may be spent."""
         self._refill(now)
         reservation = TokenReservation(amount * QUANTA, self._reserved)
         self._reserved += reservation.amount
@@ -111,7 +111,7 @@ class TokenBucket:
         return reservation
 
     def wait(self, reservation: TokenReservation, now: int) -> int:
-        """Nanoseconds until all that is ahead of `reservation` is paid off; 0 = go."""
+        """Return the nanoseconds until all debt ahead of `reservation` is paid off; 0 = go."""
         self._refill(now)
         missing = -(self._balance + self._reserved - reservation.before)
         if missing <= 0:
@@ -160,12 +160,12 @@ class CombinedLimiter:
         self._limiters = tuple(limiters)
 
     def slice_size(self) -> tuple[int | None, int | None]:
-        """The smallest of all."""
+        """Return the smallest slice of all limiters."""
         sizes = [limiter.slice_size() for limiter in self._limiters]
         return _smallest(rows for rows, _ in sizes), _smallest(nbytes for _, nbytes in sizes)
 
     def pay(self, rows: int, nbytes: int, wake: Callable[[], None]) -> Payment:
-        """Queue everywhere; see `channel.Limiter`."""
+        """Queue at all limiters; see `channel.Limiter`."""
         payments: list[Payment] = []
         try:
             for limiter in self._limiters:
@@ -320,7 +320,7 @@ _PAID = Wait(0.0)
 
 
 class _MeterPayment:
-    """Reservations on both levels, in the same place of both lines."""
+    """A payment's reservations in both buckets, at the same position in both queues."""
 
     __slots__ = ("_meter", "reservations", "wake")
 

@@ -207,7 +207,7 @@ class ServiceClient:
         return reporter.stop_reason if reporter is not None else ""
 
     def introduce(self, timeout: float = 2.0) -> None:
-        """Hear from the service now, so that `stop_reason` is not stale.
+        """Ask the service now, so that `stop_reason` is not stale.
 
         Raises:
             ServiceUnavailableError, ServiceDeniedError: it does not answer, or refuses.
@@ -295,7 +295,7 @@ _LISTEN_AGAIN = 2.0
 
 
 class LeaseClient:
-    """Keeps `limiter` in grants until `begin_close`, which gives back the rest of the last one.
+    """Fetches grants for `limiter` until `begin_close`, which gives back the rest of the last one.
 
     Where so many share the limit that asks are far apart, a second thread listens for changes; it ends when
     the service has received the end, or after a minute when it does not answer.
@@ -328,7 +328,7 @@ class LeaseClient:
         self._thread.start()
 
     def begin_close(self, until: float) -> None:
-        """Payments are over; the thread ends when it said so, or cannot."""
+        """End the payments. The thread ends when the service knows, or cannot be reached."""
         del until  # one message, which has its own bound
         self._ended.set()
         self.limiter.close()
@@ -351,7 +351,7 @@ class LeaseClient:
             self.connection.close()
 
     def _carry(self, request: Request) -> bool:
-        """False when the service wants nothing of this client, so that it needs no goodbye."""
+        """Return False when the service does not expect this client, so that no `Leave` is needed."""
         try:
             reply = self._ask(request)
         except ServiceUnavailableError as error:
@@ -398,7 +398,7 @@ class LeaseClient:
                     self._ended.wait(again_in)
 
     def _hear(self, connection: Connection, request: Subscribe) -> float:
-        """Seconds until it is worth listening again."""
+        """Return the seconds until the next attempt to listen."""
         timeout = LISTEN_SECONDS + self._request_timeout
         try:
             for data in connection.stream("listen", encode(request), timeout=timeout):
@@ -424,7 +424,7 @@ _RETRY = 0.5
 
 
 class PermitLease:
-    """Waits in line for a permit, keeps it by its own thread, and gives it back at the end.
+    """Waits in the queue for a permit, renews it in a thread, and gives it back at the end.
 
     `acquire` blocks for it: first come, first served, for as long as others hold them all; `cancel`, from any
     thread, ends that wait. The service takes back the permit of a process that is silent for 30 s.
@@ -450,7 +450,7 @@ class PermitLease:
         self._thread: threading.Thread | None = None
 
     def acquire(self) -> None:
-        """Block until the permit is here.
+        """Block until the service grants the permit.
 
         Raises:
             ServiceUnavailableError: the service did not answer for `timeout` seconds.

@@ -416,7 +416,7 @@ def _read(directory: int, name: str) -> ServiceRecord | None:
 
 
 def _sweep(directory: int) -> None:
-    """Remove what killed processes left: adverts of the dead, and halves of adverts."""
+    """Remove the files of killed processes: their adverts, and partly written ones."""
     for name in _files(directory):
         if name.startswith("driver-"):
             advert = _read(directory, name)

@@ -45,7 +45,7 @@ class _KnownJob:
     notified: bool = False
 
     def outcome(self, *, stopped: bool = False) -> Phase:
-        """How it ended when no driver says: its driver would have said that it is done. See `ended_early`."""
+        """Return how the job ended if no driver reports it: a driver would have reported success. See `ended_early`."""
         if self.owned:
             return Phase.FAILED
         if self.progress.all_done():

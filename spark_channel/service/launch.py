@@ -312,7 +312,7 @@ class LimitControl:
         return sorted(found, key=lambda kept: kept.name)
 
     def show(self, name: str) -> LimitStatus:
-        """How a limit is.
+        """Return the state of a limit.
 
         Raises:
             OptionError: there is none of this name. LimitError: its service does not answer.
@@ -367,7 +367,7 @@ class LimitControl:
 
 
 def ask_limit(service: ServiceAddress, request: Request) -> LimitStatus:
-    """How a limit is, after `request`.
+    """Send `request` to a limit, and return its state.
 
     Raises:
         ServiceUnavailableError: no answer. ServiceDeniedError: refused.

@@ -88,12 +88,12 @@ class ProtectionController:
             self._subscriptions.notify(self._name)
 
     def tell_report(self) -> None:
-        """The job ends: its report says what held the speed."""
+        """Add to the report of an ending job what limited its speed."""
         with self._lock:
             self._progress.set_held(self._protection.held_seconds)
 
     def _follow_limit(self) -> None:
-        """A user may have set another limit meanwhile."""
+        """Use the limit that a user may have set meanwhile."""
         rows, nbytes = self._book.limits(self._name)
         self._bytes = None if nbytes is None else max(1, round(nbytes))
         if rows != self._most_rows:
@@ -150,7 +150,7 @@ class LimitService:
         self._protectors: dict[str, ProtectionController] = {}
 
     def job_opened(self, progress: JobProgress) -> None:
-        """Its limit is there before its first client is answered."""
+        """Add the job's limit before its first client gets an answer."""
         spec, name = progress.spec, job_limit(progress.job)
         if spec.limited:
             self.book.add_limit(
@@ -233,7 +233,7 @@ class LimitService:
             protector.observe(side, sample)
 
     def press(self, name: str, factor: float, state: str) -> None:
-        """`LimitRegistry.press`, heard of at once."""
+        """`LimitRegistry.press`, of which clients are notified immediately."""
         self.book.press(name, factor, state)
         self._subscriptions.notify(name)
 
@@ -299,7 +299,7 @@ class LimitService:
         return (encode(reply) for reply in self.listen(request, caller.scope))
 
     def _show(self, name: str, status: LimitStatus) -> None:
-        """A job's progress line shows the limit that holds now."""
+        """Show the present limit in a job's progress line."""
         with self._lock:
             progress = self._jobs.get(name)
         if progress is not None:

@@ -188,10 +188,10 @@ def run_id(plan: str, execution: str | None, stage: int) -> str:
 
 
 LISTEN_SECONDS = 60.0
-"""How long a call listens at most. A client that was lost costs a thread for so long."""
+"""The longest time that a call listens. A lost client occupies a thread for this long."""
 
 MOST_LISTENERS = 2_000
-"""Each is a thread of the server's that sleeps."""
+"""Each listener needs a sleeping thread of the server."""
 
 
 class Subscriptions:
@@ -223,7 +223,7 @@ class Subscriptions:
         return event
 
     def is_subscribed(self, limit: str, client: str, event: threading.Event) -> bool:
-        """`event` is still the one of that client, and it is not the end."""
+        """Whether `event` is still the one of that client, and the service runs."""
         with self._lock:
             return not self._ended and self._subscriptions.get(limit, {}).get(client) is event
 

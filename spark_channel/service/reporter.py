@@ -50,7 +50,7 @@ class CounterReporter:
         self.connection = Connection(address)
         self.watch = watch
         self.healths: Mapping[str, Callable[[], Health | None]] = {}
-        """By side; one task of a job samples them, as long as the service says that it is this one."""
+        """Health checks by side; the service chooses the one task of a job that samples them."""
         self._samplers: list[HealthSampler] = []
         self._watching = False
         self._job = job
@@ -66,7 +66,7 @@ class CounterReporter:
         self._thread.start()
 
     def add(self, counters: Counters) -> None:
-        """Report these, too, from now on."""
+        """Report these counters, too."""
         with self._wake:
             self._counters.append(counters)
 
@@ -166,7 +166,7 @@ class CounterReporter:
         )
 
     def _watch_health(self, watching: bool) -> None:
-        """Begin to sample source and target, or end it. Only the reporter's own thread begins."""
+        """Begin or end the sampling of source and target. Only the reporter's own thread begins it."""
         if not watching:
             ended, self._samplers = self._samplers, []
             for sampler in ended:

@@ -98,7 +98,7 @@ class ServiceServer:
 
     @property
     def address(self) -> ServiceAddress:
-        """Where clients reach this server.
+        """The address at which clients reach this server.
 
         Raises:
             RuntimeError: it is not running.
@@ -261,7 +261,7 @@ class ServiceServer:
         }
 
     def _show_shared(self, job: str, data: Any) -> None:
-        """The limit that the job shares with others, as one of its tasks saw it just now."""
+        """Show the state of the job's shared limit, as one of its tasks reported it."""
         if not isinstance(data, dict):
             raise protocol.RequestError("shared_limit is an object")
         protocol.fields(data, required=("rows_per_second", "bytes_per_second", "note"))

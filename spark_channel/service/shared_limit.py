@@ -388,7 +388,7 @@ class SharedLimit:
         return self._server
 
     def _made(self, port: int, token: str | None, predecessor_seconds: float) -> ServiceServer:
-        """Knows its limit and its tokens before it listens: a predecessor's jobs may call at once."""
+        """Make the server with its limit and tokens before it listens: a predecessor's jobs may call immediately."""
         server = ServiceServer(self._host, port, token=token, tls=self._tls)
         server.limits.book.add_limit(
             self.name,
