@@ -210,7 +210,7 @@ class DirtyLog:
         return TaskDirtyRows(self._rows, tuple(self._samples), receipt)
 
     def rollback(self) -> None:
-        """The attempt failed: another one will refuse the same rows again."""
+        """Drop the rows, since the attempt failed: another attempt refuses the same rows again."""
         self._kept.clear()
         writer, self._writer = self._writer, None
         if writer is not None:

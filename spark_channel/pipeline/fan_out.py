@@ -93,7 +93,7 @@ class _Log(DirtyLog):
             super().refuse(rows, reason)
 
     def refuse_before(self, rows: pa.RecordBatch, reason: str) -> None:
-        """Refused on the way to every target."""
+        """Keep and count rows that a step shared by all targets refused."""
         with self._one:
             self._before += rows.num_rows
             super().refuse(rows, reason)
@@ -326,7 +326,7 @@ class GroupFanOut:
         )
 
     def cancel(self, error: BaseException | None = None) -> None:
-        """End it from any thread: its rows are not wanted any more, or `error` happened."""
+        """End it from any thread: the engine needs no more rows, or `error` happened."""
         self._fail(error or ReadCancelledError("the transfer was cancelled"))
         if isinstance(error, StalledError):
             self._over.set()

@@ -72,7 +72,7 @@ class TransferWork:
         return self.targets[task.writer_part or 0]
 
     def schema_of(self, task: Task) -> pa.Schema:
-        """The schema of what is read: before the steps, of which native rows have none."""
+        """Return the schema of the rows that are read, before the steps; native rows have no steps."""
         _, plan = self.target_of(task)
         return plan.arriving if plan.native else self.source_of(task)[0].pipeline.schema
 
@@ -209,7 +209,7 @@ class GroupTransfer:
         return GroupOutcome(self._group.id, outcomes, "" if failed is None else str(failed))
 
     def cancel(self, error: BaseException | None = None) -> None:
-        """End it from any thread: its rows are not wanted any more, or `error` happened."""
+        """End it from any thread: the engine needs no more rows, or `error` happened."""
         self._fail(error or ReadCancelledError("the transfer was cancelled"))
         if isinstance(error, StalledError):
             self._over.set()

@@ -205,9 +205,9 @@ class Subscriptions:
         self._ended = False
 
     def subscribe(self, limit: str, client: str) -> threading.Event | None:
-        """An event for `client`, before it looks for news; None when there are too many, or it is the end.
+        """Return an event for `client`; None when there are too many, or the service ends.
 
-        An earlier one of the same client is set.
+        Subscribe before looking for changes, so that none is missed. An earlier event of the same client is set.
         """
         event = threading.Event()
         with self._lock:

@@ -66,7 +66,7 @@ def target_types(writer: Writer, spec: TransferSpec) -> Mapping[str, pa.DataType
 
 
 def types_of(writer: Writer, end: Endpoint) -> Mapping[str, pa.DataType]:
-    """As `target_types`, of one end."""
+    """As `target_types`, for one endpoint."""
     reader = reader_of(writer, end, as_datax=True)
     try:
         columns = None if reader is None else reader.schema()

@@ -70,7 +70,7 @@ class JobLimits:
         return cls(own, shared_speed(address), scope, address, falls_back, *protected)
 
     def watching(self, *ends: "Reader | Writer") -> Self:
-        """With `protect` and `pressure` only where one of `ends` says how it is."""
+        """Return the limits without `protect` and `pressure` if none of `ends` reports health signals."""
         if not (self.protect or self.pressure) or any(each.health() is not None for each in ends):
             return self
         named = " and ".join(f"'{name}'" for name in ("protect", "pressure") if getattr(self, name))

@@ -72,7 +72,7 @@ class Processor(Protocol):
 
 
 class StopPosition:
-    """The end of a channel's source as it was when this client opened the channel: later changes do not move it.
+    """The end of a channel's source at the time when this client opened the channel; later changes do not move it.
 
     Existing rows that are read beside the changes end before they have a goal: a row that changes while its chunk is
     read arrives by that change alone. So the end is fixed again after the last chunk.
@@ -214,12 +214,12 @@ class FailurePolicy:
         self._since: float | None = None
 
     def over(self) -> None:
-        """A checkpoint was taken."""
+        """Note that a checkpoint was taken."""
         self._next = self._outage_next = min(_FIRST, self._longest)
         self._worst, self._since = False, None
 
     def failed(self) -> tuple[FailureAction, float]:
-        """A range failed: what to do, and after how many seconds."""
+        """Note that a range failed; return the next step, and the seconds to wait before it."""
         self._since = None
         if not self._parks:
             return FailureAction.STOP, 0.0
@@ -230,7 +230,7 @@ class FailurePolicy:
         return FailureAction.AGAIN, self._jittered(wait)
 
     def no_answer(self, now: float) -> tuple[FailureAction, float]:
-        """The store or the source does not answer: what to do, and after how many seconds."""
+        """Note that store or source does not answer; return the next step, and the seconds to wait before it."""
         if self._since is None:
             self._since, self._outage_next = now, min(_FIRST, self._longest)
         if self._outage is not None and now - self._since > self._outage:
@@ -268,7 +268,7 @@ class TurnScheduler:
             thread.start()
 
     def add(self, key: str, turn: Callable[[], float | None], wait: float = 0.0) -> None:
-        """Give `turn` its first turn in `wait` seconds."""
+        """Run `turn` for the first time in `wait` seconds."""
         with self._changed:
             heapq.heappush(
                 self._waiting, (self._clock.now() + wait, next(self._numbers), key, turn)
@@ -276,7 +276,7 @@ class TurnScheduler:
             self._changed.notify()
 
     def hurry(self, key: str) -> None:
-        """Whatever waits under `key` gets its turn now."""
+        """Run the waiting turns of `key` now."""
         with self._changed:
             self._waiting = [
                 (0.0 if name == key else due, number, name, turn)
@@ -441,7 +441,7 @@ class ChannelRun:
 
     @property
     def is_open(self) -> bool:
-        """Whether its processors are there."""
+        """Whether its processors exist."""
         return len(self.processors) == len(self.tables)
 
     def name_of(self, table: str) -> str:
@@ -462,11 +462,11 @@ class ChannelRun:
         return dict(total)
 
     def is_at_hand(self) -> bool:
-        """Whether a range is processed, or its checkpoint is left to take."""
+        """Whether a range is being processed, or its checkpoint is still to be taken."""
         return any(each.stage >= Stage.BUSY for each in self.ranges)
 
     def is_busy(self) -> bool:
-        """Whether a range is processed."""
+        """Whether a range is being processed."""
         return any(each.stage is Stage.BUSY and not each.is_abandoned() for each in self.ranges)
 
     def may_read(self) -> bool:
@@ -485,7 +485,7 @@ class ChannelRun:
         return found if found is not None and found.stage >= Stage.FIXED else None
 
     def drop_from(self, first: RangeRead) -> list[RangeRead]:
-        """Forget this range and those after it: the next one begins where it began."""
+        """Forget this range and those after it: the next range begins at its start."""
         if first not in self.ranges:
             return []
         place = self.ranges.index(first)

@@ -74,7 +74,7 @@ class ChannelTurns(ABC):
 
     @abstractmethod
     def _over_with(self, run: ChannelRun, *, finished: bool) -> None:
-        """This client has done with the channel."""
+        """Called when this client has finished the channel."""
 
     @abstractmethod
     def _idle(self, run: ChannelRun, sequence: int) -> None:
@@ -169,7 +169,7 @@ class ChannelTurns(ABC):
         return 0.0 if full else run.backoff.after(found.rows, found.nbytes)
 
     def _end_of_range(self, run: ChannelRun, start: Token, sequence: int) -> Token | None:
-        """Where the next range ends; None when nothing is left of the channel, for good."""
+        """Return the end of the next range; None when the channel is drained."""
         known = run.ends.get(sequence)
         if known is not None:
             return known
@@ -189,7 +189,7 @@ class ChannelTurns(ABC):
         return start if end is not None and self._is_held(run) else end
 
     def _await_late(self, run: ChannelRun, wait: float) -> float:
-        """Rows of the channel are read in `wait` seconds."""
+        """Read rows of the channel in `wait` seconds."""
         if wait >= _TOLD_SECONDS:
             _log.warning(
                 "channel %s: waiting %.0f s for rows that other sessions commit after ones with a higher cursor "

@@ -103,7 +103,7 @@ class ChannelConnects:
         return {key: each.connect for key, each in self._connects.items()}
 
     def merge(self, answer: Sequence[Channel]) -> list[Step]:
-        """Take the store's list: only its ids stay, a higher version wins, an equal one takes its state."""
+        """Merge the store's list: only its ids stay, a higher version wins, and an equal version takes its state."""
         steps: list[Step] = []
         named = {channel.id for channel in answer}
         for key, each in list(self._connects.items()):
@@ -114,7 +114,7 @@ class ChannelConnects:
         return steps
 
     def dialled(self, key: str) -> list[Step]:
-        """The dial of channel `key` succeeded."""
+        """Note that the dial of channel `key` succeeded."""
         each = self._connects.get(key)
         if each is None:
             return []
@@ -351,7 +351,7 @@ class TunnelClient:
             self._wanted = tuple(channels)
 
     def wake(self) -> None:
-        """A heartbeat is due now: there is news."""
+        """Send a heartbeat now, since the state has changed."""
         with self._changed:
             self._due_now = True
             self._changed.notify_all()
@@ -377,17 +377,17 @@ class TunnelClient:
             return self._connects.running()
 
     def hand_out(self, channel: str, sequence: int, end: Token) -> Token:
-        """See `desk.hand_out`."""
+        """See `state_machine.hand_out`."""
         return self._store.hand_out(self._record.name, self._id, channel, sequence, end)
 
     def checkpoint(
         self, channel: str, sequence: int, token: Token, in_flight: Mapping[str, int] | None = None
     ) -> None:
-        """See `desk.checkpoint`."""
+        """See `state_machine.checkpoint`."""
         self._store.checkpoint(self._record.name, self._id, channel, sequence, token, in_flight)
 
     def park(self, channel: str, sequence: int, why: str) -> None:
-        """See `desk.park`."""
+        """See `state_machine.park`."""
         self._store.park(self._record.name, self._id, channel, sequence, why)
 
     def release(self, channels: Collection[str]) -> None:

@@ -62,7 +62,7 @@ def is_stream(options: Mapping[str, Any]) -> bool:
 
 
 def _store(value: SecretStr) -> SecretStr:
-    """The path of a file is made absolute; the url of a server stays."""
+    """Make the path of a file absolute; leave the url of a server unchanged."""
     text = value.get_secret_value().strip()
     if not text or re.match(r"(jdbc:)?postgres(ql)?:", text):
         return value

@@ -97,7 +97,7 @@ class StreamPositions(ABC):
 
     @abstractmethod
     def settle(self, done: Offset) -> None:
-        """All up to `done` is processed, and will not be asked for again."""
+        """Note that all rows up to `done` are processed, and will not be read again."""
 
     @abstractmethod
     def behind(self, end: Offset) -> FeedLag:
@@ -114,7 +114,7 @@ class StreamPositions(ABC):
         return self.source.schema_text() if self.source.keeps_columns else None
 
     def prepare(self) -> None:
-        """From now on, nothing is read that comes later than now."""
+        """Fix the end of the run: later rows are not read."""
         self.target.tokens = self.feed.end()
 
     def check_base(self, tokens: Iterable[Token | None]) -> None:
@@ -130,7 +130,7 @@ class StreamPositions(ABC):
 
 
 def token_in(value: Any) -> Token:
-    """A token in the form that an offset holds."""
+    """Return a token in the form that an offset holds."""
     token: Token = serialization.load_tagged(json.dumps(value))
     return token
 

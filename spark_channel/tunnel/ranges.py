@@ -135,7 +135,7 @@ class BudgetShare:
         return _Kept(self, keep)
 
     def want(self) -> None:
-        """A thread waits for the next batch of this range."""
+        """Note that a thread waits for the next batch of this range."""
         self._budget.want(self)
 
     def free(self, rows: int, nbytes: int) -> None:
@@ -143,7 +143,7 @@ class BudgetShare:
         self._budget.free(self, rows, nbytes)
 
     def close(self) -> None:
-        """The range is done with: give all back."""
+        """End the range, and give all its memory back."""
         self._budget.free(self, 0, 0, closed=True)
 
 
@@ -276,7 +276,7 @@ _ANY_NUMBER = 1 << 62
 
 
 class Stage(IntEnum):
-    """How far a range is."""
+    """The state of a range."""
 
     READ = 1
     """The range is being read, or is read; no processor has seen a row of it."""
@@ -341,7 +341,7 @@ class RangeRead:
     # --- what is read
 
     def fill(self) -> None:
-        """Read it to its end; an error is the processor's to meet."""
+        """Read the range to its end; the processor gets an error of the reading."""
         schema = self._feed.schema()
         try:
             with self._feed.reading() as read:
@@ -501,7 +501,7 @@ class RangeRead:
         return sum(each.rows for each in self._all())
 
     def withdraw(self) -> None:
-        """Hand out no more of it."""
+        """Assign no more deliveries of this range."""
         with self._lock:
             self._is_withdrawn = True
 

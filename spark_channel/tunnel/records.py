@@ -36,7 +36,7 @@ class ChannelState(StrEnum):
     OPEN = "open"
     """A client has it."""
     CLOSING = "closing"
-    """Its client is asked to give it back."""
+    """The store has requested it back from its client."""
     CLOSED = "closed"
     """Its client gave it back, and it waits for another client."""
     TERMINATED = "terminated"
@@ -124,7 +124,7 @@ class Channel:
 
     @property
     def is_base(self) -> bool:
-        """Whether it is a split of what was there when the tunnel was made."""
+        """Whether it is a split of the rows that existed when the tunnel was made."""
         return "split" in self.params
 
     @property
@@ -192,7 +192,7 @@ class TunnelStore(Protocol):
     """
 
     def show(self) -> str:
-        """The store's place, for people; without secrets."""
+        """Return the store's location for people, without secrets."""
         ...
 
     def create(self, record: TunnelRecord, channels: Sequence[Channel]) -> TunnelRecord:
@@ -208,7 +208,7 @@ class TunnelStore(Protocol):
         ...
 
     def delete(self, name: str) -> None:
-        """Remove a tunnel with its checkpoints; its clients hear of it at their next call."""
+        """Remove a tunnel with its checkpoints; its clients are notified at their next call."""
         ...
 
     def reset(self, name: str, record: TunnelRecord, channels: Sequence[Channel]) -> TunnelRecord:
@@ -230,11 +230,11 @@ class TunnelStore(Protocol):
     def heartbeat(
         self, name: str, client: str, report: Sequence[ChannelStatus], wanted: Collection[str] = ()
     ) -> tuple[Channel, ...]:
-        """`desk.beat`; returns the channels that the client should have."""
+        """`state_machine.heartbeat`; returns the channels that the client should have."""
         ...
 
     def hand_out(self, name: str, client: str, channel: str, sequence: int, end: Token) -> Token:
-        """`desk.hand_out`; returns the end that counts, which may be an older one."""
+        """`state_machine.hand_out`; returns the end that counts, which may be an older one."""
         ...
 
     def checkpoint(
@@ -246,15 +246,15 @@ class TunnelStore(Protocol):
         token: Token,
         in_flight: Mapping[str, int] | None = None,
     ) -> None:
-        """`desk.checkpoint`."""
+        """`state_machine.checkpoint`."""
         ...
 
     def park(self, name: str, client: str, channel: str, sequence: int, why: str) -> None:
-        """`desk.park`."""
+        """`state_machine.park`."""
         ...
 
     def resume(self, name: str, channels: Collection[str] | None = None) -> tuple[str, ...]:
-        """`desk.resume` of these channels, or of all; returns those that were parked.
+        """`state_machine.resume` of these channels, or of all; returns those that were parked.
 
         Raises:
             TunnelError: the tunnel has no channel of that name.
@@ -264,7 +264,7 @@ class TunnelStore(Protocol):
     def pause_base(
         self, name: str, channels: Collection[str] | None = None, *, paused: bool = True
     ) -> tuple[str, ...]:
-        """`desk.pause_base`, or `desk.resume_base`, of these channels, or of all; returns those that it changed.
+        """`state_machine.pause_base`, or `state_machine.resume_base`, of these channels, or of all; returns those that it changed.
 
         Raises:
             TunnelError: the tunnel has no channel of that name.
@@ -274,15 +274,15 @@ class TunnelStore(Protocol):
     def split(
         self, name: str, channel: str, divide: Callable[[Token], Sequence[Token]]
     ) -> tuple[str, ...]:
-        """`desk.split`; returns the new channels. `divide` is called inside the transaction."""
+        """`state_machine.split`; returns the new channels. `divide` is called inside the transaction."""
         ...
 
     def continued(self, name: str, change: Callable[[Token], Token]) -> str:
-        """`desk.continued`; returns the new channel. `change` is called inside the transaction."""
+        """`state_machine.continued`; returns the new channel. `change` is called inside the transaction."""
         ...
 
     def release(self, name: str, client: str, channels: Collection[str]) -> None:
-        """`desk.release`."""
+        """`state_machine.release`."""
         ...
 
     def now(self) -> float:

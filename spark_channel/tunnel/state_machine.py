@@ -301,7 +301,7 @@ def checkpoint(
 
 
 def park(state: TunnelState, client: str, channel: str, sequence: int, why: str) -> TunnelState:
-    """Take a channel out of all hands, since the range after checkpoint `sequence` fails; again: no change.
+    """Take a channel from all clients, since the range after checkpoint `sequence` fails. Repeating it has no effect.
 
     Raises:
         ChannelLostError: the channel is not this client's, or its checkpoint has moved.
@@ -393,7 +393,7 @@ def _freed(channel: Channel) -> Channel:
 
 
 def _without_lost(state: TunnelState) -> TunnelState:
-    """Channels of clients that do not exist are free."""
+    """Free the channels of clients that do not exist."""
     channels = {
         key: _freed(channel)
         if channel.state in _HELD and channel.client not in state.clients

@@ -40,7 +40,7 @@ __all__ = [
 
 
 def default_store() -> Path:
-    """The file that keeps tunnels when no other place is named: `SPARK_CHANNEL_HOME`, or the user's home."""
+    """Return the default file for tunnels, in `SPARK_CHANNEL_HOME` or the user's home."""
     home = os.environ.get("SPARK_CHANNEL_HOME")
     return (Path(home) if home else Path.home() / ".spark_channel") / "tunnels.db"
 

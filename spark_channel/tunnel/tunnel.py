@@ -57,7 +57,7 @@ class ChannelView:
 
     @property
     def stage(self) -> str:
-        """`base`: a split of what was there when the tunnel was made; `stream`: what came since."""
+        """`base`: a split of the rows that existed when the tunnel was made; `stream`: later changes."""
         return "base" if self.channel.is_base else "stream"
 
 
@@ -116,7 +116,7 @@ class Tunnel:
         return self.store.create(source.record(self.name), source.channels(channels))
 
     def exists(self) -> bool:
-        """Whether the store has it."""
+        """Whether the store has this tunnel."""
         return any(record.name == self.name for record in self.store.all())
 
     def reset(self, *, channels: int = _ADVICE) -> TunnelRecord:

@@ -396,7 +396,7 @@ class TunnelWorker(ChannelTurns):
             self._ending(error)
 
     def _leave(self) -> None:
-        """Give back at once what is not processed at this moment, and the rest when it is."""
+        """Give back the channels that are not being processed immediately, and the others after their range."""
         with self._changed:
             self._over = True
             runs = list(self._runs.values())
