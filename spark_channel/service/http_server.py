@@ -136,7 +136,7 @@ class Caller:
 Endpoint = Callable[[bytes, Caller], bytes | Iterator[bytes]]
 """Answers one action, at once or bit by bit; what is iterated raises nothing. `ValueError` = a request that
 makes no sense; `PermissionError` = not with this token; the texts travel to the caller. Bodies are at most
-`wire.LARGEST_BODY`."""
+`protocol.LARGEST_BODY`."""
 
 
 class _RejectionLog:

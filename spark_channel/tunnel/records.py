@@ -264,7 +264,7 @@ class TunnelStore(Protocol):
     def pause_base(
         self, name: str, channels: Collection[str] | None = None, *, paused: bool = True
     ) -> tuple[str, ...]:
-        """`state_machine.pause_base`, or `state_machine.resume_base`, of these channels, or of all; returns those that it changed.
+        """`state_machine.pause_base` or `resume_base` of these channels, or of all; returns those that it changed.
 
         Raises:
             TunnelError: the tunnel has no channel of that name.
