@@ -311,7 +311,7 @@ _LEVELS = {
 
 
 def note_datax_flags(*, jvm: str | None, mode: str | None) -> None:
-    """Say of flags that have no effect here why."""
+    """Explain the flags that have no effect here."""
     notes = []
     if jvm is not None:
         notes.append(

@@ -112,7 +112,7 @@ def load(
 
 
 def check_place(path: Path) -> None:
-    """Hold that a report can be put at `path`, before a row moves.
+    """Check that a report can be written to `path`, before a row moves.
 
     Raises:
         OptionError: it cannot.

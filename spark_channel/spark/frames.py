@@ -44,11 +44,11 @@ _JAVA = re.compile(r"^(?:: )?(?:\w+\.)+[\w$]*(?:Exception|Error): (?P<text>.+)$"
 
 
 def copy_frames(spark: SparkSession, job: JobOptions) -> TransferReport:
-    """Run the transfer as a DataFrame. The limit holds at our own end if there is one, else by `throttle`.
+    """Run the transfer as a DataFrame. The connector keeps the limit if one end has one, else `throttle` does.
 
     Raises:
         OptionError: several targets, or an option that Spark's formats have no place for.
-        ChannelError: what our own end raises. Spark's exceptions: what its format raises.
+        ChannelError: an error of the connector. Spark's exceptions: errors of its format.
     """
     register(spark)
     spec = job.spec
@@ -240,7 +240,7 @@ class _Run:
             ) from error
 
     def _write_table(self, frame: DataFrame, options: dict[str, str]) -> None:
-        """Into a table of Spark's catalog: by column name when it is there, else it is created."""
+        """Write into a table of Spark's catalog: by column name if it exists, else create it."""
         table = options.pop("dbtable", None) or options.pop("table", None)
         if table is None:
             raise OptionError("a hive writer takes 'dbtable'", option="dbtable")
@@ -339,7 +339,7 @@ def _limits(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown(end: Endpoint) -> str:
-    """The end in a few words, without secrets: "jdbc jdbc:oracle:...#orders"."""
+    """Return the source or target in a few words, without secrets: "jdbc jdbc:oracle:...#orders"."""
     given = {key.lower(): str(value) for key, value in end.options.items()}
     place = without_login(given["url"]) if given.get("url") else mask_url(given.get("path", ""))
     table = given.get("dbtable") or given.get("table") or ("(query)" if "query" in given else "")

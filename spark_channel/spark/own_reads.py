@@ -40,7 +40,7 @@ _UNKNOWN = "whether a write goes into the table that is read here cannot be note
 
 
 def note_planned(stored: Stored | None) -> None:
-    """A planner: this driver's queries may read from there from now on."""
+    """For a planner: note that this driver's queries may read from these tables."""
     if stored is None:
         return
     text = json.dumps(_plain(stored), sort_keys=True)
@@ -68,7 +68,7 @@ def planned_reads() -> tuple[Stored, ...]:
 
 
 def note_read(task: TaskContext, stored: Stored) -> None:
-    """The source: rows from there come next in this task."""
+    """For the source: note that the next rows of this task come from these tables."""
     own, name = _executor_directory(), _name(task)
     if own is None:
         return

@@ -78,7 +78,7 @@ def spark_text_lengths(schema: StructType) -> dict[str, str]:
 
 
 def has_times(kind: pa.DataType) -> bool:
-    """Whether a time of day is inside."""
+    """Whether the type contains a time of day."""
     found: bool = not _times_as_text(kind).equals(kind)
     return found
 

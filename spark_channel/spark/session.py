@@ -167,7 +167,7 @@ def _number(text: str | None) -> int | None:
 
 
 _GRACE_SECONDS = 8.0
-"""How long a program has to end after its jobs were cancelled; docker kills after 10 s."""
+"""The time that a program has to end after its jobs were cancelled; docker kills it after 10 s."""
 
 
 def end_on_sigterm(spark: SparkSession) -> None:
@@ -268,9 +268,9 @@ _ended: dict[str, float] = {}
 _REPORTS_KEPT = 100
 
 _CELL_SECONDS = 30.0
-"""A cell waits so long for its reports at most: the first one imports matplotlib, which takes seconds."""
+"""The longest time that a cell waits for its reports: the first one imports matplotlib, which takes seconds."""
 _LEAVE_SECONDS = 2.0
-"""A worker below a LIMIT notices that its rows are not wanted when it sends the next ones."""
+"""A worker below a LIMIT notices that Spark needs no more rows when it sends the next ones."""
 
 _registered: "WeakKeyDictionary[SparkSession, bool | None]" = WeakKeyDictionary()
 """With what `_times_of` said. Spark warns each time that a name is registered again."""

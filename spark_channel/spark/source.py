@@ -60,7 +60,7 @@ class ChannelDataSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._load = uuid.uuid4().hex[:12]
-        """Names this `load()`: Spark makes one object of it, which it pickles for every call below."""
+        """The name of this `load()`: Spark makes one object for it, and pickles the object for every call below."""
         self._own_schema: StructType | None = None
         """The result of `schema`, which Spark does not call when the user gave a schema."""
 
@@ -146,7 +146,7 @@ def _working_directory() -> WorkingDirectory:
 
 
 def _refuse_catalog(options: Mapping[str, str]) -> None:
-    """Hold this to be no table of Spark's catalog: Spark keeps no options of a Python data source there.
+    """Refuse a table of Spark's catalog: Spark keeps no options of a Python data source there.
 
     CREATE TABLE passes `location`, which no connector takes, and a SELECT from such a table no option at all.
 

@@ -121,7 +121,7 @@ def note_origin(task: TaskContext, origin: str) -> None:
 
 
 def origins_of_task(task: TaskContext) -> list[str]:
-    """The sink: what was noted so far; [] when the rows come from elsewhere."""
+    """For the sink: return the origins noted so far; [] when the rows come from another source."""
     found = _name(task)
     if found is None:
         return []
@@ -206,7 +206,7 @@ def _read(directory: int, name: str, attempt: str) -> list[str]:
 
 
 def _sweep(directory: int) -> None:
-    """Remove what tasks that were killed left."""
+    """Remove the files of killed tasks."""
     old = time.time() - _OLD_SECONDS
     for name in os.listdir(directory):
         with contextlib.suppress(OSError):
@@ -218,7 +218,7 @@ _log = logging.getLogger(__name__)
 
 _EVERY_SECONDS = 10.0
 _SHARE = 100
-"""Asking takes at most one part in so many of the time."""
+"""Measuring the lag takes at most 1/100 of the time."""
 _FRESH_SECONDS = 1.0
 """A lag that was measured longer ago is shown with its age."""
 
