@@ -114,7 +114,7 @@ def run(
 
     With `spark` None it runs in this process, without Spark: see `transfer`.
 
-    The first entry of `job.content` runs, as in DataX. What of the job has no effect is logged as a
+    The first entry of `job.content` runs, as in DataX. Keys of the job that have no effect are logged as a
     warning. `dirty_rows_path` keeps refused rows as Parquet; see docs/datax.md for each key. `commit` ("job" or "task")
     and `transaction` ("name:version") count instead of those of `job.setting`.
 
@@ -140,7 +140,7 @@ def _carry_out(
 
     if end := spec.spark_format:
         raise OptionError(
-            f"{end!r} is a format of Spark, and there is no Spark session: pass a SparkSession instead of None, "
+            f"{end!r} is a format of Spark, which needs a Spark session: pass a SparkSession instead of None, "
             "or give the name of a connector as 'name' instead of 'format'",
             option="format",
             got=end,

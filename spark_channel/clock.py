@@ -1,4 +1,4 @@
-"""Time, and the only module that asks the operating system for it.
+"""Clocks. This is the only module that asks the operating system for the time.
 
 State machines take a `Clock`, so that tests run them on `spark_channel.testing.VirtualClock`.
 """
@@ -29,7 +29,7 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Block this thread for `seconds`; zero or less returns at once."""
+        """Block this thread for `seconds`; zero or less returns immediately."""
         ...
 
     def wait(self, condition: threading.Condition, timeout: float | None = None) -> bool:
@@ -67,9 +67,6 @@ def utc_text(at: datetime | None = None) -> str:
     return (at or utc_now()).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-# Tells the code that times a step of this thread how much of it was spent connecting.
-
-
 class _Thread(threading.local):
     seconds = 0.0
     inside = False
@@ -80,7 +77,7 @@ _thread = _Thread()
 
 @contextmanager
 def connecting() -> Iterator[None]:
-    """The time that the block takes goes into a connection. One inside another counts once."""
+    """Count the time of the block as spent on connecting. Nested blocks count once."""
     if _thread.inside:
         yield
         return
@@ -93,5 +90,5 @@ def connecting() -> Iterator[None]:
 
 
 def seconds_connecting() -> float:
-    """What this thread has spent so, since it began."""
+    """Return the seconds that this thread has spent in `connecting` blocks."""
     return _thread.seconds

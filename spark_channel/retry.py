@@ -1,7 +1,7 @@
 """Retries after a transient error, with exponential backoff and jitter, until a deadline.
 
-The one policy of everything that waits for a server, a file or a slot. stamina makes the loop, tells its hooks, and
-can be switched off; the pauses are cut here, so that the last attempt begins at the deadline and none after.
+The one policy for everything that waits for a server, a file or a slot. stamina runs the loop, calls its hooks, and
+can be switched off. This module shortens the pauses so that the last attempt begins at the deadline and none after.
 """
 
 import functools
@@ -44,7 +44,7 @@ class Retry:
     clock: Clock = SYSTEM_CLOCK
 
     def call(self, work: Callable[[], _T], passes: Callable[[Exception], bool | float]) -> _T:
-        """What `work` returns. It is called again after each error that `passes` says to be of the moment.
+        """Return the result of `work`. Call it again after each error that `passes` declares transient.
 
         `passes` may return seconds, a `float` above 0, for which the server asks to wait: the pause lasts at least
         as long. A pause that would end behind the deadline is not begun.
@@ -89,12 +89,9 @@ class Retry:
         raise AssertionError("stamina ends with a result or an exception")
 
     def pause(self, failed: int) -> float:
-        """Seconds to wait after so many failures, at random: not all who lost one server come back at once."""
+        """Seconds to wait after so many failures, at random: not all who lost one server come back at the same time."""
         base = min(self.longest, self.first * 2.0 ** min(failed - 1, 30))
         return base * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - spreads load, keeps no secret
-
-
-# How long a pipeline waits when there is little to read. Pure.
 
 
 _ENOUGH_ROWS = 500
@@ -138,13 +135,10 @@ class Backoff:
 
 def reconnect_delay(attempt: int = 0, chance: "random.Random | None" = None) -> float:
     """Seconds before a lost connection is renewed for the `attempt`-th time (from 0): at random up to 0.1 s,
-    then up to three times as long each time, 10 s at most. At random, so that not all come at once.
+    then up to three times as long each time, 10 s at most. At random, so that not all come at the same time.
     """
     most = min(_LONGEST_PAUSE, _FIRST_PAUSE * 3.0 ** min(attempt, 10))
     return (chance or random.Random()).uniform(0.001, most)  # noqa: S311 - spreads load, keeps no secret
-
-
-# A call that fails because a connection was lost: made again, after waits that grow, for a while.
 
 
 class RetryingCalls:
@@ -159,7 +153,7 @@ class RetryingCalls:
         self._clock: Clock = clock or SYSTEM_CLOCK
 
     def call(self, what: Callable[[], _T], passes: Callable[[BaseException], bool]) -> _T:
-        """What `what` returns. It is called again after errors that `passes` says to be of the moment."""
+        """Return the result of `what`. Call it again after errors that `passes` declares transient."""
         until = self._clock.now() + self._seconds
         attempt = 0
         while True:

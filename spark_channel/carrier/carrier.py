@@ -1,4 +1,4 @@
-"""DataCarrier: several channels, partitioners, metrics (SkyWalking)."""
+"""`DataCarrier`: several channels as one, with a partitioner and metrics; modelled on Apache SkyWalking's."""
 
 import logging
 import operator
@@ -24,12 +24,7 @@ __all__ = [
     "PartitionerName",
     "RollingPartitioner",
     "ThreadPartitioner",
-    "named_partitioner",
-    "sum_statistics",
 ]
-
-
-# Which channel a batch goes to.
 
 
 PartitionerName = Literal["rolling", "thread"]
@@ -38,7 +33,7 @@ PartitionerName = Literal["rolling", "thread"]
 class Partitioner(Protocol):
     """Any callable that gives the index of a batch's channel.
 
-    It is called by producer threads, several at once, without a lock. What it raises reaches that
+    It is called by producer threads, several at the same time, without a lock. What it raises reaches that
     producer, and nothing was published. A partitioner whose choice is a preference and not a promise
     has a true attribute `may_try_others`: under `overflow="reject"` the carrier then offers a refused
     batch once to each other channel.
@@ -105,9 +100,6 @@ def named_partitioner(partitioner: PartitionerName | Partitioner) -> Partitioner
     )
 
 
-# The statistics of several channels as those of one.
-
-
 def sum_statistics(parts: Iterable[ChannelStatistics]) -> ChannelStatistics:
     """Every field summed, waits by reason too. `parts` has one or more."""
     parts = list(parts)
@@ -121,9 +113,6 @@ def sum_statistics(parts: Iterable[ChannelStatistics]) -> ChannelStatistics:
         for reason, seconds in part.throttled_seconds.items():
             throttled[reason] = throttled.get(reason, 0.0) + seconds
     return ChannelStatistics(**totals, throttled_seconds=throttled)
-
-
-# Several channels as one: fan-in of producer threads, fan-out to consumer threads.
 
 
 logger = logging.getLogger("spark_channel")
@@ -140,7 +129,7 @@ class DataCarrier:
     dropped and counted under `overflow="overwrite"`.
 
     As a context manager it ends with `shutdown()`; with an exception in the block it fails instead, so
-    that producers and consumers stop at once.
+    that producers and consumers stop immediately.
 
     Args:
         channels: how many.
@@ -239,14 +228,14 @@ class DataCarrier:
 
     @property
     def overflow(self) -> Overflow:
-        """What `produce` does when its channel is full; may be set at any time, as `MemoryChannel.overflow`."""
+        """The behaviour of `produce` when its channel is full; may be set at any time, as `MemoryChannel.overflow`."""
         with self._lock:
             return self._overflow
 
     @overflow.setter
     def overflow(self, overflow: Overflow | str) -> None:
         chosen = Overflow(overflow)
-        with self._lock:  # two setters at once must not leave the channels divided
+        with self._lock:  # two setters at the same time must not leave the channels divided
             self._overflow = chosen
             for channel in self._channels:
                 channel.overflow = chosen
@@ -312,7 +301,7 @@ class DataCarrier:
         """Batches from all channels as they come, until all are closed and drained.
 
         Raises what the carrier failed with. Channels that have batches take turns. Several threads may
-        iterate at once, beside a consumer too: each batch goes to one of them. A loop that is left
+        iterate at the same time, beside a consumer too: each batch goes to one of them. A loop that is left
         early takes no batch with it.
         """
         ready: ReadyQueue[MemoryChannel] = ReadyQueue(self._clock)

@@ -1,4 +1,4 @@
-"""Consumer, its life cycle, worker thread, ready queue and metrics."""
+"""The `Consumer` interface, and the threads that run consumers: life cycle, queue of ready channels, metrics."""
 
 import heapq
 import threading
@@ -24,14 +24,11 @@ __all__ = [
 ]
 
 
-# What a user writes to consume a carrier.
-
-
 class Consumer(ABC):
     """Takes batches from a carrier, in a thread that the carrier or a pool provides.
 
     Handed to `DataCarrier.consume` as an object, it is shared by the threads: `init` and `on_exit` run
-    once, `consume` in all of them at once. Handed over as a class (or any callable that makes one),
+    once, `consume` in all of them at the same time. Handed over as a class (or any callable that makes one),
     each thread has its own, made and used in that thread alone - as a database connection wants it.
 
     An exception that is not an `Exception` (`SystemExit`) fails the carrier, from whichever method.
@@ -49,7 +46,7 @@ class Consumer(ABC):
         """Process `batches`, never empty, in the order of their channel. You may keep the list."""
 
     def on_idle(self) -> None:  # noqa: B027 - optional: for one that buffers
-        """Nothing is left to consume: flush what is buffered. Called once after a `consume`, in its thread.
+        """Flush the buffered rows, since no more rows wait. Called once after a `consume`, in its thread.
 
         Not at each short gap: a lull of twice the usual time between two calls is waited for, from 10 ms up to
         1 s. Where several threads share a channel, it is called as soon as the channel is empty. If it raises,
@@ -67,11 +64,8 @@ class Consumer(ABC):
     def on_exit(self) -> None:  # noqa: B027 - optional, as `init`
         """Called once, after the last `consume`, if `init` had returned; also when the carrier failed.
 
-        If it raises, the carrier fails with that error, so that `shutdown` tells of a lost last flush.
+        If it raises, the carrier fails with that error, so that `shutdown` raises when the last flush was lost.
         """
-
-
-# A consumer's life: made and set up once before its first batch, left once after its last.
 
 
 class Lifecycle:
@@ -125,9 +119,6 @@ class Lifecycle:
             consumer.on_exit()
 
 
-# What operators watch: each queue of a carrier, and each thread of a pool.
-
-
 @dataclass(frozen=True, slots=True)
 class CarrierMetrics:
     """A carrier at one moment. `queues` are its channels by the partitioner's index, each at its own instant."""
@@ -158,9 +149,6 @@ class PoolThreadMetrics:
     """Carriers that it took from threads that were busy."""
 
 
-# The queue that consumer threads wait on: which of their channels have something to consume.
-
-
 T = TypeVar("T")
 
 _STARVING_SECONDS = 1.0
@@ -187,7 +175,7 @@ class ReadyQueue(Generic[T]):
         self._waiting_since = 0.0  # the sum of when each began to wait
 
     def put(self, key: T, linger: float = 0.0) -> None:
-        """Have `key` returned in `linger` seconds. Of a key that is in the queue already, the earlier time counts."""
+        """Return `key` in `linger` seconds. If the queue has the key already, the earlier time counts."""
         due = self._clock.now() + linger
         with self._changed:
             earlier = self._due.get(key)
@@ -297,10 +285,6 @@ class ReadyQueue(Generic[T]):
             self._waited_seconds += self._clock.now() - since
 
 
-# One thread's part of a carrier: its channels, its consumer, and the queue that says which of them
-# are ready.
-
-
 _SHORTEST_LULL, _LONGEST_LULL = 0.01, 1.0
 _LONGEST_AUTO = 0.2
 
@@ -319,7 +303,7 @@ class ConsumerThread:
     included, share one channel and its ready queue; alone it takes all that is there.
 
     Args:
-        fail: told of an error that ends the carrier.
+        fail: called with an error that ends the carrier.
         over: called once, when this worker is through.
     """
 
@@ -390,7 +374,7 @@ class ConsumerThread:
         return True
 
     def move(self, ready: ReadyQueue[Hashable]) -> None:
-        """Use another thread's ready queue from now on. What was published before is consumed there."""
+        """Use another thread's ready queue from now on; that thread also consumes what was already published."""
         ready.prefer(self.key, self._priority)
         self._ready = ready
         self.hurry()

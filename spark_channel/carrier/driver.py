@@ -1,4 +1,4 @@
-"""The threads that consume, and how channels are dealt to them."""
+"""Runs the consumer threads of a carrier, and assigns channels to them."""
 
 import logging
 import threading
@@ -44,7 +44,7 @@ class ConsumerDriver:
             Ends early when a producer waits for room, or the channels end.
         priority: in a pool, carriers with a higher one are served first; one that waited for 1 s is next.
         pool: whose thread to use, see there.
-        fail: told of errors that the consumer does not handle; the channels fail when None, and when it raises.
+        fail: called with errors that the consumer does not handle. Without it, or when it raises, the channels fail.
         clock: for `linger` and `timeout`; a pool lingers by its own.
     """
 

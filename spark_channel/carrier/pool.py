@@ -1,4 +1,4 @@
-"""BulkConsumePool: few threads for many carriers; named pools."""
+"""`BulkConsumePool`: a few threads that consume many carriers; `ConsumerPools`: pools by name."""
 
 import os
 import threading
@@ -15,9 +15,6 @@ __all__ = [
     "ConsumerPools",
     "consumer_pools",
 ]
-
-
-# A few threads that serve many carriers.
 
 
 _HELP_SECONDS = 0.1
@@ -322,7 +319,8 @@ class _PoolThread:
             if worker is None:
                 self._look_on()
                 continue
-            # Until now this thread looked idle: a due key asked no other for help, and others may have asked this one.
+            # This thread looked idle while it waited: its due key asked no other thread for help, and others may have
+            # asked this one.
             if looks_round:
                 self._pool.help(self)
             elif self._ready.has_due():
@@ -365,9 +363,6 @@ class _PoolThread:
                 self._ready.stop()
 
         worker.leave(gone)
-
-
-# Consumer pools by name, for a whole process.
 
 
 class ConsumerPools:

@@ -22,20 +22,6 @@ __all__ = [
 ]
 
 
-# Arrow bytes of a batch: `RecordBatch.nbytes`, at a fifth of its cost for the usual layouts.
-#
-# `nbytes` takes 3 us a column. A batch of plain columns that is not a slice says the same through
-# the sizes of
-# its buffers: a buffer of exactly as many bytes as its column's rows take leaves no offset open.
-# Without nulls
-# the sum of all buffers tells, and what few columns of text take: 0.4 us and 1.5 us for each of
-# those, and it
-# keeps the GIL, which a call that lets go of it has every producer queue for again. Else one call
-# hands out all
-# buffers, 0.6 us a column. Whatever is not so plain (a slice, nested or dictionary columns) is
-# asked for `nbytes`.
-
-
 _FEW_TEXTS = 4
 
 _Offset = Callable[[Any, int], tuple[int]]
@@ -44,7 +30,7 @@ _OFFSET_64: _Offset = struct.Struct("=q").unpack_from
 
 
 class _Column(NamedTuple):
-    """What a batch that is not a slice has of a column."""
+    """One column's data buffer in a batch that is not a slice."""
 
     number: int
     buffer: int
@@ -58,7 +44,7 @@ class _Column(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """What all batches of one schema and length have in common."""
+    """The buffer layout that all batches of one schema and length share."""
 
     schema: pa.Schema
     rows: int
@@ -72,7 +58,7 @@ class _Layout(NamedTuple):
 
 
 class _Recent(threading.local):
-    """What this thread measured last: most threads see one schema, and batches of one length."""
+    """The last measurement of this thread: most threads see one schema, and batches of one length."""
 
     layout = _Layout(pa.schema([]), 0, 0, 0, (), None)
     has_nulls = False
@@ -83,9 +69,15 @@ _recent = _Recent()
 
 
 def arrow_bytes(batch: pa.RecordBatch) -> int:
-    """What `batch.nbytes` says, exactly; whole buffers where pyarrow 18 cannot (slices of view types).
+    """Return exactly `batch.nbytes`; the size of whole buffers where pyarrow 18 cannot (slices of view types).
 
     Bitmaps are left out of a batch that has one buffer in two columns, and others too long by just as much.
+
+    `RecordBatch.nbytes` takes 3 us a column. For a batch of plain columns that is not a slice, the sizes of its buffers
+    give the same number at a fifth of the cost: a buffer of exactly as many bytes as its column's rows take leaves no
+    offset open. Without nulls, the total size of all buffers is enough (0.4 us a column, 1.5 us for text), and the call
+    keeps the GIL; otherwise one call returns all buffers (0.6 us a column). Slices and nested or dictionary columns
+    fall back to `nbytes`.
     """
     layout = _recent.layout
     if layout.rows != batch.num_rows or not batch.schema.equals(layout.schema):
@@ -170,9 +162,6 @@ def _nbytes(batch: pa.RecordBatch) -> int:
     return nbytes
 
 
-# A batch with its size, and how a size is shared out over the rows of a slice.
-
-
 Sized = tuple[pa.RecordBatch, int, int]
 """A batch, its rows, its bytes."""
 
@@ -228,9 +217,6 @@ def rows_within(nbytes: int, rows: int, start: int, max_rows: int, max_bytes: in
         bound = nbytes * start // rows + max_bytes
         fitting = ((bound + 1) * rows - 1) // nbytes - start
     return max(1, fitting)
-
-
-# The entries that are ready to be taken, in order. Used under the channel's lock.
 
 
 class BatchQueue:
@@ -295,9 +281,6 @@ def _rows_to_free(entry: SizedBatch, rows: int, nbytes: int) -> int:
     return min(needed, entry.rows)
 
 
-# What a channel has counted so far. Used under the channel's lock.
-
-
 class Counters:
     """Sums since the channel was made; `ChannelStatistics` says what each means."""
 
@@ -349,9 +332,6 @@ class Counters:
 
     def throttled(self, reason: str, seconds: float) -> None:
         self.throttled_seconds[reason] = self.throttled_seconds.get(reason, 0.0) + seconds
-
-
-# What a channel counted, as one consistent snapshot.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Waits for room in the channel: what each needs, and what happens when it is its turn.
+"""The capacity of a channel, the requests that wait for it, and the interface of a limiter.
 
 Used under the channel's lock. Requests are served first come, first served, and looked at only when they
 are the oldest: a large one is never starved by small ones.
@@ -35,9 +35,6 @@ __all__ = [
     "TransactionBuffer",
     "Wait",
 ]
-
-
-# The channel's room in rows and bytes, and who occupies it. Used under the channel's lock.
 
 
 class Capacity:
@@ -103,9 +100,6 @@ class Capacity:
             self.used_rows - freed_rows + rows - self.capacity_rows,
             self.used_bytes - freed_bytes + nbytes - self.capacity_bytes,
         )
-
-
-# What one transaction put and took, until its commit or rollback.
 
 
 class TransactionBuffer:
@@ -186,16 +180,16 @@ class TransactionBuffer:
 class CapacityRequest:
     """One thread's wait for room; `granted` ends it."""
 
-    __slots__ = ("condition", "dropped", "granted", "since", "told")
+    __slots__ = ("condition", "dropped", "granted", "notified", "since")
 
     produces = True
-    """It brings rows: it ends when the channel is closed, and its wait is the writers'."""
+    """Whether the request adds rows: it then ends when the channel is closed, and counts as a wait of the writers."""
 
     def __init__(self) -> None:
         self.condition: threading.Condition | None = None
         self.since: float | None = None
         self.granted = False
-        self.told = False
+        self.notified = False
         self.dropped = (0, 0)
 
     def admit(self, room: Capacity) -> bool:
@@ -213,7 +207,7 @@ class Reservation(CapacityRequest):
         self.rows = self.nbytes = 0
 
     def is_paid(self) -> bool:
-        """What is reserved may be published now, by whoever admitted it."""
+        """Whether the reserved rows are paid for, so that the admitting thread may publish them."""
         raise NotImplementedError
 
     def is_served(self) -> bool:
@@ -408,13 +402,6 @@ class ResizeRequest(CapacityRequest):
         return True
 
 
-# What a channel asks of a limit. Implemented by `limits.Meter` and by the service's client.
-#
-# A limiter never blocks: it says how long to wait, and the channel waits on its own condition, so
-# that
-# `close()` and `fail()` wake a payer at once.
-
-
 @dataclass(frozen=True, slots=True)
 class Wait:
     """How long a payment still has to wait.
@@ -444,7 +431,11 @@ class Payment(Protocol):
 
 
 class Limiter(Protocol):
-    """A limit in rows and bytes per second."""
+    """A limit in rows and bytes per second.
+
+    A limiter never blocks: it returns how long to wait, and the channel waits on its own condition, so that `close()`
+    and `fail()` wake a waiting payer immediately.
+    """
 
     def slice_size(self) -> tuple[int | None, int | None]:
         """The largest (rows, bytes) that one payment should carry, about 20 ms of the limit.
@@ -465,13 +456,10 @@ class Limiter(Protocol):
         ...
 
 
-# What a push does when the channel is full.
-
-
 class Overflow(StrEnum):
-    """What `MemoryChannel.push` does when the channel is full.
+    """The behaviour of `MemoryChannel.push` when the channel is full.
 
-    - `BLOCK`: wait, first come, first served. What waits is the producer's next fetch.
+    - `BLOCK`: wait, first come, first served. This delays the producer's next fetch.
     - `REJECT`: return False at once, publish nothing, pay nothing. It never waits, not for the limit
       either.
     - `OVERWRITE`: drop the oldest rows that no transaction holds, and count them.

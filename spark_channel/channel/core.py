@@ -1,4 +1,4 @@
-"""What is done to a channel, from top to bottom: produce, consume, commit, change, look."""
+"""The operations on a channel: produce, consume, commit, change, inspect."""
 
 from collections.abc import Callable, Sequence
 
@@ -29,7 +29,7 @@ __all__ = ["ChannelCore"]
 
 
 class ChannelCore(ChannelMonitor):
-    """What threads do to a channel; for `MemoryChannel` and transactions."""
+    """The operations that threads run on a channel; for `MemoryChannel` and transactions."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ChannelCore(ChannelMonitor):
             self._push_and_wait(batch, rows, nbytes)
 
     def push_together(self, batches: Sequence[Sized]) -> bool:
-        """All of them at once and without waiting, or none of them and False."""
+        """All of them together and without waiting, or none of them and False."""
         rows = sum(sized[1] for sized in batches)
         nbytes = sum(sized[2] for sized in batches)
         with self._lock:
@@ -137,7 +137,7 @@ class ChannelCore(ChannelMonitor):
             raise
 
     def _push_slice(self, request: PushReservation, limiter: Limiter) -> None:
-        """What room and limiter take at once.
+        """Push one slice, as large as capacity and limiter accept.
 
         A channel that overwrites pays before it makes room: while the limit is waited for, a consumer
         may still take the rows that would be dropped.
@@ -536,4 +536,4 @@ class ChannelCore(ChannelMonitor):
 
 
 def _nobody_waits() -> None:
-    """What is rejected need not be woken."""
+    """Wake no thread: a rejected push does not wait."""

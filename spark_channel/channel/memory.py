@@ -28,7 +28,7 @@ class MemoryChannel:
             when None.
         overflow: what a push does without room: "block", "reject" or "overwrite".
         keep_alive: seconds that `take`, `commit` and `resize` wait at most.
-        limiter: what every published row and byte is paid to; None = unlimited.
+        limiter: the rate limit that every published row and byte is charged to; None = unlimited.
         clock: where time comes from; the machine's when None.
 
     Raises `ValueError` for a capacity below 1, a `transaction_rows` that is below 1 or above
@@ -179,7 +179,7 @@ class MemoryChannel:
         return transaction
 
     def _own_rows(self) -> int:
-        """What this thread's own transaction holds."""
+        """The rows that this thread's own transaction holds."""
         slot = getattr(self._threads, "slot", None)
         return 0 if slot is None or slot.transaction is None else slot.transaction.taken_rows
 
@@ -187,7 +187,7 @@ class MemoryChannel:
 
     def close(self) -> None:
         """Accept no more batches: producers get `ChannelClosedError`, also those that wait; consumers drain,
-        then get `EndOfChannel`. Returns at once; may be called again.
+        then get `EndOfChannel`. Returns immediately; may be called again.
         """
         self._core.close()
 
@@ -227,7 +227,7 @@ class MemoryChannel:
 
     @property
     def overflow(self) -> Overflow:
-        """What a push does when the channel is full; may be set at any time.
+        """The behaviour of a push into a full channel; may be set at any time.
 
         Setting "overwrite" lets waiting producers go on. A push that already waits does not become
         rejected.

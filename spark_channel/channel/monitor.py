@@ -1,4 +1,4 @@
-"""The channel's monitor: its lock, who waits for what, who wakes whom, and how it ends.
+"""The channel's monitor: its lock, its waiting threads and how they are woken, and how it ends.
 
 One lock, and three kinds of waiters:
 
@@ -27,7 +27,7 @@ from spark_channel.channel.capacity import Capacity, CapacityRequest, Payment, R
 from spark_channel.clock import Clock
 from spark_channel.errors import ChannelClosedError, EndOfChannel
 
-__all__ = ["Callback", "ChannelMonitor", "WaitingConsumer", "WaitingPayment", "is_paid"]
+__all__ = ["Callback", "ChannelMonitor", "WaitingPayment", "is_paid"]
 
 logger = logging.getLogger("spark_channel")
 
@@ -67,7 +67,7 @@ def is_paid(wait: Wait) -> bool:
 
 
 class ChannelMonitor:
-    """What is in a channel and which threads wait in it.
+    """The contents of a channel, and the threads that wait in it.
 
     Everything that changes it runs in `_atomic`. A thread that waits in there has changed nothing before, so
     an interrupt of a wait changes nothing; one of a change fails the channel.
@@ -92,8 +92,8 @@ class ChannelMonitor:
         self._threads = threading.local()
 
     def _atomic(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Run `work` under the lock, then wake whomever its changes concern, then, without the lock, tell
-        the listeners.
+        """Run `work` under the lock, wake the threads that its changes concern, then call the listeners without
+        the lock.
 
         The lock itself is the context manager: an interrupt can come between any two steps of one written
         in Python, and would leave the lock locked.
@@ -116,7 +116,7 @@ class ChannelMonitor:
                 self._tell(listeners)
 
     def _is_foreseen(self, error: BaseException) -> bool:
-        """It is what the channel failed with, or came while this thread slept, with every change whole."""
+        """Whether `error` is the channel's own, or came while this thread slept: the state is consistent then."""
         slept_into = getattr(self._threads, "interrupt", None)
         self._threads.interrupt = None
         return error is self._error or error is slept_into
@@ -318,9 +318,9 @@ class ChannelMonitor:
 
     def _tell_of_block(self, request: CapacityRequest) -> None:
         """The request keeps its place while the callbacks run without the lock."""
-        if request.told or not request.produces or not self._block_listeners:
+        if request.notified or not request.produces or not self._block_listeners:
             return
-        request.told = True
+        request.notified = True
         listeners = self._block_listeners
         try:
             self._lock.release()
@@ -362,7 +362,7 @@ class ChannelMonitor:
 
 
 def _call(listeners: tuple[Callback, ...]) -> None:
-    """What a listener raises is logged: it is not the producer's error, nor the consumer's."""
+    """Call the listeners, and log what they raise: it is neither the producer's error nor the consumer's."""
     for listener in listeners:
         try:
             listener()

@@ -29,7 +29,7 @@ _NEW, _OPEN, _COMPLETED, _CLOSED = TransactionState
 
 
 class Transaction:
-    """What one thread puts and takes, published together or not at all.
+    """The rows that one thread puts and takes, published together or not at all.
 
     Made by `MemoryChannel.transaction()`, used by that thread alone. Every method raises
     `TransactionStateError` in a state, or from a thread, that does not allow it. As a context
@@ -80,11 +80,11 @@ class Transaction:
         self._core.put(self._staged, batch, rows, nbytes)
 
     def take(self) -> pa.RecordBatch | None:
-        """The oldest batch, cut to what the transaction may still take; None after `keep_alive` without one.
+        """Return the oldest batch, cut to what the transaction may still take; None after `keep_alive` without one.
 
-        Its room stays held until `commit`. When the channel is closed and nothing can come any more:
-        None at once if the transaction has taken something (commit it), else `EndOfChannel`. While
-        other transactions hold rows, they may roll back, and that is waited for. Raises
+        The batch occupies the channel's capacity until `commit`. When the channel is closed and no more rows can
+        arrive, the call returns None immediately if the transaction has taken rows (commit it), else it raises
+        `EndOfChannel`. It waits while other transactions hold rows, since they may roll back. Raises
         `TransactionFullError` when `transaction_rows` were taken.
         """
         self._require("take", _OPEN)

@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command in `sys.argv`; an error of ours ends with its message.
+    """Run the command in `sys.argv`; for an error of spark-channel, print its message without a traceback.
 
     Exit codes: 0 done, 1 failed, 2 bad input, 3 more rows were refused than allowed, 130 interrupted,
     143 ended by SIGTERM.
@@ -17,7 +17,7 @@ def main() -> None:
     from spark_channel.cli.outcome import INTERRUPTED, TERMINATED, exit_code
     from spark_channel.errors import ChannelError
 
-    # Spark starts its Python workers with `python3` from PATH unless it is told otherwise.
+    # By default Spark starts its Python workers with `python3` from PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     logging.getLogger().addFilter(_no_trace_of_interrupt)

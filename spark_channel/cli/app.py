@@ -1,4 +1,4 @@
-"""Commands, one function each."""
+"""The commands of `spark-channel`, one function each."""
 
 import logging
 import sys
@@ -11,13 +11,7 @@ import typer
 from spark_channel.cli.run import EngineName
 from spark_channel.errors import OptionError
 
-__all__ = [
-    "note_datax_flags",
-    "set_log_level",
-]
-
-
-# The commands, one function each; what they do is done elsewhere.
+__all__ = ["app", "complete"]
 
 
 app = typer.Typer(
@@ -190,7 +184,7 @@ def run(
     """Run DataX jobs: files, or folders of them.
 
     Exit codes: 0 done, 1 failed, 2 bad input, 3 more rows were refused than allowed, 130 interrupted, 143 ended by
-    SIGTERM. Of several jobs that failed for different reasons: 1.
+    SIGTERM; 1 if several jobs failed for different reasons.
     """
 
     note_datax_flags(jvm=jvm, mode=mode)
@@ -447,9 +441,6 @@ def _name_of(function: Callable[..., object] | None) -> str:
     return getattr(function, "__name__", "")
 
 
-# Flags of DataX's own command line.
-
-
 _LEVELS = {
     "trace": logging.DEBUG,
     "debug": logging.DEBUG,
@@ -462,7 +453,7 @@ _LEVELS = {
 
 
 def note_datax_flags(*, jvm: str | None, mode: str | None) -> None:
-    """Say of flags that have no effect here why."""
+    """Explain the flags that have no effect here."""
     notes = []
     if jvm is not None:
         notes.append(

@@ -38,7 +38,7 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %p %c{1}: %m%n%ex
 """
-"""Of Spark's own log: its greeting is not what the demo shows."""
+"""Settings that silence Spark's log, such as its greeting."""
 _SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """The demo's JVM lives for half a minute: compiling for a long run takes more than it saves."""
 
@@ -128,7 +128,7 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
 
 @contextmanager
 def _quiet_log() -> Iterator[None]:
-    """Spark starts with a log of errors alone, unless the user has a configuration of Spark."""
+    """Start Spark with a log that only has errors, unless the user has a configuration of Spark."""
     if "SPARK_CONF_DIR" in os.environ:
         yield
         return
@@ -143,7 +143,7 @@ def _quiet_log() -> Iterator[None]:
 
 @contextmanager
 def _without_greeting() -> Iterator[None]:
-    """A JVM that starts in this block writes to our stderr, except the line with which Spark 4 always begins."""
+    """A JVM that starts in this block writes to this process's stderr, without the first line that Spark 4 prints."""
     shown = os.dup(2)
     read, write = os.pipe()
     os.dup2(write, 2)
@@ -180,7 +180,7 @@ def steady_speed(report: "TransferReport") -> float | None:
 
 
 def count_table(database: Path) -> int:
-    """Rows of the copy, counted without any of our code."""
+    """Return the rows of the copy, counted without spark-channel."""
     with closing(sqlite3.connect(database)) as connection:
         return int(connection.execute("SELECT count(*) FROM flights").fetchone()[0])
 
@@ -201,6 +201,6 @@ def unpack_flights(folder: Path) -> Path:
 
 
 def count_rows(path: Path) -> int:
-    """Rows of a CSV file with a header, counted without any of our code."""
+    """Return the rows of a CSV file with a header, counted without spark-channel."""
     with path.open(encoding="utf-8", newline="") as file:
         return sum(1 for _ in csv.reader(file)) - 1

@@ -245,7 +245,7 @@ def _print(status: LimitStatus) -> None:
 
 
 def _signal(text: str) -> tuple[str, float]:
-    """Of `--pressure`."""
+    """Parse a value of `--pressure`."""
     options, _ = CommonOptions.parse({"pressure": text})
     bounds = options.pressure or {}
     if len(bounds) != 1:
@@ -258,7 +258,7 @@ def _state(status: LimitStatus) -> str:
 
 
 def _now(status: LimitStatus) -> str:
-    """What is left of the limit, where something holds it below what was set."""
+    """Return the present limit as text, where it is lower than the limit that was set."""
     effective = status.effective_rows_per_second
     return (
         ""

@@ -1,4 +1,4 @@
-"""Outcome of jobs: tables, JSON, exit codes."""
+"""The results of a command's jobs as tables and JSON, and the exit codes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,11 +21,9 @@ from spark_channel.progress.plot import svg
 from spark_channel.signals import TERMINATED
 
 __all__ = [
-    "BAD_INPUT",
     "DONE",
     "FAILED",
     "INTERRUPTED",
-    "REFUSED_ROWS",
     "TERMINATED",
     "JobOutcome",
     "RunOutcome",
@@ -36,12 +34,9 @@ __all__ = [
 ]
 
 
-# Which exit code an error ends a command with.
-
-
 DONE, FAILED, BAD_INPUT, REFUSED_ROWS = 0, 1, 2, 3
 INTERRUPTED = 130
-"""What typer makes of Ctrl-C, without a word."""
+"""Typer's exit code for Ctrl-C."""
 
 
 def exit_code(error: BaseException) -> int:
@@ -55,10 +50,6 @@ def exit_code(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else FAILED
     return FAILED
-
-
-# What became of each job of a command, and of all of them: for people, and as the JSON that
-# schedulers read.
 
 
 _VERSION = 1
@@ -210,10 +201,6 @@ class RunOutcome(_Counted):
         }
 
 
-# The table that ends a run: DataX's figures in English, or with its own labels for tools that parse
-# them.
-
-
 _ENGLISH = (
     "Job started at",
     "Job ended at",
@@ -262,9 +249,6 @@ def _bytes(number: int) -> str:
     return f"{number}B"
 
 
-# `spark-channel report`: a report that was kept, shown again.
-
-
 _BAD_INPUT = 2
 
 
@@ -291,9 +275,6 @@ def show_report(file: Path, picture: Path | None) -> None:
 def _refuse(why: str) -> NoReturn:
     typer.echo(why, err=True)
     raise typer.Exit(_BAD_INPUT)
-
-
-# A row for each job of a command.
 
 
 _COLORS = {"done": "green", "failed": "red", "not run": "yellow"}

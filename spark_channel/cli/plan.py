@@ -1,4 +1,4 @@
-"""plan and check: job files, what they would do."""
+"""`spark-channel plan` and `check`: finds and reads job files, and shows whether and how they would run."""
 
 import importlib
 import json
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Verdict",
-    "check_job",
     "check_jobs",
     "check_place",
     "job_files",
@@ -38,9 +37,6 @@ __all__ = [
     "show_plan",
     "without_pandas",
 ]
-
-
-# Keeps imports that a short job does not need from slowing it down.
 
 
 class _NoPandas(MetaPathFinder):
@@ -64,9 +60,6 @@ def without_pandas() -> None:
         pa.array([0])
     finally:
         sys.meta_path.remove(finder)
-
-
-# The job files of a command: found, read, and reports put beside them.
 
 
 def job_files(given: Sequence[Path]) -> list[Path]:
@@ -120,7 +113,7 @@ def load(
 
 
 def check_place(path: Path) -> None:
-    """Hold that a report can be put at `path`, before a row moves.
+    """Check that a report can be written to `path`, before a row moves.
 
     Raises:
         OptionError: it cannot.
@@ -162,9 +155,6 @@ def publish_text(path: Path, text: str) -> None:
         raise _unwritable(path, error) from error
 
 
-# `spark-channel plan`, and `run --dry-run`: what a DataX job would do.
-
-
 def plan_job(
     job: Path, parameters: Sequence[str], *, master: str | None, all_content: bool
 ) -> None:
@@ -199,7 +189,7 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console") -> None:
         for half, end in zip(("reader", "writer"), ends, strict=True):
             console.print(f"{half}: {end!r}", markup=False)
         return
-    with ExitStack() as held:  # nothing is read: what the splits share may go at once
+    with ExitStack() as held:  # no row is read, so the state that splits share is freed early
         opened, *_ = rehearse(spec, parallelism, held)
     options, made = opened.options, opened.plan
     others = [f" and {each.writer.name or 'another target'}" for each in spec.targets[1:]]
@@ -251,12 +241,9 @@ def _sum(values: list[int | None], unit: str = "") -> str:
 
 
 def _cores(master: str | None) -> int:
-    """What `local[4]` says; else this machine's cores, since only a session knows a cluster's."""
+    """Return the cores in `local[4]`; else this machine's cores, since only a session knows a cluster's."""
     inside = (master or "").removeprefix("local[").partition("]")[0].partition(",")[0]
     return int(inside) if inside.isdigit() and int(inside) else os.cpu_count() or 1
-
-
-# `spark-channel check`: which job files run here.
 
 
 _RUNS, _NEEDS, _REFUSED = "runs", "needs a driver", "refused"
@@ -268,7 +255,7 @@ _DRIVERS = {
     "postgresql": "PostgreSQL's JDBC driver",
 }
 _WIDTH = 80
-"""Of the table, where no terminal says how wide it is."""
+"""The table's width without a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,20 +283,20 @@ def check_jobs(
     states = Counter(each.state for each in verdicts.values())
     missing = Counter(name.strip().lower() for each in verdicts.values() for name in each.missing)
     if as_json:
-        told: dict[str, Any] = {
+        shown: dict[str, Any] = {
             "version": 1,
             "totals": {state: states[state] for state in (_RUNS, _NEEDS, _REFUSED)},
             "missing_plugins": dict(missing.most_common()),
             "jobs": [{"file": str(path), **asdict(verdict)} for path, verdict in verdicts.items()],
         }
-        print(json.dumps(told, ensure_ascii=False))  # noqa: T201 - the command line talks
+        print(json.dumps(shown, ensure_ascii=False))  # noqa: T201 - the command line talks
     else:
         _print(verdicts, states, missing)
     return not states[_REFUSED]
 
 
 def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -> Verdict:
-    """Whether the job runs, as far as its text tells; with `connect`, as far as both ends tell."""
+    """Return whether the job can run, judged by its text; with `connect`, by its source and target, too."""
     found = check_job_file(path, variables)
     if found.faults or found.loaded is None:
         faults = found.faults
@@ -334,7 +321,7 @@ def _connect(specs: Sequence[TransferSpec]) -> None:
 
 
 def _needs(spec: TransferSpec) -> list[str]:
-    """What must be installed besides.
+    """Return the missing packages that the transfer needs.
 
     Raises:
         ChannelError: options that a connector does not take.

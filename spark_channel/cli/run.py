@@ -1,4 +1,4 @@
-"""run: DataX jobs; which engine, Spark session."""
+"""`spark-channel run`: runs DataX jobs, in processes of this machine or on a Spark session."""
 
 import contextlib
 import json
@@ -33,14 +33,9 @@ __all__ = [
     "JobRun",
     "RunOptions",
     "carry_out_jobs",
-    "chosen_engine",
-    "parse_conf",
     "run_jobs",
     "session",
 ]
-
-
-# Chooses the engine of a job: processes of this machine, or Spark.
 
 
 EngineName = Literal["auto", "local", "spark"]
@@ -103,9 +98,6 @@ def parse_conf(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-# `spark-channel run`: DataX jobs, one after the other or beside each other.
-
-
 _log = logging.getLogger(__name__)
 
 _AT_LEAST_ONCE = (
@@ -119,7 +111,7 @@ _Last = Callable[[str], TransferReport | None]
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What a user typed beside the jobs."""
+    """The options of the `run` command."""
 
     parameters: Sequence[str] = ()
     master: str | None = None
@@ -151,12 +143,12 @@ class JobRun:
 
 
 def run_jobs(given: Sequence[Path], options: RunOptions) -> int:
-    """Carry out the jobs in these files and folders, and print the result. Returns the exit code.
+    """Run the jobs in these files and folders, and print the results. Returns the exit code.
 
-    A file that cannot be read, or a job that fails, does not keep the others from running.
+    The other jobs run even if a file cannot be read or a job fails.
 
     Raises:
-        ChannelError: what the only job has met; an option that makes no sense. Nothing was moved of the latter.
+        ChannelError: the error of the only job. OptionError: an option is invalid; no job was started.
     """
     jobs = _loaded(job_files(given), options)
     for note in _notes(_specs(jobs), options):
@@ -328,7 +320,7 @@ def _loaded(files: Sequence[Path], options: RunOptions) -> list[JobRun]:
 
 
 def _transaction(txn: str | None, label: str, jobs: int) -> str | None:
-    """Of several jobs each is a separate load: two that write one table must not be taken for reruns of one."""
+    """Return the transaction id of one of `jobs`: two jobs that write one table must not pass for reruns of one."""
     if txn is None or jobs == 1:
         return txn
     name, colon, version = txn.rpartition(":") if ":" in txn else (txn, "", "")
@@ -336,7 +328,7 @@ def _transaction(txn: str | None, label: str, jobs: int) -> str | None:
 
 
 def _notes(specs: Sequence[TransferSpec], options: RunOptions) -> list[str]:
-    """What the jobs could have and do not ask for."""
+    """Return hints on features that the jobs could use."""
     adds = any(
         not spec.writer.spark_format
         and is_database(spec.writer.name)
@@ -431,7 +423,7 @@ def _tell(run: RunOutcome, options: RunOptions) -> None:
             publish_text(
                 options.report, json.dumps(run.to_plain(), ensure_ascii=False, indent=1) + "\n"
             )
-        except OptionError as error:  # the rows are where they are: the exit code tells of them
+        except OptionError as error:  # the rows are written: the exit code is about them
             print(f"warning: {error}", file=sys.stderr)  # noqa: T201 - the command line talks
     if options.json_output:
         print(json.dumps(run.to_plain(), ensure_ascii=False))  # noqa: T201 - the command line talks
@@ -441,9 +433,6 @@ def _tell(run: RunOutcome, options: RunOptions) -> None:
 
         print_summary(run)
     print(closing_table(run, as_datax=options.datax_summary), flush=True)  # noqa: T201 - the command line talks
-
-
-# The Spark session of a command: made here, or the one that `spark-submit` has begun.
 
 
 @contextmanager
@@ -469,7 +458,7 @@ def session(master: str | None, conf: dict[str, str], name: str) -> "Iterator[Sp
     # nonstrict: the partitions of a table of Hive are those that the rows name, as hivewriter writes.
     own = {"spark.ui.showConsoleProgress": "false", "hive.exec.dynamic.partition.mode": "nonstrict"}
     if not submitted:
-        # FATAL: the reason of a failed task is told once, in our own words, and not after a page of the JVM's.
+        # FATAL: spark-channel prints the reason of a failed task once; the JVM would log a page before it.
         own |= {"spark.ui.enabled": "false", "spark.log.level": "FATAL"}
     for key, value in (own | conf).items():
         builder = builder.config(key, value)

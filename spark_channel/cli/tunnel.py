@@ -1,4 +1,4 @@
-"""tunnel commands and their tables."""
+"""`spark-channel tunnel`: creates, shows, pauses and resets tunnels."""
 
 import json
 import sys
@@ -20,13 +20,8 @@ from spark_channel.tunnel.records import Client
 from spark_channel.tunnel.tunnel import ChannelView, Tunnel, TunnelView
 
 __all__ = [
-    "plain_view",
-    "print_view",
     "tunnel",
 ]
-
-
-# A tunnel at one moment, as tables for people and as JSON.
 
 
 _SHOWN = 40
@@ -276,15 +271,11 @@ def _by_table(each: ChannelView) -> Iterator[tuple[TableLag, int | None]]:
     flight: Mapping[str, int] | None = None if each.in_flight is None else each.in_flight.tables
     lags = {table.name: table for table in (each.lag or FeedLag()).tables}
     for name in dict.fromkeys([*lags, *(flight or ())]):
-        if name:  # of a channel of one table, rows in flight are under no name
+        if name:  # rows in flight have no table name in a channel of one table
             yield (
                 lags.get(name, TableLag(name, "")),
                 None if flight is None else flight.get(name, 0),
             )
-
-
-# `spark-channel tunnel`: make tunnels, look at them, pause and resume what they read, and start
-# them again.
 
 
 tunnel = typer.Typer(

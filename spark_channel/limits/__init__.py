@@ -2,10 +2,10 @@
 
     TokenBucket      one rate: a token bucket with debt
     RateLimiter      rows and bytes together: a `channel.Limiter` for one process
-    Coordinator      hands out the grants of one limit          (on the driver's host)
+    Coordinator      issues the grants of one limit           (on the driver's host)
     LeaseLimiter     a `channel.Limiter` that spends grants     (in every Spark task)
     CombinedLimiter  several limiters as one
-    Semaphore        how many at once                           (`maxConnections`)
+    Semaphore        the most holders at a time                 (`maxConnections`)
     AimdController   a probe's answers -> a factor for `Coordinator.press`
     AdaptiveLimit    a database's health -> a speed for `Coordinator.cap`
     LimitRegistry    all limits and permits of a service by name, and limits per resource mark

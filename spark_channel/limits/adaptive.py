@@ -1,4 +1,4 @@
-"""Adaptive limits: AIMD, and the latency gradient."""
+"""Adaptive limits: AIMD driven by a user's probe, and latency compared with its usual level (`LatencyGradient`)."""
 
 import math
 from collections import deque
@@ -16,9 +16,6 @@ __all__ = [
 ]
 
 
-# AIMD: a limit that backs off while the protected system is overloaded.
-
-
 class PressureState(StrEnum):
     """The result of the last probe."""
 
@@ -29,7 +26,7 @@ class PressureState(StrEnum):
 
 
 class UnreachablePolicy(StrEnum):
-    """What an unreachable probe means: keep the speed, slow down as if pressed, or stop. Never speed up."""
+    """The reaction to an unreachable probe: keep the speed, slow down as under pressure, or stop; never speed up."""
 
     HOLD = "hold"
     LOWER = "lower"
@@ -38,9 +35,9 @@ class UnreachablePolicy(StrEnum):
 
 @dataclass(slots=True)
 class AimdController:
-    """The part of a limit that may be used, from what a probe on the protected system answers.
+    """Finds the usable fraction of a limit from the results of a probe on the protected system.
 
-    Tell it each probe's outcome with `observe`, `judge` or `unreachable`, once per interval, and hand
+    Pass each probe's outcome to `observe`, `judge` or `unreachable`, once per interval, and hand
     `factor` and `text` to `Coordinator.press`. A bad probe halves the factor (`decrease`), down to
     `floor`; a good one adds `increase` of the whole limit, up to 1.
     """
@@ -76,19 +73,19 @@ class AimdController:
 
     @property
     def text(self) -> str:
-        """For `show`: the state, why, and how much of the limit is left. Empty at full speed."""
+        """The state, its reason, and the usable fraction of the limit, for `show`. Empty at full speed."""
         if self.state is PressureState.OK:
             return ""
         return f"{self.state}: {self.reason} ({self.factor:.0%} of the limit)"
 
     def observe(self, value: float, threshold: float, what: str = "probe") -> float:
-        """A probe's number: above `threshold` the system hurts. NaN does not count as an answer. Returns `factor`."""
+        """Take a probe's number: above `threshold` the system is overloaded. Returns `factor`. NaN: unreachable."""
         if value != value:
             return self.unreachable(f"{what} answered NaN")
         return self.judge(value <= threshold, f"{what} {value:g}, threshold {threshold:g}")
 
     def judge(self, healthy: bool, reason: str = "probe") -> float:
-        """A probe's yes or no. Returns `factor`."""
+        """Take a probe's verdict: good or bad. Returns `factor`."""
         self.reason = reason
         if healthy:
             self.factor = min(1.0, max(self.factor, self.floor) + self.increase)
@@ -99,7 +96,7 @@ class AimdController:
         return self.factor
 
     def unreachable(self, reason: str) -> float:
-        """The probe failed, for `reason` (no secrets: people read it). Returns `factor`."""
+        """Note that the probe failed for `reason` (without secrets: people read it). Returns `factor`."""
         self.state = PressureState.UNREACHABLE
         self.reason = reason
         if self.policy == UnreachablePolicy.LOWER:
@@ -112,9 +109,6 @@ class AimdController:
         self.factor = max(self.floor, self.factor * self.decrease)
 
 
-# How much slower something answers than it usually does. Pure.
-
-
 _WINDOW_SECONDS = 2.0
 _LEAST_SAMPLES, _LEAST_TAIL = 8, 4
 _TOWARDS_LESS = 0.2
@@ -124,11 +118,11 @@ _SURE = 2.0
 
 
 class LatencyGradient:
-    """Delays of the last two seconds against the usual ones: those when little was asked of the system.
+    """Compares the delays of the last two seconds with the usual ones, which were measured under little load.
 
-    `tolerance` is how many times the usual mean is fine; `slack` seconds are fine in any case. `part`: the mean is that
-    of the longest ones, such as a tenth. Applications suffer from these: a burst that holds a core for milliseconds a
-    few times a second hardly moves the mean of all.
+    `tolerance` is how many times the usual mean is fine; `slack` seconds are fine in any case. `part`: the fraction of
+    the longest delays whose mean counts, such as a tenth. Applications notice the longest delays: a burst that holds
+    a core for milliseconds a few times a second hardly moves the mean of all.
     """
 
     def __init__(self, tolerance: float, slack: float, part: float = 1.0) -> None:
@@ -152,7 +146,7 @@ class LatencyGradient:
 
     @property
     def mean(self) -> float | None:
-        """Of the window's longest delays; None = too few were heard of."""
+        """The mean of the window's longest delays; None = there are too few."""
         longest = self._longest()
         return sum(longest) / len(longest) if longest else None
 
@@ -164,7 +158,7 @@ class LatencyGradient:
 
     @property
     def bound(self) -> float:
-        """What the mean may be."""
+        """The highest mean that is fine."""
         return (self.usual or 0.0) * self._tolerance + self._slack
 
     def is_over(self) -> bool:
@@ -178,11 +172,11 @@ class LatencyGradient:
         return mean > self.bound + _SURE * math.sqrt(spread / count)
 
     def forget(self) -> None:
-        """The speed was changed: what was heard before says nothing of it."""
+        """Drop the recent delays, since the speed was changed."""
         self._recent.clear()
 
     def relearn(self) -> None:
-        """What is seen now is usual: it is so without us."""
+        """Take the present mean as the usual one: other load causes it."""
         mean = self.mean
         if mean is not None:
             self.usual = mean

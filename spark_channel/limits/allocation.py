@@ -1,4 +1,4 @@
-"""What an asking client gets: fair queue, turns, savings, static shares."""
+"""Decides which grant a client gets: the fair queue, saved-up bursts, and the static shares of silent clients."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -18,13 +18,9 @@ from spark_channel.limits.token_bucket import MICROS, NANOS, SLICE_SECONDS, nano
 __all__ = [
     "STATIC_HEARTBEAT",
     "BurstCredit",
-    "FairQueue",
     "GrantAllocator",
     "UnreachableClients",
 ]
-
-
-# Who is next: a line for each job, and the job that has least goes first.
 
 
 LINE_COUNTED = 256
@@ -32,13 +28,13 @@ LINE_COUNTED = 256
 
 
 class FairQueue:
-    """The lines of a pool's jobs, seen as one."""
+    """The queues of a pool's jobs, seen as one."""
 
     def __init__(self, pool: LimitShares) -> None:
         self._pool = pool
 
     def is_next(self, client: Client, least: tuple[int, int] | list[int], now: int) -> bool:
-        """There is room for `least` for this client and all who are before it in line."""
+        """Whether `least` is free for this client and for all clients ahead of it in the queue."""
         room = self._pool.max_clients
         for dimension in DIMENSIONS:
             if self._pool.limits[dimension] is not None:
@@ -54,7 +50,7 @@ class FairQueue:
     def _picks(
         self, mine: JobShare, lined: list[JobShare], room: int, least: tuple[int, int] | list[int]
     ) -> int:
-        """How many of `mine` are among the next `room`, when the job with the least goes first."""
+        """Return how many of `mine` are among the next `room`, if the job with the least goes first."""
         picks = dict.fromkeys(lined, 0)
         step = 1 + room // 64
         for _ in range(0, room, step):
@@ -65,21 +61,21 @@ class FairQueue:
         return picks[mine]
 
     def _is_among(self, client: Client, first: int) -> bool:
-        """`client` is one of the `first` in the line of its job, or would be."""
+        """Whether `client` is, or would be, one of the `first` in the queue of its job."""
         line = client.job.line
         if client in line and first < min(len(line), LINE_COUNTED):
             return client in islice(line, first)
         return self.ahead(client) < first
 
     def ahead(self, client: Client) -> int:
-        """How many of its job are before `client` in line; at most, since some may have left it."""
+        """Return how many clients of its job are ahead of `client` in the queue, at most: some may have left it."""
         line = client.job.line
         if client not in line:
             return len(line)
         return line[client] - next(iter(line.values()))
 
     def _drop_absent(self, now: int) -> None:
-        """Heads of lines that did not come when it was their turn lose their place."""
+        """Remove queue heads that did not ask when it was their turn."""
         late = now - nanoseconds(HORIZON)
         for job in list(self._pool.jobs.values()):
             while job.line and (head := next(iter(job.line))).due < late:
@@ -87,7 +83,7 @@ class FairQueue:
                 self._pool.want(head, bool(head.issued_grants()))
 
     def _weight(self, job: JobShare, picks: int, least: tuple[int, int] | list[int]) -> float:
-        """The part of the limit that `job` has, with `picks` more grants."""
+        """Return the part of the limit that `job` would have with `picks` more grants."""
         return max(
             (job.charge[dimension] + picks * least[dimension]) / self._pool.rates[dimension]
             if self._pool.rates[dimension]
@@ -96,34 +92,31 @@ class FairQueue:
         )
 
     def is_near(self, client: Client) -> bool:
-        """The client's turn comes within half a turn."""
+        """Whether the client's turn begins within half a turn."""
         lined = [job for job in self._pool.jobs.values() if job.line]
         if lined and client.job is not min(lined, key=lambda job: self._weight(job, 0, (0, 0))):
             return False
         return self._is_among(client, max(1, self._pool.slots() // 2))
 
 
-# What the part of a limit that no grant holds has saved up, for the next grant that is cut of it.
-
-
 _MOST_NS = nanoseconds(SLICE_SECONDS)
 
 
 class BurstCredit:
-    """The free part of a limit flows as a grant does: evenly, and 20 ms of it are kept.
+    """The surplus of a limit's free part, which flows as a grant does: evenly, with 20 ms of it kept.
 
-    So a limit is one flow with 20 ms of surplus, whoever holds which part of it, and a part that goes from one client
-    to the next takes its surplus along: what a task's end and the next one's start cost is not lost, as long as
-    it is no more than that. Amounts are units times `NANOS` times `MICROS`, whole numbers.
+    So a limit is one flow with 20 ms of surplus, however it is shared, and a part that passes from one client to the
+    next keeps its surplus: the gap between a task's end and the next one's start loses nothing up to 20 ms. Amounts
+    are units times `NANOS` times `MICROS`, whole numbers.
     """
 
     def __init__(self, begins: int) -> None:
-        """Nothing is saved before the instant `begins`: until then a predecessor's grants may be spent."""
+        """Start saving at the instant `begins`: until then clients may spend a predecessor's grants."""
         self._at = begins
         self._saved = [0, 0]
 
     def advance(self, free: tuple[int, int], now: int) -> None:
-        """Let the parts that were `free` since the last time bring what they do until `now`."""
+        """Add the surplus of the parts that were `free` between the last call and `now`."""
         passed = max(0, now - self._at)
         self._at = max(self._at, now)
         for each in DIMENSIONS:
@@ -131,7 +124,7 @@ class BurstCredit:
             self._saved[each] = min(self._saved[each] + part * passed, part * _MOST_NS)
 
     def take(self, more: tuple[int, int]) -> tuple[int, int]:
-        """What goes along with a grant of `more` of the free part, in millionths of a unit."""
+        """Take the surplus that belongs to a grant of `more` of the free part, in millionths of a unit."""
         taken = [
             min(self._saved[each], max(0, more[each]) * _MOST_NS) // NANOS for each in DIMENSIONS
         ]
@@ -140,9 +133,9 @@ class BurstCredit:
         return taken[0], taken[1]
 
     def give_back(self, issued: IssuedGrant, missed: tuple[int, int], now: int) -> None:
-        """`issued` ends before its time: what it brought on the way to its client, and what was not spent, is saved.
+        """Save the unspent rest of `issued`, which ends early, with what arrived while it was sent to its client.
 
-        Not where a client had more than it could keep: what came on the way was lost then.
+        Nothing is saved where a client had more than it could keep: what arrived on the way was lost then.
         """
         if issued.over or issued.pace != issued.cut or issued.after is not None:
             return
@@ -153,18 +146,15 @@ class BurstCredit:
                 self._saved[each] += min(rest, issued.pace[each] * _MOST_NS)
 
 
-# What a client that asks gets: its share when that is enough to be worth it, else a turn.
-
-
 ROOM = 16
-"""One part of so many of a limit that comes free is told to those who could use it."""
+"""When 1/16 of a limit becomes free, the clients that could use it are notified."""
 
 MOST_CALLED = 8
-"""So many clients that have a share each are told of it at most: among more, a share is not worth the asks."""
+"""At most this many clients with a share are notified: among more, a share is not worth their requests."""
 
 
 class GrantAllocator:
-    """Makes the grants of a pool. No grant takes the sum of all above the limit."""
+    """Makes the grants of a pool. The sum of all grants never exceeds the limit."""
 
     def __init__(self, pool: LimitShares, epoch: str, savings: BurstCredit) -> None:
         self._pool = pool
@@ -174,7 +164,7 @@ class GrantAllocator:
         self.version = 0
 
     def decide(self, client: Client, now: int) -> Grant | RetryLater:
-        """What `client`, which asks, gets now."""
+        """Return the grant for `client`, or when it should ask again."""
         self._pool.want(client, True)
         if client.successor is not None:
             return self._in_turn(client, now)
@@ -183,9 +173,10 @@ class GrantAllocator:
         return self._take_turn(client, now)
 
     def to_call(self) -> list[Client]:
-        """Those who should ask now, since enough of the limit is free: the heads of lines, else those with too little.
+        """Return the clients that should ask now, since enough of the limit is free.
 
-        Where many share the limit a part is small, asks are spread, and places that come free have a successor.
+        These are the queue heads, else the clients with too little. None where many share the limit: shares are
+        small, requests are spread over time, and each free share has a successor.
         """
         pool = self._pool
         if pool.horizon() > HORIZON or not self._has_room():
@@ -198,7 +189,7 @@ class GrantAllocator:
         return [client for client in pool.spending if not client.called and self._is_short(client)]
 
     def _has_room(self) -> bool:
-        """A part of the limit is free that is worth a message."""
+        """Whether the free part of the limit is large enough for a message."""
         pool = self._pool
         return all(
             limit is None or ROOM * pool.free(each) >= pool.rates[each]
@@ -206,7 +197,7 @@ class GrantAllocator:
         )
 
     def _is_short(self, client: Client) -> bool:
-        """`client` would use more than it has, and its share is more."""
+        """Whether `client` would use more than it has, and its share allows more."""
         for each in DIMENSIONS:
             if self._pool.limits[each] is not None and client.saturated[each]:
                 more = self._pool.share(client, each) - client.charge[each]
@@ -272,7 +263,7 @@ class GrantAllocator:
         return self._inherit(client, pace, turn, now) or self._in_turn(client, now)
 
     def _go_on(self, client: Client, pace: tuple[int, int], turn: int, now: int) -> Grant | None:
-        """The rest of the client's turn; or another one, when no client waits and the limit allows it."""
+        """Return the rest of the client's turn, or another turn if no client waits and the limit allows it."""
         free = [self._pool.free(each) for each in DIMENSIONS]
         alone = self._pool.in_line == (client in client.job.line)
         again = alone and client.turn_ends - now <= turn // 2 and min(free) >= 0
@@ -288,7 +279,7 @@ class GrantAllocator:
         return self._grant(client, (rows, nbytes), now, client.turn_ends)
 
     def _inherit(self, client: Client, pace: tuple[int, int], turn: int, now: int) -> Grant | None:
-        """The next place to come free, kept for the head of the line, so that it is never empty."""
+        """Reserve the next grant that ends for the queue's head, so that its part is never idle."""
         issued = self._pool.grants.next_end()
         if issued is None or issued.ends > now + turn // 2 or not self._line.is_near(client):
             return None
@@ -363,10 +354,6 @@ class GrantAllocator:
         )
 
 
-# `Absent`: which clients may be spending a static share of the limit, because they do not reach the
-# coordinator.
-
-
 STATIC_HEARTBEAT = 3.0
 """Seconds between two signs of life of a client that falls back on its static share when it is cut off."""
 
@@ -379,11 +366,11 @@ LAUNCH_SECONDS = 3.0
 
 
 class UnreachableClients:
-    """Of `tasks` clients, each with 1/tasks of the limit when it is cut off, those that are not heard of.
+    """Counts the silent ones of `tasks` clients, each of which spends 1/tasks of the limit when it is cut off.
 
-    `at_once`: all of them run at a time, so that one that never joined is one that cannot. Else only those are
-    counted that joined and fell silent. What is set aside for a client comes free when it is heard of again,
-    leaves, or when another attempt of its task joins.
+    `at_once`: all of them run at a time, so a client that never joined is one that cannot. Otherwise only clients
+    count that joined and fell silent. The share set aside for a client becomes free when the client is heard from
+    again, leaves, or when another attempt of its task joins.
     """
 
     def __init__(self, tasks: int, at_once: bool) -> None:
@@ -391,14 +378,14 @@ class UnreachableClients:
         self._at_once = at_once
         self._silent: dict[str, tuple[str, str]] = {}
         self._newest: dict[tuple[str, str], str] = {}
-        """Of each task the client that joined last: one before it belongs to an attempt that is over."""
+        """The last client of each task to join: an earlier one belongs to an attempt that is over."""
         self._names: set[str] = set()
         self._first: int | None = None
         self.count = 0
 
     @property
     def factor(self) -> float:
-        """The part of the limit that is left for those who are heard of."""
+        """The part of the limit that is left for clients that report."""
         return max(0, self._tasks - self.count) / self._tasks
 
     def joined(self, client: Client, before: str, now: int) -> None:
@@ -413,7 +400,7 @@ class UnreachableClients:
         self._silent.pop(client.id, None)
 
     def left(self, client: Client) -> None:
-        """Its task is done, or begins again with another client."""
+        """Note that the client's task is done, or begins again with another client."""
         task = client.job.name, client.name
         self._forget(task)
         if self._newest.get(task) == client.id:
@@ -424,7 +411,7 @@ class UnreachableClients:
             del self._silent[earlier]
 
     def look(self, clients: Iterable[Client], heartbeat: float, now: int) -> bool:
-        """Look for silent ones among `clients`, the longest silent first; whether `count` has changed."""
+        """Look for silent ones among `clients`, the longest silent first; return whether `count` has changed."""
         silence = nanoseconds(max(SILENT_SECONDS, heartbeat + SILENT_SECONDS - STATIC_HEARTBEAT))
         for client in clients:
             if client.seen + silence > now:

@@ -42,7 +42,7 @@ ANSWER_SECONDS = 10.0
 """Seconds without an answer after which the work fails."""
 
 IDLE = 0.1
-"""Seconds without a payment after which a grant goes back, so that others can use it."""
+"""Seconds without a payment after which the client gives back its grant, so that others can use it."""
 
 NEWS_FROM = 0.5
 """A client that asks less often than each so many seconds listens for changes beside it, as does one that could use
@@ -56,7 +56,7 @@ FIRST_ANSWER_SECONDS = 4.0
 """The same for a client that never had an answer and has a static share: it costs a job at most 5 s."""
 
 STATIC_RETRY = 5.0
-"""Seconds between two looks for the coordinator, of a client that spends its static share."""
+"""Seconds between two attempts to reach the coordinator while the client spends its static share."""
 
 FIRST_RETRY = 0.05
 SLOWEST_RETRY = 2.0
@@ -168,7 +168,7 @@ class LeaseLimiter:
     # --- the messenger's side
 
     def next_request(self) -> Request | None:
-        """Block until a request is due, and return it; None once the limiter is closed and said so."""
+        """Block until a request is due, and return it; None once the limiter is closed and has sent `Leave`."""
         with self._changed:
             while True:
                 now = self._now()
@@ -178,13 +178,13 @@ class LeaseLimiter:
                 self._clock.wait(self._changed, None if at == _NEVER else max(0, at - now) / NANOS)
 
     def due(self) -> tuple[Request | None, float | None]:
-        """(the request to send now or None, the clock's time to ask again or None for "when woken")."""
+        """Return (the request to send now or None, the clock's time of the next call or None for "when woken")."""
         with self._changed:
             request, at = self._due(self._now())
             return request, None if at is None or at == _NEVER else at / NANOS
 
     def receive(self, request: Request, reply: Reply) -> None:
-        """The coordinator's `reply` to `request`; one that is not awaited any more is ignored."""
+        """Take the coordinator's `reply` to `request`; a reply that is not expected is ignored."""
         with self._changed:
             if request is not self._in_flight:
                 return
@@ -200,7 +200,7 @@ class LeaseLimiter:
             wake()
 
     def failed(self, request: Request, error: ServiceUnavailableError) -> None:
-        """`request` got no answer; it is tried again, until its time is over."""
+        """Note that `request` got no answer; it is sent again until its deadline."""
         with self._changed:
             if request is not self._in_flight:
                 return
@@ -222,7 +222,7 @@ class LeaseLimiter:
             wake()
 
     def fail(self, error: LimitError) -> None:
-        """Messages are not carried any more: every payment raises `error`."""
+        """Stop carrying messages: every payment raises `error`."""
         with self._changed:
             self._broken = self._broken or error
             self._client, self._in_flight = "", None
@@ -232,17 +232,17 @@ class LeaseLimiter:
             wake()
 
     def listen(self) -> Subscribe | None:
-        """What to ask the service beside `next_request`, to hear of changes early; None = no need to."""
+        """Return the subscription to send beside `next_request`, to learn of changes early; None = not needed."""
         with self._changed:
             if not (self._could_hear and self._client) or self._closed or self._broken is not None:
                 return None
             return Subscribe(self._limit, self._client, self._epoch, self._version, self._calls)
 
     def hear(self, request: Subscribe, answer: LimitChanged | Rejected) -> None:
-        """An answer to `request`, from `listen`: the limit may have changed, or be gone.
+        """Take an answer to `request`, from `listen`: the limit may have changed, or may have been removed.
 
-        A grant is the same part of what the limit is now, at once, and asks soon; without one, and after a
-        refusal, the next ask is due in a moment.
+        A grant is scaled to the new limit immediately, and the client asks soon; without a grant, and after a
+        refusal, the next request is due in a moment.
         """
         with self._changed:
             if (request.client, request.epoch) != (self._client, self._epoch):
@@ -266,7 +266,7 @@ class LeaseLimiter:
             if within is not None:
                 part = zlib.crc32(self._client.encode()) / (
                     1 << 32
-                )  # its own, so that not all ask at once
+                )  # its own, so that not all ask at the same time
                 self._hurried = now + nanoseconds(within * part)
                 self._hurry()
             self._changed.notify_all()
@@ -275,7 +275,7 @@ class LeaseLimiter:
             wake()
 
     def close(self) -> None:
-        """Payments are over; what is left of the grant goes back with the last request."""
+        """End the payments; the last request gives back the rest of the grant."""
         with self._changed:
             now = self._now()
             if not self._closed:
@@ -287,19 +287,19 @@ class LeaseLimiter:
 
     @property
     def is_static(self) -> bool:
-        """The coordinator is out of reach, and the static share is spent."""
+        """Whether the coordinator is unreachable and the client spends its static share."""
         with self._changed:
             return self._is_static
 
     @property
     def rows_per_second(self) -> float | None:
-        """What it may spend now; None = unlimited."""
+        """The rows per second that it may spend now; None = unlimited."""
         with self._changed:
             return self._paces[0] if self._now() < self._ends else 0.0
 
     @property
     def waiting(self) -> str:
-        """Why the payment at the head waits: "rows", "bytes", "turn", "paused", ...; "" when none does."""
+        """Why the oldest payment waits: "rows", "bytes", "turn", "paused", ...; "" when none waits."""
         with self._changed:
             return self._why(self._now())
 
@@ -383,7 +383,7 @@ class LeaseLimiter:
         return leave, now
 
     def _hurry(self) -> None:
-        """Ask soon, when a change was heard of; not while an answer is on its way, which may know nothing of it."""
+        """Ask soon after a change was reported, but not while an answer is on its way, which may predate it."""
         if self._hurried is not None and self._in_flight is None:
             if self._next_ask != _NEVER:
                 self._next_ask = min(self._next_ask, self._hurried)
@@ -425,7 +425,7 @@ class LeaseLimiter:
         self._next_heartbeat = now + self._heartbeat_in if self._client else _NEVER
 
     def _go_static(self, now: int) -> None:
-        """Spend the static share until the coordinator is heard of; it sets aside as much by then."""
+        """Spend the static share until the coordinator answers; by now it has set aside as much for this client."""
         assert self._static is not None
         self._before, self._client = self._client or self._before, ""
         self._in_flight = None  # an answer that comes late is of a client that is no more
@@ -438,7 +438,7 @@ class LeaseLimiter:
         self._could_hear = False
 
     def _drop(self, now: int) -> None:
-        """Hold no grant, and owe no report of one."""
+        """Forget the grant, also for reports."""
         self._stop(now)
         self._grant = None
         self._reported = ((0.0, 0.0), (0.0, 0.0))
@@ -471,7 +471,7 @@ class LeaseLimiter:
             self._hurried = now
 
     def _rescale(self, now: int) -> bool:
-        """Spend the same part of what the limit is now; False when that cannot be said."""
+        """Spend the same fraction of the present limit; False when there is no such fraction."""
         grant, news = self._grant, self._news
         if (
             grant is None
@@ -506,7 +506,7 @@ class LeaseLimiter:
             budget.stop(now)
 
     def _use(self, now: int) -> tuple[tuple[float, float], tuple[float, float]]:
-        """(spent, missed) of rows and of bytes, at most what the grant is."""
+        """Return (spent, missed) of rows and of bytes, each at most the grant."""
         used = []
         amounts = (0, 0) if self._grant is None else self._amounts
         for budget, amount in zip(self._budgets, amounts, strict=True):
@@ -588,7 +588,7 @@ class LeaseLimiter:
 
 
 class _LeasePayment:
-    """Shares of both flows, in the same place of both lines."""
+    """A payment's shares of both flows, at the same position in both queues."""
 
     __slots__ = ("_limiter", "shares", "wake")
 

@@ -1,4 +1,4 @@
-"""The coordinator of one limit: a state machine that hands out grants. No I/O, no threads, a clock.
+"""The coordinator of one limit: a state machine that issues grants. No I/O, no threads, a clock.
 
 One rule keeps the limit: **at every instant, what all live grants may spend per second is at most the
 limit.** A grant is an amount with a pace; it counts from the moment that it is issued until its client
@@ -60,11 +60,7 @@ from spark_channel.limits.token_bucket import MICROS, NANOS, nanoseconds
 
 __all__ = [
     "Coordinator",
-    "status_of",
 ]
-
-
-# A limit as `show` tells it.
 
 
 CLIENTS_LISTED = 200
@@ -226,7 +222,7 @@ class Coordinator:
             return self._status(now)
 
     def answer(self, data: bytes) -> bytes:
-        """`handle` for bytes from outside, `encode`d; a refusal is a `Rejected`. Never raises."""
+        """`handle` for bytes from outside; returns an `encode`d reply, a `Rejected` for a refusal. Never raises."""
         try:
             reply = self.handle(decode_request(data))
         except RejoinError as error:
@@ -250,7 +246,7 @@ class Coordinator:
             self._scale()
 
     def cap(self, rows_per_second: float, state: str) -> None:
-        """Let at most so many rows pass, whatever the limit is set to, for the reason `state`; see `Protection`."""
+        """Lower the limit to this many rows per second for the reason `state`; see `AdaptiveLimit`."""
         with self._lock:
             self._advance(self._now())
             self._pressure = state
@@ -260,18 +256,18 @@ class Coordinator:
 
     @property
     def limits(self) -> tuple[float | None, float | None]:
-        """Rows and bytes per second that were set; None = unlimited."""
+        """The rows and bytes per second that were set; None = unlimited."""
         with self._lock:
             return self._set
 
     @property
     def spent_rows(self) -> float:
-        """What all clients have spent, as far as they have said so."""
+        """The rows that all clients have reported as spent."""
         with self._lock:
             return self._pool.grants.totals[0].spent / MICROS
 
     def for_mark(self, limit: str) -> "Coordinator":
-        """A separate coordinator, called `limit`, as this one is set now."""
+        """Return a separate coordinator named `limit`, with the present settings of this one."""
         with self._lock:
             copy = Coordinator(
                 limit,
@@ -296,7 +292,7 @@ class Coordinator:
     # --- changes
 
     def _set_limits(self, limits: tuple[float | None, float | None], cap: float | None) -> None:
-        """`OptionError` changes nothing."""
+        """Set both rates; an `OptionError` changes nothing."""
         rows, nbytes = limits
         self._pool.set_limits(
             rows if cap is None else cap if rows is None else min(rows, cap), nbytes
@@ -309,14 +305,14 @@ class Coordinator:
         self._pool.grants.rescale(self._clients.values(), self._pool.rates)
 
     def _scale(self) -> None:
-        """Use what pressure and absent clients leave of the limit."""
+        """Scale the limit by pressure and by the shares of silent clients."""
         factor = self._pressed * (1.0 if self._absent is None else self._absent.factor)
         if factor != self._pool.factor:
             self._pool.scale(factor)
             self._changed()
 
     def _state(self) -> str:
-        """Why the limit is lowered, for people."""
+        """Return why the limit is lowered, as text for people."""
         return "; ".join(why for why in (self._pressure, self._said_of_absent()) if why)
 
     def _said_of_absent(self) -> str:
@@ -326,7 +322,7 @@ class Coordinator:
         return f"static limit: {count} task{'' if count == 1 else 's'} out of reach, with a fixed share each"
 
     def _and_call(self, reply: _SomeReply) -> _SomeReply:
-        """`reply`, after those were called who could use what came free with it."""
+        """Return `reply`, after notifying the clients that could use the part that became free."""
         if self._on_call is not None and not self._paused and self._pool.factor:
             for client in self._allotment.to_call():
                 client.calls += 1
@@ -476,7 +472,7 @@ class Coordinator:
         return self._named(client, request.grant)
 
     def _named(self, client: Client, grant: int) -> IssuedGrant | None:
-        """The client's own grant of that number; None for 0."""
+        """Return the client's own grant of that number; None for 0."""
         for issued in (client.held, client.offered):
             if issued is not None and issued.id == grant:
                 return issued
@@ -485,7 +481,7 @@ class Coordinator:
         return None
 
     def _settle(self, client: Client, named: IssuedGrant | None, spent: tuple[int, int]) -> None:
-        """From here on the client holds `named` and nothing else: it said so, and has no answer due."""
+        """Note that the client holds `named` and nothing else, as it reported, and awaits no answer."""
         for issued in (client.held, client.offered):
             if issued is not None and issued is not named:
                 self._pool.grants.end(issued)

@@ -1,4 +1,4 @@
-"""One dimension of a client's grant, as it flows to the payments in line. No clock, no lock."""
+"""One dimension of a client's grant, and how queued payments spend it. No clock, no lock."""
 
 from dataclasses import dataclass
 
@@ -19,14 +19,14 @@ _SURPLUS_NS = nanoseconds(SLICE_SECONDS)
 
 @dataclass(slots=True, eq=False)
 class PaymentShare:
-    """What one payment takes of this dimension, in quanta. `before`: all that was ever taken ahead."""
+    """The part of a payment in this dimension, in quanta. `before`: the sum of all payments ahead of it."""
 
     amount: int
     before: int
 
 
 class GrantBudget:
-    """Units that arrive at a steady pace between two instants, and go to those in line, in order.
+    """Units that arrive at a steady pace between two instants, and go to queued payments in order.
 
     What arrives while no payment waits is kept for 20 ms of the pace, and then `missed`. There is no
     catching up: no units arrive without a grant. Instants are nanoseconds.
@@ -74,11 +74,11 @@ class GrantBudget:
         self._keep_surplus()
 
     def shorten(self, ends: int) -> None:
-        """Nothing arrives after `ends`, which is still to come."""
+        """Stop the inflow at `ends`, which is in the future."""
         self._ends = min(self._ends, ends)
 
     def stop(self, now: int) -> None:
-        """Nothing arrives any more; what was saved up is void."""
+        """Stop the inflow and drop the surplus."""
         self.advance(now)
         self._ends = min(self._ends, now)
         self._void()
@@ -93,7 +93,7 @@ class GrantBudget:
         return share
 
     def wait(self, share: PaymentShare, now: int) -> int | None:
-        """Nanoseconds until `share` has arrived whole; None = not with this grant."""
+        """Return the nanoseconds until all of `share` has arrived; None = this grant is too small for it."""
         self.advance(now)
         missing = -(self._balance + self._taken - share.before - share.amount)
         if missing <= 0:
@@ -109,7 +109,7 @@ class GrantBudget:
         return wait if now + wait <= self._ends else None
 
     def settle(self, share: PaymentShare) -> None:
-        """`share` was used."""
+        """Complete `share`: its payment was made."""
         if self._pace is None:
             self._balance = max(
                 self._balance, -sum(each.amount for each in self._shares if each is not share)
@@ -130,16 +130,16 @@ class GrantBudget:
         self._keep_surplus()
 
     def used(self) -> tuple[float, float]:
-        """Units that were (spent, missed) since `forget`; what is saved up is neither yet."""
+        """Return the units that were (spent, missed) since `forget`; surplus counts as neither."""
         return max(0, self._spent - max(0, self._balance)) / QUANTA, self._missed / QUANTA
 
     def forget(self, spent: float, missed: float) -> None:
-        """These were reported; what remains belongs to the next grant."""
+        """Drop reported amounts; the rest belongs to the next grant."""
         self._spent = max(0, self._spent - round(spent * QUANTA))
         self._missed = max(0, self._missed - round(missed * QUANTA))
 
     def advance(self, now: int) -> None:
-        """Let arrive what has until `now`."""
+        """Add the units that have arrived until `now`."""
         if now <= self._at:
             return
         if self._pace is not None:
@@ -157,7 +157,7 @@ class GrantBudget:
         self._cut(_SURPLUS_NS * (self._pace or 0))
 
     def _void(self) -> None:
-        """The grant is over, and so is what was saved up; what arrived for those in line stays theirs."""
+        """Drop the surplus, since the grant is over; queued payments keep the units that arrived for them."""
         self._cut(0)
 
     def _cut(self, most: int) -> None:
@@ -169,9 +169,9 @@ class GrantBudget:
 
 
 def parts(grant: Grant, news: LimitChanged) -> tuple[float, float] | None:
-    """What `grant` is worth after `news`, of what it was worth when cut, in rows and in bytes.
+    """Return how much of its original pace `grant` keeps after `news`, in rows and in bytes, as fractions.
 
-    None when that cannot be said: the limit was none, or is none any more.
+    None when there is no ratio, since the limit was or became unlimited.
     """
     if news.reason:
         return 0.0, 0.0
@@ -181,7 +181,7 @@ def parts(grant: Grant, news: LimitChanged) -> tuple[float, float] | None:
 
 
 def is_part(grant: Grant) -> bool:
-    """Whether others have some of the limit that `grant` is cut of, or might."""
+    """Whether other clients have, or may have, a part of the limit of `grant`."""
     pairs = (
         (grant.rows_per_second, grant.limit_rows_per_second),
         (grant.bytes_per_second, grant.limit_bytes_per_second),

@@ -1,4 +1,4 @@
-"""Who may spend how fast, now: grants, and the one sum that must never exceed the limit.
+"""Grants: how fast each client may spend, and their sum, which must never exceed the limit.
 
 Paces are pairs (rows, bytes) of millionths of a unit per second, amounts pairs of millionths of a unit,
 times nanoseconds of the coordinator's clock; all whole numbers, so that what is added and taken away
@@ -18,10 +18,8 @@ __all__ = [
     "HORIZON",
     "Client",
     "IssuedGrant",
-    "IssuedGrants",
     "JobShare",
     "LimitShares",
-    "Totals",
     "grant_amount",
     "max_min",
 ]
@@ -55,7 +53,7 @@ class IssuedGrant:
 
 @dataclass(slots=True, eq=False)
 class JobShare:
-    """The clients that share one share. Counts of those that want to spend, per dimension."""
+    """The clients that divide one job's share. Counts those that want to spend, per dimension."""
 
     name: str
     members: int = 0
@@ -69,7 +67,7 @@ class JobShare:
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """One client: at most two grants, the one it said it spends and the one it was last answered with."""
+    """One client. It has at most two grants: the one that it reported to spend, and the one in its last answer."""
 
     id: str
     name: str
@@ -94,13 +92,13 @@ class Client:
     waiting: str = ""
 
     def issued_grants(self) -> tuple[IssuedGrant, ...]:
-        """Those that are not over."""
+        """The grants of this client that have not ended."""
         return tuple(
             issued for issued in (self.held, self.offered) if issued is not None and not issued.over
         )
 
     def counted(self) -> tuple[IssuedGrant, ...]:
-        """Those that take of the limit in this client's place; it spends one of them at a time."""
+        """The grants that count against the limit for this client, which spends one of them at a time."""
         return tuple(
             issued
             for issued in (self.held, self.offered, self.successor)
@@ -112,7 +110,7 @@ class Client:
 
 @dataclass(slots=True)
 class Totals:
-    """Amounts of one dimension since the start; what is missing to `issued` is still outstanding."""
+    """Amounts of one dimension since the start; the rest up to `issued` is still outstanding."""
 
     issued: int = 0
     spent: int = 0
@@ -167,7 +165,7 @@ class IssuedGrants:
         return issued
 
     def add_saved(self, issued: IssuedGrant, saved: tuple[int, int]) -> None:
-        """`issued`, which was issued just now, is as much more."""
+        """Add surplus to `issued`, which was issued just now."""
         amounts = []
         for each, total in enumerate(self.totals):
             more = -(-saved[each] // MICROS) * MICROS
@@ -176,13 +174,13 @@ class IssuedGrants:
         issued.amount, issued.saved = (amounts[0], amounts[1]), saved
 
     def shorten(self, issued: IssuedGrant, ends: int) -> None:
-        """`issued` ends at `ends`, if that is sooner."""
+        """End `issued` at `ends`, if that is sooner."""
         if ends < issued.ends and not issued.over:
             issued.ends = ends
             heapq.heappush(self._ends, (ends, issued.id, issued))
 
     def rescale(self, clients: Iterable[Client], rates: tuple[int, int]) -> None:
-        """The limit is `rates` from now on: grants of less are worth more, to all who hear of it."""
+        """Set the limit to `rates`: grants of a lower limit are worth more for clients that are notified."""
         for client in clients:
             changed = False
             for issued in (client.held, client.offered):
@@ -213,12 +211,12 @@ class IssuedGrants:
         return True
 
     def advance(self, now: int) -> None:
-        """End what ends until `now`."""
+        """End the grants that end until `now`."""
         while self._ends and self._ends[0][0] <= now:
             self.end(heapq.heappop(self._ends)[2], void=True)
 
     def next_end(self) -> IssuedGrant | None:
-        """The grant after which a place comes free first: its client's last, and not promised yet."""
+        """Return the grant that ends first, is its client's last, and has no successor yet."""
         while self._without_successor:
             issued = self._without_successor[0][2]
             if (
@@ -231,7 +229,7 @@ class IssuedGrants:
         return None
 
     def end(self, issued: IssuedGrant, *, void: bool = False) -> None:
-        """`issued` cannot be spent any more; what was not reported as spent came back, or is void."""
+        """End `issued`: it cannot be spent, and the part not reported as spent was given back or is void."""
         if issued.over:
             return
         issued.over = True
@@ -269,7 +267,7 @@ class IssuedGrants:
         issued.spent = spent
 
     def _recharge(self, client: Client) -> None:
-        """Count the fastest of the client's live grants, since it spends one or the other, never both."""
+        """Count only the fastest of the client's live grants, since it spends one at a time."""
         rows = nbytes = 0
         for issued in client.counted():
             rows = max(rows, issued.pace[0])
@@ -282,7 +280,7 @@ class IssuedGrants:
 
 
 def grant_amount(client: Client, rates: tuple[int, int]) -> tuple[int, int]:
-    """What the client's part of the limit is at `rates`; the parts of all clients are the limit at most."""
+    """Return the client's part of the limit at `rates`; the parts of all clients are at most the limit."""
     rows = nbytes = 0
     for issued in client.counted():
         pace = issued.cut if issued.of == rates else _worth(issued, rates)
@@ -302,11 +300,8 @@ def _last(client: Client) -> IssuedGrant:
     return max(client.issued_grants(), key=lambda issued: (issued.ends, issued.id))
 
 
-# Max-min fairness: no client gets more than it can use while another wants and has less.
-
-
 def max_min(total: int, demands: Sequence[int | None]) -> list[int]:
-    """Divide `total` over `demands` (None = all that can be had): small demands are met, the rest is even."""
+    """Divide `total` over `demands` (None = unlimited): small demands are met in full, the rest is shared evenly."""
     shares = [0] * len(demands)
     left = total
     open_ends = [index for index, demand in enumerate(demands) if demand is None]
@@ -323,30 +318,25 @@ def max_min(total: int, demands: Sequence[int | None]) -> list[int]:
     return shares
 
 
-# What is divided, and among whom: the limit, the jobs and clients that ask for a share, and how
-# finely.
-
-
 HORIZON = 0.5
 """Seconds that a grant lasts. A client asks again at half of it, so a change reaches it in 0.25 s; a
 crashed client's share is free again after it, so 95 % of the rate is back within a second."""
 
 ASKS_PER_SECOND = 125
-"""What a coordinator is asked at most, about, by all but the first `SPARED`, so that it takes little of a core, most
-of it gRPC's (see docs/benchmarks.md): above 50 clients the horizon grows with their number. They hear of a change
-by `Listen`."""
+"""About the most requests per second that a coordinator receives from all but the first `SPARED` clients, so that it
+uses little of a core: above 50 clients the horizon grows with their number. They learn of changes by `Listen`."""
 
 SPARED = 20
-"""Clients for whose number a horizon need not grow: so 50 of them have the shortest still."""
+"""This many clients do not lengthen the horizon: so 50 clients still have the shortest one."""
 
 LINE_ASKS_PER_SECOND = 300
-"""The same for clients that wait for a turn: fewer, and places would come free that no client asks for in time."""
+"""The same for clients that wait for a turn: with fewer requests, free parts would stay idle for a while."""
 
 NEWS_ASKS_PER_SECOND = 400
-"""The same for those who heard of a change: their grants are worth what they should be already."""
+"""The same for clients that were notified of a change: their grants are already adjusted."""
 
 LONGEST_SPREAD = 16.0
-"""Seconds over which all asks are spread at most: above 2 000 clients they come more often than that."""
+"""The longest time over which all requests are spread: above 2 000 clients they arrive more often."""
 
 SLOWEST_PACE = 20
 """Rows per second (bytes: mean rows) below which a grant is not worth its unevenness: a client's rows
@@ -354,20 +344,20 @@ are whole, so at p rows/s its worst second holds p + 1. When there are more clie
 they take turns."""
 
 MEASURABLE = 0.05
-"""Part of a grant that must have fallen due before its use says anything."""
+"""Part of a grant that must have arrived before its use is measured."""
 
 SATURATED_FROM = 0.95
 """A client that used this part of its pace, or more, would use more if it had it."""
 
 HEADROOM = 1.1
-"""What a client that is not saturated gets above what it uses, so that it can show that it needs more."""
+"""Factor on the use of a client that is not saturated, so that it can show that it needs more."""
 
 
 _HALF_HORIZON_NS = nanoseconds(HORIZON / 2)
 
 
 class LimitShares:
-    """The state that answers are made from. Its only rule is the size of things.
+    """The limit, and the jobs and clients that divide it: decides the sizes of shares, turns and horizons.
 
     `limits`: what was set, (rows, bytes), None = unlimited; `rates`: what is left of it under pressure, 0
     where unlimited. Both in millionths per second. `row_bytes`: the mean size of a row, 0 = not known yet. `spending`:
@@ -386,7 +376,7 @@ class LimitShares:
         self.factor = 1.0
 
     def set_limits(self, rows_per_second: float | None, bytes_per_second: float | None) -> None:
-        """Set both rates; `OptionError` changes nothing."""
+        """Set both rates; an `OptionError` changes nothing."""
         self.limits = (
             None if rows_per_second is None else rate_in_micros(rows_per_second, "rows_per_second"),
             None
@@ -396,7 +386,7 @@ class LimitShares:
         self.scale(self.factor)
 
     def scale(self, factor: float) -> None:
-        """Use this part of the limits."""
+        """Use this fraction of the limits."""
         self.factor = factor
         rows, nbytes = (
             0 if limit is None else max(1, int(limit * factor)) for limit in self.limits
@@ -405,11 +395,11 @@ class LimitShares:
 
     @property
     def wanting(self) -> int:
-        """How many clients want to spend."""
+        """Return how many clients want to spend."""
         return len(self.spending)
 
     def free(self, dimension: int) -> int:
-        """What no live grant may spend, per second; below 0 when the limit was lowered just now."""
+        """Return the part of the limit that is not granted, per second; below 0 right after the limit was lowered."""
         return self.rates[dimension] - self.grants.charge[dimension]
 
     def want(self, client: Client, wanting: bool) -> None:
@@ -440,7 +430,7 @@ class LimitShares:
             self.in_line -= 1
 
     def slots(self) -> int:
-        """How many clients may be granted something at the same time."""
+        """Return how many clients may hold a grant at the same time."""
         slots = self.max_clients
         if self.limits[0] is not None:
             slots = min(slots, self.rates[0] // (SLOWEST_PACE * MICROS))
@@ -449,29 +439,29 @@ class LimitShares:
         return max(1, slots)
 
     def turn(self, pace: tuple[int, int]) -> int:
-        """Nanoseconds of a turn: a horizon, and time enough for two rows."""
+        """Return the nanoseconds of a turn: a horizon, and enough time for two rows."""
         rows = 2 * MICROS / pace[0] if pace[0] else 0.0
         nbytes = 2 * MICROS * self.row_bytes / pace[1] if pace[1] else 0.0
         return nanoseconds(max(self.horizon(), rows, nbytes))
 
     def horizon(self) -> float:
-        """Seconds that a grant lasts, with as many clients as want one now."""
+        """Return the seconds that a grant lasts with the present number of clients."""
         return max(HORIZON, 2 * self.spread(min(self.wanting, self.slots())))
 
     def retry(self) -> float:
-        """Seconds after which one in line asks again."""
+        """Return the seconds after which a queued client asks again."""
         return max(HORIZON / 8, min(LONGEST_SPREAD, self.in_line / LINE_ASKS_PER_SECOND))
 
     def spread(self, count: int) -> float:
-        """Seconds over which `count` asks are spread at the most that the coordinator should be asked."""
+        """Return the seconds over which `count` requests are spread to keep the coordinator's load acceptable."""
         return min(LONGEST_SPREAD, max(0, count - SPARED) / ASKS_PER_SECOND)
 
     def rounds(self, count: int) -> float:
-        """Seconds over which `count` clients ask once, after a change."""
+        """Return the seconds over which `count` clients ask once, after a change."""
         return count / NEWS_ASKS_PER_SECOND
 
     def worth(self) -> tuple[float | None, float | None]:
-        """What is divided, in rows and bytes per second, None = unlimited."""
+        """The limit to divide, in rows and bytes per second; None = unlimited."""
         rows, nbytes = (
             None if limit is None else rate / MICROS
             for limit, rate in zip(self.limits, self.rates, strict=True)
@@ -479,7 +469,7 @@ class LimitShares:
         return rows, nbytes
 
     def has_own_share(self, job: JobShare) -> bool:
-        """The job's part of the limit is enough for all of its clients at once."""
+        """Whether the job's part of the limit is enough for all of its clients at the same time."""
         slots = self.slots()
         jobs = [each for each in self.jobs.values() if each.wanting]
         for dimension in DIMENSIONS:
@@ -493,7 +483,7 @@ class LimitShares:
         return True
 
     def share(self, client: Client, dimension: int) -> int:
-        """What `client` should have in `dimension`: max-min between jobs, and between the job's clients."""
+        """Return the fair share of `client` in `dimension`: max-min between jobs, and between the job's clients."""
         rate, job = self.rates[dimension], client.job
         if self.limits[dimension] is None:
             return 0
@@ -531,7 +521,7 @@ class LimitShares:
         missed: tuple[int, int],
         now: int,
     ) -> None:
-        """How much of its pace the client used: all of it (it is saturated), or less (that is its demand)."""
+        """Measure how much of its pace the client used: all of it (it is saturated), or less (that is its demand)."""
         passed = max(0, now - issued.starts)
         if spent[0] and spent[1]:
             row_bytes = spent[1] / spent[0]
@@ -554,6 +544,6 @@ class LimitShares:
         self.want(client, was_wanting)
 
     def _idle(self, client: Client) -> None:
-        """The last issued of `client` ended: it counts no more, unless it is in line."""
+        """Note that the last grant of `client` ended: the client does not count, unless it is queued."""
         if client not in client.job.line:
             self.want(client, False)

@@ -44,14 +44,14 @@ __all__ = [
 
 
 OLD_GRANT_SECONDS = 1.0
-"""How long after it sent an `GrantRequest` a client spends the grant that it named there, at most."""
+"""The longest time for which a client spends the grant named in a `GrantRequest` after sending it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A new client of `limit`, working for `job`; `name` is what `show` calls it. Answer: `Joined`.
+    """A new client of `limit`, working for `job`; `show` lists it as `name`. Answer: `Joined`.
 
-    `before`: what it was called here before it was cut off.
+    `before`: its id before it was cut off.
     """
 
     limit: str
@@ -84,7 +84,7 @@ class GrantRequest:
 
 @dataclass(frozen=True, slots=True)
 class GrantReturn:
-    """A client has nothing to spend `grant` on, and gives the rest back at once. Answer: `Acknowledged`."""
+    """A client that needs no more of `grant` gives the rest back immediately. Answer: `Acknowledged`."""
 
     limit: str
     client: str
@@ -110,7 +110,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """A client subscribes to changes, to hear of them sooner than at its next ask. Answer: `LimitChanged`.
+    """A client subscribes to changes, to learn of them before its next request. Answer: `LimitChanged`.
 
     The shell answers as soon as `version`, which the client heard last (-1 = never), is out of date, and
     again at each change, until the client leaves or a minute has passed; and when `calls`, how often the client
@@ -126,7 +126,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The client is finished; what is left of `grant` (0 = none) comes back. Answer: `Acknowledged`."""
+    """The client has finished, and gives back the rest of `grant` (0 = none). Answer: `Acknowledged`."""
 
     limit: str
     client: str
@@ -149,7 +149,7 @@ class SetRates:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing moves until `Resume`. Answer: `LimitStatus`."""
+    """Stop all clients of the limit until `Resume`. Answer: `LimitStatus`."""
 
     limit: str
 
@@ -178,7 +178,7 @@ class PermitRequest:
 
 @dataclass(frozen=True, slots=True)
 class PermitReturn:
-    """`holder` is done, or gives up its place in line. Answer: `Acknowledged`."""
+    """`holder` gives back its permit, or its place in the queue. Answer: `Acknowledged`."""
 
     limit: str
     holder: str
@@ -257,11 +257,11 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class LimitChanged:
-    """What the limit is now (None = unlimited, 0 = nothing moves, for the `reason` "paused" or "pressure").
+    """The limit's present values (None = unlimited, 0 = nothing moves, for the `reason` "paused" or "pressure").
 
-    `version` counts how often it was set, paused, resumed or pressed. Who has to ask about it does so within
-    `ask_within` seconds. `again_in`: this was the last word, listen again after so many seconds. `calls` counts how
-    often this client was called to ask at once, since a part of the limit came free that it could use.
+    `version` counts how often it was set, paused, resumed or pressed. A client whose grant depends on it asks within
+    `ask_within` seconds. `again_in`: the answer ends here, listen again after this many seconds. `calls` counts how
+    often this client was called to ask immediately, since a part of the limit became free that it could use.
     """
 
     version: int
@@ -356,10 +356,6 @@ Request = (
 Reply = Joined | Grant | RetryLater | Acknowledged | LimitChanged | LimitStatus | Permit | Rejected
 
 
-# Messages as bytes: JSON, checked field by field, so that no bytes from outside can harm the
-# coordinator.
-
-
 _REQUESTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Request)}
 _REPLIES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Reply)}
 _LONGEST_MESSAGE = 4 << 20
@@ -379,7 +375,7 @@ def decode_request(data: bytes) -> Request:
 
 
 def decode_reply(data: bytes) -> Reply:
-    """The reply in `data`; `ServiceDeniedError` when it is none of ours."""
+    """Return the reply in `data`. Raises `ServiceDeniedError` when it is not a valid reply."""
     message: Reply = _decode(data, _REPLIES, _LONGEST_MESSAGE)
     return message
 
@@ -482,6 +478,6 @@ _NESTED = frozenset({Grant, RetryLater})
 _DEEP = {Joined: ("answer",), LimitStatus: ("clients",)}
 """Fields that hold messages themselves."""
 _SHAPES = {kind: _shape(kind) for kind in (*_REQUESTS.values(), *_REPLIES.values(), ClientStatus)}
-"""Of each message, its fields and the types that each takes."""
+"""The fields of each message, and the types that each field takes."""
 _DEFAULTS = {kind: tuple((field.name, field.default) for field in fields(kind)) for kind in _SHAPES}
-"""Of each message, its fields and what they are when nothing is said; without a default, nothing equals it."""
+"""The fields of each message and their defaults; a field without a default has a value that equals nothing."""

@@ -1,9 +1,9 @@
-"""Protection: a job's speed, found from what its source and its target say of their health. A clock, no I/O.
+"""Option `protect`: finds a job's speed from the health signals of its source and target. A clock, no I/O.
 
 A signal above its bound halves the speed (`replication_lag`, `slot_wal`); a delay above what it usually is takes a
 fifth of it (`wakeup`, `latency`). Without one the speed grows: it doubles until something was ever too much, goes back
 fast to where that was, and slowly above it. It grows up to where the job's own statements use as much of a core as they
-may (`work`): short statements delay an application long before any signal tells of it.
+may (`work`): short statements delay an application long before any signal shows it.
 """
 
 import math
@@ -15,18 +15,12 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.limits.adaptive import LatencyGradient
 
 __all__ = [
-    "SIGNALS",
     "WORK",
     "AdaptiveLimit",
     "HealthSample",
-    "HealthSignal",
     "shown",
     "signal_bound",
 ]
-
-
-# What a database says of its health: the names of the signals, their units, and what is too much.
-# Pure.
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +32,7 @@ class HealthSignal:
 
 
 WORK = "work"
-"""The one that no system tells: a job knows what its own statements do."""
+"""The one signal that no system reports: the job measures its own statements."""
 
 SIGNALS: dict[str, HealthSignal] = {
     "replication_lag": HealthSignal(1.0, "s"),
@@ -53,7 +47,7 @@ SIGNALS: dict[str, HealthSignal] = {
     "wakeup": HealthSignal(None, "s"),
     "latency": HealthSignal(None, "s"),
 }
-"""Those of the connectors that are shipped. `work` is how much of a core the job's own statements use, `wakeup` how
+"""The signals of the shipped connectors. `work` is how much of a core the job's own statements use, `wakeup` how
 long a session of the server waits for a core, `latency` how long a small statement takes from here and back."""
 
 
@@ -77,10 +71,10 @@ def shown(name: str, value: float) -> str:
 
 
 START_ROWS = 5_000.0
-"""Rows per second at which a job begins that has to find its speed."""
+"""Rows per second at which a job begins that has no other start speed."""
 LEAST_ROWS = 100.0
 LEAST_PART = 0.05
-"""Of the best speed so far: what always may flow. Slower than that would not tell whether it is the job that hurts."""
+"""Lowest speed, as a fraction of the best speed so far. Below it, the job's effect cannot be told from other load."""
 _DOUBLED_IN = 0.5
 _FIRST_DOUBLED_IN = 1.0
 """Where nothing was too much yet: delays are known a second or two late, and the speed must not run far ahead."""
@@ -94,9 +88,9 @@ _ABOVE_PER_SECOND = 0.03
 _SPEED_SECONDS = 2.0
 _RELEARN_SECONDS = 2.0
 _USED = 0.7
-"""The part of the speed that its work allows which a job reaches when that holds it: what a row costs varies."""
+"""A job that uses this fraction of the speed that `work` allows counts as limited by it: the cost of rows varies."""
 _AHEAD = 4.0
-"""So many times what is used may be allowed: the speed is the mean of two seconds, in which it doubles."""
+"""The allowed speed is at most this factor times the used one, a mean of two seconds in which it may double."""
 _LONGEST_STEP = 1.0
 """Seconds for which the speed grows at a time: longer silence does not count as good news."""
 _SILENT_SECONDS = 3.0
@@ -113,7 +107,7 @@ makes noisy, and for others.
 
 @dataclass(frozen=True, slots=True)
 class HealthSample:
-    """What one side said at one instant.
+    """The health that one side reported at one instant.
 
     `values`: a signal's name to (value, what is too much). `delays`: a name to seconds, each a separate measurement.
     `missing`: signals that the role may not read, each with the reason. `error`: it could not be asked.
@@ -129,8 +123,9 @@ class HealthSample:
 
 @dataclass(slots=True)
 class ThrottleInterval:
-    """That a signal of a side held the speed, from `began` to `ended` (seconds after the start), at `rows_per_second`
-    at the lowest.
+    """An interval in which a signal of a side limited the speed.
+
+    `began` and `ended` are seconds after the start; `rows_per_second` is the lowest speed in it.
     """
 
     side: str
@@ -150,7 +145,7 @@ class _Trouble:
 
 @dataclass(slots=True)
 class _Side:
-    """What is known of the source, or of the target."""
+    """The known health of the source, or of the target."""
 
     heard: float
     gradients: dict[str, LatencyGradient] = field(default_factory=dict)
@@ -168,8 +163,8 @@ class _Side:
 class AdaptiveLimit:
     """`rows_per_second` is what a job may use now: at most `most_rows`, where that is given.
 
-    `bounds`: what the user says is too much, by the name of a signal, instead of the defaults; `auto` False: nothing
-    else is watched. Tell it each sample with `observe`. Not thread-safe.
+    `bounds`: the user's bounds by the name of a signal, instead of the defaults; `auto` False: other signals are
+    ignored. Pass each sample to `observe`. Not thread-safe.
     """
 
     def __init__(
@@ -190,7 +185,7 @@ class AdaptiveLimit:
         self._rows = self._capped(START_ROWS) if begins_slow else most_rows or START_ROWS
         self._best = self._rows
         self._goal: float | None = None
-        """Where the speed was when it was too much."""
+        """The speed at which a signal was last too high."""
         self._was_hard = False
         self._cut_at: float | None = None
         self._least_since: float | None = None
@@ -205,12 +200,12 @@ class AdaptiveLimit:
 
     @property
     def held(self) -> tuple[ThrottleInterval, ...]:
-        """Which signal held the speed, and when; the last 200 times."""
+        """Return which signal limited the speed, and when; the last 200 times."""
         return tuple(self._held)
 
     @property
     def held_seconds(self) -> dict[str, float]:
-        """For how long each signal was too much, in all, by its name: "target's replication_lag"."""
+        """Return the total seconds that each signal was too high, by its name: "target's replication_lag"."""
         found: dict[str, float] = {}
         for each in self._held:
             name = f"{each.side}'s {each.signal}"
@@ -219,23 +214,23 @@ class AdaptiveLimit:
 
     @property
     def holder(self) -> str:
-        """What holds the speed, such as "target's replication_lag"; empty where nothing does."""
+        """The signal that limits the speed, such as "target's replication_lag"; empty where none does."""
         trouble = self._trouble
         return "" if trouble is None else f"{trouble.side}'s {trouble.signal}"
 
     @property
     def text(self) -> str:
-        """For `show`: what holds the speed, and what cannot be watched. Empty where nothing does."""
+        """What limits the speed, and what cannot be watched, as text for `show`. Empty where nothing does."""
         found = [self._state(), *(self._said_of(name, side) for name, side in self._sides.items())]
         return "; ".join(each for each in found if each)
 
     def limit_to(self, most_rows: float | None) -> None:
-        """The job's own limit is this now."""
+        """Set the job's own limit."""
         self._most_rows = most_rows
         self._rows = self._capped(self._rows)
 
     def observe(self, side: str, sample: HealthSample, spent_rows: float) -> float:
-        """One side's sample; `spent_rows` is what the job has moved so far. Returns `rows_per_second`."""
+        """Take a sample of one side; `spent_rows` is the number of rows moved so far. Returns `rows_per_second`."""
         now = self._clock.now()
         self._spend(spent_rows, now)
         known = self._sides.setdefault(side, _Side(now))
@@ -249,7 +244,7 @@ class AdaptiveLimit:
         return self._rows
 
     def forget(self, side: str) -> None:
-        """`side` has nothing to be watched any more."""
+        """Stop watching `side`."""
         self._sides.pop(side, None)
 
     # --- judging
@@ -282,7 +277,7 @@ class AdaptiveLimit:
         return worst[1] if worst is not None else soft
 
     def _most_of(self, known: _Side, name: str, value: float, bound: float) -> float | None:
-        """What is too much; what was near it or above when the job began is usual there, and no fault of the job's."""
+        """Return a signal's bound. A value near or above it when the job began is usual, not the job's effect."""
         if name in self._bounds:
             return self._bounds[name]
         if not self._auto:
@@ -308,7 +303,7 @@ class AdaptiveLimit:
         self._best = max(self._best, self._rows)
 
     def _is_well(self, side: _Side, now: float) -> bool:
-        """Whether `side` says that more is fine: what its delays are at this speed is known."""
+        """Whether the delays of `side` at this speed are known, so that the speed may grow."""
         if side.is_blind or now - side.heard > _SILENT_SECONDS:
             return False
         return all(each.mean is not None for each in side.gradients.values())
@@ -335,7 +330,7 @@ class AdaptiveLimit:
                 gradient.forget()
 
     def _relearn(self, trouble: _Trouble, now: float) -> None:
-        """As slow as it gets, and the delays stay: then they are not the job's doing."""
+        """Take the delays at the lowest speed as usual: the job does not cause them."""
         if trouble.hard:
             self._least_since = None
             return
@@ -396,7 +391,7 @@ class AdaptiveLimit:
         ]
 
     def _at_work(self) -> _Trouble | None:
-        """The side whose work is what holds the speed, while the job uses that."""
+        """Return the side whose `work` limits the speed, while the job uses all of it."""
         name, most = min(self._working(), key=lambda each: each[1], default=("", math.inf))
         if most > self._most or min(self._rows, self._speed()) < _USED * most:
             return None
@@ -404,7 +399,7 @@ class AdaptiveLimit:
         return _Trouble(name, WORK, f"{name}'s work {used}", hard=False)
 
     def _trouble_began(self, now: float) -> bool:
-        """Whether this cut is the first one since the speed had come back."""
+        """Whether this cut is the first one since the speed had recovered."""
         if self._goal is None or self._cut_at is None:
             return True
         return self._rows >= 0.95 * self._goal or now - self._cut_at > _SILENT_SECONDS

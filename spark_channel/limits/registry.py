@@ -1,4 +1,4 @@
-"""All limits and permits of a service, by name."""
+"""Keeps all limits and permits of a service by name. Takes a clock; does no I/O."""
 
 import threading
 from collections import OrderedDict
@@ -33,9 +33,6 @@ __all__ = [
 ]
 
 
-# `Permits`: how many may do something at the same time, over many processes. No I/O, a clock.
-
-
 RENEW_SECONDS = 10.0
 KEEP_SECONDS = 30.0
 FIRST_RETRY = 0.1
@@ -44,11 +41,11 @@ MOST_WAITING = 100_000
 
 
 class Semaphore:
-    """At most `count` holders at once, first come, first served: `maxConnections`.
+    """At most `count` holders at the same time, first come, first served: `maxConnections`.
 
     A holder is any string that its process generated (random, so that no other process returns it). It asks
     until it is given a `Permit`, asks again every `renew_in` seconds while it needs it, and returns it.
-    One that is not heard of for 30 s has lost its permit, or its place in line.
+    One that is silent for 30 s has lost its permit, or its place in line.
     """
 
     def __init__(self, name: str, count: int, *, clock: Clock | None = None) -> None:
@@ -61,7 +58,7 @@ class Semaphore:
 
     @property
     def count(self) -> int:
-        """How many may hold one."""
+        """The most holders at a time."""
         return self._count
 
     def usage(self) -> tuple[int, int]:
@@ -98,7 +95,7 @@ class Semaphore:
         return Permit(RENEW_SECONDS)
 
     def _ahead(self, holder: str) -> int | None:
-        """The holder's place in line when there is a free permit for it, else None."""
+        """Return the holder's place in the queue if there is a free permit for it, else None."""
         free = self._count - len(self._held)
         for place, other in enumerate(self._line):
             if place >= free:
@@ -108,7 +105,7 @@ class Semaphore:
         return None
 
     def _expire(self) -> None:
-        """Holders are in the order that they renewed; those in line stay in theirs, and leave at the head."""
+        """Remove expired holders, which are ordered by renewal, and expired clients at the queue's head."""
         gone = self._clock.now() - KEEP_SECONDS
         while self._held and next(iter(self._held.values())) <= gone:
             self._held.popitem(last=False)
@@ -126,9 +123,6 @@ def _checked(count: int) -> int:
             takes="a whole number, 1 or more",
         )
     return count
-
-
-# `LimitRegistry`: all limits and permits that one service keeps, by name. No I/O.
 
 
 MOST_MARKS = 1_000

@@ -1,4 +1,4 @@
-"""How full a token bucket is, in whole numbers, and the payments that wait for it. No clock, no lock.
+"""Token buckets in whole numbers and the payments that wait for them; limiters for one process.
 
 The arithmetic is exact: time in nanoseconds, rates in millionths of a unit per second, the balance in
 their product, so that a year of small payments drifts by nothing. A balance below zero is a debt: the
@@ -24,7 +24,6 @@ __all__ = [
     "RateLimiter",
     "StaticShare",
     "TokenBucket",
-    "TokenReservation",
     "nanoseconds",
     "rate_in_micros",
 ]
@@ -35,7 +34,7 @@ MICROS = 1_000_000
 QUANTA = NANOS * MICROS
 
 SLICE_SECONDS = 0.02
-"""What one payment should carry at most, in seconds of the limit: finer costs CPU, coarser is uneven."""
+"""The largest payment, in seconds of the limit: smaller ones cost CPU, larger ones make the flow uneven."""
 
 _HIGHEST_RATE = 1 << 62
 EARLY_NS = 1_000
@@ -61,7 +60,7 @@ def rate_in_micros(rate: float, name: str) -> int:
 
 @dataclass(slots=True, eq=False)
 class TokenReservation:
-    """One amount in line. `before`: all that was ever reserved ahead of it, in quanta."""
+    """One queued amount. `before`: the sum of all reservations ahead of it, in quanta."""
 
     amount: int
     before: int
@@ -103,7 +102,7 @@ class TokenBucket:
         return self._balance / QUANTA
 
     def reserve(self, amount: int, now: int) -> TokenReservation:
-        """Take `amount` units at the end of the line; `wait` says when the claimant may go."""
+        """Reserve `amount` units at the end of the queue; `wait` returns when they may be spent."""
         self._refill(now)
         reservation = TokenReservation(amount * QUANTA, self._reserved)
         self._reserved += reservation.amount
@@ -112,7 +111,7 @@ class TokenBucket:
         return reservation
 
     def wait(self, reservation: TokenReservation, now: int) -> int:
-        """Nanoseconds until all that is ahead of `reservation` is paid off; 0 = go."""
+        """Return the nanoseconds until all debt ahead of `reservation` is paid off; 0 = go."""
         self._refill(now)
         missing = -(self._balance + self._reserved - reservation.before)
         if missing <= 0:
@@ -121,7 +120,7 @@ class TokenBucket:
         return wait if wait > EARLY_NS else 0
 
     def settle(self, reservation: TokenReservation) -> None:
-        """`reservation` went through: what it took is gone."""
+        """Complete `reservation`: its tokens are spent."""
         self._reservations.pop(reservation, None)
 
     def cancel(self, reservation: TokenReservation, now: int) -> None:
@@ -147,13 +146,10 @@ class TokenBucket:
         self._balance = min(self._balance, self._burst_ns * self._rate)
 
 
-# `CombinedLimiter`: several limits at once, such as a job's own and one that it shares.
-
-
 class CombinedLimiter:
-    """A `Limiter` that pays every one of `limiters`; the longest wait counts, and its reason is told.
+    """A `Limiter` that charges each of `limiters`; the longest wait counts, and its reason is reported.
 
-    What one of them has already set aside for a payment is not lost while another makes it wait.
+    A payment keeps what one limiter has already set aside for it while another makes it wait.
     """
 
     def __init__(self, limiters: Sequence[Limiter]) -> None:
@@ -164,12 +160,12 @@ class CombinedLimiter:
         self._limiters = tuple(limiters)
 
     def slice_size(self) -> tuple[int | None, int | None]:
-        """The smallest of all."""
+        """Return the smallest slice of all limiters."""
         sizes = [limiter.slice_size() for limiter in self._limiters]
         return _smallest(rows for rows, _ in sizes), _smallest(nbytes for _, nbytes in sizes)
 
     def pay(self, rows: int, nbytes: int, wake: Callable[[], None]) -> Payment:
-        """Queue everywhere; see `channel.Limiter`."""
+        """Queue at all limiters; see `channel.Limiter`."""
         payments: list[Payment] = []
         try:
             for limiter in self._limiters:
@@ -204,9 +200,6 @@ class _AllPaid:
 
 def _smallest(sizes: Iterable[int | None]) -> int | None:
     return min((size for size in sizes if size is not None), default=None)
-
-
-# `RateLimiter`: rows and bytes per second together, for one process, without coordination.
 
 
 class RateLimiter:
@@ -327,7 +320,7 @@ _PAID = Wait(0.0)
 
 
 class _MeterPayment:
-    """Reservations on both levels, in the same place of both lines."""
+    """A payment's reservations in both buckets, at the same position in both queues."""
 
     __slots__ = ("_meter", "reservations", "wake")
 
@@ -346,9 +339,6 @@ class _MeterPayment:
 
     def cancel(self) -> None:
         self._meter._cancel(self)  # noqa: SLF001 - one unit with its meter
-
-
-# `StaticShare`: what one of so many Spark tasks spends when no coordinator can be asked.
 
 
 @dataclass(frozen=True, slots=True)

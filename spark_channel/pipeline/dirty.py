@@ -59,7 +59,7 @@ def dirty_limit_of(options: WriteOptions) -> DirtyLimit:
 
 
 class DirtyBudget:
-    """What the tasks of one process may still refuse. Thread-safe.
+    """The number of rows that the tasks of one process may still refuse. Thread-safe.
 
     `stop` gives the reason for which the whole job should stop, as last heard from the service, or
     an empty text: other tasks refuse rows too.
@@ -127,7 +127,7 @@ class DirtyStore:
 
 @dataclass(frozen=True, slots=True)
 class TaskDirtyRows:
-    """What one attempt of one task refused. Travels to the driver."""
+    """The rows that one attempt of one task refused. Sent to the driver."""
 
     rows: int = 0
     samples: tuple[DirtyRow, ...] = ()
@@ -210,7 +210,7 @@ class DirtyLog:
         return TaskDirtyRows(self._rows, tuple(self._samples), receipt)
 
     def rollback(self) -> None:
-        """The attempt failed: another one will refuse the same rows again."""
+        """Drop the rows, since the attempt failed: another attempt refuses the same rows again."""
         self._kept.clear()
         writer, self._writer = self._writer, None
         if writer is not None:

@@ -49,7 +49,7 @@ class FanOutTarget:
 
 @dataclass(frozen=True)
 class FanOutWork:
-    """What all task groups share. Picklable. A task's split is one that `TransferSource.wrap` made."""
+    """The data that all task groups share. Picklable. `TransferSource.wrap` made the split of each task."""
 
     sources: tuple[TransferSource, ...]
     branches: tuple[FanOutTarget, ...]
@@ -63,7 +63,7 @@ class FanOutWork:
 
 @dataclass(frozen=True)
 class FanOutTargetRun:
-    """What one target has inside a Spark task: its own budget of refused rows, limit, counters, and permits."""
+    """One target inside a Spark task: its budget of refused rows, limit, counters, and permits."""
 
     budget: DirtyBudget
     limiter: Limiter | None = None
@@ -81,7 +81,7 @@ class FanOutOutcome:
 
 
 class _Log(DirtyLog):
-    """Of one task and target; the thread that reads may refuse rows for all targets beside the one that writes."""
+    """The log of one task and target. The reading thread may refuse rows for all targets while another one writes."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -93,7 +93,7 @@ class _Log(DirtyLog):
             super().refuse(rows, reason)
 
     def refuse_before(self, rows: pa.RecordBatch, reason: str) -> None:
-        """Refused on the way to every target."""
+        """Keep and count rows that a step shared by all targets refused."""
         with self._one:
             self._before += rows.num_rows
             super().refuse(rows, reason)
@@ -152,7 +152,7 @@ class _Feeder:
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Nothing more is put. Returns at once; `done` is called when all is paid."""
+        """End the input. Returns immediately; calls `done` when all rows are paid for."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -233,7 +233,7 @@ class _Part:
             self._feeder.finish()
 
     def close(self) -> None:
-        """The target has everything, or gets nothing any more. Safe twice."""
+        """End the feed: the target has all rows, or gets no more. May be called twice."""
         if not self._ended.acquire(blocking=False):
             return
         if self._feeder is not None:
@@ -326,7 +326,7 @@ class GroupFanOut:
         )
 
     def cancel(self, error: BaseException | None = None) -> None:
-        """End it from any thread: its rows are not wanted any more, or `error` happened."""
+        """End it from any thread: the engine needs no more rows, or `error` happened."""
         self._fail(error or ReadCancelledError("the transfer was cancelled"))
         if isinstance(error, StalledError):
             self._over.set()
@@ -522,7 +522,7 @@ class GroupFanOut:
         return threading.Thread(target=run, name=f"spark-channel-{name}", daemon=True)
 
     def _target_failed(self, target: _Branch, error: BaseException) -> None:
-        """It is left behind, or it ends all: the first error of each counts."""
+        """Leave the failed target behind, or end all targets; the first error of each counts."""
         with self._lock:
             if self._error is not None or target.left is not None:
                 return

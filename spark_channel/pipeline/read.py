@@ -115,11 +115,11 @@ class GroupRead:
                         _log.warning("a reader is still blocked in its source and is left behind")
 
     def cancel(self) -> None:
-        """End the read from any thread: a blocked reader thread, payer or caller wakes at once."""
+        """End the read from any thread: a blocked reader thread, payer or caller wakes immediately."""
         self._carrier.fail(ReadCancelledError("the read was cancelled: its consumer has ended"))
 
     def statistics(self) -> ChannelStatistics:
-        """What passed so far, and who waited for whom."""
+        """Return the rows that passed so far, and how long each side waited."""
         return self._carrier.statistics()
 
     def _enter(self, phase: Phase) -> None:
@@ -155,9 +155,6 @@ class GroupRead:
             return self._tasks.popleft() if self._tasks else None
 
 
-# Limits batches that one thread both receives and returns: no queue, only the limit.
-
-
 class BatchRateLimiter:
     """Pays `limiter` for each batch before it passes on. `cancel` ends a wait from another thread."""
 
@@ -184,9 +181,7 @@ class BatchRateLimiter:
                 self._counters.read(batch.num_rows, nbytes)
             for piece, size in self._slices(batch, nbytes):
                 if not self._pay(piece.num_rows, size):
-                    raise ReadCancelledError(
-                        "the rows are not wanted any more: their consumer has ended"
-                    )
+                    raise ReadCancelledError("the consumer of the rows has ended")
                 if self._counters is not None:
                     self._counters.pushed(piece.num_rows, size)
                 yield piece

@@ -1,4 +1,4 @@
-"""Pay ahead of fetches, hand over, watch for stalls."""
+"""Helper threads of a pipeline: pay for a batch during the next fetch, hand over objects, watch for stalls."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -21,9 +21,6 @@ __all__ = [
 ]
 
 
-# Pays for one batch while the next is fetched.
-
-
 Pay = Callable[[pa.RecordBatch, int], object]
 
 
@@ -40,7 +37,7 @@ class PrefetchingPayer:
 
     Args:
         pay: called as `pay(batch, nbytes)` in the paying thread; `fail` must end its wait.
-        fail: told once of what `pay` raised, or of the exception that ends the block.
+        fail: called once with the exception that `pay` raised, or that ends the block.
         name: of the paying thread.
     """
 
@@ -120,7 +117,7 @@ class _Push(Protocol):
 def pushing(
     push: _Push, fail: Callable[[BaseException], None], *, limited: bool, name: str
 ) -> Iterator[Pay]:
-    """What a fetching thread hands its batches to: `push`, and under a limit a `PrefetchingPayer` before it."""
+    """Yield the function that takes a fetching thread's batches: `push`, under a limit through a `PrefetchingPayer`."""
 
     def pay(batch: pa.RecordBatch, nbytes: int) -> None:
         push(batch, nbytes=nbytes)
@@ -130,9 +127,6 @@ def pushing(
         return
     with PrefetchingPayer(pay, fail, name=name) as ahead:
         yield ahead.put
-
-
-# Passes one object from one thread to another.
 
 
 _T = TypeVar("_T")
@@ -174,19 +168,16 @@ class HandoffSlot(Generic[_T]):
             return bool(self._held)
 
     def close(self) -> None:
-        """Nothing more will be given."""
+        """End the giving side after the last object."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def cancel(self) -> None:
-        """Both sides end at once."""
+        """End both sides immediately."""
         with self._changed:
             self._cancelled = True
             self._changed.notify_all()
-
-
-# Ends a task that makes no progress, with `onStall=fail`.
 
 
 class StallWatch:
@@ -194,7 +185,7 @@ class StallWatch:
 
     Args:
         seconds: without a row moved, waits for the limit left out, after which `stalled` is called, once.
-        stalled: told of the error; from the watch's thread.
+        stalled: called with the error, in the watch's thread.
     """
 
     def __init__(

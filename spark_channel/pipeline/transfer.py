@@ -36,7 +36,7 @@ _JOIN_SECONDS = 5.0
 class TransferSource:
     """One reader, and the steps from its batches to the target's columns.
 
-    `text_lengths`: how long the texts of the target's columns may be, where the reader tells.
+    `text_lengths`: the lengths that the texts of the target's columns may have, where the reader reports them.
     """
 
     reader: Reader
@@ -51,7 +51,7 @@ class TransferSource:
 
 @dataclass(frozen=True)
 class TransferWork:
-    """What all task groups of a transfer share. Picklable.
+    """The data that all task groups of a transfer share. Picklable.
 
     A task's split is one that `TransferSource.wrap` made; its writer part is the number of its target, None
     when there is one.
@@ -72,7 +72,7 @@ class TransferWork:
         return self.targets[task.writer_part or 0]
 
     def schema_of(self, task: Task) -> pa.Schema:
-        """The schema of what is read: before the steps, of which native rows have none."""
+        """Return the schema of the rows that are read, before the steps; native rows have no steps."""
         _, plan = self.target_of(task)
         return plan.arriving if plan.native else self.source_of(task)[0].pipeline.schema
 
@@ -109,7 +109,7 @@ class _InFlight:
 
 
 class _Reading:
-    """What one thread shares between splits, of one source at a time."""
+    """State that one thread shares between splits, for one source at a time."""
 
     def __init__(self) -> None:
         self._reader: Reader | None = None
@@ -139,8 +139,7 @@ class GroupTransfer:
 
     `counters(task)` makes the counters of a task, `permit()` gives a context in which its target may be open.
     `keeps`: between two tasks a writing thread may keep what they share, such as a connection, without a permit.
-    `again`: the group was tried before, so that tasks may have been committed (`commit=task`): those are
-    not read again.
+    `again`: an earlier attempt of the group may have committed tasks (`commit=task`): these are not read again.
     """
 
     def __init__(
@@ -210,7 +209,7 @@ class GroupTransfer:
         return GroupOutcome(self._group.id, outcomes, "" if failed is None else str(failed))
 
     def cancel(self, error: BaseException | None = None) -> None:
-        """End it from any thread: its rows are not wanted any more, or `error` happened."""
+        """End it from any thread: the engine needs no more rows, or `error` happened."""
         self._fail(error or ReadCancelledError("the transfer was cancelled"))
         if isinstance(error, StalledError):
             self._over.set()
@@ -328,24 +327,23 @@ class GroupTransfer:
     def _opened(
         self, writer: Writer, plan: WritePlan, task: Task, counters: Counters
     ) -> Iterator[TaskWriter]:
-        """The open attempt. One that fails holds its permit until it is rolled back: it is connected until then."""
+        """Open an attempt for the block. A failed one keeps its permit until its rollback has closed the connection."""
         with self._permit():
             with counters.trace.timed("connect"):
                 task_writer = writer.open(plan, task.id, self._attempt)
             try:
                 yield task_writer
             except BaseException as error:
-                told = self._told(writer, error)
-                self._fail(
-                    told
-                )  # before the rollback, which may take its time: the other lanes stop now
+                shown = self._told(writer, error)
+                # Before the rollback, which may be slow: the other lanes stop now.
+                self._fail(shown)
                 self._tidy(task_writer.rollback, task)
-                if told is error:
+                if shown is error:
                     raise
-                raise told from error
+                raise shown from error
 
     def _told(self, writer: Writer, error: BaseException) -> BaseException:
-        """That no row may be refused and one was: trying the task again would refuse it again."""
+        """Return the error to raise: a task that may refuse no row and did would fail again if it were retried."""
         if (
             isinstance(error, DirtyRowsError)
             or self._budget.limit.tolerant

@@ -99,7 +99,7 @@ class TaskWrite:
         return self._receipt
 
     def statistics(self) -> ChannelStatistics:
-        """What passed so far, and who waited for whom."""
+        """Return the rows that passed so far, and how long each side waited."""
         return self._channel.statistics()
 
     def _consume(self) -> None:
@@ -181,7 +181,7 @@ def end_phase(error: BaseException) -> Phase:
 
 
 def writing(task_writer: TaskWriter, dirty: DirtyLog | None) -> Callable[[pa.RecordBatch], None]:
-    """What writes a batch to `task_writer`; rows that it refuses go into `dirty` when some are allowed."""
+    """Return a function that writes a batch to `task_writer`; refused rows go into `dirty` when some are allowed."""
     if dirty is None or not dirty.tolerant:
         return task_writer.write
     task_writer.tolerant = True

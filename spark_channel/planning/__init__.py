@@ -1,4 +1,4 @@
-"""How many channels, which tasks, in which Spark task. Pure functions."""
+"""Plans a transfer: the number of channels, the tasks, and the Spark task of each. Pure functions."""
 
 from spark_channel.planning.tasks import (
     Split,

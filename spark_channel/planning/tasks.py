@@ -1,4 +1,4 @@
-"""DataX split, merge and assign: splits, channels, tasks, task groups."""
+"""Makes tasks of splits and groups them by Spark task, as DataX's split, merge and assign steps do."""
 
 import math
 from collections import Counter
@@ -10,7 +10,6 @@ from typing import Any
 from spark_channel.errors import OptionError
 
 __all__ = [
-    "MAX_CHANNELS",
     "SPLITS_PER_CHANNEL",
     "Split",
     "Task",
@@ -23,9 +22,6 @@ __all__ = [
     "positive",
     "split_advice",
 ]
-
-
-# The plan's plain data: what is read, by which task, in which Spark task.
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +60,6 @@ class TaskGroup:
     id: int
     tasks: tuple[Task, ...]
     channels: int
-
-
-# A split, its writer part and the transformers become a task.
 
 
 def merge_tasks(
@@ -120,11 +113,8 @@ def _number(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-# How many channels a job has, and how many splits they want.
-
-
 MAX_CHANNELS = 100_000
-"""No cluster runs more at once; it also bounds the splits that a tiny channel limit would ask for."""
+"""No cluster runs more at the same time; it also bounds the splits that a tiny channel limit would ask for."""
 SPLITS_PER_CHANNEL = 5
 """Several splits a channel, so that a slow one leaves the others work to take."""
 
@@ -199,9 +189,6 @@ def split_advice(channels: int, per_channel: int = SPLITS_PER_CHANNEL) -> int:
     """The number of splits to request from a reader; at most 5 for each of `MAX_CHANNELS`."""
     wanted = positive("channels", channels) * positive("splitsPerChannel", per_channel)
     return min(wanted, MAX_CHANNELS * SPLITS_PER_CHANNEL)
-
-
-# Which task runs in which Spark task, so that no host is hit by one group alone.
 
 
 def assign_fairly(
@@ -284,9 +271,6 @@ def _is_even(dealt: Sequence[Sequence[Task]], mark: Callable[[Task], str | None]
                 return False
             reached[name] += 1
     return all(reached[name] == len(dealt) or floor[name] == 0 for name in total)
-
-
-# Task groups that load one resource each.
 
 
 def assign_by_mark(

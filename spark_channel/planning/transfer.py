@@ -1,4 +1,4 @@
-"""TransferSpec, and the whole plan of one transfer."""
+"""`TransferSpec`: a transfer before anything is opened; and the plan that is made from it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,10 +30,6 @@ __all__ = [
 ]
 
 
-# What a transfer is, before anything was opened: plain data, made by `transfer()` or from a job
-# file.
-
-
 SaveMode = Literal["append", "overwrite", "errorIfExists"]
 OnFailure = Literal["fail", "leave"]
 
@@ -60,9 +56,9 @@ class EndpointOverrides:
 class Endpoint:
     """One end of a transfer: a connector of spark-channel, or a Spark format if `spark_format` is true.
 
-    `options` are format options in Spark's spelling. `parts`: the end has several tables or servers; a
+    `options` are format options in Spark's spelling. `parts`: the endpoint has several tables or servers; a
     reader reads all of them, a writer has one, or as many as the reader has splits. Its `repr` does not
-    know the options' types, and shows only options that are harmless in every connector.
+    know the options' types, and shows only options that are no secret in any connector.
     """
 
     name: str
@@ -176,9 +172,6 @@ class TransferSpec:
     def spark_format(self) -> str:
         """The first format that Spark alone reads or writes; empty = Spark is not needed."""
         return next((end.name for end in self.ends if end.spark_format), "")
-
-
-# The whole plan of one transfer.
 
 
 @dataclass(frozen=True, slots=True)

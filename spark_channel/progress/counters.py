@@ -1,4 +1,4 @@
-"""Counters and trace of one task attempt, by phase."""
+"""The counters of one attempt of a task, and its time by phase."""
 
 import threading
 import time
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = [
     "PHASES",
     "Counters",
-    "Dropped",
     "Phase",
     "PhaseTimes",
     "Snapshot",
@@ -30,9 +29,6 @@ __all__ = [
     "as_frame",
     "trace_of",
 ]
-
-
-# The phases of a job and of a task.
 
 
 class Phase(StrEnum):
@@ -52,10 +48,6 @@ class Phase(StrEnum):
     @property
     def final(self) -> bool:
         return self in (Phase.DONE, Phase.ENDED, Phase.FAILED)
-
-
-# The time of a task by phase, and rows that transformers dropped: of one attempt, and in the
-# report.
 
 
 PHASES = ("connect", "first_row", "read", "wait", "transform", "write", "publish")
@@ -198,9 +190,6 @@ def as_frame(traces: Iterable[TaskTrace]) -> "pd.DataFrame":
         name for name in TaskTrace.__dataclass_fields__ if name not in ("phases", "rows_dropped")
     ]
     return pd.DataFrame(rows, columns=[*names, *PHASES, "dropped"])
-
-
-# The counters of one attempt of a task, and the frozen copy that is sent to the driver.
 
 
 def _rounded(waits: dict[str, float]) -> dict[str, float]:

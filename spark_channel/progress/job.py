@@ -11,7 +11,10 @@ from spark_channel.progress.spec import JobSpec, tighter
 from spark_channel.progress.speed import SIDES, LimitChange, SlidingRates, SpeedSamples
 from spark_channel.progress.tasks import AttemptTable, stalled_text
 
-__all__ = ["JobProgress", "JobStatus", "side_of"]
+__all__ = [
+    "JobProgress",
+    "JobStatus",
+]
 
 _SPEED_WINDOW = 5.0
 _STEADY_WINDOW = 30.0
@@ -240,9 +243,9 @@ class JobProgress:
             self._limit_again(from_the_start=first and not self._changes)
 
     def keep_limit(self, how: str, *, certain: bool = True) -> None:
-        """Some tasks do not reach the service, and keep their share of the limit as `how` says; empty = all do again.
+        """Note how tasks that do not reach the service keep their share of the limit; empty = all reach it.
 
-        The report tells of it once it was so for `certain`, and not only likely.
+        The report mentions it only when it is `certain`.
         """
         with self._lock:
             if how and certain:
@@ -251,7 +254,7 @@ class JobProgress:
             self._limit_again()
 
     def _limit_again(self, *, from_the_start: bool = False) -> None:
-        """Of both limits the tighter one holds, in rows and in bytes."""
+        """Note the tighter one of both limits, in rows and in bytes."""
         own, shared = self._own, self._shared
         rows, nbytes = tighter(own[0], shared[0]), tighter(own[1], shared[1])
         note = own[2] or shared[2]

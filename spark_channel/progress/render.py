@@ -13,15 +13,11 @@ from spark_channel.progress.summary import clock_time, duration, grouped, many, 
 
 __all__ = [
     "StreamLog",
-    "batch_line",
     "before_lines",
     "is_batch",
     "lag_text",
     "progress_line",
 ]
-
-
-# Status and report as plain text, without terminal codes.
 
 
 _COMMITS = {
@@ -168,14 +164,11 @@ def _limit_line(limit: str, scope: str) -> str:
 
 
 def _protected(line: str, spec: JobSpec) -> str:
-    """What else holds the speed."""
+    """Return `line` with the other limits of the speed."""
     watched = [f"{name} at most {most:g}" for name, most in sorted(spec.pressure.items())]
     if spec.protect:
         watched.insert(0, "as the health of source and target allows")
     return "; ".join([line, *watched])
-
-
-# Log lines of streams: one per interval instead of one per micro-batch. No I/O.
 
 
 _SILENT_SECONDS = 60.0

@@ -1,4 +1,4 @@
-"""TransferReport: kept, compared, plotted, as text."""
+"""`TransferReport`: the results of a job, which users can store, compare and plot."""
 
 import json
 import threading
@@ -26,16 +26,13 @@ __all__ = [
 ]
 
 
-# `TransferReport`: what a job did, to keep, compare and plot.
-
-
 _WHERE_ANY = ("targets", "traces", "rows_dropped", "held", "behind", "lag")
 """Fields that are kept where they hold something: other programs read reports that have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferReport:
-    """What a job did. Plain data, with a plot of its speed against the limit.
+    """The results of a job. Plain data, with a plot of its speed against the limit.
 
     Attributes:
         rows: rows that arrived; each task counts once.
@@ -57,7 +54,7 @@ class TransferReport:
         behind: of a stream's batch: how far it was behind its source when it was planned, what its source keeps for it,
             and how much of the existing rows was read beside the changes.
         lag: the same as numbers: `rows`, `bytes` and `seconds` behind, `wal_kept_bytes`, `base_rows_read`, `base_rows`,
-            `base_chunks_read`, `base_chunks`, and `seconds_ago`, when it was measured. What is not known is missing.
+            `base_chunks_read`, `base_chunks`, and `seconds_ago`, the measurement's age. Unknown numbers are missing.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -212,9 +209,6 @@ class TransferReport:
         return f"<div><strong>{first}</strong>{lines}</div>{svg(self)}"
 
 
-# The report of a job that wrote to several targets: one for each, and one for all.
-
-
 def combined_report(job: str, targets: Sequence[TransferReport]) -> TransferReport:
     """A report with `targets`; its own figures are of the target that got the fewest rows, of those that arrived.
 
@@ -246,17 +240,13 @@ def _with_all(trace: TaskTrace, targets: Sequence[TransferReport]) -> TaskTrace:
     return replace(trace, phases=phases, rows_dropped=added(each.rows_dropped for each in same))
 
 
-# The reports that a notebook's cell has shown: the live display and the cell's value do not repeat
-# each other.
-
-
 _lock = threading.Lock()
 _cells: list[set[str]] = []
-"""What the last cell has shown; empty where no cells are told of: then each display shows."""
+"""The reports that the last cell has shown; empty without notebook cells: then each display shows them."""
 
 
 def begin_cell() -> None:
-    """Another cell runs: it shows each report once."""
+    """Begin another cell, which shows each report once."""
     with _lock:
         _cells[:] = [set()]
 

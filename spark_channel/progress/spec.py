@@ -1,4 +1,4 @@
-"""Facts of a job known before it runs; dirty limit."""
+"""`JobSpec`: the facts about a job before it runs, with its limit of refused rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,9 +13,6 @@ __all__ = [
     "JobSpec",
     "tighter",
 ]
-
-
-# The limit of refused rows.
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +38,10 @@ class DirtyLimit:
     def exceeded(
         self, dirty: int, rows: int, expected: int | None = None, *, final: bool = False
     ) -> str:
-        """Why `dirty` of `rows` (good and dirty) are too many; empty while they are not.
+        """Return why `dirty` of `rows` (good and dirty) are too many; empty while they are not.
 
-        Before the end a share can only be told from the number of `expected` rows: of a few dirty rows at the
-        head of a file nothing follows. `final`: no more rows come.
+        Before the end, the fraction needs the number of `expected` rows: a few dirty rows at the head of a file
+        prove nothing. `final`: there are no more rows.
         """
         if self.rows is not None and dirty > self.rows:
             return f"{_rows(dirty)} refused, and maxDirtyRows is {self.rows}"
@@ -69,9 +66,6 @@ def _rows(count: int) -> str:
     return "1 row was" if count == 1 else f"{count} rows were"
 
 
-# The facts of a job that are known before it runs.
-
-
 JobKind = Literal["read", "write", "transfer", "throttle", "stream"]
 
 
@@ -85,15 +79,15 @@ class JobSpec:
     `shared_...` what the one that it shares with others is set to as the job is planned,
     `per_mark` whether it holds for each resource mark by itself, and `limit_scope` what shares it ("the
     whole job", "each task", "shared limit orders-db"). `max_connections` is how many tasks may hold a
-    connection to the target at once, `max_dirty_rows` and `max_dirty_fraction` how many rows may be refused
+    connection to the target at the same time, `max_dirty_rows` and `max_dirty_fraction` how many rows may be refused
     (None = no limit). `commit` is "job", "task" or ""; `at_least_once`: nothing keeps the rows of a retried task from
     being added twice. `where` says where the rows are once the job is
     done, `rerun` how to run it again. `batch` is the number of a stream's micro-batch, None outside streams,
     `query` the id of the streaming query that it is of, `behind` how far it is behind its source ("behind 12.4k rows,
     3 s"), `lag` the same as numbers. `static_tasks`: a Spark task that does not reach the service keeps 1/static_tasks
     of the job's own limit; None = it fails. `at_once`: so many run at a time.
-    `stall_timeout`: seconds without progress after which a task is named. `protect`: the speed follows what source and
-    target say of their health; `pressure`: what the user says is too much there, by the name of a signal.
+    `stall_timeout`: seconds without progress after which a task is named. `protect`: the speed follows the health of
+    source and target; `pressure`: the user's bounds for it, by the name of a signal.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 __all__ = ["SIDES", "LimitChange", "Sample", "SlidingRates", "SpeedSamples"]
 
 SIDES = ("limit", "source", "target")
-"""What a job may wait for."""
+"""The sides that a job may wait for."""
 
 _TOTALS = 4
 """Rows and bytes, and rows and bytes written."""

@@ -1,4 +1,4 @@
-"""What a finished job did, in lines of text; and the figures that running jobs show, too."""
+"""Summary of a finished job in lines of text, and the numbers that running jobs show, too."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ __all__ = ["clock_time", "duration", "grouped", "many", "over", "shares", "short
 
 
 def summary_lines(report: "TransferReport") -> list[str]:
-    """What a job did, in three to five lines."""
+    """Return the summary of a job in three to five lines."""
     verb = {"read": "read", "write": "wrote", "throttle": "passed on", "stream": "streamed"}.get(
         report.kind, "copied"
     )

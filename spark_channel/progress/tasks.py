@@ -1,4 +1,4 @@
-"""Snapshots of attempts merged to tasks; stalled tasks."""
+"""Merges the snapshots of attempts so that each task counts once, and finds stalled tasks."""
 
 import heapq
 from collections import deque
@@ -8,16 +8,10 @@ from dataclasses import dataclass, field
 from spark_channel.progress.counters import Phase, Snapshot, TaskTrace, trace_of
 
 __all__ = [
-    "STALE_SECONDS",
     "AttemptTable",
     "LastProgress",
-    "TaskAttempts",
-    "WriteTimes",
     "stalled_text",
 ]
-
-
-# The times of rows that are counted later: at the end of their transaction, and by the next report.
 
 
 _MOST_PUSHES = 100
@@ -75,15 +69,12 @@ class WriteTimes:
         return next((push.when(rows) for push in self.pushes if rows <= push.after), otherwise)
 
 
-# Finds stalled tasks by the last growth of their counters; waits for the limit do not count. Pure.
-
-
 _NAMED = 3
 
 
 @dataclass(slots=True)
 class LastProgress:
-    """Of one attempt: what it had when it last moved something, and when that was."""
+    """The counters of an attempt when it last moved something, and the time of that."""
 
     figures: tuple[int, ...] = ()
     since: float = 0.0
@@ -122,9 +113,6 @@ def stalled_text(stalled: list[tuple[int, float]]) -> str:
 
 def _limited(snapshot: Snapshot) -> float:
     return sum(spent for reason, spent in snapshot.waits.items() if reason.startswith("limit"))
-
-
-# Merges the snapshots of attempts, so that a task counts once, however often it is retried.
 
 
 _MOST_TRACES = 1000
@@ -218,7 +206,7 @@ class AttemptTable:
         return True
 
     def since_last(self, snapshot: Snapshot, now: float, start: float) -> float:
-        """The seconds in which the growth that `snapshot` tells of was moved, on the attempt's own clock."""
+        """Return the seconds, by the attempt's clock, in which the rows since its last snapshot were moved."""
         task = self._tasks.get((snapshot.scan, snapshot.task))
         before = None if task is None else task.latest.get(snapshot.attempt)
         if snapshot.seconds:
@@ -243,7 +231,7 @@ class AttemptTable:
 
     @property
     def tasks(self) -> int:
-        """Tasks that were heard of."""
+        """Tasks that reported."""
         return len(self._tasks)
 
     def counted(self) -> Iterator[Snapshot]:
@@ -260,7 +248,7 @@ class AttemptTable:
         return found
 
     def traces(self) -> tuple[TaskTrace, ...]:
-        """Of the tasks whose phases were timed; of very many, those that took longest."""
+        """Return the traces of tasks whose phases were timed; of very many, only the longest."""
         found = [
             trace_of(snapshot, len(self._tasks[key].latest))
             for key, snapshot in self._counted.items()
@@ -270,7 +258,7 @@ class AttemptTable:
         return tuple(sorted(slowest, key=lambda each: each.task))
 
     def scans(self) -> int:
-        """Passes over the plan that were heard of, at least 1."""
+        """Passes over the plan that reported, at least 1."""
         return max(1, len({scan for scan, _ in self._tasks}))
 
 

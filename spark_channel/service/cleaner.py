@@ -1,4 +1,4 @@
-"""A small process that removes an advert when those it speaks of were killed."""
+"""Starts `advert_remover`, which removes an advert when the processes that it names were killed."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ def keep_clean(directory: Path, name: str, advert: ServiceRecord) -> None:
 
     Another advert that is there by then is left alone.
     """
-    process = subprocess.Popen(  # noqa: S603 - our own program, by the interpreter that runs this
+    process = subprocess.Popen(  # noqa: S603 - this package's program, by the interpreter that runs this
         [sys.executable, "-I", "-S", "-c", _program()],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

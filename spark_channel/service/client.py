@@ -1,4 +1,4 @@
-"""ServiceClient: leases and permits."""
+"""`ServiceClient`: a Spark task's connection to the service, with its counters, limits and permits."""
 
 import logging
 import os
@@ -42,14 +42,10 @@ if TYPE_CHECKING:
     from spark_channel.service.reporter import CounterReporter
 
 __all__ = [
-    "LeaseClient",
     "PermitLease",
     "ServiceClient",
     "SharedLimitAddress",
 ]
-
-
-# `ServiceClient`: a Spark task's connection to the service.
 
 
 _log = logging.getLogger(__name__)
@@ -141,7 +137,7 @@ class ServiceClient:
         return counters
 
     def limiter(self, name: str = "", *, mark: str | None = None) -> Limiter | None:
-        """What this task's channels pay: the job's limit, the shared one, or both; None when there is none.
+        """Return the limiter of this task's channels: the job's limit, the shared one, or both; None without a limit.
 
         One per client and mark, whoever asks; `name` is what `limits show` calls this task, `mark` the
         resource that it loads, for a limit that holds `per_mark`. A payment raises
@@ -171,7 +167,7 @@ class ServiceClient:
         return found[0]
 
     def watch_health(self, healths: "Mapping[str, Callable[[], Health | None]]") -> None:
-        """Of one task of the job at a time, as the service says: sample source and target, by side, while it runs."""
+        """Sample the health of source and target, by side, while this task is the one that the service chose for it."""
         self._check_process()
         with self._lock:
             self._reporting().healths = healths
@@ -211,7 +207,7 @@ class ServiceClient:
         return reporter.stop_reason if reporter is not None else ""
 
     def introduce(self, timeout: float = 2.0) -> None:
-        """Hear from the service now, so that `stop_reason` is not stale.
+        """Ask the service now, so that `stop_reason` is not stale.
 
         Raises:
             ServiceUnavailableError, ServiceDeniedError: it does not answer, or refuses.
@@ -222,7 +218,7 @@ class ServiceClient:
         reporter.introduce(timeout)
 
     def close(self) -> None:
-        """Send the final counters, give back the grant, within 2 s, and end. Again: harmless."""
+        """Send the final counters, give back the grant, within 2 s, and end. Calling it again has no effect."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -230,7 +226,7 @@ class ServiceClient:
             parts: list[LeaseClient | CounterReporter] = [*self._messengers.values()]
             if self._reporter is not None:
                 parts.append(self._reporter)
-        # What was out of reach all the time is not waited for at the end of each task.
+        # A service that was never reached must not delay the end of each task.
         until = SYSTEM_CLOCK.now() + (0.0 if failed_recently(self.address) else _FLUSH_SECONDS)
         for part in parts:
             part.begin_close(until)
@@ -294,18 +290,15 @@ def _client(
     )
 
 
-# `LeaseMessenger`: a thread that carries a limiter's requests to the service, and the replies back.
-
-
 _TIMEOUT = 2.0
 _LISTEN_AGAIN = 2.0
 
 
 class LeaseClient:
-    """Keeps `limiter` in grants until `begin_close`, which gives back the rest of the last one.
+    """Fetches grants for `limiter` until `begin_close`, which gives back the rest of the last one.
 
     Where so many share the limit that asks are far apart, a second thread listens for changes; it ends when
-    the service has heard of the end, or after a minute where that cannot be told.
+    the service has received the end, or after a minute when it does not answer.
 
     `before(timeout)` is called before the first message, and again after a failure, until it succeeds.
     """
@@ -335,7 +328,7 @@ class LeaseClient:
         self._thread.start()
 
     def begin_close(self, until: float) -> None:
-        """Payments are over; the thread ends when it said so, or cannot."""
+        """End the payments. The thread ends when the service knows, or cannot be reached."""
         del until  # one message, which has its own bound
         self._ended.set()
         self.limiter.close()
@@ -358,7 +351,7 @@ class LeaseClient:
             self.connection.close()
 
     def _carry(self, request: Request) -> bool:
-        """False when the service wants nothing of this client, so that it needs no goodbye."""
+        """Return False when the service does not expect this client, so that no `Leave` is needed."""
         try:
             reply = self._ask(request)
         except ServiceUnavailableError as error:
@@ -405,7 +398,7 @@ class LeaseClient:
                     self._ended.wait(again_in)
 
     def _hear(self, connection: Connection, request: Subscribe) -> float:
-        """Seconds until it is worth listening again."""
+        """Return the seconds until the next attempt to listen."""
         timeout = LISTEN_SECONDS + self._request_timeout
         try:
             for data in connection.stream("listen", encode(request), timeout=timeout):
@@ -427,14 +420,11 @@ class LeaseClient:
         )
 
 
-# `PermitHolder`: one of the permits that a service hands out, held while a `with` block runs.
-
-
 _RETRY = 0.5
 
 
 class PermitLease:
-    """Waits in line for a permit, keeps it by its own thread, and gives it back at the end.
+    """Waits in the queue for a permit, renews it in a thread, and gives it back at the end.
 
     `acquire` blocks for it: first come, first served, for as long as others hold them all; `cancel`, from any
     thread, ends that wait. The service takes back the permit of a process that is silent for 30 s.
@@ -460,7 +450,7 @@ class PermitLease:
         self._thread: threading.Thread | None = None
 
     def acquire(self) -> None:
-        """Block until the permit is here.
+        """Block until the service grants the permit.
 
         Raises:
             ServiceUnavailableError: the service did not answer for `timeout` seconds.
@@ -509,11 +499,11 @@ class PermitLease:
         raise LimitError("the wait for a connection's permit was cancelled")
 
     def cancel(self) -> None:
-        """End the wait in `acquire`; harmless elsewhere."""
+        """End the wait in `acquire`; without one, this has no effect."""
         self._ended.set()
 
     def release(self) -> None:
-        """Give the permit back, or the place in line; within 2 s. Again: harmless."""
+        """Give back the permit, or the place in the queue, within 2 s. Calling it again has no effect."""
         self._ended.set()
         thread, self._thread = self._thread, None
         if thread is not None:

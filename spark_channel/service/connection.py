@@ -1,4 +1,4 @@
-"""One connection, its errors; services unreached lately."""
+"""One HTTP connection to a service with deadlines, and a note of the services that did not answer lately."""
 
 import socket
 import threading
@@ -20,9 +20,6 @@ __all__ = [
     "note_reached",
     "note_unreached",
 ]
-
-
-# One connection to a service: calls with a bound on time, and errors in this project's words.
 
 
 _LARGEST_HEAD = 16 << 10
@@ -168,7 +165,7 @@ class Connection:
 
 
 class _WireError(Exception):
-    """What was received is not an answer, or ended too early."""
+    """The received bytes are not an answer, or end too early."""
 
 
 class _Wire:
@@ -180,7 +177,7 @@ class _Wire:
         self.whole = True
 
     def usable(self) -> bool:
-        """Nothing has come, not even the end: a server closes what is idle for long."""
+        """Whether the idle connection is still open: a server closes one that is idle for long."""
         try:
             self._socket.setblocking(False)
             self._socket.recv(1)
@@ -272,13 +269,6 @@ def _reason(error: Exception) -> str:
     return str(error).splitlines()[0][:300] if str(error) else type(error).__name__
 
 
-# Which services this process did not reach a moment ago: the next task in it need not find out
-# again.
-#
-# Spark runs one task after the other in a Python worker. Without this each of them would wait for
-# the same timeout.
-
-
 _SECONDS = 60.0
 _MOST = 100
 
@@ -287,7 +277,10 @@ _until: dict[tuple[str, int], float] = {}
 
 
 def note_unreached(address: ServiceAddress) -> None:
-    """It did not answer for as long as one waits."""
+    """Note that the service at `address` did not answer within the timeout.
+
+    Spark runs one task after the other in a Python worker: without this note, each would wait for the same timeout.
+    """
     with _lock:
         if len(_until) >= _MOST:
             _until.clear()
@@ -295,7 +288,7 @@ def note_unreached(address: ServiceAddress) -> None:
 
 
 def note_reached(address: ServiceAddress) -> None:
-    """It answered."""
+    """Note that the service at `address` answered."""
     if _until:
         with _lock:
             _until.pop((address.host, address.port), None)

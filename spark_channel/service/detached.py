@@ -77,7 +77,7 @@ def _serve(request: dict[str, Any], end: int) -> None:
 
 
 def _answer(outcome: dict[str, Any]) -> None:
-    """Tell the starter, once, and keep none of its descriptors open by then."""
+    """Send `outcome` to the starter, once, and keep none of the starter's pipes open."""
     starter = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
@@ -86,7 +86,7 @@ def _answer(outcome: dict[str, Any]) -> None:
     try:
         os.write(starter, json.dumps(outcome).encode() + b"\n")
     except OSError:
-        pass  # it is gone
+        pass  # it has ended
     os.close(starter)
 
 

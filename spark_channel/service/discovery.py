@@ -1,4 +1,4 @@
-"""How processes of one user on one host find a service: 0600 files in a private directory.
+"""Lets processes of one user on one host find a service, by files with mode 0600 in a private directory.
 
 An advert holds the token, so the directory is 0700 and ours, nothing follows a symbolic link, and a file with
 other owners or modes is none. All changes are made under a lock on the directory itself, by compare-
@@ -39,9 +39,6 @@ __all__ = [
 ]
 
 
-# Identifies processes, finds the driver's JVM, and waits for the end of a process.
-
-
 _NEEDED = frozenset(
     {
         "HOME",
@@ -66,9 +63,9 @@ _MOST_ANCESTORS = 64
 
 
 def started(pid: int) -> str | None:
-    """A mark that, with the pid, names one process for good; None when it is gone (a zombie is).
+    """Return a mark that, with the pid, names one process for good; None when the process has ended (or is a zombie).
 
-    With /proc: its start in clock ticks since boot. Elsewhere "", which cannot tell a reused pid.
+    With /proc: its start in clock ticks since boot. Elsewhere "", which does not detect a reused pid.
     """
     if _PROC.joinpath("self/stat").exists():
         fields = _stat(pid)
@@ -83,10 +80,10 @@ def started(pid: int) -> str | None:
 
 
 def bare_environment() -> dict[str, str]:
-    """What a process of ours needs to start, and nothing else.
+    """Return only the environment variables that a service process needs to start.
 
-    A job's environment holds logins (`PG*`, `AWS_*`, what Spark hands to its workers), which a process that
-    outlives the call has no use for, and `/proc` shows for as long as it runs.
+    A job's environment holds credentials (`PG*`, `AWS_*`, those that Spark passes to its workers). A process that
+    outlives the call does not need them, and `/proc` shows them for as long as it runs.
     """
     return {
         name: value
@@ -101,7 +98,7 @@ def alive(pid: int, since: str) -> bool:
 
 
 def pid_namespace() -> str:
-    """What tells this machine's (or container's) pids from those of another that shares the directory."""
+    """Return the id of this machine's (or container's) pid namespace; others may share the directory."""
     try:
         return str((_PROC / "self/ns/pid").stat().st_ino)
     except OSError:
@@ -209,7 +206,7 @@ class ServiceRecord:
 
     @property
     def live(self) -> bool:
-        """Both processes run. True for another pid namespace, of which nothing can be known."""
+        """Whether both processes run. True for another pid namespace, whose processes cannot be seen."""
         return self.namespace != pid_namespace() or (
             alive(self.service_pid, self.service_started)
             and alive(self.watch_pid, self.watch_started)
@@ -232,11 +229,11 @@ def advert_name(watch_pid: int) -> str:
 def private_directory() -> Path:
     """The directory of adverts, made with mode 0700 when it is missing.
 
-    `$XDG_RUNTIME_DIR/spark-channel` where that variable names a directory of ours alone, else
+    `$XDG_RUNTIME_DIR/spark-channel` where that variable names a directory that only this user can open, else
     `spark-channel-UID` among the temporary files.
 
     Raises:
-        ServiceUnavailableError: it exists but is not ours, open to others, or a link.
+        ServiceUnavailableError: it exists, but belongs to another user, is open to others, or is a link.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime and Path(runtime).is_absolute() and _is_private(Path(runtime)):
@@ -290,9 +287,9 @@ class ServiceDirectory:
     def publish(
         self, name: str, advert: ServiceRecord, *, replace: str | None = None
     ) -> ServiceRecord:
-        """Put `advert` there, unless a live one other than that with nonce `replace` was first.
+        """Publish `advert`, unless another live one exists whose nonce is not `replace`.
 
-        Returns the advert that is there now. Adverts of processes that are gone are removed.
+        Returns the advert that is published now. Adverts of processes that have ended are removed.
         """
         with self._locked() as directory:
             _sweep(directory)
@@ -419,7 +416,7 @@ def _read(directory: int, name: str) -> ServiceRecord | None:
 
 
 def _sweep(directory: int) -> None:
-    """Remove what killed processes left: adverts of the dead, and halves of adverts."""
+    """Remove the files of killed processes: their adverts, and partly written ones."""
     for name in _files(directory):
         if name.startswith("driver-"):
             advert = _read(directory, name)

@@ -1,4 +1,4 @@
-"""Live display: terminal, notebook, log lines."""
+"""Shows running jobs: a live line on a terminal, an output in a notebook, or log lines."""
 
 import contextlib
 import logging
@@ -26,16 +26,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 __all__ = [
-    "DisplayMode",
     "LiveLine",
     "ProgressDisplay",
     "TerminalView",
     "choose_mode",
     "live_line",
 ]
-
-
-# What a display shows of a job while it runs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +48,6 @@ def live_line(status: JobStatus, name: str = "") -> LiveLine:
     return LiveLine(name + progress_line(status), None if all_read else status.percent)
 
 
-# `ProgressDisplay`: jobs as they go, on a terminal, in a notebook, or as log lines.
-
-
 _log = logging.getLogger("spark_channel.progress")
 
 DisplayMode = Literal["auto", "terminal", "notebook", "log", "off"]
@@ -62,7 +55,7 @@ DisplayMode = Literal["auto", "terminal", "notebook", "log", "off"]
 _LIVE_SECONDS = 0.5
 _LOG_SECONDS = 30.0
 _SHORT_BATCH_SECONDS = 2.0
-"""A micro-batch that runs no longer than this is shown when it is over: its line tells more."""
+"""A micro-batch that runs no longer than this is shown when it is over: its line then has the final numbers."""
 
 
 def choose_mode(stream: TextIO) -> Literal["terminal", "notebook", "log"]:
@@ -102,9 +95,9 @@ class ProgressDisplay:
 
     On a terminal it writes to stderr, so that what the program prints to stdout can be piped; in a
     notebook to its own output that is updated; otherwise log lines of `spark_channel.progress` at
-    INFO, one per job and 30 s, or the same lines on stderr where the program set up no logging. Of a stream
+    INFO, one per job and 30 s, or the same lines on stderr where the program set up no logging. For a stream
     it shows the last micro-batch. A thread runs while a job does, and for a minute after a stream's last
-    batch. A failure to show ends the display, never a job.
+    batch. A failure of the display ends the display, never a job.
     """
 
     def __init__(
@@ -139,7 +132,7 @@ class ProgressDisplay:
             )
 
     def close(self, timeout: float = 2.0) -> None:
-        """Show what was not shown yet, within `timeout` seconds, and end. Again: harmless."""
+        """Show the remaining updates, within `timeout` seconds, and end. Calling it again has no effect."""
         with self._wake:
             self._closed = True
             self._wake.notify_all()
@@ -171,7 +164,7 @@ class ProgressDisplay:
             self._wake.notify_all()
             ending = self._closed
         if ending:
-            self._run()  # what is to be shown is shown by this thread
+            self._run()  # this thread shows the remaining updates
 
     def _run(self) -> None:
         view, stream = None, self._stream or sys.stderr
@@ -343,10 +336,7 @@ class _LogLines:
         self.say(summary_lines(report))
 
     def close(self) -> None:
-        """What was said stays."""
-
-
-# A live line on a terminal, with a bar and colours where the terminal has them.
+        """Do nothing: log lines stay."""
 
 
 _BAR_WIDTH = 20

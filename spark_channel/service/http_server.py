@@ -28,12 +28,9 @@ __all__ = [
 ]
 
 
-# `CallPool`: threads that carry calls which may wait, as many as are busy at a time.
-
-
 _IDLE_THREAD_SECONDS = 2.0
 _MOST = 2_200
-"""Clients that listen (`subscriptions.MOST_LISTENERS`), and as many again as are ever busy with something else."""
+"""Threads for listening clients (`MOST_LISTENERS`), and for other calls that wait."""
 
 
 class CallPool:
@@ -48,7 +45,7 @@ class CallPool:
         self._ended = False
 
     def take(self, call: Callable[[], None]) -> bool:
-        """Carry out `call` in a thread; False when all are busy, or it is the end."""
+        """Run `call` in a thread; False when all threads are busy, or the pool is closed."""
         with self._lock:
             if self._ended:
                 return False
@@ -69,7 +66,7 @@ class CallPool:
         return True
 
     def end(self, seconds: float) -> bool:
-        """No more calls; False when some did not end within `seconds`."""
+        """Accept no more calls; return False when some did not end within `seconds`."""
         with self._lock:
             self._ended = True
             threads = list(self._threads)
@@ -109,7 +106,7 @@ _log = logging.getLogger(__name__)
 _LARGEST_HEAD = 16 << 10
 _MOST_STRANGERS = 512
 _MOST_WITH_TLS = 128
-"""Each holds some 300 KiB while it shakes hands."""
+"""Each connection needs about 300 KiB during its handshake."""
 _MOST_CONNECTIONS = 20_000
 _HEAD_SECONDS = 10.0
 _BODY_SECONDS = 30.0
@@ -130,7 +127,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls: the scope of the token, and the address as the transport tells it."""
+    """The caller: the scope of its token, and its address as the transport reports it."""
 
     scope: str
     peer: str
@@ -139,7 +136,7 @@ class Caller:
 Endpoint = Callable[[bytes, Caller], bytes | Iterator[bytes]]
 """Answers one action, at once or bit by bit; what is iterated raises nothing. `ValueError` = a request that
 makes no sense; `PermissionError` = not with this token; the texts travel to the caller. Bodies are at most
-`wire.LARGEST_BODY`."""
+`protocol.LARGEST_BODY`."""
 
 
 class _RejectionLog:
@@ -252,7 +249,7 @@ class HttpServer:
 
 
 class _Handshake(asyncio.Protocol):
-    """One connection until its TLS is there. asyncio's own server would tell of it only then."""
+    """One connection until its TLS handshake is done. asyncio's own server reports a connection only after that."""
 
     def __init__(self, shell: HttpServer, tls: ssl.SSLContext) -> None:
         self._shell, self._tls = shell, tls
@@ -350,7 +347,7 @@ class _Call(asyncio.Protocol):
     # --- one request
 
     def go_on(self) -> None:
-        """Take what has come as far as it reaches."""
+        """Process the bytes that have arrived."""
         if self._transport is None or self._busy:
             return
         if self._caller is None and not self._read_head():
@@ -428,7 +425,7 @@ class _Call(asyncio.Protocol):
         return 500, b"the service failed on this action; see its log"
 
     def _called_by_hand(self, endpoint: Endpoint, body: bytes, caller: Caller) -> None:
-        """In another thread: what the loop must not wait for."""
+        """Run an action that may wait, in another thread than the event loop's."""
         status, answer = self._called(endpoint, body, caller)
         if isinstance(answer, bytes):
             self._soon(self._answered, status, answer)
@@ -476,7 +473,7 @@ class _Call(asyncio.Protocol):
             self._transport.write(data)
 
     def _finish(self) -> None:
-        """The request is answered; the next one may come."""
+        """Finish the answered request, and prepare for the next one."""
         self._busy, self._caller, self._missing = False, None, 0
         if self._transport is None:
             return
@@ -489,7 +486,7 @@ class _Call(asyncio.Protocol):
             self._shell.loop.call_soon(self.go_on)
 
     def _refuse(self, status: int, why: str) -> None:
-        """Say why, keep nothing of what else comes, and cut the connection.
+        """Answer with the reason, discard further bytes, and close the connection.
 
         A connection that is closed with bytes unread is reset, and the caller would not see the answer: so a
         bounded number of them is thrown away first.

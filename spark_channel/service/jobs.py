@@ -33,7 +33,7 @@ class JobListener(Protocol):
     def job_opened(self, progress: JobProgress) -> None: ...
 
     def job_closed(self, progress: JobProgress) -> None:
-        """`progress` is in a final phase. A job that is heard of again is opened again."""
+        """`progress` is in a final phase. A job that reports again is opened again."""
 
 
 @dataclass(slots=True)
@@ -42,10 +42,10 @@ class _KnownJob:
     owned: bool
     clients: dict[str, float] = field(default_factory=dict)
     idle_since: float = 0.0
-    told: bool = False
+    notified: bool = False
 
     def outcome(self, *, stopped: bool = False) -> Phase:
-        """How it ended when no driver says: its driver would have said that it is done. See `ended_early`."""
+        """Return how the job ended if no driver reports it: a driver would have reported success. See `ended_early`."""
         if self.owned:
             return Phase.FAILED
         if self.progress.all_done():
@@ -124,8 +124,8 @@ class JobRegistry:
                 known = self._reopen(job)
             if known.progress.attempts + len(snapshots) > _MOST_ATTEMPTS:
                 raise ValueError(f"job {job} has {_MOST_ATTEMPTS} attempts already")
-            if known.told:
-                known.told = False
+            if known.notified:
+                known.notified = False
                 known.progress.keep_limit("")
             for snapshot in snapshots:
                 known.progress.update(snapshot)
@@ -146,7 +146,7 @@ class JobRegistry:
             return self._report_after()
 
     def watches(self, job: str, client: str) -> bool:
-        """Whether `client` is the one of the job's that tells of the limit which it shares with others."""
+        """Whether `client` is the one that reports the state of the job's shared limit."""
         with self._lock:
             known = self._live.get(job)
             return known is not None and next(iter(known.clients), None) == client
@@ -160,7 +160,7 @@ class JobRegistry:
     def enter(
         self, job: str, phase: Phase, *, error: str = "", where: str = "", rows: int | None = None
     ) -> None:
-        """The driver says how far its job is; a final phase closes it, and again is harmless.
+        """Note the phase that the driver reports for its job. A final phase closes the job; repeating it has no effect.
 
         Raises:
             KeyError: no such job.
@@ -232,9 +232,9 @@ class JobRegistry:
                 self._clock.wait(self._left, left)
 
     def close_all(self, *, failed: bool = True) -> None:
-        """The service ends: what still runs is closed in its present state.
+        """Close all running jobs in their present state, since the service ends.
 
-        Not `failed`: the program went well, so a read that still runs is one of which Spark wanted no more rows.
+        Not `failed`: the program succeeded, so Spark needed no more rows of a read that still runs.
         """
         with self._lock:
             for job, known in list(self._live.items()):
@@ -281,14 +281,20 @@ class JobRegistry:
 
 
 def _tell_of_silence(known: _KnownJob, now: float) -> float | None:
-    """Say of a job whose tasks never report how its limit is kept; returns seconds until that is due."""
+    """Report how the limit of a job whose tasks never report is kept; returns the seconds until that is due."""
     tasks = known.progress.spec.static_tasks
-    if not known.owned or tasks is None or known.progress.attempts or known.told or known.clients:
+    if (
+        not known.owned
+        or tasks is None
+        or known.progress.attempts
+        or known.notified
+        or known.clients
+    ):
         return None
     wait = known.idle_since + _UNHEARD_SECONDS - now
     if wait > 0:
         return wait
-    known.told = True
+    known.notified = True
     known.progress.keep_limit(
         f"no task has reported: out of reach, each keeps 1/{tasks} of the limit", certain=False
     )

@@ -1,4 +1,4 @@
-"""ensure_service: found or started; jobs and limits controlled."""
+"""`ensure_service` finds or starts the driver's service; `ServiceControl` and `LimitControl` control it."""
 
 import contextlib
 import json
@@ -50,9 +50,6 @@ __all__ = [
     "ensure_service",
     "find_service",
 ]
-
-
-# What the driver's side asks of a service that runs in another process.
 
 
 class ServiceControl:
@@ -121,9 +118,6 @@ class ServiceControl:
         return self._connection.call(action, body, timeout=self._timeout)
 
 
-# `ensure_service`: one service per driver, found or started, from any process on the driver's host.
-
-
 _HELLO_SECONDS = 2.0
 _LARGEST_ANSWER = 4096
 
@@ -137,7 +131,7 @@ starter has no zombie, and nothing with threads is forked."""
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """Where a service binds and what it tells its clients; see `ServiceServer`."""
+    """The address that a service binds to, and the one that it gives its clients; see `ServiceServer`."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -235,7 +229,7 @@ def _start(request: dict[str, Any], timeout: float) -> None:
         if request[field] is not None:
             request[field] = str(Path(request[field]).absolute())
     path = os.pathsep.join(str(Path(each).absolute()) for each in sys.path)
-    process = subprocess.Popen(  # noqa: S603 - our own module, by the interpreter that runs this
+    process = subprocess.Popen(  # noqa: S603 - this package's module, by the interpreter that runs this
         [sys.executable, "-c", _PROGRAM],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -284,9 +278,6 @@ def _read_line(descriptor: int, timeout: float) -> bytes:
     return text
 
 
-# `LimitControl`: looks at and changes the limits that are kept on this host, for the command line.
-
-
 _TIMEOUT = 5.0
 
 
@@ -321,7 +312,7 @@ class LimitControl:
         return sorted(found, key=lambda kept: kept.name)
 
     def show(self, name: str) -> LimitStatus:
-        """How a limit is.
+        """Return the state of a limit.
 
         Raises:
             OptionError: there is none of this name. LimitError: its service does not answer.
@@ -376,7 +367,7 @@ class LimitControl:
 
 
 def ask_limit(service: ServiceAddress, request: Request) -> LimitStatus:
-    """How a limit is, after `request`.
+    """Send `request` to a limit, and return its state.
 
     Raises:
         ServiceUnavailableError: no answer. ServiceDeniedError: refused.

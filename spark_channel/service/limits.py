@@ -1,4 +1,4 @@
-"""Limits the service keeps, and their protection."""
+"""The limits that a service keeps: each job's own, shared ones by name, and `protect`, which sets their speed."""
 
 import hashlib
 import re
@@ -36,22 +36,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LimitService",
-    "ProtectionController",
     "job_limit",
     "limit_scope",
 ]
 
 
-# `Protector`: follows what a job's source and target say of their health, and sets the speed of its
-# limit.
-
-
-_TOLD_AGAIN = 1.5
-"""The report tells of a speed that is so many times the one it told of."""
+_REPORTED_AGAIN = 1.5
+"""A speed is reported again when it differs from the last reported one by this factor."""
 
 
 class ProtectionController:
-    """Of one job. Thread-safe: two sides are heard of at the same time."""
+    """Follows the health of one job's source and target, and sets the speed of its limit.
+
+    Thread-safe: samples of both sides arrive at the same time.
+    """
 
     def __init__(
         self,
@@ -75,11 +73,11 @@ class ProtectionController:
             auto=spec.protect,
             clock=clock or SYSTEM_CLOCK,
         )
-        self._told: tuple[str, float] = ("", 0.0)
+        self._reported: tuple[str, float] = ("", 0.0)
         self._apply()
 
     def observe(self, side: str, sample: HealthSample) -> None:
-        """What `side` says now; the limit is changed at once."""
+        """Take a sample of `side`, and change the limit immediately."""
         with self._lock:
             self._follow_limit()
             before = self._protection.rows_per_second
@@ -90,12 +88,12 @@ class ProtectionController:
             self._subscriptions.notify(self._name)
 
     def tell_report(self) -> None:
-        """The job ends: its report says what held the speed."""
+        """Add to the report of an ending job what limited its speed."""
         with self._lock:
             self._progress.set_held(self._protection.held_seconds)
 
     def _follow_limit(self) -> None:
-        """A user may have set another limit meanwhile."""
+        """Use the limit that a user may have set meanwhile."""
         rows, nbytes = self._book.limits(self._name)
         self._bytes = None if nbytes is None else max(1, round(nbytes))
         if rows != self._most_rows:
@@ -106,13 +104,10 @@ class ProtectionController:
         protection = self._protection
         rows, text = protection.rows_per_second, protection.text
         self._book.cap(self._name, rows, text)
-        holder, told = protection.holder, self._told
-        if holder != told[0] or not told[1] / _TOLD_AGAIN < rows < told[1] * _TOLD_AGAIN:
-            self._told = (holder, rows)
+        holder, last = protection.holder, self._reported
+        if holder != last[0] or not last[1] / _REPORTED_AGAIN < rows < last[1] * _REPORTED_AGAIN:
+            self._reported = (holder, rows)
             self._progress.set_limits(max(1, round(rows)), self._bytes, text)
-
-
-# The limits that a service keeps: each job's own, and named ones that several jobs share.
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9._:/-]{1,200}")
@@ -120,7 +115,7 @@ _LONGEST_PART = 100
 _CHANGES = (SetRates, Pause, Resume)
 _Given = TypeVar("_Given")
 _SPARE = 1.25
-"""So that a growing number of clients is not written down at each step."""
+"""A bound is recorded with this margin, so that not each new client causes a write."""
 
 
 def job_limit(job: str) -> str:
@@ -140,8 +135,8 @@ class LimitService:
     """A `LimitRegistry` with access control: checks tokens, and adds and removes each job's own limit with the job.
 
     A `JobListener`. A token of the service may do everything; one of a limit may spend it and look at it, not
-    change it. `book` takes the limits that several jobs share (`add_limit`). Who listens waits here, in the
-    thread that carries the call, for what there is to tell; `end` wakes all of them.
+    change it. `book` takes the limits that several jobs share (`add_limit`). A `Listen` call waits for changes in the
+    thread that carries it; `end` wakes all of them.
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
@@ -155,7 +150,7 @@ class LimitService:
         self._protectors: dict[str, ProtectionController] = {}
 
     def job_opened(self, progress: JobProgress) -> None:
-        """Its limit is there before its first client is answered."""
+        """Add the job's limit before its first client gets an answer."""
         spec, name = progress.spec, job_limit(progress.job)
         if spec.limited:
             self.book.add_limit(
@@ -195,7 +190,7 @@ class LimitService:
 
         Raises:
             PermissionError: the token is for something else.
-            RejoinError: the client is not known (any more).
+            RejoinError: the client is not known; it was dropped, or it joined another service.
             ServiceDeniedError, OptionError: the request makes no sense; nothing changed.
         """
         _check_scope(request, scope)
@@ -213,7 +208,7 @@ class LimitService:
         return reply
 
     def remember_grants(self, seconds: float, on_longer: Callable[[float], None]) -> None:
-        """Call `on_longer` with a new bound before a grant that lives for more than `seconds` is told."""
+        """Call `on_longer` with a new bound before a reply has a grant that lives for more than `seconds`."""
         with self._lock:
             self._longest, self._on_longer = seconds, on_longer
 
@@ -231,23 +226,23 @@ class LimitService:
                 self._longest = bound
 
     def observe(self, job: str, side: str, sample: HealthSample) -> None:
-        """What the source or the target of a job says of its health; nothing happens for a job that has ended."""
+        """Take a health sample of a job's source or target. Has no effect for a job that has ended."""
         with self._lock:
             protector = self._protectors.get(job_limit(job))
         if protector is not None:
             protector.observe(side, sample)
 
     def press(self, name: str, factor: float, state: str) -> None:
-        """`LimitRegistry.press`, heard of at once."""
+        """`LimitRegistry.press`, of which clients are notified immediately."""
         self.book.press(name, factor, state)
         self._subscriptions.notify(name)
 
     def end(self) -> None:
-        """The service ends: no call is kept waiting."""
+        """Wake all waiting calls, since the service ends."""
         self._subscriptions.end()
 
     def listen(self, request: Subscribe, scope: str = SERVICE_SCOPE) -> Iterator[Reply]:
-        """The news of a limit as they come, for a minute; nothing after a refusal, and at the end.
+        """Yield the changes of a limit for a minute; nothing after a refusal, or once the service ends.
 
         Raises:
             PermissionError: the token is for something else.
@@ -267,7 +262,7 @@ class LimitService:
             )
             return
         try:
-            until, told = SYSTEM_CLOCK.now() + LISTEN_SECONDS, (request.version, request.calls)
+            until, last = SYSTEM_CLOCK.now() + LISTEN_SECONDS, (request.version, request.calls)
             while True:
                 event.clear()
                 if not self._subscriptions.is_subscribed(limit, client, event):
@@ -280,15 +275,15 @@ class LimitService:
                 if left <= 0:
                     yield replace(reply, again_in=0.0)
                     return
-                if (reply.version, reply.calls) != told:
-                    told = reply.version, reply.calls
+                if (reply.version, reply.calls) != last:
+                    last = reply.version, reply.calls
                     yield reply
                 event.wait(left)
         finally:
             self._subscriptions.unsubscribe(limit, client, event)
 
     def endpoint(self, body: bytes, caller: "Caller") -> bytes:
-        """`handle` for bytes from outside; what is refused is answered with `Rejected`."""
+        """`handle` for bytes from outside; a refused request is answered with `Rejected`."""
         return encode(
             _or_denied(lambda data: self.handle(decode_request(data), caller.scope), body)
         )
@@ -304,7 +299,7 @@ class LimitService:
         return (encode(reply) for reply in self.listen(request, caller.scope))
 
     def _show(self, name: str, status: LimitStatus) -> None:
-        """A job's progress line shows the limit that holds now."""
+        """Show the present limit in a job's progress line."""
         with self._lock:
             progress = self._jobs.get(name)
         if progress is not None:

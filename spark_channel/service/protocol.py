@@ -1,4 +1,4 @@
-"""Addresses, tokens, checked JSON, long polls."""
+"""The protocol of the service: addresses, tokens, strictly checked JSON, and calls that wait for changes."""
 
 import hmac
 import json
@@ -17,7 +17,6 @@ from spark_channel.serialization import from_plain, to_plain
 
 __all__ = [
     "LARGEST_BODY",
-    "LARGEST_INTEGER",
     "LISTEN_SECONDS",
     "SERVICE_SCOPE",
     "RequestError",
@@ -34,9 +33,6 @@ __all__ = [
     "sample_from_json",
     "sample_to_json",
 ]
-
-
-# JSON bodies of requests and answers: bounded in size, and checked strictly.
 
 
 LARGEST_BODY = 4 << 20
@@ -135,9 +131,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return data
 
 
-# Where a service is, and the token that opens it.
-
-
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
     """Host, port and bearer token of one service; plain data that travels to the executors.
@@ -178,9 +171,6 @@ class ServiceAddress:
         return from_plain(cls, data, "an address")
 
 
-# What a job is called.
-
-
 def new_job_id() -> str:
     """Unique among all runs."""
     return uuid.uuid4().hex[:12]
@@ -197,14 +187,11 @@ def run_id(plan: str, execution: str | None, stage: int) -> str:
     return f"{plan}-{execution}" if execution else f"{plan}-stage{stage}"
 
 
-# `Subscriptions`: calls that wait until there is something new to tell.
-
-
 LISTEN_SECONDS = 60.0
-"""How long a call listens at most. A client that was lost costs a thread for so long."""
+"""The longest time that a call listens. A lost client occupies a thread for this long."""
 
 MOST_LISTENERS = 2_000
-"""Each is a thread of the server's that sleeps."""
+"""Each listener needs a sleeping thread of the server."""
 
 
 class Subscriptions:
@@ -218,9 +205,9 @@ class Subscriptions:
         self._ended = False
 
     def subscribe(self, limit: str, client: str) -> threading.Event | None:
-        """An event for `client`, before it looks for news; None when there are too many, or it is the end.
+        """Return an event for `client`; None when there are too many, or the service ends.
 
-        An earlier one of the same client is set.
+        Subscribe before looking for changes, so that none is missed. An earlier event of the same client is set.
         """
         event = threading.Event()
         with self._lock:
@@ -236,7 +223,7 @@ class Subscriptions:
         return event
 
     def is_subscribed(self, limit: str, client: str, event: threading.Event) -> bool:
-        """`event` is still the one of that client, and it is not the end."""
+        """Whether `event` is still the one of that client, and the service runs."""
         with self._lock:
             return not self._ended and self._subscriptions.get(limit, {}).get(client) is event
 
@@ -279,10 +266,6 @@ class Subscriptions:
             event.set()
 
 
-# Where a service's certificate and key are. Light to import: planners know of them, and serve
-# nothing.
-
-
 class TlsFiles(NamedTuple):
     """Paths of a PEM certificate (with its chain) and of its private key.
 
@@ -292,9 +275,6 @@ class TlsFiles(NamedTuple):
     certificate: str
     key: str
     root: str | None = None
-
-
-# Who may call: bearer tokens, compared in constant time.
 
 
 SERVICE_SCOPE = ""
@@ -334,9 +314,6 @@ class Tokens:
         return f"Tokens({len(self._scopes)})"
 
 
-# A `Sample` as JSON, and back: bounded, and checked, since it comes from another process.
-
-
 _MOST_NAMES = 50
 _MOST_DELAYS = 1_000
 _LONGEST_TEXT = 200
@@ -354,10 +331,10 @@ def sample_to_json(sample: HealthSample) -> dict[str, Any]:
 
 
 def sample_from_json(data: Mapping[str, Any]) -> HealthSample:
-    """Of the fields of a request.
+    """Return the sample in the fields of a request, which come from another process.
 
     Raises:
-        RequestError: it makes no sense.
+        RequestError: a field is missing, has another type, or is too large.
     """
     values, delays = _named(data["values"], "values"), _named(data["delays"], "delays")
     missing, error = data["missing"], data["error"]
@@ -398,5 +375,5 @@ def _text(value: Any) -> str:
 
 
 def _shown(text: str) -> str:
-    """What a driver says, in one line."""
+    """Return a driver's message in one line."""
     return "".join(each if each.isprintable() else " " for each in text)[:_LONGEST_TEXT]

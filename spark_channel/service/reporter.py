@@ -1,4 +1,4 @@
-"""Counters and health samples sent by a task."""
+"""Threads of a task that send its counters and health samples to the service."""
 
 import logging
 import threading
@@ -17,12 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CounterReporter",
-    "HealthSampler",
     "LimitSubscription",
 ]
-
-
-# `Reporter`: a thread that sends the counters of one Spark task to the service.
 
 
 _log = logging.getLogger(__name__)
@@ -39,8 +35,8 @@ class CounterReporter:
     """Reports what changed, as often as the service wishes, and is heard every 3 s at least.
 
     `stop_reason` is why the service wants the task to stop, empty while it does not. `watch` looks at the
-    limit that the job shares with others: the service lets one of a job's tasks tell it.
-    What is lost is sent again with the next report; the task never hears of it, a warning is logged once.
+    limit that the job shares with others: the service chooses one task of a job to report it.
+    Lost counters are sent again with the next report; the task does not notice, a warning is logged once.
     """
 
     def __init__(
@@ -54,7 +50,7 @@ class CounterReporter:
         self.connection = Connection(address)
         self.watch = watch
         self.healths: Mapping[str, Callable[[], Health | None]] = {}
-        """By side; one task of a job samples them, as long as the service says that it is this one."""
+        """Health checks by side; the service chooses the one task of a job that samples them."""
         self._samplers: list[HealthSampler] = []
         self._watching = False
         self._job = job
@@ -70,7 +66,7 @@ class CounterReporter:
         self._thread.start()
 
     def add(self, counters: Counters) -> None:
-        """Report these, too, from now on."""
+        """Report these counters, too."""
         with self._wake:
             self._counters.append(counters)
 
@@ -170,7 +166,7 @@ class CounterReporter:
         )
 
     def _watch_health(self, watching: bool) -> None:
-        """Begin to sample source and target, or end it. Only the reporter's own thread begins."""
+        """Begin or end the sampling of source and target. Only the reporter's own thread begins it."""
         if not watching:
             ended, self._samplers = self._samplers, []
             for sampler in ended:
@@ -192,9 +188,6 @@ class CounterReporter:
         if not self._warned:
             self._warned = True
             _log.warning("the progress of this task is not shown: %s", error)
-
-
-# `LimitWatch`: what a shared limit is set to now, for the progress of a job that spends it.
 
 
 class LimitSubscription:
@@ -223,9 +216,6 @@ class LimitSubscription:
         return {"rows_per_second": rows, "bytes_per_second": nbytes, "note": note}
 
 
-# `Sampler`: a thread that samples the health of one side of a job, and sends it to the service.
-
-
 _EVERY = 0.25
 _FIRST_SAMPLE_RETRY = 1.0
 _SLOWEST_SAMPLE_RETRY = 10.0
@@ -235,8 +225,8 @@ _STOP_SECONDS = 1.0
 class HealthSampler:
     """Samples `health` four times a second until `stop`, in its own thread: the job never waits for it.
 
-    A system that cannot be asked is told of, and asked again with growing pauses. A service that does not answer hears
-    the next sample.
+    A system that does not answer is reported, and asked again with growing pauses. A service that does not answer
+    gets the next sample.
     """
 
     def __init__(

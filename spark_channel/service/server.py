@@ -1,4 +1,4 @@
-"""`ServiceServer`: jobs, counters and more behind one port."""
+"""`ServiceServer`: serves jobs, counters and limits on one port."""
 
 import atexit
 import logging
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
     from spark_channel.service.http_server import Caller, Endpoint, HttpServer
 
-__all__ = ["PROTOCOL", "ServiceServer", "json_endpoint"]
+__all__ = [
+    "ServiceServer",
+]
 
 _log = logging.getLogger(__name__)
 
 PROTOCOL = 1
-"""The version of the actions and their bodies; `hello` tells it."""
+"""The version of the actions and their bodies; `hello` returns it."""
 
 _MOST_SNAPSHOTS_PER_REPORT = 10_000
 _SHUTDOWN_SECONDS = 3.0
@@ -40,14 +42,14 @@ _SHUTDOWN_SECONDS = 3.0
 _SIDES = ("source", "target")
 
 _INLINE = frozenset({"hello", "coordinator"})
-"""What is asked most, and never waits for anything."""
+"""The most frequent actions, which never block."""
 
 
 class ServiceServer:
     """One HTTP server on one address. Starts with `start` or `with`, ends with `stop` or the process.
 
-    `host` is bound; `port` 0 takes a free one; `advertise_host` is what clients are told when it differs
-    from `host` (a container's outer name). `token` None makes a random one. `jobs` is the book of jobs,
+    It binds `host`; `port` 0 takes a free one; `advertise_host` is the address for clients when it differs
+    from `host` (a container's outer name). `token` None makes a random one. `jobs` is the registry of jobs,
     `limits` keeps limits and permits; `add_endpoint` adds actions.
     """
 
@@ -96,7 +98,7 @@ class ServiceServer:
 
     @property
     def address(self) -> ServiceAddress:
-        """Where clients reach this server.
+        """The address at which clients reach this server.
 
         Raises:
             RuntimeError: it is not running.
@@ -107,7 +109,7 @@ class ServiceServer:
 
     @property
     def token(self) -> str:
-        """What may do everything; known before `start`."""
+        """The token that permits all actions; known before `start`."""
         return self._token
 
     def add_endpoint(self, name: str, endpoint: "Endpoint") -> None:
@@ -259,7 +261,7 @@ class ServiceServer:
         }
 
     def _show_shared(self, job: str, data: Any) -> None:
-        """The limit that the job shares with others, as one of its tasks saw it just now."""
+        """Show the state of the job's shared limit, as one of its tasks reported it."""
         if not isinstance(data, dict):
             raise protocol.RequestError("shared_limit is an object")
         protocol.fields(data, required=("rows_per_second", "bytes_per_second", "note"))

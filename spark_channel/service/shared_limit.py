@@ -1,4 +1,4 @@
-"""SharedLimit across applications; probes that steer it."""
+"""`SharedLimit`: one limit for several applications; `Probe`: lowers it while a database is overloaded."""
 
 import hashlib
 import hmac
@@ -44,9 +44,6 @@ __all__ = [
     "spending_token",
     "sql_value",
 ]
-
-
-# `Probe`: measures the protected system at an interval, and lowers or raises a limit accordingly.
 
 
 _log = logging.getLogger(__name__)
@@ -137,10 +134,10 @@ class _Signal:
             return sample.values[name][0]
         if delays := sample.delays.get(name):
             return sum(delays) / len(delays)
-        told = sorted([*sample.values, *sample.delays])
+        known = sorted([*sample.values, *sample.delays])
         missing = f"; not: {', '.join(sample.missing)}" if sample.missing else ""
         raise SourceError(
-            f"there is no signal {name!r}; the database reports {', '.join(told)}{missing}"
+            f"there is no signal {name!r}; the database reports {', '.join(known)}{missing}"
         )
 
     def close(self) -> None:
@@ -207,9 +204,6 @@ def sql_value(options: Mapping[str, Any]) -> Callable[[], float]:
     return measure
 
 
-# `SharedLimit`: one limit that several jobs, applications and hosts share.
-
-
 MOST_JOBS = 64
 """Jobs that share a limit at a time, unless its owner says otherwise."""
 
@@ -222,13 +216,13 @@ class SharedLimit:
     """Serves a limit while a `with` block (or `start` to `stop`) runs; jobs name it in option `sharedLimit`.
 
     Jobs of this user on this host find it by `name`; others by `address` (`host:port/name`) and `token`,
-    which can be spent and looked at, not changed. Every job that waits gets an equal part of the speed
-    (max-min), and what one does not use flows to the others. `host` is what executors on other hosts must
-    reach. `probe` lowers the limit while the protected system hurts. No more than `max_jobs` share it at a time:
-    further ones are refused, so that a caller with the token cannot leave the others next to nothing.
+    with which they can use the limit and read its state, but not change it. Every waiting job gets an equal part of
+    the speed (max-min), and the others get what one does not use. Executors on other hosts must reach `host`.
+    `probe` lowers the limit while the protected system is overloaded. At most `max_jobs` share it at a time: further
+    ones are refused, so that a caller with the token cannot leave the others next to nothing.
 
-    One that is killed and started again under its name comes back at its port with its token, and begins
-    in debt for what its predecessor may have granted: the limit holds across the gap.
+    A shared limit that is killed and started again under its name uses the same port and token, and begins in debt
+    for the grants that its predecessor may have made: the limit holds across the restart.
 
     Raises:
         OptionError: no speed, one that makes no sense, or a name that is served already.
@@ -329,7 +323,7 @@ class SharedLimit:
             self._probe.start(lambda factor, text: desk.press(name, factor, text))
 
     def stop(self) -> None:
-        """Serve no more; jobs that still spend it fail within 10 s. Again: harmless."""
+        """Stop serving the limit. Jobs that still use it fail within 10 s. Calling it again has no effect."""
         server, advert = self._server, self._advert
         self._server = self._advert = None
         if server is None or advert is None:
@@ -354,12 +348,12 @@ class SharedLimit:
 
     @property
     def address(self) -> str:
-        """What option `sharedLimit` takes on other hosts: `host:port/name`, with TLS `tls://host:port/name`."""
+        """The value for option `sharedLimit` on other hosts: `host:port/name`, with TLS `tls://host:port/name`."""
         return f"{'tls://' if self._tls else ''}{self._serving().address}/{self.name}"
 
     @property
     def token(self) -> str:
-        """What option `sharedLimitToken` takes on other hosts. Keep it out of code and logs."""
+        """The value for option `sharedLimitToken` on other hosts. Keep it out of code and logs."""
         return spending_token(self._serving().address.token, self.name)
 
     def set(
@@ -394,7 +388,7 @@ class SharedLimit:
         return self._server
 
     def _made(self, port: int, token: str | None, predecessor_seconds: float) -> ServiceServer:
-        """Knows its limit and its tokens before it listens: a predecessor's jobs may call at once."""
+        """Make the server with its limit and tokens before it listens: a predecessor's jobs may call immediately."""
         server = ServiceServer(self._host, port, token=token, tls=self._tls)
         server.limits.book.add_limit(
             self.name,

@@ -1,4 +1,4 @@
-"""What runs on Spark. Importing anything of it without PySpark says what to install."""
+"""Integration with Spark. Without PySpark, importing from this package fails with an error that names the package."""
 
 from importlib.util import find_spec
 

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
     from spark_channel.service import ServiceAddress
 
-__all__ = ["AlreadyPublishedWriter", "NothingWritten"]
+__all__ = [
+    "AlreadyPublishedWriter",
+]
 
 _log = logging.getLogger(__name__)
 
 
 class NothingWritten(WriterCommitMessage):
-    """What each task answers."""
+    """The commit message of each task."""
 
 
 @portable

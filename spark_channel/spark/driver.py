@@ -1,4 +1,4 @@
-"""What a planner worker learns of its driver."""
+"""Finds the driver, its service and its settings from a planner worker."""
 
 import ipaddress
 import json
@@ -31,7 +31,6 @@ from spark_channel.working_directory import WorkingDirectory, absolute_path
 
 __all__ = [
     "JobReporter",
-    "ServiceDataSource",
     "ask_planner",
     "bind_to",
     "command_of",
@@ -47,22 +46,19 @@ __all__ = [
 ]
 
 
-# Under which host executors find the driver, as Spark itself knows it.
-
-
 _SETTING = re.compile(r"spark\.driver\.host=(\S+)")
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - for a name that only executors can resolve; each call needs the token
 _LISTEN, _ESTABLISHED = "0A", "01"
 _NOWHERE = ("192.0.2.1", 9)
-"""An address that no packet is sent to: asking the system for the way to it tells the outgoing address."""
+"""A documentation address: the system's route to it has this host's outgoing address. No packet is sent."""
 
 
 def driver_host(command: str, jvm: int | None) -> str:
     """The host's name or address, from what a process on it sees of the driver: its `command` line and pid.
 
-    What Spark was told comes first, then the address at which executors are connected to the JVM now, then what
-    Spark does without a setting: its variables of the environment, the host's own address, an interface that is not
-    the loopback (Debian's hosts call themselves 127.0.1.1).
+    The setting `spark.driver.host` comes first, then the address at which executors are connected to the JVM now,
+    then Spark's own defaults: its environment variables, the host's address, an interface that is not the loopback
+    (Debian's hosts resolve their own name to 127.0.1.1).
     """
     match = _SETTING.search(command)
     if match:
@@ -76,7 +72,7 @@ def driver_host(command: str, jvm: int | None) -> str:
 
 
 def bind_to(host: str) -> str:
-    """The address of this machine that a service is bound to when clients are told `host`.
+    """Return the address to bind a service to when its clients connect to `host`.
 
     A name may be known to executors only (a Kubernetes service, the outer name of a container), or mean the loopback
     here and this machine elsewhere: then every address is bound.
@@ -159,9 +155,6 @@ def _address(text: str) -> str:
     return str(mapped or address)
 
 
-# What a planner worker, a descendant of the driver's JVM on its host, can learn of its driver.
-
-
 _log = logging.getLogger(__name__)
 
 _LOCAL_MASTER = re.compile(r"(?:spark\.master=|--master[= ])local(?:\[(\d+|\*)|-cluster|\b)")
@@ -178,9 +171,9 @@ def command_of(jvm: int | None = None) -> str:
 
 
 def working_directory() -> WorkingDirectory:
-    """Where the driver's JVM runs, and what `fs.defaultFS` is, as far as its process tells.
+    """Return the working directory and `fs.defaultFS` of the driver's JVM, as far as its process shows them.
 
-    This process's own folder says nothing: Spark starts some Python workers in one that it deletes at the end.
+    This process's own folder is no guide: Spark starts some Python workers in one that it deletes at the end.
     """
     jvm = driver_pid()
     command = command_of(jvm)
@@ -260,7 +253,7 @@ def service_settings(
 def _file_in(variable: str) -> str | None:
     """
     Raises:
-        OptionError: it is relative, and the working directory of the driver cannot be told.
+        OptionError: the path is relative, and the working directory of the driver is not known.
     """
     given = os.environ.get(variable)
     if not given:
@@ -294,12 +287,12 @@ def reach_service(
 ) -> ServiceAddress | None:
     """The driver's service: started if the job needs one, else only found; None when there is none.
 
-    `can_do_without`: each task has a static share of the limit, so that a service that cannot be started is told of,
-    and not the end of the job. `counts`: connections have to be counted. `host` is what Spark calls the driver's, where
-    a session could tell.
+    `can_do_without`: each task has a static share of the limit, so a service that cannot be started is logged and does
+    not fail the job. `counts`: connections have to be counted. `host` is Spark's name for the driver's host, where a
+    session could report it.
 
     Raises:
-        ServiceUnavailableError: a limit asks for it and it cannot be started.
+        ServiceUnavailableError: a limit needs the service, and it cannot be started.
     """
     if counts is None:
         counts = getattr(options, "max_connections", None) is not None
@@ -354,19 +347,12 @@ def _counts_dirty_rows(options: CommonOptions) -> bool:
     return options.most_dirty_rows is not None or options.max_dirty_fraction is not None
 
 
-# What `register` could tell of a session; plain data on its way into planner processes.
-
-
-# Asks the driver's host for its service from a client that is elsewhere (Spark Connect).
-#
-# Only planner workers run on the driver's host. A tiny data source brings what one of them found:
-# its
-# `partitions` starts the service there, and its one row is the address, token included, which
-# travels to the client that asked as the result of the client's query.
-
-
 class ServiceDataSource(DataSource):
-    """One row: the address of the driver's service as JSON."""
+    """One row: the address of the driver's service as JSON.
+
+    Only planner workers run on the driver's host. For a client elsewhere (Spark Connect), `partitions` starts the
+    service on that host, and the one row, token included, returns to the client as the result of its query.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -392,7 +378,7 @@ def ask_planner(spark: SparkSession) -> ServiceAddress:
     """The service on the host of `spark`'s driver.
 
     Raises:
-        ServiceUnavailableError: what came back is not an address.
+        ServiceUnavailableError: the answer is not an address.
     """
     spark.dataSource.register(ServiceDataSource)
     row = spark.read.format(ServiceDataSource.name()).load().first()

@@ -24,9 +24,6 @@ __all__ = [
 ]
 
 
-# What Spark's UI calls the jobs of a transfer.
-
-
 _DESCRIPTION = "spark.job.description"
 
 
@@ -47,9 +44,6 @@ def described(spark: SparkSession, source: str, target: str) -> Iterator[None]:
         context.setLocalProperty(_DESCRIPTION, None)
 
 
-# Spark as the engine of a transfer: how its task groups become Spark tasks.
-
-
 _T = TypeVar("_T")
 
 
@@ -60,7 +54,7 @@ class SparkEngine:
         self._spark = spark
 
     def parallelism(self) -> int:
-        """How many Spark tasks the session runs at once, as far as it tells."""
+        """Return how many Spark tasks the session runs at a time, as far as its settings show."""
         context = context_of(self._spark)
         if context is not None:
             return max(1, int(context.defaultParallelism))

@@ -36,7 +36,7 @@ def explain(df: DataFrame, mode: str | None = None) -> None:
 
 
 def scan_lines(options: Mapping[str, str]) -> list[str]:
-    """What a read with `options` asks of its source, and under which limit."""
+    """Return lines that describe the source queries of a read with `options`, and its limit."""
     reads = split_options(options)[1]
     connector = find_connector(reads, "reader")
     reader, _ = connector.reader_with(reads)

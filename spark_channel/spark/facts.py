@@ -1,4 +1,4 @@
-"""What `register` could tell of a session; plain data on its way into planner processes."""
+"""Facts about a session that `register` collects, as plain data for planner processes."""
 
 from dataclasses import dataclass
 

@@ -44,11 +44,11 @@ _JAVA = re.compile(r"^(?:: )?(?:\w+\.)+[\w$]*(?:Exception|Error): (?P<text>.+)$"
 
 
 def copy_frames(spark: SparkSession, job: JobOptions) -> TransferReport:
-    """Run the transfer as a DataFrame. The limit holds at our own end if there is one, else by `throttle`.
+    """Run the transfer as a DataFrame. The connector keeps the limit if one end has one, else `throttle` does.
 
     Raises:
         OptionError: several targets, or an option that Spark's formats have no place for.
-        ChannelError: what our own end raises. Spark's exceptions: what its format raises.
+        ChannelError: an error of the connector. Spark's exceptions: errors of its format.
     """
     register(spark)
     spec = job.spec
@@ -102,7 +102,7 @@ class _Run:
         rows = int(counted.get["rows"])
         dirty = self._refused(service) if spec.transformers else 0
         if why := dirty_limit_of(options).exceeded(dirty, dirty + rows, final=True):
-            why = f"{why}. The other rows are in {job_spec.target}: what Spark has written is not taken back"
+            why = f"{why}. The other rows are in {job_spec.target}: rows that Spark has written are not removed"
             reporter.enter(Phase.FAILED, error=why, rows=rows)
             raise DirtyRowsError(why)
         reporter.enter(Phase.DONE, rows=rows)
@@ -141,7 +141,7 @@ class _Run:
         return 0 if shown is None else shown.rows_dirty
 
     def _counted(self, service: ServiceAddress | None) -> TransferReport | None:
-        """What the service counts, and shows, of this job: one clock for what is shown and what is returned."""
+        """Return the service's report of this job, so that the shown and the returned numbers use one clock."""
         if service is None:
             return None
         try:
@@ -240,7 +240,7 @@ class _Run:
             ) from error
 
     def _write_table(self, frame: DataFrame, options: dict[str, str]) -> None:
-        """Into a table of Spark's catalog: by column name when it is there, else it is created."""
+        """Write into a table of Spark's catalog: by column name if it exists, else create it."""
         table = options.pop("dbtable", None) or options.pop("table", None)
         if table is None:
             raise OptionError("a hive writer takes 'dbtable'", option="dbtable")
@@ -315,7 +315,7 @@ def _load(reader: DataFrameReader, options: dict[str, str]) -> DataFrame:
 
 
 def _said(error: Exception) -> str:
-    """What a driver says, without Spark's frames."""
+    """Return a driver's message without Spark's stack frames."""
     text = str(error)
     found = _JAVA.search(text)
     return mask_text(found["text"] if found else text.partition("\n")[0])[:300].rstrip(". ")
@@ -341,7 +341,7 @@ def _limits(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown(end: Endpoint) -> str:
-    """The end in a few words, without secrets: "jdbc jdbc:oracle:...#orders"."""
+    """Return the source or target in a few words, without secrets: "jdbc jdbc:oracle:...#orders"."""
     given = {key.lower(): str(value) for key, value in end.options.items()}
     place = without_login(given["url"]) if given.get("url") else mask_url(given.get("path", ""))
     table = given.get("dbtable") or given.get("table") or ("(query)" if "query" in given else "")

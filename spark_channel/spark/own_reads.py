@@ -1,4 +1,4 @@
-"""Tells a DataFrame write which tables its rows may come from.
+"""Finds the tables that the rows of a DataFrame write may come from.
 
 Spark passes nothing from a source to a sink. It plans a read before the write that takes its rows, and on one host: so
 a planner notes what it plans to read, for as long as the driver runs. Which of these reads feeds a write is known only
@@ -40,7 +40,7 @@ _UNKNOWN = "whether a write goes into the table that is read here cannot be note
 
 
 def note_planned(stored: Stored | None) -> None:
-    """A planner: this driver's queries may read from there from now on."""
+    """For a planner: note that this driver's queries may read from these tables."""
     if stored is None:
         return
     text = json.dumps(_plain(stored), sort_keys=True)
@@ -58,7 +58,7 @@ def note_planned(stored: Stored | None) -> None:
 
 
 def planned_reads() -> tuple[Stored, ...]:
-    """A planner: what queries of this driver have read, or will read."""
+    """For a planner: return the tables that queries of this driver have read, or will read."""
     try:
         with _directory(private_directory()) as directory:
             names = [each for each in os.listdir(directory) if each.startswith(_driver())]  # noqa: PTH208 - as above
@@ -68,7 +68,7 @@ def planned_reads() -> tuple[Stored, ...]:
 
 
 def note_read(task: TaskContext, stored: Stored) -> None:
-    """The source: rows from there come next in this task."""
+    """For the source: note that the next rows of this task come from these tables."""
     own, name = _executor_directory(), _name(task)
     if own is None:
         return
@@ -82,7 +82,7 @@ def note_read(task: TaskContext, stored: Stored) -> None:
 
 
 def reads_of_task(task: TaskContext) -> tuple[Stored, ...]:
-    """The sink: what the sources of this task have read so far."""
+    """For the sink: return the tables that the sources of this task have read so far."""
     own = _executor_directory()
     if own is None:
         return ()
@@ -111,7 +111,7 @@ def _name(task: TaskContext) -> str:
 
 
 def _executor_directory() -> Path | None:
-    """Where the executor keeps its blocks; None = nothing tells, or others may write there."""
+    """Return the executor's block directory; None when it is not known, or other users may write there."""
     given = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     if not given:
         return None

@@ -1,4 +1,4 @@
-"""Batch read."""
+"""The batch read: planned on the driver's host, run by reader threads in each Spark task."""
 
 import contextlib
 import logging
@@ -33,9 +33,6 @@ __all__ = [
     "ChannelReader",
     "one_split",
 ]
-
-
-# The batch read: planned on the driver's host, run by reader threads in each Spark task.
 
 
 _log = logging.getLogger(__name__)
@@ -225,9 +222,6 @@ class ChannelReader(DataSourceReader):
 def _total(estimates: list[int | None]) -> int | None:
     known = [estimate for estimate in estimates if estimate is not None]
     return sum(known) if len(known) == len(estimates) else None
-
-
-# The warning for a read that one channel does, because its source cannot be split.
 
 
 _FEW_ROWS = 10_000

@@ -51,8 +51,8 @@ def as_spark(schema: pa.Schema, *, times: bool = True) -> StructType:
     for name in schema.names:
         if name.lower() in seen:
             raise SchemaError(
-                f"columns {seen[name.lower()]!r} and {name!r} differ only in case, which Spark does not tell "
-                "apart: omit one with option 'columns', or rename it in the source"
+                f"columns {seen[name.lower()]!r} and {name!r} differ only in case, which Spark does not distinguish: "
+                "omit one with option 'columns', or rename it in the source"
             )
         seen[name.lower()] = name
     if not times:
@@ -80,13 +80,13 @@ def as_arrow(schema: StructType) -> pa.Schema:
 
 
 def spark_text_lengths(schema: StructType) -> dict[str, str]:
-    """What the notes of `text_length.py` say. Spark keeps them for columns that are selected as they are."""
+    """Return the text lengths in the columns' metadata, which Spark keeps for columns that are selected unchanged."""
     found = {field.name: length_in(field.metadata) for field in schema.fields}
     return {name: length for name, length in found.items() if length is not None}
 
 
 def has_times(kind: pa.DataType) -> bool:
-    """Whether a time of day is inside."""
+    """Whether the type contains a time of day."""
     found: bool = not _times_as_text(kind).equals(kind)
     return found
 

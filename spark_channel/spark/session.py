@@ -1,4 +1,4 @@
-"""register: service, display, shipping, SIGTERM."""
+"""`register`: prepares a Spark session, keeps the reports of its jobs, and handles SIGTERM."""
 
 import atexit
 import contextlib
@@ -48,14 +48,8 @@ __all__ = [
     "register",
     "service_of",
     "session_slots",
-    "ship_wheel",
     "slots_of",
-    "wheel_of",
-    "without_warning",
 ]
-
-
-# The lag of micro-batches, which their reads tell, for the reports of their writes.
 
 
 _KEPT = 100
@@ -77,7 +71,7 @@ class BatchLags:
                 self._reads.popitem(last=False)
 
     def told(self, spec: "JobSpec", report: "TransferReport") -> "TransferReport":
-        """`report` of a job with `spec`; with the lag of its batch, if it is its write."""
+        """Return `report` of a job with `spec`; with the lag of its batch, if the job writes it."""
         if spec.kind != "write" or spec.batch is None:
             return report
         reads = self._reads.get((spec.query, spec.batch), {})
@@ -87,20 +81,17 @@ class BatchLags:
         return replace(report, behind=read.behind, lag=read.lag)
 
 
-# One warning of Spark's is about this package alone: that `register` replaces the statically
-# registered class.
-#
-# Spark finds `format("channel")` by itself; what `register` puts there is the same, and knows the
-# session.
-
-
 _log = logging.getLogger(__name__)
 _LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 
 
 @contextmanager
 def without_warning(context: Any) -> Iterator[None]:
-    """Spark logs errors alone of data sources that are registered; of `context`, None: no session here has a JVM."""
+    """Silence Spark's warning that `register` replaces the statically registered class of `format("channel")`.
+
+    The replacement is the same class, which also knows the session. Spark logs only errors of data sources while the
+    block runs. `context`: None where no session of this process has a JVM.
+    """
     before = None
     try:
         if context is not None:
@@ -118,13 +109,6 @@ def without_warning(context: Any) -> Iterator[None]:
             )
 
 
-# Makes a wheel that was given to `--py-files` importable in Spark's workers.
-#
-# Spark puts zips, eggs and jars on the workers' path, and copies a wheel there without doing so. A
-# wheel
-# is a zip: a copy of it under that ending is what Spark understands.
-
-
 def wheel_of(module_file: str) -> Path | None:
     """The wheel that a module was imported from, if it was."""
     for parent in Path(module_file).parents:
@@ -134,7 +118,11 @@ def wheel_of(module_file: str) -> Path | None:
 
 
 def ship_wheel(context: Any) -> None:
-    """Hand this package to the workers of a SparkContext, if it came from a wheel; once per context."""
+    """Send this package to the workers of a SparkContext if it came from a wheel; once per context.
+
+    Spark adds zips, eggs and jars of `--py-files` to the workers' path, but not wheels. A wheel is a zip, so a copy
+    with that ending is sent.
+    """
     wheel = wheel_of(__file__)
     if wheel is None:
         return
@@ -149,15 +137,12 @@ def ship_wheel(context: Any) -> None:
     context.addPyFile(str(folder / name))
 
 
-# How many Spark tasks run at a time, as the session's settings bound it.
-
-
 _LOCAL = re.compile(r"local(?:\[.*\])?")
 _Get = Callable[[str], str | None]
 
 
 def slots_of(get: _Get, cores: int) -> int | None:
-    """The most tasks that run at once; None when nothing bounds them (dynamic allocation without a maximum).
+    """The most tasks that run at the same time; None when nothing bounds them (dynamic allocation without a maximum).
 
     `get` reads a setting of Spark's, `cores` are those that its executors have now. Executors that Spark starts
     in the place of lost ones are the same number.
@@ -181,16 +166,15 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.strip().isdigit() else None
 
 
-# SIGTERM to a Spark driver: its jobs are cancelled, what they staged is removed, and the program
-# ends with 143.
-
-
 _GRACE_SECONDS = 8.0
-"""How long a program has to end after its jobs were cancelled; docker kills after 10 s."""
+"""The time that a program has to end after its jobs were cancelled; docker kills it after 10 s."""
 
 
 def end_on_sigterm(spark: SparkSession) -> None:
-    """From now on SIGTERM ends this program in order. In the main thread of one that does not handle it."""
+    """Have SIGTERM cancel the jobs of `spark`, remove what they staged, and end the program with exit code 143.
+
+    Only in the main thread, and only where the program has not set a handler.
+    """
     here = threading.current_thread() is threading.main_thread()
     if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         wake_on_signals()
@@ -263,9 +247,6 @@ def _exit_terminated() -> None:
     os._exit(TERMINATED)
 
 
-# `register`: sets up a Spark session, and keeps the reports of its jobs.
-
-
 _HIDDEN = "spark.sql.redaction.options.regex"
 _OF_EVERY_CONNECTOR = ("sharedLimitToken", "tunnelStore", "url")
 _LOGIN_IN_A_PATH = (
@@ -287,9 +268,9 @@ _ended: dict[str, float] = {}
 _REPORTS_KEPT = 100
 
 _CELL_SECONDS = 30.0
-"""A cell waits so long for its reports at most: the first one imports matplotlib, which takes seconds."""
+"""The longest time that a cell waits for its reports: the first one imports matplotlib, which takes seconds."""
 _LEAVE_SECONDS = 2.0
-"""A worker below a LIMIT notices that its rows are not wanted when it sends the next ones."""
+"""A worker below a LIMIT notices that Spark needs no more rows when it sends the next ones."""
 
 _registered: "WeakKeyDictionary[SparkSession, bool | None]" = WeakKeyDictionary()
 """With what `_times_of` said. Spark warns each time that a name is registered again."""
@@ -299,11 +280,11 @@ _remote: set[int] = set()
 
 
 def register(spark: SparkSession, *, progress: bool = True) -> None:
-    """Make `format("channel")` known to `spark`, and show how its jobs go. Harmless when called again.
+    """Register the `channel` format with `spark`, and show the progress of its jobs. Calling it again is safe.
 
     With `progress`, the service that every job reports to runs in this Python process, and shows a
-    progress line in a terminal, a cell in a notebook, a log line each 30 s elsewhere. Under Spark Connect
-    the driver is elsewhere: `format("channel")` is registered, and jobs with a limit log their summary there.
+    progress line in a terminal, a cell in a notebook, and otherwise a log line every 30 s. Under Spark Connect
+    the driver runs elsewhere: `format("channel")` is registered, and jobs with a limit log their summary there.
 
     Times of day are TIME where `spark.sql.timeType.enabled` is true at this moment, else text: after a change of that
     setting, call it again.
@@ -448,7 +429,7 @@ def service_of(spark: SparkSession) -> "ServiceAddress":
 
 
 def last_report() -> "TransferReport | None":
-    """What the last finished job of this process counted; None before one has finished.
+    """Return the report of the last finished job of this process, or None if there is none.
 
     Jobs are known after `register`. A write has finished when `save()` returns, a read or a throttled
     DataFrame when the action that ran it has. A read that a LIMIT ended (`show`, `take`) comes before the jobs

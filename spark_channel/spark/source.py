@@ -1,10 +1,10 @@
-"""`format("channel")`: what Spark asks for, answered by the connectors.
+"""`format("channel")`: Spark's data source, on top of the connectors.
 
-`schema`, `reader` and `writer` run in short planner processes on the driver's host; what they return is
-pickled, and used in executors. See each class for what runs where.
+`schema`, `reader` and `writer` run in short planner processes on the driver's host; Spark pickles their results, and
+uses them in executors. The docstring of each class names the process of each method.
 
-The process in which Spark looks for data sources imports this module for nothing but the class: each method imports
-what it needs.
+The process in which Spark looks for data sources needs only the class from this module, so each method imports its
+dependencies.
 """
 
 import logging
@@ -45,24 +45,24 @@ class ChannelDataSource(DataSource):
     """
 
     parallelism: ClassVar[int | None] = None
-    """The session's default parallelism, where `register` could tell it."""
+    """The session's default parallelism, where `register` found it."""
     times: ClassVar[bool | None] = None
-    """`spark.sql.timeType.enabled`, where `register` could tell it."""
+    """`spark.sql.timeType.enabled`, where `register` found it."""
     directory: ClassVar[WorkingDirectory | None] = None
-    """Where the driver runs, where `register` could tell it."""
+    """The driver's working directory, where `register` found it."""
 
     driver_host: ClassVar[str | None] = None
-    """The driver's host as Spark knows it, where `register` could tell it."""
+    """Spark's name for the driver's host, where `register` found it."""
 
     slots: ClassVar[int | None] = None
-    """How many Spark tasks ran at a time when the session was registered, where `register` could tell it."""
+    """How many Spark tasks ran at a time when the session was registered, where `register` found it."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._load = uuid.uuid4().hex[:12]
-        """Names this `load()`: Spark makes one object of it, which it pickles for every call below."""
+        """The name of this `load()`: Spark makes one object for it, and pickles the object for every call below."""
         self._own_schema: StructType | None = None
-        """What `schema` said; Spark does not ask when the user gave one."""
+        """The result of `schema`, which Spark does not call when the user gave a schema."""
 
     @classmethod
     def name(cls) -> str:
@@ -146,7 +146,7 @@ def _working_directory() -> WorkingDirectory:
 
 
 def _refuse_catalog(options: Mapping[str, str]) -> None:
-    """Hold this to be no table of Spark's catalog: Spark keeps no options of a Python data source there.
+    """Refuse a table of Spark's catalog: Spark keeps no options of a Python data source there.
 
     CREATE TABLE passes `location`, which no connector takes, and a SELECT from such a table no option at all.
 

@@ -1,4 +1,4 @@
-"""readStream: offsets, admission, lag, origins."""
+"""`readStream`: offsets in one process on the driver's host, rows in executors as in a batch read."""
 
 import contextlib
 import importlib.util
@@ -73,8 +73,6 @@ __all__ = [
     "AdmittingStreamReader",
     "ChannelStreamReader",
     "LagWatch",
-    "StreamPartition",
-    "batch_limit",
     "batch_number",
     "forget_origins",
     "note_origin",
@@ -82,20 +80,6 @@ __all__ = [
     "query_id",
     "stream_reader",
 ]
-
-
-# Tells the sink of a Spark task which tunnel range its rows come from.
-#
-# Source and sink of one task run in two Python processes on one host, and Spark passes nothing from
-# the one
-# to the other. So the source notes the origin in a small file named for query, partition and
-# attempt, before
-# its first row; the sink looks there when that row has come. After a shuffle no such file exists:
-# rows of
-# several ranges are mixed then. The files lie in the private directory of this user, where no other
-# user can put a
-# file or a link in the way; the sink removes its file, and what a killed task left goes after a
-# day.
 
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -106,7 +90,13 @@ _OLD_SECONDS = 86_400.0
 
 
 def note_origin(task: TaskContext, origin: str) -> None:
-    """The source: rows of `origin` come next in this task.
+    """Note for the sink of this task that the next rows come from the tunnel range `origin`.
+
+    Source and sink of a task run in two Python processes on one host, and Spark passes nothing between them. So the
+    source writes a small file, named for query, partition and attempt, before its first row, and the sink reads it when
+    that row arrives. After a shuffle, which mixes the rows of several ranges, no such file exists. The files are in
+    this user's private directory, where other users cannot put files or links. The sink removes its file; those of
+    killed tasks are removed after a day.
 
     Raises:
         SourceError: it cannot be noted, so that the sink could not publish the rows under its name.
@@ -131,7 +121,7 @@ def note_origin(task: TaskContext, origin: str) -> None:
 
 
 def origins_of_task(task: TaskContext) -> list[str]:
-    """The sink: what was noted so far; [] when the rows come from elsewhere."""
+    """For the sink: return the origins noted so far; [] when the rows come from another source."""
     found = _name(task)
     if found is None:
         return []
@@ -143,7 +133,7 @@ def origins_of_task(task: TaskContext) -> list[str]:
 
 
 def forget_origins(task: TaskContext) -> None:
-    """The sink, once it has taken all rows: the file is not needed any more."""
+    """For the sink, once it has taken all rows: remove the file."""
     found = _name(task)
     if found is None:
         return
@@ -153,7 +143,7 @@ def forget_origins(task: TaskContext) -> None:
 
 
 def _name(task: TaskContext) -> tuple[str, str] | None:
-    """(file, what tells this attempt from earlier ones); None outside a streaming query."""
+    """Return (file, id of this attempt); None outside a streaming query."""
     query, batch = (
         task.getLocalProperty("sql.streaming.queryId"),
         task.getLocalProperty("streaming.sql.batchId"),
@@ -216,7 +206,7 @@ def _read(directory: int, name: str, attempt: str) -> list[str]:
 
 
 def _sweep(directory: int) -> None:
-    """Remove what tasks that were killed left."""
+    """Remove the files of killed tasks."""
     old = time.time() - _OLD_SECONDS
     for name in os.listdir(directory):
         with contextlib.suppress(OSError):
@@ -224,20 +214,17 @@ def _sweep(directory: int) -> None:
                 os.unlink(name, dir_fd=directory)
 
 
-# How far a query is behind its source, measured rarely enough to cost almost nothing.
-
-
 _log = logging.getLogger(__name__)
 
 _EVERY_SECONDS = 10.0
 _SHARE = 100
-"""Asking takes at most one part in so many of the time."""
+"""Measuring the lag takes at most 1/100 of the time."""
 _FRESH_SECONDS = 1.0
-"""What was heard longer ago is told with its age."""
+"""A lag that was measured longer ago is shown with its age."""
 
 
 class LagWatch:
-    """Keeps what was last heard; asks again after 10 s, or after 100 times what the last question took.
+    """Keeps the last lag; measures it again after 10 s, or after 100 times as long as the last measurement took.
 
     `waits_seconds`: for so long the newest changes wait for late ones, which the text says.
     """
@@ -280,9 +267,6 @@ class LagWatch:
             text += f", new rows wait {self._waits:g} s for late ones"
         self._text = ", ".join(each for each in (text, brief_words(lag)) if each)
         self._numbers = lag_numbers(lag)
-
-
-# `readStream`: offsets in one process on the driver's host, rows in executors as in a batch read.
 
 
 _BATCH_SECONDS = 60
@@ -345,7 +329,7 @@ class ChannelStreamReader(DataSourceStreamReader):
         if limit and self._source.options.tunnel is None:
             raise UnsupportedError(
                 "options 'maxRowsPerTrigger' and 'maxBytesPerTrigger' need Spark 4.2, "
-                "which tells a source where its query is, or option 'tunnel', which keeps that; "
+                "which passes a source the position of its query, or option 'tunnel', which keeps the position; "
                 "or limit the speed with 'rowsPerSecond'"
             )
         standing = self._standing()
@@ -399,7 +383,7 @@ class ChannelStreamReader(DataSourceStreamReader):
         ]
 
     def _remark(self, splits: Sequence[Split]) -> None:
-        """Tell what the reader has to say of them, once a query."""
+        """Log the reader's remarks on `splits`, once per query."""
         if self._experiment:
             _log.warning(self._experiment)
             self._experiment = None
@@ -502,14 +486,11 @@ def query_id(task: TaskContext) -> str:
 
 
 def batch_limit(options: ReadOptions, given: FeedLimit, seconds: int = _BATCH_SECONDS) -> FeedLimit:
-    """What a micro-batch may bring when nothing but the speed is limited: what that lets through in so many seconds."""
+    """Return the limit of a micro-batch; with only a speed limit, the rows that it allows in this many seconds."""
     if given:
         return given
     rows, nbytes = options.rows_per_second, options.bytes_per_second
     return FeedLimit(rows and rows * seconds, nbytes and nbytes * seconds)
-
-
-# What Spark 4.2 added to streaming sources: admission control, and Trigger.AvailableNow.
 
 
 @portable

@@ -4,8 +4,8 @@ Rows that come straight from a tunnel's range are published under the channel's 
 they are published once whoever reads the range, this query or another one that took its channel over. All other rows
 are published under the query's id and the batch's number. The target keeps the last number of each.
 
-Spark tells a streaming writer neither before its tasks run that a batch begins, nor which query it is of.
-So each task prepares the write for itself (the same job gives the same plan), and sends its plan along.
+Spark does not notify a streaming writer before the tasks of a batch run, and does not name the query.
+So each task prepares the write (the same job gives the same plan), and sends the plan with its receipt.
 """
 
 import itertools
@@ -40,7 +40,7 @@ from spark_channel.spark.write import refuse_on_stall
 from spark_channel.transfers.conversion import refuse_lenient
 from spark_channel.transfers.limits import JobLimits, permit_option, static_of_spec
 
-__all__ = ["ChannelStreamWriter", "StreamMessage", "stream_writer"]
+__all__ = ["ChannelStreamWriter", "stream_writer"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ _GIVES_ROWS = _ArrowWriter is DataSourceStreamWriter
 
 @dataclass
 class StreamMessage(WriterCommitMessage):
-    """What one task staged, and the plan that it made; None for a task without rows."""
+    """The receipt of a task's staged rows, and its plan; None for a task without rows."""
 
     plan: WritePlan | None = None
     receipt: Receipt | None = None
@@ -59,7 +59,7 @@ class StreamMessage(WriterCommitMessage):
 
 @portable
 class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
-    """Made for every call on the driver's host; what must last is in the messages."""
+    """Made for every call on the driver's host, so the messages carry the state."""
 
     def __init__(
         self, options: Mapping[str, str], schema: StructType, overwrite: bool, facts: SessionFacts
@@ -123,8 +123,8 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
             job, commit="job", overwrite=self._overwrite, stream=stream, text_lengths=self._lengths
         )
         plan = self._writer.prepare(context, self._schema)
-        # Of a batch that is published already every row is taken all the same, and written nowhere: a Spark task
-        # whose rows are not taken may not end, and only at its end is it known which ranges they came from.
+        # Rows of a batch that is published already are read and dropped: a Spark task whose rows are not read may
+        # not end, and only at its end are the ranges known that the rows came from.
         receipt = self._staged(
             task,
             plan,
@@ -135,8 +135,8 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
         forget_origins(task)
         if origins and noted != origins:
             raise UnsupportedError(
-                "rows of several tunnel ranges meet in one task (coalesce), so that they could not be told "
-                "apart when another query takes a channel over: use repartition instead, or write them as they come"
+                "rows of several tunnel ranges meet in one task (coalesce), so another query that takes over a channel "
+                "could not separate them: use repartition instead of coalesce, or write the rows without either"
             )
         return StreamMessage(plan, receipt)
 

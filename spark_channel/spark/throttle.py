@@ -107,7 +107,7 @@ def by_number(df: DataFrame) -> DataFrame:
 
 
 class _Throttle:
-    """What runs in each Spark task; pickled by reference to this class."""
+    """The function that runs in each Spark task; pickled by reference to this class."""
 
     def __init__(
         self,

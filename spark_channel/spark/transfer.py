@@ -1,4 +1,4 @@
-"""A transfer on a Spark session."""
+"""Runs a transfer on a Spark session."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""Python worker: errors shortened, hang-up noticed, rows sent."""
+"""Code for Spark's Python workers: short errors, detection of cancelled reads, and prompt sending of rows."""
 
 import contextlib
 import logging
@@ -21,19 +21,13 @@ from spark_channel.errors import ChannelError, JobCancelledError, MissingPackage
 
 __all__ = [
     "HangupWatch",
-    "connection_to_the_jvm",
     "docs_link_of",
     "is_worker",
-    "output_to_the_jvm",
     "own_error",
     "portable",
     "sent_as_they_come",
     "without_traceback",
 ]
-
-
-# Passes this package's errors through Spark: shortens them in the worker, and finds them in Spark's
-# exception.
 
 
 _log = logging.getLogger(__name__)
@@ -101,7 +95,7 @@ def own_error(error: BaseException) -> ChannelError | None:
         if cancelled is None:
             return None
         return JobCancelledError(
-            f"the job was cancelled in Spark ({cancelled[0].strip()}). What it had staged is removed; with commit=task "
+            f"the job was cancelled in Spark ({cancelled[0].strip()}). Its staged rows are removed; with commit=task "
             "the rows of finished tasks stay in the target. Run it again to copy the rest"
         )
     name, message = found[-1]
@@ -111,7 +105,7 @@ def own_error(error: BaseException) -> ChannelError | None:
 
 
 def _missing_class(text: str) -> MissingPackageError | None:
-    """That Spark's JVM lacks a driver; None = it has said nothing of the kind."""
+    """Return an error for a driver that Spark's JVM lacks; None = the text reports no such driver."""
     match = _NO_CLASS.search(text)
     if match is None:
         return None
@@ -124,13 +118,11 @@ def _missing_class(text: str) -> MissingPackageError | None:
     )
 
 
-# What a worker of pyspark's daemon is connected to: variables of the daemon's function that serves
-# the JVM.
-#
-# pyspark has no other way to them. Elsewhere, as in a worker without a daemon, there are none.
-
-
 def connection_to_the_jvm() -> socket.socket | None:
+    """Return the socket that connects this worker to the JVM, or None in a worker without pyspark's daemon.
+
+    It is a variable of the daemon's function: pyspark offers no other access.
+    """
     found = _variable("sock")
     return found if type(found) is socket.socket else None
 
@@ -150,17 +142,6 @@ def _variable(name: str) -> Any:
     return None
 
 
-# Detects that Spark needs no more rows of a running read.
-#
-# Spark tells a Python worker nothing when a LIMIT is satisfied or a task is cancelled: it closes
-# the
-# worker's socket, and the worker notices with its next flush, which a throttled read reaches late.
-# So that
-# socket is watched; in a worker without pyspark's daemon all sockets that are open when `read()`
-# begins, of which it is
-# one (Linux; elsewhere the next flush tells).
-
-
 _DESCRIPTORS = Path("/proc/self/fd")
 
 
@@ -168,6 +149,11 @@ class HangupWatch:
     """Calls back once, from its own thread, when Spark's JVM closes this process's socket.
 
     Made when `read()` begins, before anything else opens sockets.
+
+    Spark does not notify a Python worker when a LIMIT is satisfied or a task is cancelled: it closes the worker's
+    socket, and the worker notices at its next flush, which is late in a throttled read. So that socket is watched. In a
+    worker without pyspark's daemon, all sockets that are open when `read()` begins are watched (on Linux; elsewhere the
+    worker notices at its next flush).
     """
 
     def __init__(self) -> None:
@@ -181,7 +167,7 @@ class HangupWatch:
 
     @contextlib.contextmanager
     def calling(self, on_hangup: Callable[[], None]) -> Iterator[None]:
-        """Watch while the block runs; the thread is gone when it ends."""
+        """Watch while the block runs; the end of the block ends the thread."""
         if not self._sockets:
             yield
             return
@@ -266,7 +252,7 @@ def _sockets_at(descriptors: Iterable[int]) -> dict[int, int]:
 
 
 def _alive(descriptors: Iterable[int]) -> dict[int, int]:
-    """Those that have not hung up yet. The others are not Spark's, which waits for rows, but were lost by user code."""
+    """Return the sockets that are still connected. User code lost the others: Spark's own socket waits for rows."""
     sockets, poller = _sockets_at(descriptors), select.poll()
     for descriptor in sockets:
         poller.register(descriptor, 0)
@@ -283,9 +269,6 @@ def _socket_at(descriptor: int) -> int | None:
     return status.st_ino if stat.S_ISSOCK(status.st_mode) else None
 
 
-# Makes classes that pass between Spark's processes known by way of `pyspark_channel`.
-
-
 _Kind = TypeVar("_Kind", bound=type)
 
 
@@ -295,16 +278,10 @@ def portable(kind: _Kind) -> _Kind:
     Without that module, as when the package alone was copied, by its own: then the package must be on the path.
     """
     with suppress(ModuleNotFoundError):
-        import pyspark_channel  # noqa: F401 - cloudpickle goes by name only where the module is imported
+        import pyspark_channel  # noqa: F401 - cloudpickle pickles by name only where the module is imported
 
         kind.__module__ = "pyspark_channel"
     return kind
-
-
-# Rows reach Spark as they come: a Python worker of pyspark holds back its output until that is 64
-# KiB.
-#
-# Under a low limit these are thousands of rows, for which `show()` would wait.
 
 
 _T = TypeVar("_T")
@@ -314,13 +291,19 @@ _EVERY_SECONDS = 0.2
 def sent_as_they_come(
     batches: Generator[_T, None, None], clock: Clock = SYSTEM_CLOCK
 ) -> Generator[_T, None, None]:
-    """`batches`, each of which is sent before the next one is waited for, if none was sent for a fifth of a second."""
+    """Yield `batches`, and flush the output to Spark if nothing was sent for a fifth of a second.
+
+    A Python worker of pyspark holds back its output until it has 64 KiB. Under a low limit these are thousands of rows,
+    for which `show()` would wait.
+    """
     output = output_to_the_jvm()
     sent = clock.now() - _EVERY_SECONDS
     with closing(batches):
         for batch in batches:
             yield batch
             if output is not None and clock.now() - sent >= _EVERY_SECONDS:
-                with suppress(OSError, ValueError):  # Spark wants no more, which its watch tells
+                with suppress(
+                    OSError, ValueError
+                ):  # Spark needs no more rows: `HangupWatch` reports that
                     output.flush()
                 sent = clock.now()

@@ -38,7 +38,6 @@ from spark_channel.transfers.limits import JobLimits, permit_option, static_of_s
 
 __all__ = [
     "ChannelWriter",
-    "ReceiptMessage",
     "batch_of",
     "batch_writer",
     "refuse_on_stall",
@@ -46,9 +45,6 @@ __all__ = [
 
 
 _log = logging.getLogger(__name__)
-
-
-# `onStall` where Spark itself moves the rows.
 
 
 def refuse_on_stall(options: WriteOptions) -> None:
@@ -65,10 +61,6 @@ def refuse_on_stall(options: WriteOptions) -> None:
             got="fail",
             takes="report",
         )
-
-
-# The batch write: staged by a writer thread in each Spark task, published once on the driver's
-# host.
 
 
 @dataclass
@@ -160,7 +152,7 @@ class ChannelWriter(DataSourceArrowWriter):
         return JobReporter(self._service, self._plan.job)
 
     def published(self) -> AlreadyPublishedWriter | None:
-        """What takes this one's place where nothing is left to write."""
+        """Return the writer to use instead when the rows are already published."""
         if self._plan.published_at is None:
             return None
         return AlreadyPublishedWriter(
@@ -310,10 +302,6 @@ def _job_name(label: str | None) -> str:
     """A name for one run, unique even when the user gives the same `jobId` twice."""
     unique = uuid.uuid4().hex[:12]
     return f"{label}-{unique}" if label else unique
-
-
-# Spark 4.0's rows as Arrow: what its streaming writers are given, where later versions give
-# batches.
 
 
 def batch_of(rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""The step that makes values fit the target's columns, for transfers that ask for it."""
+"""The step that converts values to the types of the target's columns, for `convert=lenient`."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ def refuse_lenient(options: WriteOptions) -> None:
 
 
 def conversion_to(writer: Writer, connector: str, arriving: pa.Schema) -> "Pipeline | None":
-    """What makes rows of `arriving` fit the target; None = nothing is to be converted."""
+    """Return the steps that convert rows of `arriving` to the target's types; None = no column needs it."""
     if not is_lenient(writer):
         return None
     from spark_channel.transform import prepare
@@ -61,16 +61,16 @@ def conversion_to(writer: Writer, connector: str, arriving: pa.Schema) -> "Pipel
 
 
 def target_types(writer: Writer, spec: TransferSpec) -> Mapping[str, pa.DataType]:
-    """The types of the target's columns, by their names in lower case; {} = it is not there yet, or cannot tell."""
+    """Return the types of the target's columns by lower-case name; {} when it does not exist or has no types."""
     return types_of(writer, spec.writer.resolve(lambda urls: urls[0])[0])
 
 
 def types_of(writer: Writer, end: Endpoint) -> Mapping[str, pa.DataType]:
-    """As `target_types`, of one end."""
+    """As `target_types`, for one endpoint."""
     reader = reader_of(writer, end, as_datax=True)
     try:
         columns = None if reader is None else reader.schema()
-    except ChannelError:  # the writer tells of a table that is not there
+    except ChannelError:  # the writer reports a missing table
         return {}
     return {} if columns is None else {field.name.lower(): field.type for field in columns}
 
@@ -80,7 +80,7 @@ def by_wall_clock(
     sources: "Sequence[TransferSource]",
     types: Mapping[str, pa.DataType],
     *,
-    tell: bool = True,
+    warn: bool = True,
 ) -> list[Endpoint] | None:
     """The reading ends with instants as their sessions show them; None = as they are.
 
@@ -97,7 +97,7 @@ def by_wall_clock(
     mixed = leaving | {
         name for name, given, wanted, is_time in pairs if is_time and given != wanted
     }
-    if mixed and tell:
+    if mixed and warn:
         _log.warning(
             "column %s: an instant at one end is not one at the other; times are copied as the sessions of both ends "
             "show them, as in DataX",
@@ -126,7 +126,7 @@ def with_conversion(
     """The sources, each with a last step that converts what differs from the target's columns.
 
     A column whose type already is the target's costs nothing; one that cannot become it is left to the writer, which
-    says why. A target that is not there yet is made after the rows.
+    says why. A target that does not exist yet is made after the rows.
     """
     from spark_channel.transform import prepare
 

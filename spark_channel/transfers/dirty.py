@@ -78,7 +78,7 @@ def tell_refused(job: str, samples: Iterable[DirtyRow], rows: int, place: str) -
 
 
 def dirty_row_totals(plan: WritePlan, target: str, receipts: Sequence[Receipt]) -> str:
-    """What the target of a job contains that refused too many rows."""
+    """Return the state of the target of a job that refused too many rows."""
     rows = sum(receipt.rows for receipt in receipts)
     if plan.commit == "task" and rows:
         return f"{rows} rows of the tasks that had committed (commit=task) stay in {target}"

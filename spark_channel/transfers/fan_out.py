@@ -26,7 +26,7 @@ def fan_out(engine: Engine, spec: TransferSpec, more: Mapping[str, Any]) -> Tran
     """Carry out a transfer to several targets. The report has one for each in `targets`, in their order.
 
     Raises:
-        ChannelError: as `transfer`; what happened to the targets before is in the message.
+        ChannelError: as `transfer`; the message has the state of the targets that were written before.
     """
     if spec.reader.spark_format:
         raise OptionError(

@@ -1,4 +1,4 @@
-"""A job's limit, shared limit, fixed shares."""
+"""Resolves a job's own limit and its shared limit, and the static shares of tasks that cannot reach the service."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -26,19 +26,16 @@ __all__ = [
 ]
 
 
-# What holds the speed of a whole job: its own limit, and the one that it shares with others.
-
-
 _log = logging.getLogger(__name__)
 
 _UNKNOWN_ROWS, _UNKNOWN_BYTES = 50_000, 16 << 20
-"""What a fetch returns at most where the speed is to be found: half a second of a fast one."""
+"""The largest fetch while the speed is not known yet: half a second at a high speed."""
 _Speeds = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """Both limits at the time when the job is planned; rows and bytes per second, None = unlimited."""
+    """The job's own limit and the shared one, when the job is planned; rows and bytes per second, None = unlimited."""
 
     own: _Speeds
     shared: _Speeds
@@ -73,7 +70,7 @@ class JobLimits:
         return cls(own, shared_speed(address), scope, address, falls_back, *protected)
 
     def watching(self, *ends: "Reader | Writer") -> Self:
-        """With `protect` and `pressure` only where one of `ends` says how it is."""
+        """Return the limits without `protect` and `pressure` if none of `ends` reports health signals."""
         if not (self.protect or self.pressure) or any(each.health() is not None for each in ends):
             return self
         named = " and ".join(f"'{name}'" for name in ("protect", "pressure") if getattr(self, name))
@@ -82,9 +79,9 @@ class JobLimits:
         return replace(self, protect=False, pressure={})
 
     def static(self, tasks: int | None) -> "StaticShare | None":
-        """What one of at most `tasks` Spark tasks at a time keeps of the job's own limit without the service.
+        """Return each Spark task's share of the job's own limit without the service, for at most `tasks` at a time.
 
-        None: it has no such limit, their number is not known, or option `limitFallback` is `fail`.
+        None: the job has no such limit, the number of tasks is not known, or option `limitFallback` is `fail`.
         """
         if not self.falls_back or tasks is None or self.own == (None, None):
             return None
@@ -93,7 +90,7 @@ class JobLimits:
         return StaticShare(*self.own, max(1, tasks))
 
     def of_spec(self, *, per_mark: bool = False) -> dict[str, Any]:
-        """The fields of a `JobSpec` that tell of it."""
+        """Return the fields of a `JobSpec` that describe this limit."""
         scope = f"each resource of {self.scope}" if per_mark else self.scope
         return {
             "rows_per_second": self.own[0],
@@ -122,7 +119,7 @@ def is_limited(options: CommonOptions) -> bool:
 
 
 def limit_scope_of(options: CommonOptions) -> str:
-    """What the limit holds for, as people read it."""
+    """Return the scope of the limit as text for people."""
     if options.shared_limit is not None:
         return f"shared limit {options.shared_limit}"
     per_task = options.rows_per_second_per_task or options.bytes_per_second_per_task
@@ -133,16 +130,13 @@ def _half_second(rate: int | None, channels: int) -> int | None:
     return None if rate is None else max(1, rate // (2 * channels))
 
 
-# The limit of a job whose Spark tasks do not reach the service: each has its fixed share with it.
-
-
 _PERMITS = {"numpartitions": "numPartitions", "maxconnections": "maxConnections"}
 
 
 def static_shares(
     limits: JobLimits, groups: Sequence[TaskGroup], slots: int | None, *, per_mark: bool = False
 ) -> "list[StaticShare | None]":
-    """What each of `groups` keeps of the limit: as many parts as can be spent at a time.
+    """Return the share of the limit for each of `groups`: as many parts as can be spent at a time.
 
     `slots`: how many Spark tasks run at a time, None = not known; then all groups may.
     """
@@ -159,10 +153,9 @@ def static_of_spec(
     *,
     one_host: Callable[[], bool],
 ) -> dict[str, Any]:
-    """The fields of a `JobSpec` that tell of it; `tasks` are all that ever run, None = not known.
+    """Return the fields of a `JobSpec` that describe the static shares; `tasks`: all that ever run, None = unknown.
 
-    None on `one_host`: a task that falls silent there was killed, and nothing has
-    to be set aside for it.
+    Empty on `one_host`: a task that falls silent there was killed, so no share has to be set aside for it.
     """
     if share is None or one_host():
         return {}

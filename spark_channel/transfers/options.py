@@ -1,4 +1,4 @@
-"""Options by reader, writer, job, target."""
+"""Separates a transfer's options: those of the reader, of each writer, and of the whole job."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +19,6 @@ __all__ = [
     "read_targets",
     "target_options",
 ]
-
-
-# Which options of a transfer are the reader's, the writer's, or the whole job's.
 
 
 _PLANNED = {
@@ -109,9 +106,6 @@ def _sorted(end: Endpoint, names: set[str], job: dict[str, Any]) -> Endpoint:
     return replace(end, options=own, parts=parts)
 
 
-# The targets of `transfer(writer=[...])`: which options are each target's own.
-
-
 _WHOLE = (
     "channels",
     "channelsPerTask",
@@ -124,7 +118,7 @@ _SPEEDS = {"rowspersecond": "rowsPerSecond", "bytespersecond": "bytesPerSecond"}
 
 
 class TargetOptions(Options):
-    """What a writer takes beside its own options when there are several."""
+    """Options that each of several writers accepts in addition to its own."""
 
     on_slow: Literal["block"] = Field(
         "block", description="while this target has no room, the reading stops for all"

@@ -1,4 +1,4 @@
-"""Both ends opened, checked and planned; rehearsed."""
+"""Opens, checks and plans the source and target of a transfer, also for a rehearsal."""
 
 import json
 import logging
@@ -74,9 +74,6 @@ __all__ = [
 ]
 
 
-# Of several addresses of one server, the first that answers.
-
-
 _SERVER = re.compile(
     r"(?:jdbc:)?([A-Za-z0-9+]+):(?:thin:)?@?(?://)?(\[[^\]]+\]|[^:/;?,\s]+)(?::(\d+))?"
 )
@@ -120,9 +117,6 @@ def first_reachable(urls: Sequence[str]) -> str:
     raise SourceError("no server answers: " + "; ".join(reasons))
 
 
-# Opens both ends of a transfer on the driver, and plans it. Moves no row.
-
-
 _log = logging.getLogger(__name__)
 
 _MOST_SPLITS = 2_000
@@ -145,9 +139,9 @@ class OpenedTransfer:
     limits: JobLimits
     begun: PartialTransfer | None = None
     steps: Pipeline | None = None
-    """Of one of several targets: its own, after the steps that all share."""
+    """The steps of one of several targets, after the steps that all share."""
     own_lengths: TextLengths | None = None
-    """Of such a target: how long the texts may be behind its steps."""
+    """The lengths that texts may have after the steps of such a target."""
 
     @property
     def options(self) -> WriteOptions:
@@ -157,14 +151,14 @@ class OpenedTransfer:
 
     @property
     def schema(self) -> pa.Schema:
-        """What arrives at the target."""
+        """The columns that arrive at the target."""
         if self.steps is not None:
             return self.steps.output_schema
         return self.sources[0].pipeline.output_schema
 
     @property
     def text_lengths(self) -> TextLengths:
-        """How long the texts of the target's columns may be, where all sources tell."""
+        """The lengths that the texts of the target's columns may have, where all sources report them."""
         if self.own_lengths is not None:
             return self.own_lengths
         return widest([source.text_lengths for source in self.sources])
@@ -174,7 +168,7 @@ class OpenedTransfer:
         return _stored(self.sources)
 
     def native_rows(self) -> NativeRows | None:
-        """What all sources could give the one target instead of Arrow's values; None = not these, or not here.
+        """The native rows that all sources could send to the one target instead of Arrow values; None = not available.
 
         Steps, and rows that are refused one by one, need values that can be read.
         """
@@ -261,7 +255,7 @@ def _hold_possible(job: JobOptions, scripts: Sequence[str]) -> None:
     Raises:
         ChannelError: as `open_transfer`. OptionError: the rows are those that would be read.
     """
-    sources, writers = _ends(job, alone=True, tell=False)
+    sources, writers = _ends(job, alone=True, warn=False)
     options = writers[0].options
     commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
     context = WriteContext(
@@ -472,20 +466,20 @@ def _can_be_read(writer: Writer, opened: OpenedTransfer) -> bool:
         return False
 
 
-def _writer(end: Endpoint, job: Mapping[str, Any], *, tell: bool = True) -> Writer:
+def _writer(end: Endpoint, job: Mapping[str, Any], *, warn: bool = True) -> Writer:
     writer, warnings = load_writer(_named("writer", end, job))
-    for warning in warnings if tell else ():
+    for warning in warnings if warn else ():
         _log.warning(warning)
     return writer
 
 
 def _reader(
-    end: Endpoint, limits: Mapping[str, Any], *, tell: bool
+    end: Endpoint, limits: Mapping[str, Any], *, warn: bool
 ) -> tuple[Reader, pa.Schema | None]:
     named = _named("reader", end, limits)
     text = take_schema(named)
     reader, warnings = load_reader(named)
-    for warning in warnings if tell else ():
+    for warning in warnings if warn else ():
         _log.warning(warning)
     if text is None:
         return reader, None
@@ -546,26 +540,26 @@ def _named(half: str, end: Endpoint, more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ends(
-    job: JobOptions, *, alone: bool, tell: bool = True
+    job: JobOptions, *, alone: bool, warn: bool = True
 ) -> tuple[tuple[TransferSource, ...], tuple[Writer, ...]]:
-    """Both ends; `tell`: warnings are logged."""
+    """Open the sources and the writers; `warn`: log their warnings."""
     spec = job.spec
     writers = tuple(
-        _writer(end, job.job, tell=tell) for end in spec.writer.resolve(first_reachable)
+        _writer(end, job.job, warn=warn) for end in spec.writer.resolve(first_reachable)
     )
     ends = spec.reader.resolve(partial(_first_open, spec.reader))
-    sources = _opened(ends, job, tell=tell)
+    sources = _opened(ends, job, warn=warn)
     if alone and is_lenient(writers[0]):
         types = target_types(writers[0], spec)
-        local = by_wall_clock(ends, sources, types, tell=tell)
+        local = by_wall_clock(ends, sources, types, warn=warn)
         if local is not None:
-            sources = _opened(local, job, tell=False)
+            sources = _opened(local, job, warn=False)
         sources = with_conversion(sources, types, spec)
     return sources, writers
 
 
-def _opened(ends: Sequence[Endpoint], job: JobOptions, *, tell: bool) -> tuple[TransferSource, ...]:
-    opened = [_reader(end, job.limits, tell=tell) for end in ends]
+def _opened(ends: Sequence[Endpoint], job: JobOptions, *, warn: bool) -> tuple[TransferSource, ...]:
+    opened = [_reader(end, job.limits, warn=warn) for end in ends]
     return tuple(_source(reader, schema, job.spec) for reader, schema in opened)
 
 
@@ -604,13 +598,10 @@ def _shown(half: str, end: Endpoint, options: list[Any]) -> str:
     return f"{name} {describe(options[0])}{more}".strip()
 
 
-# Checks both ends of a transfer without changing them: what the job would refuse is refused here.
-
-
 def rehearse(spec: TransferSpec, parallelism: int, held: ExitStack) -> tuple[OpenedTransfer, ...]:
     """Log in at both ends, read the source's schema, plan, and hold the rows against the targets' columns and rights.
 
-    Scripts are not run: a table that `preSql` or `startSql` would make is not there.
+    Scripts are not run: a table that `preSql` or `startSql` would make does not exist.
 
     Raises:
         ChannelError: what a run would be refused for.

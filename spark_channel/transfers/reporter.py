@@ -1,4 +1,4 @@
-"""What a driver reports of a job to the service: its phases, and why it failed."""
+"""Reports a job's phases and its failure from the driver to the service."""
 
 import contextlib
 import logging
@@ -21,7 +21,7 @@ def reason_of(error: BaseException) -> str:
 
 
 class JobReporter:
-    """Tells the service about a job that this side owns. Progress never fails a job: errors are logged."""
+    """Reports a job that this process owns to the service. A failed report never fails the job: errors are logged."""
 
     def __init__(self, address: ServiceAddress | None, job: str) -> None:
         self._address = address

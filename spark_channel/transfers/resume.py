@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 _VERSION: Literal[2] = 2
 _PASSWORD = re.compile(r"(?<=//)([^/@\s:]*):([^/\s]*)@")
 _PARAMETER = re.compile(r"(?i)\b((?:password|passwd|pwd|token|secret|sslpassword)=)[^&;\s]*")
-"""What a digest leaves out of a url, so that a new password is not another source. Kept digests were made so: they are
+"""Secrets in a url, which its digest omits, so that a new password is not another source. Kept digests use it: they are
 compared with, and never shown.
 """
 
@@ -156,7 +156,7 @@ def _tasks(
 
 
 def _outline(spec: TransferSpec, schema: pa.Schema) -> dict[str, str]:
-    """What must be the same for the same rows, each as a digest: the target keeps no text of a user."""
+    """Return digests of all that determines the rows: the target keeps no text of a user."""
     return {
         "options of the reader": _digest(_end(spec.reader)),
         "transformers": _digest([_named(step) for step in spec.transformers]),
@@ -179,7 +179,7 @@ def _end(end: Endpoint) -> Any:
 
 
 def _said(options: Mapping[str, Any], model: type[Options]) -> dict[str, str]:
-    """What makes the rows what they are: a secret does not, unless it names the source."""
+    """Return the options that determine the rows, as text; secrets are masked unless they name the source."""
     secret = model.secrets() - model.with_trait(Trait.NAMES_SOURCE)
     return {
         key: MASK if key.lower() in secret else _without_password(str(value))

@@ -1,4 +1,4 @@
-"""One transfer, from prepared target to report."""
+"""Runs one transfer from the prepared target to the report, with any engine."""
 
 import logging
 import uuid
@@ -28,16 +28,7 @@ __all__ = [
 ]
 
 
-# Why a job failed, in one text.
-
-
-# What tells the service of a job that this process carries out.
-
-
 _log = logging.getLogger(__name__)
-
-
-# A transfer, from the prepared target to the report: the same with every engine.
 
 
 class Transfer:
@@ -110,7 +101,7 @@ class Transfer:
         return tuple(zip(self._opened.writers, self._plans, strict=True))
 
     def begin(self, spec: JobSpec) -> None:
-        """Tell the service of the job."""
+        """Open the job at the service."""
         self._reporter.open(spec)
 
     def publish(self, spec: JobSpec, outcomes: Sequence[GroupOutcome]) -> TransferReport:
@@ -153,7 +144,7 @@ class Transfer:
         return self._report(spec, rows, nbytes, self._dirty)
 
     def fail(self, error: BaseException) -> BaseException:
-        """Remove what was staged and tell the service; returns the error to raise, which is ours where there is one."""
+        """Remove the staged rows, report the failure, and return the error to raise (spark-channel's, if any)."""
         own = self._engine.own_error(error)
         self._left = self._abort(self._receipts)
         self._reporter.enter(Phase.FAILED, error=reason_of(own or error), rows=self._left)
@@ -173,7 +164,7 @@ class Transfer:
             return None
 
     def shares(self) -> list[StaticShare | None]:
-        """What each group keeps of the limit where its task does not reach the service."""
+        """Return the share of the limit that each group has when its task does not reach the service."""
         opened = self._opened
         return static_shares(
             opened.limits, opened.plan.groups, self._engine.slots(), per_mark=opened.per_mark

@@ -1,4 +1,4 @@
-"""Engine contract; what a task group runs."""
+"""The interface of an engine, and the code that each task group runs in it."""
 
 import contextlib
 import logging
@@ -40,13 +40,10 @@ __all__ = [
     "TargetJob",
     "TaskGroupAttempt",
     "TaskServiceClient",
-    "stall_watch",
 ]
 
 
 _log = logging.getLogger(__name__)
-
-# What carries out the task groups of a transfer: Spark, or processes of this machine.
 
 
 _T = TypeVar("_T")
@@ -54,9 +51,9 @@ _T_co = TypeVar("_T_co", covariant=True)
 
 
 class TaskGroupAttempt:
-    """One try of a task group. `number` is unique in the job; `again`: it was tried before.
+    """One attempt of a task group. `number` is unique in the job; `again`: an earlier attempt was made.
 
-    `cancelling` calls back, while a `with` block runs, when the rows are not wanted any more.
+    `cancelling` calls back, while a `with` block runs, when the engine needs no more rows.
     """
 
     def __init__(
@@ -97,7 +94,7 @@ class Engine(Protocol):
         """
 
     def named(self, source: str, target: str) -> AbstractContextManager[None]:
-        """What runs in the `with` block is shown under these names."""
+        """Show the work in the `with` block under these names."""
 
     def run(self, runner: Runner[_T], groups: Sequence[TaskGroup], job: str) -> list[_T]:
         """Run each group; of several attempts the outcome of the first that succeeds counts.
@@ -110,16 +107,13 @@ class Engine(Protocol):
         """The error of this package that made `run` fail; None = another one."""
 
 
-# The link of a Spark task to its job: the counters that it reports, and the limit that it pays.
-
-
 class TaskServiceClient:
     """The link of one Spark task to the service; without a service, it counts for itself alone.
 
-    `limiter` is None for an unlimited job, a `RateLimiter` of this process for a limit per task, and what the
-    job's coordinator leases otherwise, or `static` where that cannot be asked. `healths`: what tells how the source and
-    the target are, by side. Ends with its `with` block: the
-    last counters are sent and what was not spent goes back.
+    `limiter` is None for an unlimited job, a `RateLimiter` of this process for a limit per task, and otherwise spends
+    the grants of the job's coordinator, or `static` where the coordinator cannot be reached. `healths`: the health
+    checks of source and target, by side. The end of the `with` block sends the last counters and gives back the
+    unspent rest.
     """
 
     def __init__(
@@ -217,9 +211,6 @@ def _client(
     return ServiceClient(address, job, spec, shared_limit=shared_limit, static=static)
 
 
-# What one task group of a transfer runs.
-
-
 class GroupRunner:
     """Runs a task group; pickled by reference to this class, with all that the groups share."""
 
@@ -293,12 +284,9 @@ class GroupRunner:
 def stall_watch(
     options: WriteOptions, stalled: Callable[[BaseException], None]
 ) -> StallWatch | None:
-    """What ends a task that makes no progress, where that is asked for."""
+    """Return the watch that ends a task without progress; None without `onStall=fail`."""
     seconds = options.stall_timeout if options.on_stall == "fail" else None
     return None if seconds is None else StallWatch(seconds, stalled)
-
-
-# What one task group of a transfer to several targets runs.
 
 
 @dataclass(frozen=True)

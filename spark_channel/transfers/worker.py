@@ -1,4 +1,4 @@
-"""Work that is done once in a Python worker of Spark, which serves many tasks."""
+"""Work that is done once in a Python worker of Spark, which runs many tasks."""
 
 import functools
 import gc

@@ -1,4 +1,4 @@
-"""Casts that keep the good rows: what cannot be cast is named by its row, not raised for its batch."""
+"""Casts that keep the good rows: they return the rows that cannot be cast, and do not fail the batch."""
 
 from collections.abc import Callable
 

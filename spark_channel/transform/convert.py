@@ -1,4 +1,4 @@
-"""Casts that name bad rows; convert=lenient; times as text."""
+"""Converts values to the target's column types by DataX's rules (`convert=lenient`), and times to text."""
 
 import os
 from collections.abc import Callable
@@ -23,9 +23,6 @@ __all__ = [
     "convert",
     "local_zone",
 ]
-
-
-# Times as text, for targets that are text files.
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +62,6 @@ class TimesAsText(Transformer):
             columns.append(column if pattern is None else formatted(column, pattern))
         schema = self.output_schema(batch.schema)
         return TransformResult(pa.RecordBatch.from_arrays(columns, schema=schema))
-
-
-# Values into a target's column types by DataX's rules: what has no such value is a refused row, not
-# the job's end.
 
 
 Converted = tuple[pa.Array, pa.BooleanArray | None]
@@ -380,9 +373,6 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("time", "time"): _loosely,
     ("time", "text"): _time_text,
 }
-
-
-# The machine's time zone by its name.
 
 
 def local_zone() -> str:

@@ -1,4 +1,4 @@
-"""Which columns and rows go on; constants, generated values."""
+"""Steps that select columns and rows, and add constants or generated values."""
 
 import random
 import zlib
@@ -26,7 +26,6 @@ from spark_channel.transform.transformer import (
 
 __all__ = [
     "DropRows",
-    "Operator",
     "Output",
     "RandomColumn",
     "RefuseMalformed",
@@ -35,9 +34,6 @@ __all__ = [
     "marked",
     "refusals",
 ]
-
-
-# Generated values: DataX streamreader's `random`.
 
 
 _LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -98,9 +94,6 @@ def _letters(lengths: pa.Array, seed: int, kind: pa.DataType) -> pa.Array:
     letters = random.Random(seed).randbytes(total).translate(_BYTE_TO_LETTER)  # noqa: S311 - made-up rows
     made = pa.StringArray.from_buffers(len(lengths), offsets.buffers()[1], pa.py_buffer(letters))
     return pc.cast(made, kind)
-
-
-# Which columns go on, in which order, under which name and type: DataX's `column` lists.
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,10 +261,6 @@ class Rename(Transformer):
         )
 
 
-# Lines of a text file that are no rows of it: a reader marks them, and the first step of a job
-# refuses them.
-
-
 _MARK = "\0spark-channel 6f0c1d3e-malformed\0"
 """Prefix of the first column's value for such a line: the mark, the reason, another mark, and the line."""
 
@@ -301,9 +290,6 @@ class RefuseMalformed(Transformer):
             reason, line = text.removeprefix(_MARK).split(_MARK, 1)
             refused.append(Refused(pa.record_batch({"line": [line]}), reason))
         return TransformResult(batch.filter(pc.invert(bad)), tuple(refused))
-
-
-# drop_rows: rows that meet a condition do not go on, as in dx_filter.
 
 
 Operator = Literal["=", "!=", ">", "<", ">=", "<=", "like", "not like"]

@@ -1,4 +1,4 @@
-"""Substr, pad, replace, digest, calculate on a column."""
+"""Steps on a column's text: substr, pad, replace, digest and calculate."""
 
 import hashlib
 import re
@@ -28,15 +28,11 @@ __all__ = [
     "Pad",
     "Replace",
     "Substr",
-    "TextStep",
     "as_text",
 ]
 
 
-# substr, pad and replace: steps on a column's text. Positions count characters (code points) from
-# 0.
-
-
+# Positions count characters (code points) from 0.
 _LONGEST = 1_000_000
 _FAR = 2**31 - 1
 
@@ -251,17 +247,13 @@ class Replace(TextStep):
         return pc.utf8_replace_slice(text, self.start, self.start + self.length, self.text)
 
 
-# calculate: a column's number becomes the text of a sum, difference, product, quotient, remainder
-# or power.
-
-
 Operation = Literal["+", "-", "*", "/", "%", "^"]
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
 _WHOLE = re.compile(r"\+?[0-9]{1,9}")
 _TRIMMED = "".join(map(chr, range(33)))
-"""What Java's `trim` removes."""
+"""The characters that Java's `trim` removes."""
 _DIGITS = 1_000
-"""The most of a number, as it is written without an exponent."""
+"""The most digits of a number, written without an exponent."""
 _LONGEST_NUMBER = 100_000
 """The most digits of a power."""
 _EXACT = Context(
@@ -392,7 +384,7 @@ def _plain(array: pa.Array, name: str) -> pa.Array:
 
 
 def _parsed(text: str) -> Decimal | None:
-    """What Java's Double and BigDecimal both take for a number; None = another text, or too many digits."""
+    """Return a number that Java's Double and BigDecimal both accept; None = another text, or too many digits."""
     trimmed = text.strip(_TRIMMED)
     if len(trimmed) > 2 * _DIGITS or not _NUMBER.fullmatch(trimmed):
         return None
@@ -450,9 +442,6 @@ def _power(value: Decimal, exponent: int) -> Decimal | None:
     if exponent * max(len(value.as_tuple().digits), abs(scale)) > _LONGEST_NUMBER:
         return None
     return _made(int(_EXACT.scaleb(value, scale)) ** exponent, scale * exponent)
-
-
-# digest: a column's text becomes its checksum.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Transformer contract, and a pipeline of several."""
+"""The interface of a transformer, and a pipeline of several."""
 
 import difflib
 from abc import ABC, abstractmethod
@@ -23,9 +23,6 @@ __all__ = [
 ]
 
 
-# What a transformer is: a function on batches that tells its output's schema before any row moves.
-
-
 Column = int | str
 """A column by its name, or by its number from 0."""
 
@@ -47,7 +44,7 @@ class TransformResult:
 
 
 class Transformer(ABC):
-    """One step on batches. Picklable plain data; used by several threads of one process at once.
+    """One step on batches. Picklable plain data; used by several threads of one process at the same time.
 
     Subclasses are frozen dataclasses whose values were checked when they were made.
     """
@@ -121,10 +118,6 @@ def whole_number(value: Any, what: str, step: str, largest: int) -> int:
     )
 
 
-# Several steps as one: checked against the reader's schema on the driver, run on batches in the
-# tasks.
-
-
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
@@ -133,7 +126,7 @@ class Apply(Transformer):
     """Any function from batch to batch. It is called once without rows to determine its output's schema.
 
     It may change columns and drop or add rows; its schema must not depend on the rows. It runs in
-    several threads at once, and must be picklable.
+    several threads at the same time, and must be picklable.
     """
 
     function: BatchFunction
@@ -151,7 +144,7 @@ class Apply(Transformer):
             made = self.function(nothing)
         except Exception as error:
             raise SchemaError(
-                f"transformer {self.name} failed on a batch without rows, which tells its output's columns: "
+                f"transformer {self.name} failed on an empty batch, which is used to find its output's columns: "
                 f"{type(error).__name__}: {error}"
             ) from error
         return self._checked(made).schema

@@ -1,4 +1,4 @@
-"""One channel's run: delivery, turns, goal, faults."""
+"""One channel in a client: its deliveries, the size of its ranges, its end, and its retries after errors."""
 
 import heapq
 import itertools
@@ -36,9 +36,6 @@ __all__ = [
 ]
 
 
-# The interface between a tunnel and the program that processes its rows.
-
-
 @dataclass(frozen=True)
 class Delivery:
     """One range of one channel. (`channel`, `sequence`) names the same rows forever: a program that keeps it
@@ -63,7 +60,7 @@ class Delivery:
 
 @runtime_checkable
 class Processor(Protocol):
-    """What a consumer calls; a plain function serves as `process` alone."""
+    """The callbacks of a consumer; a plain function counts as `process`."""
 
     def process(self, delivery: Delivery) -> None:
         """Take a range, or one table of it. It is delivered again when this raises, and has its checkpoint when this
@@ -74,11 +71,8 @@ class Processor(Protocol):
         """No more of `channel` comes here: it is drained or parked, another client has it, or `consume` ends."""
 
 
-# Where a client that is to end when all is read stops reading a channel.
-
-
 class StopPosition:
-    """The end of a channel's source as it was when this client opened the channel: later changes do not move it.
+    """The end of a channel's source at the time when this client opened the channel; later changes do not move it.
 
     Existing rows that are read beside the changes end before they have a goal: a row that changes while its chunk is
     read arrives by that change alone. So the end is fixed again after the last chunk.
@@ -108,21 +102,18 @@ class StopPosition:
         return None if has_base(start) and not is_paused else self._end
 
     def is_reached(self, start: Token) -> bool:
-        """Whether all changes up to the end are read. Of a database's log."""
+        """Whether all changes of the database's log up to the end are read."""
         return self._end is not None and self._feed.reaches(start, self._end)
 
 
-# When a client tells what its existing rows wait for.
-
-
 _ASKED_SECONDS = 15.0
-"""How often the source is asked, until something was told."""
+"""Interval between two questions to the source until the first report."""
 _TOLD_SECONDS = (600.0, 3600.0)
-"""What was told is told again after the first of these, and then each time after the last one."""
+"""Pause before the second report, and before each later one."""
 
 
 class BackfillStallMonitor:
-    """Asks a channel's feed what holds it up: what still does after 15 s is to be told, and seldom again."""
+    """Asks a channel's feed what delays its existing rows; reports a reason that lasts for 15 s, then rarely."""
 
     def __init__(self, feed: ChangeFeed, clock: Clock) -> None:
         self._feed, self._clock = feed, clock
@@ -131,13 +122,13 @@ class BackfillStallMonitor:
         self._next = clock.now() + _ASKED_SECONDS
 
     def look(self, start: Token) -> str:
-        """What is to be told now of a channel that is read from `start` next; empty: nothing."""
+        """Return the reason to report now for a channel whose next range begins at `start`; empty: none."""
         now = self._clock.now()
         if now < self._next or not has_base(start):
             return ""
         try:
             found = self._feed.held_up(start)
-        except ChannelError:  # the channel's own calls tell of it
+        except ChannelError:  # the channel's own calls report it
             found = ""
         was_held, self._is_held = self._is_held, bool(found)
         if not found:
@@ -148,9 +139,6 @@ class BackfillStallMonitor:
         self._next = now + _TOLD_SECONDS[min(self._told, len(_TOLD_SECONDS) - 1)]
         self._told += 1
         return found
-
-
-# How large a range should be, so that a channel is checkpointed about as often as was asked. Pure.
 
 
 _FIRST_ROWS = 10_000
@@ -180,9 +168,6 @@ class RangeSize:
             return  # there was no more to read
         factor = 2.0 if seconds <= 0 else min(2.0, max(0.5, self._seconds / seconds))
         self._rows = int(min(self._most.rows or _MOST_ROWS, max(_LEAST_ROWS, self._rows * factor)))
-
-
-# What follows when a range cannot be read, processed or checkpointed. Pure.
 
 
 _FIRST = 0.1
@@ -229,12 +214,12 @@ class FailurePolicy:
         self._since: float | None = None
 
     def over(self) -> None:
-        """A checkpoint was taken."""
+        """Note that a checkpoint was taken."""
         self._next = self._outage_next = min(_FIRST, self._longest)
         self._worst, self._since = False, None
 
     def failed(self) -> tuple[FailureAction, float]:
-        """A range failed: what to do, and after how many seconds."""
+        """Note that a range failed; return the next step, and the seconds to wait before it."""
         self._since = None
         if not self._parks:
             return FailureAction.STOP, 0.0
@@ -245,7 +230,7 @@ class FailurePolicy:
         return FailureAction.AGAIN, self._jittered(wait)
 
     def no_answer(self, now: float) -> tuple[FailureAction, float]:
-        """The store or the source does not answer: what to do, and after how many seconds."""
+        """Note that store or source does not answer; return the next step, and the seconds to wait before it."""
         if self._since is None:
             self._since, self._outage_next = now, min(_FIRST, self._longest)
         if self._outage is not None and now - self._since > self._outage:
@@ -258,13 +243,10 @@ class FailurePolicy:
         return wait * (1 - _JITTER * self._random.random())
 
 
-# Runs many channels on a few threads: each gets a turn, and says when it wants the next.
-
-
 class TurnScheduler:
     """`threads` workers. A turn is a call that returns the seconds until its next one, or None for the end.
 
-    An exception of a turn ends them all: `failed` is told, once.
+    An exception in a turn ends all turns, and is passed to `failed`, once.
     """
 
     def __init__(
@@ -286,7 +268,7 @@ class TurnScheduler:
             thread.start()
 
     def add(self, key: str, turn: Callable[[], float | None], wait: float = 0.0) -> None:
-        """Give `turn` its first turn in `wait` seconds."""
+        """Run `turn` for the first time in `wait` seconds."""
         with self._changed:
             heapq.heappush(
                 self._waiting, (self._clock.now() + wait, next(self._numbers), key, turn)
@@ -294,7 +276,7 @@ class TurnScheduler:
             self._changed.notify()
 
     def hurry(self, key: str) -> None:
-        """Whatever waits under `key` gets its turn now."""
+        """Run the waiting turns of `key` now."""
         with self._changed:
             self._waiting = [
                 (0.0 if name == key else due, number, name, turn)
@@ -304,7 +286,7 @@ class TurnScheduler:
             self._changed.notify_all()
 
     def close(self, timeout: float | None = None) -> bool:
-        """No turn begins any more; waits for those that run. False after `timeout` seconds. Safe twice."""
+        """Begin no more turns, and wait for the running ones; False after `timeout` seconds. May be repeated."""
         until = None if timeout is None else self._clock.now() + timeout
         with self._changed:
             self._closed = True
@@ -348,10 +330,10 @@ class TurnScheduler:
 
 
 class CoalescedTask:
-    """Work that is asked for any number of times, and done by one thread at a time.
+    """Work that may be requested any number of times, and runs in one thread at a time.
 
-    `work` returns the seconds until it is done again, or None for "when it is asked for". What was asked for
-    while it was done is done once more: nothing that was asked for is lost.
+    `work` returns the seconds until its next run, or None for "on request". A request during a run causes one more
+    run, so that no request is lost.
     """
 
     def __init__(self, turns: TurnScheduler, key: str, work: Callable[[], float | None]) -> None:
@@ -362,7 +344,7 @@ class CoalescedTask:
         self._waiting = self._running = self._again = False
 
     def ask(self) -> None:
-        """Have it done soon."""
+        """Request a run."""
         with self._lock:
             if self._running:
                 self._again = True
@@ -388,12 +370,9 @@ class CoalescedTask:
         return wait
 
 
-# One channel while a client has it.
-
-
 @dataclass(frozen=True)
 class ChannelProcessor:
-    """What takes the deliveries of a channel, and what is told of its end. `channel`: as deliveries name it."""
+    """The callbacks for a channel's deliveries and for its end. `channel`: its name in deliveries."""
 
     channel: str
     process: Callable[[Delivery], object]
@@ -462,7 +441,7 @@ class ChannelRun:
 
     @property
     def is_open(self) -> bool:
-        """Whether its processors are there."""
+        """Whether its processors exist."""
         return len(self.processors) == len(self.tables)
 
     def name_of(self, table: str) -> str:
@@ -483,11 +462,11 @@ class ChannelRun:
         return dict(total)
 
     def is_at_hand(self) -> bool:
-        """Whether a range is processed, or its checkpoint is left to take."""
+        """Whether a range is being processed, or its checkpoint is still to be taken."""
         return any(each.stage >= Stage.BUSY for each in self.ranges)
 
     def is_busy(self) -> bool:
-        """Whether a range is processed."""
+        """Whether a range is being processed."""
         return any(each.stage is Stage.BUSY and not each.is_abandoned() for each in self.ranges)
 
     def may_read(self) -> bool:
@@ -506,7 +485,7 @@ class ChannelRun:
         return found if found is not None and found.stage >= Stage.FIXED else None
 
     def drop_from(self, first: RangeRead) -> list[RangeRead]:
-        """Forget this range and those after it: the next one begins where it began."""
+        """Forget this range and those after it: the next range begins at its start."""
         if first not in self.ranges:
             return []
         place = self.ranges.index(first)
@@ -524,5 +503,5 @@ class ChannelRun:
 
 
 def _most(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """Of each table the larger number: a range that is read once more has not come as far, at first."""
+    """Return the larger number for each table: a range that is read again has fewer rows at first."""
     return {table: max(one.get(table, 0), other.get(table, 0)) for table in {**one, **other}}

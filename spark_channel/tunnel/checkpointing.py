@@ -1,8 +1,8 @@
 """The turns of a channel: a range is read, its end is stored, it is processed, and its checkpoint is taken.
 
 Three kinds of threads: a *turn* plans the next range of a channel and reads it into the range's own carrier; a
-*call* tells the store where it ends, and takes the checkpoint of the range before; a thread of the *pool* processes
-one range of a channel at a time, or one table of it. What is read ahead is bounded by one budget over all channels.
+*call* stores the end of the range, and takes the checkpoint of the range before; a thread of the *pool* processes
+one range of a channel at a time, or one table of it. One budget over all channels bounds the rows that are read ahead.
 Nothing of a range is processed before its end is in the store, and its checkpoint is taken after `process` of all its
 tables, in order.
 """
@@ -43,11 +43,11 @@ __all__ = ["ChannelTurns"]
 _log = logging.getLogger(__name__)
 
 _TOLD_SECONDS = 1.0
-"""A wait for late rows that is told."""
+"""The shortest wait for late rows that is logged."""
 
 
 class ChannelTurns(ABC):
-    """What is done with each range of a channel. A subclass has the channels' runs, and ends them."""
+    """Plans, reads and checkpoints the ranges of channels. A subclass has the channels' runs, and ends them."""
 
     held_seconds: ClassVar[float] = 30.0
     """How long a reader that is to end waits for the source to keep less of its log, so that existing rows can be read.
@@ -74,11 +74,11 @@ class ChannelTurns(ABC):
 
     @abstractmethod
     def _over_with(self, run: ChannelRun, *, finished: bool) -> None:
-        """This client has done with the channel."""
+        """Called when this client has finished the channel."""
 
     @abstractmethod
     def _idle(self, run: ChannelRun, sequence: int) -> None:
-        """Nothing follows the range before `sequence`, which may have failed meanwhile."""
+        """Called when no rows follow the range before `sequence`, which may have failed meanwhile."""
 
     @abstractmethod
     def _end_if_nothing_is_left(self) -> None:
@@ -125,7 +125,7 @@ class ChannelTurns(ABC):
             if wait > 0:
                 return self._await_late(run, wait)
         if run.source.feed.missing is not None and sequence not in run.ends and run.ranges:
-            return None  # what was handed out is processed before its end is told
+            return None  # process the assigned ranges first, then report the missing table
         held_up = "" if run.paused else run.hold_up.look(start)
         if held_up:
             until = ", and `consume(drained=True)` ends when they are read" if self._drained else ""
@@ -169,7 +169,7 @@ class ChannelTurns(ABC):
         return 0.0 if full else run.backoff.after(found.rows, found.nbytes)
 
     def _end_of_range(self, run: ChannelRun, start: Token, sequence: int) -> Token | None:
-        """Where the next range ends; None when nothing is left of the channel, for good."""
+        """Return the end of the next range; None when the channel is drained."""
         known = run.ends.get(sequence)
         if known is not None:
             return known
@@ -189,7 +189,7 @@ class ChannelTurns(ABC):
         return start if end is not None and self._is_held(run) else end
 
     def _await_late(self, run: ChannelRun, wait: float) -> float:
-        """Rows of the channel are read in `wait` seconds."""
+        """Read rows of the channel in `wait` seconds."""
         if wait >= _TOLD_SECONDS:
             _log.warning(
                 "channel %s: waiting %.0f s for rows that other sessions commit after ones with a higher cursor "
@@ -328,7 +328,7 @@ class ChannelTurns(ABC):
         error: BaseException,
         failed: Sequence[DeliveryRows],
     ) -> None:
-        """`failed`: its deliveries that failed; none if none was handed out."""
+        """`failed`: its deliveries that failed; none if none was assigned."""
         for other in failed[1:]:
             _log.warning("channel %s: %s", run.name_of(other.table), other.error)
         table, lost = (failed[0].table, failed[0].lost) if failed else ("", found.lost)
@@ -420,7 +420,7 @@ class ChannelTurns(ABC):
                     found.stage = Stage.FIXED
             self._give_next(run)
             return
-        # It was handed out before, with another end, and that one counts.
+        # It was assigned before, with another end, and that one counts.
         self._drop(run, found)
         run.reading.ask()
 

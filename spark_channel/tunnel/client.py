@@ -1,4 +1,4 @@
-"""A tunnel's client: it keeps heartbeats going, and tells its host which channels to run.
+"""A tunnel's client: it sends heartbeats, and starts and stops channels at its host.
 
 READY -> STARTED (`start`) -> ENDED (`close`, or a fatal error).
 """
@@ -38,13 +38,6 @@ __all__ = [
 ]
 
 
-# The client's side of the protocol: which channels it dials, runs and closes. Pure.
-#
-# The table of the protocol (what the store says, where the connect is, what happens) is `_obey`;
-# everything
-# that has to be done comes back as steps, which the client carries out.
-
-
 @dataclass(frozen=True, slots=True)
 class OpenChannel:
     """Open what reading `channel` needs, then call `dialled` or `dial_failed`."""
@@ -82,13 +75,17 @@ class _Connect:
 
 
 class ChannelConnects:
-    """The connects of one client. Used by one thread at a time."""
+    """The connects of one client: the client's side of the protocol. Pure. Used by one thread at a time.
+
+    `_obey` has the table of the protocol (state in the store, state of the connect, action). The methods return steps,
+    which the client carries out.
+    """
 
     def __init__(self) -> None:
         self._connects: dict[str, _Connect] = {}
 
     def report(self) -> tuple[ChannelStatus, ...]:
-        """What the next heartbeat tells the store."""
+        """Return the states that the next heartbeat reports to the store."""
         return tuple(
             ChannelStatus(key, each.version, each.state)
             for key, each in self._connects.items()
@@ -106,7 +103,7 @@ class ChannelConnects:
         return {key: each.connect for key, each in self._connects.items()}
 
     def merge(self, answer: Sequence[Channel]) -> list[Step]:
-        """Take the store's list: only its ids stay, a higher version wins, an equal one takes its state."""
+        """Merge the store's list: only its ids stay, a higher version wins, and an equal version takes its state."""
         steps: list[Step] = []
         named = {channel.id for channel in answer}
         for key, each in list(self._connects.items()):
@@ -117,7 +114,7 @@ class ChannelConnects:
         return steps
 
     def dialled(self, key: str) -> list[Step]:
-        """The dial of channel `key` succeeded."""
+        """Note that the dial of channel `key` succeeded."""
         each = self._connects.get(key)
         if each is None:
             return []
@@ -208,7 +205,7 @@ _log = logging.getLogger(__name__)
 
 
 class ChannelHost(Protocol):
-    """Who runs the channels of a client. Called under the client's lock: return at once."""
+    """Runs the channels of a client. Its methods are called under the client's lock and must return immediately."""
 
     def dial(self, channel: Channel) -> None:
         """Prepare to run `channel`; then `TunnelClient.dialled` or `dial_failed`, from any thread."""
@@ -227,7 +224,7 @@ class ChannelHost(Protocol):
         ...
 
     def failed(self, error: BaseException) -> None:
-        """The tunnel is gone, or is another one: nothing will come any more."""
+        """The tunnel was deleted or replaced: the client has ended."""
         ...
 
 
@@ -289,7 +286,7 @@ class TunnelClient:
         client, so that an answer that was lost leaves no second one behind.
 
         Raises:
-            TunnelError: the tunnel is not there, or the store does not answer.
+            TunnelError: the tunnel does not exist, or the store does not answer.
         """
         with self._changed:
             if self._state is not ClientState.READY:
@@ -327,7 +324,7 @@ class TunnelClient:
         """One heartbeat now, from this thread; `wanted`: channels to ask for first.
 
         Raises:
-            TunnelError: the tunnel is gone or another one, or the store does not answer.
+            TunnelError: the tunnel was deleted or replaced, or the store does not answer.
         """
         with self._beating:
             with self._changed:
@@ -354,7 +351,7 @@ class TunnelClient:
             self._wanted = tuple(channels)
 
     def wake(self) -> None:
-        """A heartbeat is due now: there is news."""
+        """Send a heartbeat now, since the state has changed."""
         with self._changed:
             self._due_now = True
             self._changed.notify_all()
@@ -380,21 +377,21 @@ class TunnelClient:
             return self._connects.running()
 
     def hand_out(self, channel: str, sequence: int, end: Token) -> Token:
-        """See `desk.hand_out`."""
+        """See `state_machine.hand_out`."""
         return self._store.hand_out(self._record.name, self._id, channel, sequence, end)
 
     def checkpoint(
         self, channel: str, sequence: int, token: Token, in_flight: Mapping[str, int] | None = None
     ) -> None:
-        """See `desk.checkpoint`."""
+        """See `state_machine.checkpoint`."""
         self._store.checkpoint(self._record.name, self._id, channel, sequence, token, in_flight)
 
     def park(self, channel: str, sequence: int, why: str) -> None:
-        """See `desk.park`."""
+        """See `state_machine.park`."""
         self._store.park(self._record.name, self._id, channel, sequence, why)
 
     def release(self, channels: Collection[str]) -> None:
-        """Give these back now, before `close`; no heartbeat is sent any more."""
+        """Give these channels back now, before `close`, and stop sending heartbeats."""
         with self._changed:
             if self._state is not ClientState.STARTED:
                 return

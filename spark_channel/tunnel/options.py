@@ -21,10 +21,7 @@ __all__ = [
 ]
 
 
-# The names of the options of streams: each read asks whether it has one, and few import what they
-# mean.
-
-
+# Each read asks whether it has a stream option. This module imports only what that needs.
 STREAM_OPTIONS = frozenset(
     {
         "basemode",
@@ -64,11 +61,8 @@ def is_stream(options: Mapping[str, Any]) -> bool:
     return any(key.lower() in STREAM_OPTIONS for key in options)
 
 
-# Options of streams and tunnels; everything else that a stream is given belongs to its reader.
-
-
 def _store(value: SecretStr) -> SecretStr:
-    """The path of a file is made absolute; the url of a server stays."""
+    """Make the path of a file absolute; leave the url of a server unchanged."""
     text = value.get_secret_value().strip()
     if not text or re.match(r"(jdbc:)?postgres(ql)?:", text):
         return value
@@ -268,7 +262,7 @@ class TunnelOptions(Options):
         return None if self.tunnel_store is None else self.tunnel_store.get_secret_value()
 
     def limit(self) -> FeedLimit:
-        """What one micro-batch may bring."""
+        """The limit of one micro-batch."""
         return FeedLimit(self.max_rows_per_trigger, self.max_bytes_per_trigger)
 
     def feed(self) -> FeedOptions:
@@ -288,7 +282,7 @@ class TunnelOptions(Options):
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[TunnelOptions, dict[str, Any]]:
-    """What a stream is given, taken apart: the stream's own, and the reader's.
+    """Split a stream's options into its own and the reader's.
 
     Raises:
         OptionError: a value that is not taken, or options that contradict each other.

@@ -2,7 +2,7 @@
 
 An offset is one JSON document: for each channel the range of the batch that ends there (`from`, `to`) and its
 number (`seq`), so that a batch that is run again reads the same rows, whatever came since. Without a
-tunnel the offsets are all there is; with one, the ranges are handed out by the tunnel's store, and the query
+tunnel the offsets are all there is; with one, the ranges are assigned by the tunnel's store, and the query
 is one of its clients.
 """
 
@@ -27,7 +27,6 @@ __all__ = [
     "CheckpointPositions",
     "Offset",
     "OffsetRange",
-    "RunEnd",
     "StreamPositions",
     "added_up",
     "base_words",
@@ -48,7 +47,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """What one channel contributes to a batch. `origin` names these rows forever; empty without a tunnel."""
+    """A channel's part of a batch. `origin` always names the same rows; empty without a tunnel."""
 
     channel: str
     sequence: int
@@ -85,7 +84,7 @@ class StreamPositions(ABC):
     def latest(self, start: Offset | None, limit: FeedLimit) -> Offset:
         """The end of the next batch after `start`, which is done; `start` itself when nothing is new.
 
-        `start` is None before Spark 4.2, which does not tell it.
+        `start` is None before Spark 4.2, which does not pass it to the source.
         """
 
     @abstractmethod
@@ -94,28 +93,28 @@ class StreamPositions(ABC):
 
     @abstractmethod
     def ranges(self, start: Offset, end: Offset) -> list[OffsetRange]:
-        """What the batch between two offsets reads."""
+        """Return the ranges of the batch between two offsets."""
 
     @abstractmethod
     def settle(self, done: Offset) -> None:
-        """All up to `done` is processed, and will not be asked for again."""
+        """Note that all rows up to `done` are processed, and will not be read again."""
 
     @abstractmethod
     def behind(self, end: Offset) -> FeedLag:
-        """How far the source is ahead of a reader whose position is `end`: what is not known is None.
+        """Return how far the source is ahead of a reader whose position is `end`; unknown numbers are None.
 
-        Asks the source; some count rows for it.
+        Asks the source; some sources count rows for it.
         """
 
     def close(self) -> None:  # noqa: B027 - only a tunnel's client holds something
         """Release everything. Safe twice."""
 
     def columns(self) -> str | None:
-        """Those that an offset must be made for; None: the query continues with others."""
+        """The columns that an offset must fit; None: the query continues with other columns."""
         return self.source.schema_text() if self.source.keeps_columns else None
 
     def prepare(self) -> None:
-        """From now on, nothing is read that comes later than now."""
+        """Fix the end of the run: later rows are not read."""
         self.target.tokens = self.feed.end()
 
     def check_base(self, tokens: Iterable[Token | None]) -> None:
@@ -131,7 +130,7 @@ class StreamPositions(ABC):
 
 
 def token_in(value: Any) -> Token:
-    """A token in the form that an offset holds."""
+    """Return a token in the form that an offset holds."""
     token: Token = serialization.load_tagged(json.dumps(value))
     return token
 
@@ -169,7 +168,9 @@ def added_up(lags: Iterable[FeedLag]) -> FeedLag:
         sum(rows) if len(rows) == len(each) else None,
         sum(nbytes) if len(nbytes) == len(each) else None,
         max(seconds, default=None),
-        max((lag.kept for lag in each if lag.kept is not None), default=None),  # of one slot
+        max(
+            (lag.kept for lag in each if lag.kept is not None), default=None
+        ),  # all have the same slot
         *_base_of([lag for lag in each if lag.base_read is not None]),
     )
 
@@ -335,7 +336,7 @@ class CheckpointPositions(StreamPositions):
         if self.source.options.tunnel_type != "stream":
             raise UnsupportedError(
                 f"tunnelType {self.source.options.tunnel_type} needs Spark 4.2, or option 'tunnel', "
-                "which keeps the positions: this Spark does not tell a source the position of its query"
+                "which keeps the positions: this Spark does not pass a source the position of its query"
             )
         tokens = self.feed.now()
         self.feed.settled(tokens)
@@ -354,7 +355,7 @@ class CheckpointPositions(StreamPositions):
 
 
 class BatchAdmission:
-    """What a limit still lets into a batch: at least one split, and no split beyond it."""
+    """The rest of a batch's limit: it admits at least one split, and no split beyond the limit."""
 
     def __init__(self, limit: FeedLimit) -> None:
         self.left = limit
@@ -377,12 +378,8 @@ class BatchAdmission:
         return True
 
 
-# What is told of a lag beside its amount: what the source keeps, and how much of the base is read.
-# Pure.
-
-
 def base_words(lag: FeedLag, *, paused: bool = False) -> str:
-    """How much of the existing rows is read beside the changes; empty where none are."""
+    """Return how much of the existing rows is read while changes are delivered; empty where none are read."""
     if lag.base_read is None:
         return ""
     chunks = f"{grouped(lag.base_chunks)}{_of(lag.chunks)} chunks, " if lag.base_chunks else ""
@@ -393,7 +390,7 @@ def base_words(lag: FeedLag, *, paused: bool = False) -> str:
 
 
 def kept_words(lag: FeedLag) -> str:
-    """What a slot makes its server keep; empty where there is none."""
+    """Return how much WAL the slot makes its server keep; empty without a slot."""
     return (
         ""
         if lag.kept is None
@@ -402,7 +399,7 @@ def kept_words(lag: FeedLag) -> str:
 
 
 def lag_numbers(lag: FeedLag) -> dict[str, int | float]:
-    """What is known, by name."""
+    """Return the known numbers by name."""
     found = {
         "rows": lag.rows,
         "bytes": lag.nbytes,
@@ -417,12 +414,12 @@ def lag_numbers(lag: FeedLag) -> dict[str, int | float]:
 
 
 def in_flight_words(rows: int, seconds: float) -> str:
-    """What a client has read, and when it said so."""
-    return f"{grouped(rows)} rows are read and have no checkpoint, as its client told {seconds:.0f} s ago"
+    """Return how many rows a client has read without a checkpoint, and how old its report is."""
+    return f"{grouped(rows)} rows are read and have no checkpoint, as its client reported {seconds:.0f} s ago"
 
 
 def brief_words(lag: FeedLag) -> str:
-    """Both, as a part of a line: `base 5 of 24 chunks (100k of 480k rows), slot keeps 8.39MB`; empty for neither."""
+    """Return both in short: `base 5 of 24 chunks (100k of 480k rows), slot keeps 8.39MB`; empty for neither."""
     parts = []
     if lag.base_read is not None:
         rows = f"{short(lag.base_read)}{'' if lag.base_rows is None else f' of {short(lag.base_rows)}'} rows"

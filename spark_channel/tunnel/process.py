@@ -1,4 +1,4 @@
-"""Which process a client is, and whether it still runs: asked by other clients on its host."""
+"""Identifies a client's process, so that other clients on its host can see whether it still runs."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ _NAMESPACE = Path("/proc/self/ns/pid")
 
 @cache
 def host_name() -> str:
-    """What tells this machine's (or container's) processes from those of another, boot included."""
+    """Return a name for this boot of this machine (or container)."""
     try:
         inside = f"{_BOOT.read_text('ascii').strip()[:8]}:{_NAMESPACE.readlink().name}"
     except OSError:
@@ -22,12 +22,12 @@ def host_name() -> str:
 
 
 def own_process() -> str:
-    """This process: its id and when it began; empty where that cannot be told."""
+    """Return the id of this process and its start time; empty where the system does not show them."""
     return _process(os.getpid())
 
 
 def is_gone(host: str, process: str) -> bool:
-    """Whether the process ran on this host and has ended; False when that cannot be told."""
+    """Whether the process ran on this host and has ended; False when that is unknown."""
     if not process or host != host_name() or host.endswith("/"):
         return False
     return _process(int(process.partition("@")[0])) != process

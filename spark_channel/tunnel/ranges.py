@@ -1,9 +1,9 @@
 """One range of one channel: read ahead by one thread into bounded memory, processed by others.
 
-A range of a feed of several tables is one delivery for each table that has rows in it. They are handed out when the
-range is read, since only then each of them is whole: so none waits for rows that come behind those of another. Where
-the memory does not hold the range, the largest delivery is handed out while it is read, and the rows of others are
-left out, as far as they do not fit; they are read once more, when what was handed out is over.
+A range of a feed of several tables has one delivery for each table with rows in it. Processors get the deliveries
+when the range is read, since only then each of them is complete: so none waits for rows behind those of another
+table. If the range does not fit into memory, a processor gets the largest delivery during the reading, and rows of
+the others that do not fit are left out. They are read again when that delivery is over.
 """
 
 import contextlib
@@ -26,15 +26,11 @@ from spark_channel.pipeline import ReadCancelledError
 from spark_channel.planning import Split
 
 __all__ = [
-    "BudgetShare",
     "DeliveryRows",
     "RangeRead",
     "ReadAheadBudget",
     "Stage",
 ]
-
-
-# The memory that ranges which are read ahead may take, over all channels of a client.
 
 
 class ReadAheadBudget:
@@ -104,7 +100,7 @@ class ReadAheadBudget:
 
 
 class BudgetShare:
-    """What one range has of the budget; the limiter of its carrier."""
+    """One range's share of the budget; it is the limiter of the range's carrier."""
 
     def __init__(
         self, budget: ReadAheadBudget, make_room: Callable[[], bool] | None = None
@@ -132,21 +128,22 @@ class BudgetShare:
         return payment
 
     def kept_by(self, keep: Callable[[int, int], bool]) -> "_Kept":
-        """A limiter that pays to this share. `keep` is told what was paid; false: it is not wanted, and counts as
-        nothing.
+        """Return a limiter that charges this share.
+
+        `keep` is called with each payment; if it returns False, the payment does not count.
         """
         return _Kept(self, keep)
 
     def want(self) -> None:
-        """A thread waits for the next batch of this range."""
+        """Note that a thread waits for the next batch of this range."""
         self._budget.want(self)
 
     def free(self, rows: int, nbytes: int) -> None:
-        """So much was processed."""
+        """Give back the memory of processed rows."""
         self._budget.free(self, rows, nbytes)
 
     def close(self) -> None:
-        """The range is done with: give all back."""
+        """End the range, and give all its memory back."""
         self._budget.free(self, 0, 0, closed=True)
 
 
@@ -185,7 +182,7 @@ class _Payment:
         return Wait(0.0) if self._paid else Wait(None, "memory")
 
     def cancel(self) -> None:
-        """What was paid is given back with the share."""
+        """Stop waiting. The end of the share gives back what was paid."""
         self._budget.forget(self)
 
 
@@ -193,14 +190,12 @@ def _always(_rows: int, _nbytes: int) -> bool:
     return True
 
 
-# The rows of one delivery, put by the thread that reads and taken by the one that processes.
-
-
 class DeliveryRows:
     """All rows of a range, or those of one `table` of it.
 
-    `is_given`: they are the pool's to process. `is_over`: no processor has them any more; `is_processed`: and it took
-    them, else `error`, if it is known. `lost`: what ended the reading before its end. `rows`: what the processor took.
+    `is_given`: the pool may process them. `is_over`: the processor has ended; `is_processed`: it took all of them,
+    else `error` has the reason, if known. `lost`: the error that ended the reading early. `rows`: the number that the
+    processor took.
     """
 
     def __init__(
@@ -227,7 +222,7 @@ class DeliveryRows:
 
     @property
     def kept_rows(self) -> int:
-        """What has its memory and is not processed; of a batch that a limit cuts, the pieces so far."""
+        """The rows in memory that are not processed. If a limit cuts a batch, its pieces so far count."""
         return self._kept_rows
 
     def put(self, batch: pa.RecordBatch, nbytes: int) -> None:
@@ -281,18 +276,18 @@ _ANY_NUMBER = 1 << 62
 
 
 class Stage(IntEnum):
-    """How far a range is."""
+    """The state of a range."""
 
     READ = 1
-    """It is read, or was; no processor has seen a row of it."""
+    """The range is being read, or is read; no processor has seen a row of it."""
     FIXED = 2
     """Its end is in the store."""
     GIVEN = 3
-    """It is the pool's to process."""
+    """The pool may process it."""
     BUSY = 4
-    """It is being processed."""
+    """A processor has it."""
     DONE = 5
-    """It is processed, and its checkpoint is not taken."""
+    """The processor has finished; the checkpoint is not taken yet."""
 
 
 class RangeRead:
@@ -325,7 +320,7 @@ class RangeRead:
         self.end = end
         self.rows = self.nbytes = 0
         self.lost: Exception | None = None
-        """What ended the reading of several tables before its end; of one, its delivery has it."""
+        """The error that ended the reading of several tables early; for a single table, its delivery has the error."""
         self._feed = feed
         self._splits = splits
         self._by_table = done is not None
@@ -346,7 +341,7 @@ class RangeRead:
     # --- what is read
 
     def fill(self) -> None:
-        """Read it to its end; an error is the processor's to meet."""
+        """Read the range to its end; the processor gets an error of the reading."""
         schema = self._feed.schema()
         try:
             with self._feed.reading() as read:
@@ -380,7 +375,7 @@ class RangeRead:
                 self._rows_of[table] = self._rows_of.get(table, 0) + batch.num_rows
 
     def rows_by_table(self) -> Mapping[str, int]:
-        """What was read so far, whoever has it now; under "" of a feed of one table."""
+        """The rows read so far, also processed ones, by table; a feed of one table uses ""."""
         with self._lock:
             return dict(self._rows_of)
 
@@ -412,7 +407,7 @@ class RangeRead:
         return made
 
     def _make_room(self) -> bool:
-        """Memory is full: have the largest delivery processed, or leave out what waits while its processor does."""
+        """Free memory: have the largest delivery processed, or leave out a waiting one if its processor waits."""
         with self._lock:
             taken = next((each for each in self._deliveries.values() if _is_out(each)), None)
             self._is_full = True
@@ -424,17 +419,17 @@ class RangeRead:
             self._room_wanted()
         if largest is not None:
             largest.close()
-        # What is put at this moment may have been left out: it must not be paid any more.
+        # The delivery that is being filled may be the one left out: its payment must not continue.
         return largest is not None and largest.table != self._put_table
 
     def _largest(self) -> DeliveryRows | None:
         found = [each for each in self._deliveries.values() if not each.is_given and each.kept_rows]
         return max(found, key=lambda each: each.kept_rows, default=None)
 
-    # --- what is handed out
+    # --- deliveries for processors
 
     def to_give(self) -> list[DeliveryRows]:
-        """What is to be processed from now on; each delivery once."""
+        """Return the deliveries that the pool may process from now on; each delivery once."""
         with self._lock:
             if self._is_withdrawn or self.lost is not None:
                 return []
@@ -450,12 +445,12 @@ class RangeRead:
     def over(
         self, delivery: DeliveryRows, *, is_processed: bool, error: BaseException | None = None
     ) -> None:
-        """No processor has it any more."""
+        """Note that the processor of `delivery` has ended."""
         with self._lock:
             delivery.is_processed, delivery.error, delivery.is_over = is_processed, error, True
 
     def ends(self) -> bool:
-        """Whether all that was handed out is over, and nothing else will be: true once."""
+        """Whether all assigned deliveries are over and no more will follow; returns True once."""
         with self._lock:
             if self._has_ended or not self._is_over():
                 return False
@@ -485,7 +480,7 @@ class RangeRead:
             return all(each.is_processed for each in self._deliveries.values())
 
     def processed_tables(self) -> set[str]:
-        """Those whose rows processors took, in whole."""
+        """The tables whose rows processors took completely."""
         with self._lock:
             return {each.table for each in self._deliveries.values() if each.is_processed}
 
@@ -496,17 +491,17 @@ class RangeRead:
             return found.is_processed if found is not None and found.is_over else None
 
     def failed(self) -> list[DeliveryRows]:
-        """Those that ended with an error."""
+        """The deliveries that ended with an error."""
         with self._lock:
             return [each for each in self._deliveries.values() if each.error is not None]
 
     @property
     def given_rows(self) -> int:
-        """What processors took."""
+        """The rows that processors took."""
         return sum(each.rows for each in self._all())
 
     def withdraw(self) -> None:
-        """Hand out no more of it."""
+        """Assign no more deliveries of this range."""
         with self._lock:
             self._is_withdrawn = True
 

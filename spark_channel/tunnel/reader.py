@@ -16,7 +16,7 @@ __all__ = ["TunnelReader"]
 
 
 class _Out:
-    """A delivery that the program has, or has not read yet. `over`: what becomes of it is known."""
+    """A delivery without an outcome. `over` is set when it was processed or has failed."""
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
@@ -57,7 +57,7 @@ class TunnelReader:
         """The next range of any channel; None when everything is drained, or nothing came within `timeout` seconds.
 
         Raises:
-            TunnelError: the tunnel is gone, or all that is left of it is parked. FlowError: this reader was closed.
+            TunnelError: the tunnel was deleted, or all that is left of it is parked. FlowError: this reader was closed.
             Anything: what ended the client, such as an error of the source.
         """
         until = None if timeout is None else self._clock.now() + timeout

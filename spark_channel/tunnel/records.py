@@ -1,4 +1,4 @@
-"""Records, states, and TunnelStore protocol."""
+"""The records and states of tunnels, channels and clients, and the interface of a store."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,27 +24,23 @@ __all__ = [
 ]
 
 
-# The states of a tunnel channel, and of a client's connect to it.
-#
-# To move a channel from one client to another: OPEN -> CLOSING -> CLOSED -> OPEN elsewhere. A
-# channel that is
-# drained for good (a full split, or a split partition of the feed) is TERMINATED, and lets its
-# children open.
-
-
 class ChannelState(StrEnum):
-    """The state of a channel in the store."""
+    """The state of a channel in the store.
+
+    To move a channel from one client to another: OPEN -> CLOSING -> CLOSED -> OPEN elsewhere. A channel that is drained
+    for good (a full split, or a split partition of the feed) is TERMINATED, and its children open.
+    """
 
     WAIT = "wait"
     """Its parents are not TERMINATED, or no client has had it yet."""
     OPEN = "open"
-    """It belongs to a client."""
+    """A client has it."""
     CLOSING = "closing"
-    """Its client is asked to give it back."""
+    """The store has requested it back from its client."""
     CLOSED = "closed"
-    """It was given back, and waits for another client."""
+    """Its client gave it back, and it waits for another client."""
     TERMINATED = "terminated"
-    """It is drained for good."""
+    """All its rows are processed."""
     PARKED = "parked"
     """One of its ranges failed repeatedly: no client gets it until it is resumed."""
 
@@ -53,11 +49,11 @@ class ConnectState(StrEnum):
     """The state of a client's connect to a channel that it was given."""
 
     WAIT = "wait"
-    """It is being dialled."""
+    """The client is dialling it."""
     RUNNING = "running"
     """Its pipeline reads."""
     CLOSING = "closing"
-    """Its pipeline was asked to end."""
+    """Its pipeline is ending."""
     CLOSED = "closed"
     """Its pipeline has ended."""
 
@@ -71,21 +67,18 @@ class ClientState(StrEnum):
 
 
 class TunnelType(StrEnum):
-    """What a tunnel delivers: existing rows, later changes, or first the one and then the other."""
+    """The rows that a tunnel delivers: existing rows, later changes, or the existing rows and then the changes."""
 
     BASE = "base"
     STREAM = "stream"
     BASE_AND_STREAM = "base_and_stream"
 
 
-# What the store holds, as plain values.
-
-
 @dataclass(frozen=True, slots=True)
 class ChannelStatus:
-    """What client and store tell each other of a channel; the higher version is the newer one.
+    """A channel's state as client and store exchange it; the higher version is the newer one.
 
-    `in_flight`: rows that the client has read and that have no checkpoint, by table; None = it does not tell.
+    `in_flight`: rows that the client has read without a checkpoint, by table; None = the client does not report them.
     """
 
     id: str
@@ -103,13 +96,13 @@ PARTITION = "$partition"
 class Channel:
     """One channel of a tunnel: a full split, or a partition of the change feed.
 
-    `token` is the checkpoint, taken at `sequence`; `pending` is the end of the range handed out after it, if
-    any: whoever has the channel reads this very range next, so that (channel, sequence) names the same
-    rows forever. `after` is the end of the range after that one, once
-    it is handed out too. `closing_beats` counts its client's heartbeats since it was asked to give the channel back.
-    `parked`: why it is parked, if it is. `checkpointed_at`: when its last checkpoint was taken, by the store's clock.
-    `paused`: of existing rows that are read beside the changes, no more chunks are read.
-    `in_flight`: what its client last told of it, with a heartbeat or a checkpoint; None = nothing, or it has no client.
+    `token` is the checkpoint, taken at `sequence`. `pending` is the end of the range assigned after it, if any: the
+    next client of the channel reads exactly this range, so that (channel, sequence) always names the same rows.
+    `after` is the end of the range after that one, once it is assigned too. `closing_beats` counts its client's
+    heartbeats since the store requested the channel back. `parked`: the reason why it is parked, if it is.
+    `checkpointed_at`: the time of its last checkpoint, by the store's clock. `paused`: reading of existing rows beside
+    the changes is paused. `in_flight`: the rows that its client last reported, with a heartbeat or a checkpoint; None =
+    no report, or no client.
     """
 
     id: str
@@ -131,7 +124,7 @@ class Channel:
 
     @property
     def is_base(self) -> bool:
-        """Whether it is a split of what was there when the tunnel was made."""
+        """Whether it is a split of the rows that existed when the tunnel was made."""
         return "split" in self.params
 
     @property
@@ -143,7 +136,7 @@ class Channel:
 
     @property
     def until(self) -> Token | None:
-        """Where a stream channel ends for good, and is drained: an end that was asked for, or a split."""
+        """The position where a stream channel ends for good: an end that the user set, or a split."""
         return self.params.get(UNTIL)
 
     @property
@@ -153,7 +146,7 @@ class Channel:
 
     @property
     def last_end(self) -> Token:
-        """Where the last range ends that is handed out."""
+        """The end of the last assigned range."""
         return next((end for end in (self.after, self.pending) if end is not None), self.token)
 
 
@@ -161,7 +154,7 @@ class Channel:
 class Client:
     """A client, and when the store last heard of it (seconds of the store's clock).
 
-    `host` and `process` tell others on that host whether its process still runs.
+    With `host` and `process`, other clients on that host see whether its process still runs.
     """
 
     id: str
@@ -195,11 +188,11 @@ class TunnelState:
 class TunnelStore(Protocol):
     """Every call is one transaction, on its own connection; safe to call from several threads.
 
-    All raise `TunnelError` for a store that cannot be reached and for a tunnel that is not there.
+    All raise `TunnelError` for a store that cannot be reached and for a tunnel that does not exist.
     """
 
     def show(self) -> str:
-        """The store's place, for people; without secrets."""
+        """Return the store's location for people, without secrets."""
         ...
 
     def create(self, record: TunnelRecord, channels: Sequence[Channel]) -> TunnelRecord:
@@ -215,7 +208,7 @@ class TunnelStore(Protocol):
         ...
 
     def delete(self, name: str) -> None:
-        """Remove a tunnel with its checkpoints; its clients hear of it at their next call."""
+        """Remove a tunnel with its checkpoints; its clients are notified at their next call."""
         ...
 
     def reset(self, name: str, record: TunnelRecord, channels: Sequence[Channel]) -> TunnelRecord:
@@ -231,17 +224,17 @@ class TunnelStore(Protocol):
         ...
 
     def disconnect(self, name: str, client: str) -> None:
-        """Remove a client, and free its channels. Harmless when it is not there."""
+        """Remove a client, and free its channels. Has no effect for an unknown client."""
         ...
 
     def heartbeat(
         self, name: str, client: str, report: Sequence[ChannelStatus], wanted: Collection[str] = ()
     ) -> tuple[Channel, ...]:
-        """`desk.beat`; returns the channels that the client should have."""
+        """`state_machine.heartbeat`; returns the channels that the client should have."""
         ...
 
     def hand_out(self, name: str, client: str, channel: str, sequence: int, end: Token) -> Token:
-        """`desk.hand_out`; returns the end that counts, which may be an older one."""
+        """`state_machine.hand_out`; returns the end that counts, which may be an older one."""
         ...
 
     def checkpoint(
@@ -253,15 +246,15 @@ class TunnelStore(Protocol):
         token: Token,
         in_flight: Mapping[str, int] | None = None,
     ) -> None:
-        """`desk.checkpoint`."""
+        """`state_machine.checkpoint`."""
         ...
 
     def park(self, name: str, client: str, channel: str, sequence: int, why: str) -> None:
-        """`desk.park`."""
+        """`state_machine.park`."""
         ...
 
     def resume(self, name: str, channels: Collection[str] | None = None) -> tuple[str, ...]:
-        """`desk.resume` of these channels, or of all; returns those that were parked.
+        """`state_machine.resume` of these channels, or of all; returns those that were parked.
 
         Raises:
             TunnelError: the tunnel has no channel of that name.
@@ -271,7 +264,7 @@ class TunnelStore(Protocol):
     def pause_base(
         self, name: str, channels: Collection[str] | None = None, *, paused: bool = True
     ) -> tuple[str, ...]:
-        """`desk.pause_base`, or `desk.resume_base`, of these channels, or of all; returns those that it changed.
+        """`state_machine.pause_base` or `resume_base` of these channels, or of all; returns those that it changed.
 
         Raises:
             TunnelError: the tunnel has no channel of that name.
@@ -281,15 +274,15 @@ class TunnelStore(Protocol):
     def split(
         self, name: str, channel: str, divide: Callable[[Token], Sequence[Token]]
     ) -> tuple[str, ...]:
-        """`desk.split`; returns the new channels. `divide` is called inside the transaction."""
+        """`state_machine.split`; returns the new channels. `divide` is called inside the transaction."""
         ...
 
     def continued(self, name: str, change: Callable[[Token], Token]) -> str:
-        """`desk.continued`; returns the new channel. `change` is called inside the transaction."""
+        """`state_machine.continued`; returns the new channel. `change` is called inside the transaction."""
         ...
 
     def release(self, name: str, client: str, channels: Collection[str]) -> None:
-        """`desk.release`."""
+        """`state_machine.release`."""
         ...
 
     def now(self) -> float:

@@ -1,4 +1,4 @@
-"""A streaming query as one client of a tunnel: its channels, and the ranges that the store hands out."""
+"""A streaming query as one client of a tunnel: its channels, and the ranges that the store assigns."""
 
 import threading
 from collections.abc import Collection, Mapping
@@ -35,7 +35,7 @@ def _is_silent(error: BaseException) -> bool:
 
 @dataclass
 class _Run:
-    """A channel of this client. `token` and `sequence` are its checkpoint, `pending` what is handed out."""
+    """A channel of this client. `token` and `sequence` are its checkpoint, `pending` what is assigned."""
 
     channel: Channel
     sequence: int = -1
@@ -48,8 +48,8 @@ class _Run:
 class SharedPositions(StreamPositions):
     """Offsets name the ranges of one batch each: (channel, sequence), and where they begin and end.
 
-    The client is started with the first offset that is asked for. A range that was handed out stays, so
-    whoever runs it, once or again, reads the same rows.
+    The first request for an offset starts the client. An assigned range does not change, so each run of it reads the
+    same rows.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class SharedPositions(StreamPositions):
                 self.feed.settle(end)
 
     def behind(self, end: Offset) -> FeedLag:
-        """Of the channels that this client has."""
+        """Return the lag of the channels that this client has."""
         lags = []
         for run in self._all():
             planned = end["channels"].get(run.channel.id)
@@ -252,7 +252,7 @@ class SharedPositions(StreamPositions):
                 if found.client == self._client.id and (again or run.sequence < 0):
                     if (
                         not run.channel.is_base
-                    ):  # who checkpointed it may have ended before it said so
+                    ):  # the client that took the checkpoint may have ended before it settled
                         self.feed.settle(found.token)
                     run.sequence, run.token, run.pending = (
                         found.sequence,

@@ -18,7 +18,6 @@ from spark_channel.tunnel.options import split_options
 from spark_channel.tunnel.records import UNTIL, Channel, TunnelRecord, TunnelType
 
 __all__ = [
-    "NOT_READ",
     "READ",
     "StreamSource",
     "base_split",
@@ -39,7 +38,7 @@ _SLOT = "; slot="
 class StreamSource:
     """A source as options describe it: its reader, its feed, and what distinguishes it from other sources.
 
-    `experiment`: what to log once where the connector is experimental.
+    `experiment`: a warning to log once, if the connector is experimental.
 
     Raises:
         ChannelError: options that do not fit, or a source without a change feed.
@@ -173,7 +172,9 @@ class StreamSource:
             TunnelError: of another source, or of another schema; says what differs.
         """
         self.check_source(record)
-        if self.feed.missing is not None:  # ranges that were handed out have the columns of then
+        if (
+            self.feed.missing is not None
+        ):  # assigned ranges have the columns that the table had then
             return
         now = self.schema_text()
         if record.schema != now and self.keeps_columns:
@@ -207,7 +208,7 @@ class StreamSource:
             return self.feed.earliest()
         tokens = _given("startingOffsets", text, "latest, earliest")
         for token in tokens:
-            self.feed.lag(token)  # a damaged one is told now
+            self.feed.lag(token)  # raises now for a damaged token
         return tokens
 
     def _ends(self, starts: Sequence[Token]) -> Sequence[Token] | None:
@@ -227,7 +228,7 @@ class StreamSource:
                 got=text,
             )
         for start, end in zip(starts, ends, strict=True):
-            self.feed.reaches(start, end)  # a damaged one is told now
+            self.feed.reaches(start, end)  # raises now for a damaged token
         return ends
 
 
@@ -246,12 +247,12 @@ def _given(name: str, text: str, words: str) -> list[Token]:
 
 
 def slot_of(record: TunnelRecord) -> str:
-    """The replication slot that the tunnel's source holds for it; empty where it holds none, or did not tell."""
+    """Return the replication slot that the source holds for the tunnel; empty without one, or when it is unknown."""
     return record.source.rpartition(_SLOT)[2] if _SLOT in record.source else ""
 
 
 def place_of(about: str) -> str:
-    """The connector and server of a source as a tunnel's record tells it, without its table."""
+    """Return the connector and server in a record's description of its source, without the table."""
     return about.partition("#")[0]
 
 
@@ -273,7 +274,7 @@ def paused_base(what: str) -> TunnelError:
 def held_base(what: str, seconds: float) -> TunnelError:
     """Why a reader that is to end when all is read ends with existing rows left, whose reading the source delays."""
     return TunnelError(
-        f"all changes of {what} are read, and not all existing rows: for {seconds:g} s since then, "
+        f"all changes of {what} are read, but not all existing rows: for {seconds:g} s, "
         "the slot has kept more WAL than option 'maxSlotLag' allows. Either a transaction runs for long, "
         "or the server writes that much in about 15 s. "
         "End the transaction (the oldest xact_start in pg_stat_activity), or raise 'maxSlotLag', "

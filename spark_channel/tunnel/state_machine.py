@@ -43,9 +43,6 @@ __all__ = [
 ]
 
 
-# Shares channels among clients: within one of each other, moving as few as possible. Pure.
-
-
 Shares = tuple[dict[str, str], tuple[str, ...]]
 """(free channel -> client that gets it, channels that their clients must give back)."""
 
@@ -56,7 +53,7 @@ def share(
     free: Sequence[str],
     wanted: Mapping[str, Sequence[str]] | None = None,
 ) -> Shares:
-    """Who gets `free` channels, and who gives some back.
+    """Decide which clients get `free` channels, and which give some back.
 
     `held`: client -> its open channels, every live client with an entry. `leaving`: client -> how many it is
     giving back already; each is free only when its client says so, and counts for no client until then.
@@ -104,7 +101,7 @@ def connect(state: TunnelState, client: Client, now: float) -> TunnelState:
 
 
 def disconnect(state: TunnelState, client: str) -> TunnelState:
-    """Remove a client, and free its channels. Harmless when it is not there."""
+    """Remove a client, and free its channels. Has no effect for an unknown client."""
     clients = {key: each for key, each in state.clients.items() if key != client}
     return _without_lost(TunnelState(state.channels, clients))
 
@@ -118,7 +115,7 @@ def heartbeat(
     gone: Collection[str] = (),
     wanted: Collection[str] = (),
 ) -> TunnelState:
-    """One heartbeat of `client`: what it reports is taken, the silent are dropped, channels are shared out.
+    """Apply one heartbeat of `client`: take its report, drop silent clients, and assign channels.
 
     `gone`: clients whose process is known to have ended. `wanted`: channels that `client` asks for first.
 
@@ -127,7 +124,7 @@ def heartbeat(
     """
     if client not in state.clients:
         raise ClientExpiredError(
-            f"client {client} is not known to the tunnel (any more): "
+            f"client {client} is not known to the tunnel: "
             "it was silent for longer than its heartbeatTimeout, and its channels went to others"
         )
     # A clock that was set back must not keep the dead alive: no client was seen later than now.
@@ -214,11 +211,12 @@ def handed_out(state: TunnelState, channel: str, sequence: int) -> Token:
 def split(
     state: TunnelState, channel: str, divide: Callable[[Token], Sequence[Token]]
 ) -> tuple[TunnelState, tuple[str, ...]]:
-    """Let a stream channel end after the ranges that are handed out, and others begin there, each with a part of
-    what follows. They open when it is drained. `divide` is the feed's.
+    """Let a stream channel end after its assigned ranges, and others begin there.
+
+    Each has a part of the later changes. They open when it is drained. `divide` is the feed's.
 
     Raises:
-        TunnelError: the channel is not there, is a split of what was there, or has ended. What `divide` raises.
+        TunnelError: the channel does not exist, is a split of existing rows, or has ended. Errors of `divide`.
     """
     found = state.channels.get(channel)
     streams = [each for each in state.channels.values() if not each.is_base]
@@ -250,11 +248,12 @@ def split(
 
 
 def continued(state: TunnelState, change: Callable[[Token], Token]) -> tuple[TunnelState, str]:
-    """Let the one stream channel of a tunnel end after the ranges that are handed out, and another begin there, from
-    a token that `change` makes of that end. Returns the new channel.
+    """Let a tunnel's only stream channel end after its assigned ranges, and another begin there.
+
+    `change` makes the new channel's token from that end. Returns the new channel.
 
     Raises:
-        TunnelError: its only stream channel has an end that was asked for. What `change` raises.
+        TunnelError: its only stream channel has an end that the user set. Errors of `change`.
     """
     streams = [each for each in state.channels.values() if not each.is_base]
     parents = {parent for each in streams for parent in each.parents}
@@ -277,7 +276,7 @@ def checkpoint(
 ) -> TunnelState:
     """Move the checkpoint from `sequence` to the next one, at `token`; the same again changes nothing.
 
-    `in_flight`: what the client has read of the channel after it.
+    `in_flight`: the rows that the client has read after it.
 
     Raises:
         ChannelLostError: the channel is not this client's, or its checkpoint is another one.
@@ -302,7 +301,7 @@ def checkpoint(
 
 
 def park(state: TunnelState, client: str, channel: str, sequence: int, why: str) -> TunnelState:
-    """Take a channel out of all hands, since the range after checkpoint `sequence` fails; again: no change.
+    """Take a channel from all clients, since the range after checkpoint `sequence` fails. Repeating it has no effect.
 
     Raises:
         ChannelLostError: the channel is not this client's, or its checkpoint has moved.
@@ -394,7 +393,7 @@ def _freed(channel: Channel) -> Channel:
 
 
 def _without_lost(state: TunnelState) -> TunnelState:
-    """Channels of clients that are not there are free."""
+    """Free the channels of clients that do not exist."""
     channels = {
         key: _freed(channel)
         if channel.state in _HELD and channel.client not in state.clients

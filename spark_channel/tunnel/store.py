@@ -1,4 +1,4 @@
-"""Where tunnels are kept: stores in SQLite and PostgreSQL, found by url."""
+"""The stores of tunnels in SQLite and PostgreSQL, chosen by url."""
 
 import os
 import re
@@ -29,7 +29,6 @@ from spark_channel.tunnel.records import (
 )
 
 __all__ = [
-    "ONE_TUNNEL",
     "SCHEMA",
     "PostgresStore",
     "SqlStore",
@@ -41,7 +40,7 @@ __all__ = [
 
 
 def default_store() -> Path:
-    """The file that keeps tunnels when no other place is named: `SPARK_CHANNEL_HOME`, or the user's home."""
+    """Return the default file for tunnels, in `SPARK_CHANNEL_HOME` or the user's home."""
     home = os.environ.get("SPARK_CHANNEL_HOME")
     return (Path(home) if home else Path.home() / ".spark_channel") / "tunnels.db"
 
@@ -111,7 +110,7 @@ class SqlStore(ABC):
 
     @abstractmethod
     def _transaction(self, *, make: bool = False) -> AbstractContextManager[Statements]:
-        """A write transaction; `make`: the tables are made when they are not there.
+        """A write transaction; `make`: the tables are made when they do not exist.
 
         Raises:
             TunnelError: the store cannot be reached, or has no tables.
@@ -386,7 +385,7 @@ _MORE = (
     ("paused", _PAUSED),
     ("in_flight", _IN_FLIGHT),
 )
-"""What is known of a channel beside its split is kept with the split: stores made before have no columns for it."""
+"""Fields of a channel that the store keeps in the split's column."""
 
 
 def _check_known(name: str, state: TunnelState, channels: Collection[str] | None) -> None:

@@ -19,7 +19,7 @@ from spark_channel.tunnel.source import READ, StreamSource, base_split, place_of
 from spark_channel.tunnel.store import open_store
 from spark_channel.tunnel.worker import Delivery, Processor, TunnelWorker
 
-__all__ = ["ChannelView", "InFlight", "Tunnel", "TunnelView"]
+__all__ = ["ChannelView", "Tunnel", "TunnelView"]
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _RELEASE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Rows by table (of one: ""), as a client told them some `seconds` ago."""
+    """Rows by table (a single table: ""), as a client reported them `seconds` ago."""
 
     tables: Mapping[str, int]
     seconds: float
@@ -42,12 +42,12 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class ChannelView:
-    """One channel, and how far it is behind; `lag` is None where the source was not asked or is not there.
+    """One channel, and how far it is behind; `lag` is None where the source was not asked or does not exist.
 
     `channel.token` is where it is read from next. The lag's seconds are the source's own, for a cursor that is a
     time; else those since the last checkpoint, by the store's clock, and 0 when nothing is left to read.
-    `no_lag`: why the source did not tell. `in_flight`: rows that its client has read and that have no checkpoint; None
-    = it has no client that runs, or one that does not tell.
+    `no_lag`: why the lag is unknown. `in_flight`: rows that its client has read without a checkpoint; None = it has no
+    running client, or one that does not report them.
     """
 
     channel: Channel
@@ -57,7 +57,7 @@ class ChannelView:
 
     @property
     def stage(self) -> str:
-        """`base`: a split of what was there when the tunnel was made; `stream`: what came since."""
+        """`base`: a split of the rows that existed when the tunnel was made; `stream`: later changes."""
         return "base" if self.channel.is_base else "stream"
 
 
@@ -116,11 +116,11 @@ class Tunnel:
         return self.store.create(source.record(self.name), source.channels(channels))
 
     def exists(self) -> bool:
-        """Whether the store has it."""
+        """Whether the store has this tunnel."""
         return any(record.name == self.name for record in self.store.all())
 
     def reset(self, *, channels: int = _ADVICE) -> TunnelRecord:
-        """Start over, as `create` does: all positions are dropped, and its clients are told.
+        """Start over, as `create` does: drop all positions, and notify the clients.
 
         With option `tables`, it follows the tables that the options name: a log line names the others that it had.
         """
@@ -156,7 +156,7 @@ class Tunnel:
         continues. A slot that no tunnel names would keep the server's log forever.
 
         Raises:
-            TunnelError: there is no such tunnel, the options are of another source, or it has a slot and no options.
+            TunnelError: the tunnel does not exist, the options are of another source, or it has a slot and no options.
         """
         record = self.store.get(self.name)
         slot = slot_of(record)
@@ -197,7 +197,7 @@ class Tunnel:
         """The replication slots of the database of `options` that no tunnel of this store reads.
 
         A stream without a tunnel has such a slot, too, and so have other programs: nothing is dropped here. `named_by`
-        tells a tunnel that names such a slot at another server, which may be this one by another name.
+        names the tunnels that use such a slot at another server, which may be this server under another name.
 
         Raises:
             UnsupportedError: a source without replication slots. ChannelError: it cannot be reached.
@@ -221,7 +221,7 @@ class Tunnel:
             records = named.get(each.slot, [])
             if any(place_of(record.source) == here for record in records):
                 continue
-            # Another server, as a rule; or this one by another name, which no text can tell.
+            # Usually another server, but it may be this one under another name, which the text does not show.
             others = ", ".join(f"{record.name} of {place_of(record.source)}" for record in records)
             found.append(replace(each, named_by=others))
         return found
@@ -330,7 +330,7 @@ class Tunnel:
         """Let clients have parked channels again, these or all, from their checkpoints on; returns which.
 
         Raises:
-            TunnelError: the tunnel is not there, or has no channel of that name.
+            TunnelError: the tunnel does not exist, or has no channel of that name.
         """
         return self.store.resume(self.name, channels)
 
@@ -341,7 +341,7 @@ class Tunnel:
         that read no existing rows beside their changes are left alone.
 
         Raises:
-            TunnelError: the tunnel is not there, has no channel of that name, or reads its existing rows before its
+            TunnelError: the tunnel does not exist, has no channel of that name, or reads its existing rows before its
                 changes, which would wait, too.
         """
         state = self.store.state(self.name)
@@ -363,14 +363,14 @@ class Tunnel:
         """Let the chunks of existing rows be read again, from where `pause_base` left them; returns which channels.
 
         Raises:
-            TunnelError: the tunnel is not there, or has no channel of that name.
+            TunnelError: the tunnel does not exist, or has no channel of that name.
         """
         return self.store.pause_base(self.name, channels, paused=False)
 
     def split(self, channel: str) -> tuple[str, ...]:
         """Divide a stream channel while the tunnel is read; returns the channels that take its place.
 
-        It ends after the ranges that are handed out, and the new channels open when those are processed, so that no
+        It ends after the ranges that are assigned, and the new channels open when those are processed, so that no
         change of a row is delivered before an earlier one. Files, and tables by a cursor column whose primary key has
         a whole number.
 
@@ -408,10 +408,10 @@ class Tunnel:
         self._join(table, again=True)
 
     def remove_table(self, table: str) -> None:
-        """Follow one table of option `tables` no more, while the others go on: nothing of them is lost or read again.
+        """Stop following one table of option `tables`. The others continue: no row of them is lost or read again.
 
-        Ranges that were handed out are delivered with it; its later changes are not. The source need not have it any
-        more, and option `tables` may still name it.
+        Assigned ranges are delivered with its rows; its later changes are not delivered. The source may have dropped
+        the table, and option `tables` may still name it.
 
         Raises:
             TunnelError: the tunnel does not have the table, or no other one. UnsupportedError: it is of one table.
@@ -441,7 +441,7 @@ def _tables(feed: ChangeFeed, channels: Collection[Channel]) -> set[str]:
 
 
 def _timed(channel: Channel, lag: FeedLag | None, at: float, now: float) -> FeedLag | None:
-    """With the seconds since the last checkpoint, by the store's clock, where the source tells no time.
+    """Return `lag` with the seconds since the last checkpoint, by the store's clock, if the source reports no time.
 
     What waits came after that checkpoint, so it has waited for so long at most.
     """
@@ -451,11 +451,11 @@ def _timed(channel: Channel, lag: FeedLag | None, at: float, now: float) -> Feed
 
 
 def _lag(channel: Channel, source: StreamSource | None) -> tuple[FeedLag | None, str]:
-    """None, and why, where the source does not tell."""
+    """Return the lag of `channel`, or None and the reason if the source does not report it."""
     if channel.is_base:
         split = base_split(channel)
         return (FeedLag(0, 0) if channel.token == READ else FeedLag(split.rows, split.nbytes)), ""
-    if channel.state is ChannelState.TERMINATED:  # what follows is another channel's
+    if channel.state is ChannelState.TERMINATED:  # later changes belong to another channel
         return FeedLag(0, 0, 0.0), ""
     if source is None:
         return None, ""
@@ -466,13 +466,13 @@ def _lag(channel: Channel, source: StreamSource | None) -> tuple[FeedLag | None,
 
 
 def _in_flight(channel: Channel, clients: Mapping[str, Client], now: float) -> InFlight | None:
-    """What the channel's client told last, unless it is known to have ended, or is silent for too long."""
+    """Return the last report of the channel's client, unless it has ended or is silent for too long."""
     client = clients.get(channel.client)
     if channel.in_flight is None or client is None or is_gone(client.host, client.process):
         return None
     if now - client.last_seen > client.timeout:
         return None
-    # Each heartbeat and each checkpoint tells it.
+    # Each heartbeat and each checkpoint reports the rows.
     return InFlight(
         channel.in_flight, max(0.0, now - max(client.last_seen, channel.checkpointed_at))
     )

@@ -48,7 +48,7 @@ class TunnelWorker(ChannelTurns):
     Args:
         processor: one for all channels; or `factory`, which makes one for each.
         drained: end when all that was there at the start is processed (see `StopPosition`); else run until `stop`.
-        ending: called when the end begins, with the error that ends it, if any. Must return at once.
+        ending: called when the end begins, with the error that ends it, if any. Must return immediately.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class TunnelWorker(ChannelTurns):
         """Consume until `stop`, or until all is drained. Everything is released when it returns or raises.
 
         Raises:
-            TunnelError: the tunnel is gone, or all that is left of it is parked. SystemExit: SIGTERM was received.
+            TunnelError: the tunnel was deleted, or all that is left of it is parked. SystemExit: SIGTERM was received.
             Anything: what the processor or the source raised.
         """
         with SigtermHandler(self._terminate) as sigterm:
@@ -151,10 +151,10 @@ class TunnelWorker(ChannelTurns):
         self._end(None)
 
     def keeping(self, delivery: Delivery) -> Callable[[], bool]:
-        """For a delivery that is processed now: what waits until its checkpoint is kept; False: it never will be.
+        """Return a call that waits until the checkpoint of `delivery` is stored; it returns False if it never will be.
 
-        One table's does not wait for other tables of its range: True then tells that it is not delivered again by this
-        client, while the checkpoint is not kept.
+        A delivery of one table does not wait for other tables of its range: True then means that this client does not
+        deliver it again, although the checkpoint is not stored yet.
         """
         table, sequence = delivery.table, delivery.sequence
         channel = delivery.channel.removesuffix(f"/{table}") if table else delivery.channel
@@ -233,7 +233,7 @@ class TunnelWorker(ChannelTurns):
             if not channel.is_base:
                 source.feed.settle(
                     current.token
-                )  # who checkpointed it may have ended before it said so
+                )  # the client that took the checkpoint may have ended before it settled
         except Exception as error:
             verdict, wait = (
                 trouble.no_answer(self._clock.now())
@@ -307,7 +307,7 @@ class TunnelWorker(ChannelTurns):
             self._client.ended(run.id, finished=finished)
 
     def _shut(self, run: ChannelRun) -> bool:
-        """Tell the processor that no more comes; False when that was done before."""
+        """Notify the processor of the channel's end; return False when that was done before."""
         with self._changed:
             if run.closed:
                 return False
@@ -327,7 +327,7 @@ class TunnelWorker(ChannelTurns):
         return True
 
     def _idle(self, run: ChannelRun, sequence: int) -> None:
-        """Nothing follows the range before `sequence`, which may have failed meanwhile."""
+        """Called when no rows follow the range before `sequence`, which may have failed meanwhile."""
         with self._changed:
             run.idle = not run.ranges and run.planned_sequence == sequence
         if run.idle and self._drained:
@@ -396,7 +396,7 @@ class TunnelWorker(ChannelTurns):
             self._ending(error)
 
     def _leave(self) -> None:
-        """Give back at once what is not processed at this moment, and the rest when it is."""
+        """Give back the channels that are not being processed immediately, and the others after their range."""
         with self._changed:
             self._over = True
             runs = list(self._runs.values())

@@ -63,7 +63,7 @@ def test_what_options_mean(options: dict[str, Any], half: str, name: str) -> Non
             "reader",
             "scheme 'oracle'; known reader schemes: .*sqlite",
         ),
-        ({"path": "/a/b.xyz"}, "reader", "cannot tell the connector from path '/a/b.xyz'"),
+        ({"path": "/a/b.xyz"}, "reader", "path '/a/b.xyz' does not show which connector"),
         ({}, "reader", "nothing says what to read"),
         ({}, "writer", "nothing says what to write"),
     ],

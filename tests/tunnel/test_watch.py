@@ -129,7 +129,7 @@ def test_each_table_has_its_lag_and_its_rows_in_flight(
         assert cells(text, f"{shop.name}.orders")[4] == "30"
         assert cells(text, f"{shop.name}.orders")[-1] == "30"
         assert re.search(
-            r"stream-0 \(in flight\) 31 rows are read .* as its client told \d s ago", text
+            r"stream-0 \(in flight\) 31 rows are read .* as its client reported \d s ago", text
         )
         # The source is not asked: only the report of its client is known.
         without = call("describe", "shop", "--store", watched.store).output

@@ -1,4 +1,4 @@
-"""SQL by sqlglot; merge; claims."""
+"""The SQL of a database behind an ADBC driver, made by sqlglot: statements, merges and claims."""
 
 import hashlib
 from collections.abc import Sequence
@@ -22,7 +22,6 @@ from spark_channel.connectors.sql.statements import identifier, only_name, parse
 from spark_channel.errors import TargetError
 
 __all__ = [
-    "AdbcColumn",
     "AdbcDialect",
     "arranged",
     "claim_dialect",
@@ -30,9 +29,6 @@ __all__ = [
     "make_unique",
     "placed",
 ]
-
-
-# The SQL of any database that sqlglot can write; types are those of the driver.
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,7 @@ class AdbcDialect(WriteDialect):
         return (tree.offset(after) if after else tree).sql(self.sql or None)
 
     def find_table(self, session: Session, text: str) -> Table | None:
-        """The driver says when it is not there."""
+        """Return the table that `text` names. Reading fails with the driver's error if it does not exist."""
         if text.lstrip().startswith("("):
             return None
         schema, name = self.named(text)
@@ -110,9 +106,6 @@ class AdbcDialect(WriteDialect):
         return "Drivers take a column's type from its first rows: make it one type in 'query'"
 
 
-# How a database behind an ADBC driver keeps the claims of writes.
-
-
 def claim_dialect(session: AdbcSession, schema: str, dialect: str) -> ClaimDialect:
     """The tables that the database's own connector has, where there is one."""
     if dialect == "postgres":
@@ -131,9 +124,6 @@ def claim_dialect(session: AdbcSession, schema: str, dialect: str) -> ClaimDiale
         mark=lambda number: f"${number}" if dialect == "redshift" else "?",
         distrust=trigger,
     )
-
-
-# Staged rows in the shape that a merge takes, and the unique key that it needs.
 
 
 def arranged(rows: pa.Table, target: TargetTable) -> pa.Table:
@@ -178,7 +168,7 @@ def hold_unique(session: AdbcSession, target: TargetTable, dialect: AdbcDialect)
     except TargetError as error:
         raise TargetError(
             f"table {target.name!r} does not hold ({', '.join(target.key)}) unique, "
-            f"so rows with the same key cannot be told; create a unique index on these columns. {error}"
+            f"so a key may match several rows; create a unique index on these columns. {error}"
         ) from error
     finally:
         session.rollback()

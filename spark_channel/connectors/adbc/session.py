@@ -1,4 +1,4 @@
-"""Options and connection of any ADBC driver."""
+"""The options of ADBC, and a connection through any driver, in transactions."""
 
 import importlib
 import json
@@ -32,16 +32,10 @@ __all__ = [
     "AdbcSession",
     "AdbcWriteOptions",
     "BusyError",
-    "DriverOptions",
-    "driver_path",
     "is_busy",
     "is_conflict",
     "is_lost",
 ]
-
-
-# Options of the ADBC connector: which driver, how it reaches the database, and what SQL the
-# database speaks.
 
 
 _TAKES = 'a JSON object of the driver\'s own options, such as {"adbc.snowflake.sql.db": "SHOP"}'
@@ -73,7 +67,7 @@ _FILE_OPTIONS = ("path", "uri")
 
 
 def _absolute(driver: str, text: str) -> str:
-    """What names the database of `driver`, absolute where that is a file."""
+    """Return the name of the database of `driver`, as an absolute path if it is a file."""
     if not any(name in driver.rpartition("/")[2].lower() for name in _FILE_DATABASES):
         return text
     return (
@@ -223,7 +217,8 @@ class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
             )
         if self.key_columns is None:
             raise OptionError(
-                f"option 'writeMode' {self.write_mode} needs 'keyColumns': an ADBC driver tells no primary key",
+                f"option 'writeMode' {self.write_mode} needs 'keyColumns': "
+                "an ADBC driver does not report the primary key",
                 option="keyColumns",
             )
         if self.tolerates_dirty_rows:
@@ -234,11 +229,8 @@ class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
             )
 
 
-# One connection through an ADBC driver, in transactions: nothing is durable until `commit`.
-
-
 FAILURES = (adbc_driver_manager.Error, pa.ArrowException, OSError)
-"""What drivers raise, while they connect and while a result is being read."""
+"""The errors that drivers raise, while they connect and while a result is being read."""
 
 
 _BUSY = frozenset({"40001", "40P01", "55P03"})
@@ -315,7 +307,7 @@ def driver_path(name: str) -> str:
         if "/" in name or name.endswith((".so", ".dylib", ".dll", ".toml")):
             return name
         raise OptionError(
-            f"option 'driver' got {name!r}; there is no package adbc-driver-{bare.replace('_', '-')} here. Install "
+            f"option 'driver' got {name!r}, and package adbc-driver-{bare.replace('_', '-')} is not installed. Install "
             "it, or give the path of the driver's library",
             option="driver",
             got=name,
@@ -382,7 +374,7 @@ class AdbcSession(BoundSession):
             with self.explained():
                 is_shared = is_pooler(uri, **login)
         except ImportError:
-            return  # without psycopg it cannot be told
+            return  # only psycopg can detect a pooler
         if is_shared:
             raise self._failure(refused_by_pooler(self.place, statement, "uri"))
 
@@ -439,7 +431,7 @@ class AdbcSession(BoundSession):
         return schema
 
     def table_schema(self, schema: str | None, name: str) -> pa.Schema | None:
-        """The columns of a table as the driver sees them; None when it is not there. Ends the transaction."""
+        """The columns of a table as the driver sees them; None when it does not exist. Ends the transaction."""
         try:
             found = self._connection.adbc_get_table_schema(name, db_schema_filter=schema)
         except adbc_driver_manager.Error as error:
@@ -451,15 +443,15 @@ class AdbcSession(BoundSession):
         return found
 
     def spelled(self, schema: str | None, name: str, *, folds: bool) -> str | None:
-        """A table's name as the catalog has it; None = it is not there. `folds`: another case is the same name."""
+        """A table's name as the catalog has it; None = it does not exist. `folds`: another case is the same name."""
         if name in self.tables(schema, name):
             return name
         return only_name(name, self.tables(schema, "")) if folds else None
 
     def tables(self, schema: str | None, beginning: str) -> list[str]:
-        """Names of tables that begin so; `beginning` holds no wildcard but `_`, which it means.
+        """Return the names of tables that begin with `beginning`, whose only wildcard is `_`.
 
-        Without `schema` those of the current one, which a name without a schema means, where the driver tells it.
+        Without `schema`, search the current schema, where the driver reports it.
         """
         with self.explained():
             found = self._connection.adbc_get_objects(
@@ -481,7 +473,7 @@ class AdbcSession(BoundSession):
             return None  # a database without schemas, or a driver that does not say
 
     def ingest(self, schema: str, name: str, rows: pa.RecordBatch | pa.Table, mode: str) -> int:
-        """Append rows to a table; `mode` "create" makes it, "create_append" where it is not there.
+        """Append rows to a table; `mode` "create" makes it, "create_append" where it does not exist.
 
         Returns how many rows the driver says that it brought in; -1 = it says nothing.
         """

@@ -1,4 +1,4 @@
-"""AdbcReader and AdbcWriter."""
+"""Reads and writes tables through an ADBC driver."""
 
 import logging
 import re
@@ -53,12 +53,8 @@ from spark_channel.retry import Retry
 
 __all__ = [
     "AdbcReader",
-    "AdbcTask",
     "AdbcWriter",
 ]
-
-
-# One attempt of one task that writes through an ADBC driver.
 
 
 _BUSY_SECONDS = 60.0
@@ -195,9 +191,6 @@ class AdbcTask(SqlTask):
             self._host.append(self._session, self._plan, rows)
 
 
-# Reads a table or a query through an ADBC driver.
-
-
 class AdbcReader(SqlReader):
     """One split, or ranges of `partitionColumn` of about equal rows. Types are those that the driver gives."""
 
@@ -211,9 +204,6 @@ class AdbcReader(SqlReader):
 
     def connect(self, purpose: str) -> AbstractContextManager[Session]:
         return AdbcSession(self.options, SourceError)
-
-
-# Writes a table through an ADBC driver: atomically (`commit=job`), or task by task (`commit=task`).
 
 
 _log = logging.getLogger(__name__)
@@ -289,12 +279,13 @@ class AdbcWriter(SqlWriter):
             table = session.table_schema(schema, name)
             if table is None:
                 raise TargetError(
-                    f"table {schema}.{name} is there, and {self.shown} does not tell its columns"
+                    f"table {schema}.{name} exists, but {self.shown} does not report its columns"
                 )
             return WriteTarget(schema, name, f"{schema}.{name}", table)
         if schema is None and (schema := session.value("SELECT current_schema()::text")) is None:
             raise OptionError(
-                f"option 'dbtable' got {self.options.dbtable!r}, and there is no schema on the search path: name one",
+                f"option 'dbtable' got {self.options.dbtable!r} without a schema, and the search path is empty: "
+                "name the schema",
                 option="dbtable",
                 got=self.options.dbtable,
             )

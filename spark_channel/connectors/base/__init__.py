@@ -1,1 +1,1 @@
-"""What every connector uses: the contract, the registry, claims, health, and types."""
+"""The base of all connectors: the contract, the registry, claims, health, and types."""

@@ -33,9 +33,6 @@ __all__ = [
 ]
 
 
-# The identity of a write, which is the same for every run of it.
-
-
 Kind = Literal["txn", "stream", "job", "table"]
 
 
@@ -170,8 +167,8 @@ def take(
     if found is None:
         if resume is not None:
             raise TargetError(
-                f"{identity.shown} was to be continued, and its claim on {identity.target} is not there any more: "
-                "run the job again"
+                f"{identity.shown} cannot be continued: its claim on {identity.target} is missing. "
+                "Run the job again"
             )
         return _taken(Claim(identity, owner, process=process, beat_at=now), position)
     if found.has_published(position):
@@ -191,7 +188,7 @@ def take(
         raise TargetError(
             f"{identity.shown} is partially committed: run {found.owner!r} committed {tasks} tasks "
             f"with {rows} rows to {identity.target} (commit=task) and did not end. "
-            "A new run cannot tell which rows these were: "
+            "A new run cannot find out which rows these were: "
             "delete them, and the claim's rows in spark_channel_claims and spark_channel_tasks. "
             "A transfer with commit=task continues by itself, where its plan was kept"
         )
@@ -238,7 +235,7 @@ def check(found: Claim | None, held: HeldClaim) -> None:
     if (found.owner, found.epoch) != (held.owner, held.epoch):
         by = f"run {found.owner!r} took over" if found.owner else "the run gave its claim back"
         raise SupersededError(
-            f"{held.identity.shown} on {held.identity.target} does not belong to run {held.owner!r} any more: {by}. "
+            f"{held.identity.shown} on {held.identity.target} no longer belongs to run {held.owner!r}: {by}. "
             f"{nothing}; let the later run finish",
             owner=held.owner,
             successor=found.owner,
@@ -299,17 +296,6 @@ def release(
     return replace(found, owner="", state="open")
 
 
-# Whether the run that holds a claim is alive: the staging of a live run is kept, whatever the clock
-# says.
-#
-# On the machine of the run its process is looked up. Of a run on another machine only its beats are
-# known, one an hour
-# while its tasks are open. A beat that is a day old raises a doubt, and the doubt must itself grow
-# a day old without a
-# new beat before the run counts as dead: a clock that jumps makes a beat look old, and no single
-# jump ends a doubt.
-
-
 Verdict = Literal["live", "doubtful", "dead"]
 """`doubtful`: note `now` as the claim's `doubted_at`, unless it has one that is newer than its last beat."""
 
@@ -329,7 +315,15 @@ def beat_is_due(claim: Claim, now: str) -> bool:
 def is_alive(
     claim: Claim, now: str, *, is_gone: Callable[[dict[str, Any]], bool] = owner_is_gone
 ) -> Verdict:
-    """`now` and the claim's times are ISO texts in UTC."""
+    """Return whether the run that holds `claim` is alive. The staging of a live run is kept.
+
+    On the machine of the run its process is looked up. For a run on another machine only its beats are known, one per
+    hour while its tasks are open. A beat that is a day old raises a doubt, and the run counts as dead when the doubt is
+    a day old, too, without a new beat. A clock that jumps makes a beat look old, but no single jump ends a doubt.
+
+    Args:
+        now: ISO text in UTC, as the claim's times.
+    """
     if not claim.owner or claim.state == "published":
         return "dead"
     process = _process(claim.process)

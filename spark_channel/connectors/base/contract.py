@@ -43,10 +43,6 @@ __all__ = [
 ]
 
 
-# Rows in their system's own format: a writer of the same system accepts them, and no step in
-# between decodes them.
-
-
 NATIVE = pa.schema([pa.field("row", pa.large_binary(), nullable=False)])
 """The schema of batches of such rows. Each value is a whole row: they are counted, limited and sliced as any."""
 
@@ -186,7 +182,7 @@ class Reader(SplitReader):
         return None
 
     def health(self) -> Health | None:
-        """Executor. What tells how the source is, for option `protect`; None = nothing does. Connects nowhere yet."""
+        """Executor. The health check of the source, for option `protect`; None = without one. Does not connect yet."""
         return None
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
@@ -225,7 +221,7 @@ class WriteContext:
 
 @dataclass(frozen=True)
 class WritePlan:
-    """What `Writer.prepare` decided, picklable. Connectors subclass it with their own fields.
+    """The plan that `Writer.prepare` returns, picklable. Connectors subclass it with their own fields.
 
     `published_at`: the time the same job, or the same `txn`, was published before; then nothing is written.
     `native`: the tasks receive the context's native rows, and nothing else. `held` is the claim under which the
@@ -263,7 +259,7 @@ class DirtyRow:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one attempt of one task staged or committed. Plain data, which is sent to the driver.
+    """The rows that one attempt of a task staged or committed. Plain data, which is sent to the driver.
 
     `details` belongs to the connector (file names, row ranges).
     """
@@ -321,7 +317,7 @@ class RowTally:
 
 @dataclass(frozen=True, slots=True)
 class PartialWrite:
-    """What a target recorded of a `commit=task` run that did not end: its name and its committed tasks.
+    """A target's record of a `commit=task` run that did not end: its name and its committed tasks.
 
     `plan` is the text given to `Writer.keep`; None = none. `epoch` is the value for `WriteContext.resume`.
     """
@@ -425,7 +421,7 @@ class Writer(ABC):
         """Executor. `attempt` is unique among all attempts of the job."""
 
     def writing(self) -> AbstractContextManager[None]:
-        """Executor. Around the tasks that one thread writes: what they share is kept until its end."""
+        """Executor. A context around the tasks that one thread writes: it keeps what they share, say a connection."""
         return nullcontext()
 
     def resource_mark(self) -> str | None:
@@ -436,7 +432,7 @@ class Writer(ABC):
         return None
 
     def health(self) -> Health | None:
-        """Executor. What tells how the target is, for option `protect`; None = nothing does. Connects nowhere yet."""
+        """Executor. The health check of the target, for option `protect`; None = without one. Does not connect yet."""
         return None
 
     def committed(self, plan: WritePlan, task: int) -> Receipt | None:
@@ -478,9 +474,6 @@ class Writer(ABC):
         running. Called any number of times. Returns the receipts of the tasks whose rows stay (`commit=task`), where
         the target records them; else None.
         """
-
-
-# Finds the rows that a target refuses in a batch that it refused.
 
 
 def bisect_refused(

@@ -43,9 +43,6 @@ __all__ = [
 ]
 
 
-# Reads splits, and the positions of a change feed: shared by `Reader` and `ChangeFeed`.
-
-
 Token = Mapping[str, Any]
 """A position in a change feed: plain JSON data, understood by the reader that made it."""
 
@@ -185,7 +182,7 @@ def _chunks(chunks: int | None, read: int | None, rows: int | None) -> int | Non
 
 @dataclass(frozen=True, slots=True)
 class HeldLog:
-    """What a source keeps for one reader of its log. `kept`: bytes; None = not known.
+    """The log that a source keeps for one reader. `kept`: bytes; None = not known.
 
     `named_by`: what reads from a slot of this name, at a place that has another name than this source.
     """
@@ -210,7 +207,7 @@ class FollowsTables(Protocol):
     """A reader whose log has the changes of several tables in one order."""
 
     def tables_feed(self, options: FeedOptions) -> "ChangeFeed":
-        """A feed with `has_tables`, of `FeedOptions.tables`; what the reader's own options name is not read."""
+        """Return a feed with `has_tables` of `FeedOptions.tables`; it ignores the table in the reader's own options."""
         ...
 
 
@@ -227,8 +224,8 @@ class ChangeFeed(SplitReader):
     has_one_schema: ClassVar[bool] = True
     """Whether a `SchemaError` about changes is of all of them; False: of a file, say, and the others can be read."""
     missing: SourceError | None = None
-    """Why a feed of one table has nothing but ranges that were handed out: its table is not there any more. `changes`
-    of such a range comes before `schema`."""
+    """The error of a feed whose only table was dropped: it delivers only ranges that were already assigned. Call
+    `changes` of such a range before `schema`."""
     reads_base: bool = True
     """Whether `latest` continues with existing rows beside the changes; False: its reader has paused that."""
     base_held: bool = False
@@ -271,10 +268,10 @@ class ChangeFeed(SplitReader):
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         """The end of the partition of `after`, or the position that `limit` allows; `after` itself without new rows.
 
-        `upto`, a token that `now`, `end` or `end_of` gave, is not passed; what is returned then is `settled`.
+        The result is not after `upto`, a token that `now`, `end` or `end_of` returned; it is `settled` then.
 
         Raises:
-            SourceError: `after` is damaged, of another source, from the future, or not there any more.
+            SourceError: `after` is damaged, of another source, from the future, or no longer in the log.
             SchemaError: the source's columns have changed; names the column.
         """
 
@@ -282,7 +279,7 @@ class ChangeFeed(SplitReader):
         """The position of each partition at `time`: exactly the changes at that time or later follow the token.
 
         Raises:
-            OptionError: this feed cannot tell.
+            OptionError: this feed does not support it.
         """
         raise OptionError(
             f"options 'startingTimestamp' and 'endingTimestamp' do not go with {type(self).__name__}, whose positions "
@@ -294,7 +291,7 @@ class ChangeFeed(SplitReader):
         """Whether `token` is `end` or comes after it.
 
         Raises:
-            OptionError: this feed cannot tell.
+            OptionError: this feed does not support it.
         """
         raise OptionError(
             f"options 'endingOffsets' and 'endingTimestamp' do not go with {type(self).__name__}, whose positions "
@@ -345,10 +342,10 @@ class ChangeFeed(SplitReader):
         return None
 
     def joining(self, table: str, *, again: bool) -> Callable[[Token], Token]:
-        """What adds a table to a token, from there on; `again`: what has the existing rows of one read once more.
+        """Return a function that adds a table to a token; `again`: one that has its existing rows read again.
 
-        What it returns is pure, and quick: called inside a transaction of the tunnel's store. It raises `TunnelError`
-        where the token has the table, or does not have it.
+        The function is pure and quick: it is called inside a transaction of the tunnel's store. It raises
+        `TunnelError` where the token already has the table, or (`again`) does not have it.
 
         Raises:
             UnsupportedError: a feed of one table. SourceError, OptionError: the table cannot be followed.
@@ -359,7 +356,7 @@ class ChangeFeed(SplitReader):
         )
 
     def leaving(self, table: str) -> Callable[[Token], Token]:
-        """What removes a table from a token, as `joining` adds one. The source need not have the table any more.
+        """Return a function that removes a table from a token. The source may have dropped the table.
 
         Raises:
             UnsupportedError: a feed of one table. OptionError: not a table's name.
@@ -370,8 +367,9 @@ class ChangeFeed(SplitReader):
         )
 
     def held_up(self, token: Token) -> str:
-        """What keeps existing rows from being read beside the changes at `token`, as text. Empty: nothing, or it is not
-        known. Asks the source.
+        """Return why existing rows are not read beside the changes at `token`. Asks the source.
+
+        Empty: they are read, or the reason is not known.
         """
         return ""
 
@@ -394,9 +392,6 @@ class ChangeFeed(SplitReader):
 
     def close(self) -> None:
         """The tunnel is deleted: release what the source holds for it."""
-
-
-# Rows of a change feed: the operation in the column `_op`.
 
 
 OPERATION = "_op"
@@ -425,7 +420,7 @@ def change_schema(columns: pa.Schema) -> pa.Schema:
 
 
 def new_columns_advice(*, goes_on: bool) -> str:
-    """What to do when a table has other columns than its stream began with. `goes_on`: its log may have both."""
+    """Return advice for a table whose columns changed after its stream began. `goes_on`: its log may have both."""
     if goes_on:
         return "Start it again: it continues where it is, with the columns that the table has then (onSchemaChange)"
     return (
@@ -435,7 +430,7 @@ def new_columns_advice(*, goes_on: bool) -> str:
 
 
 def missing_source(error: SourceError, advice: str = "") -> SourceError:
-    """Why a stream ends whose table is not there any more. `error` tells which; `advice` is what else may be done."""
+    """Return the error that ends a stream whose table was dropped. `error` names the table; `advice`: a remedy."""
     return SourceError(
         f"{error}. Ranges of its stream that were handed out before are delivered from the log, and nothing else. "
         f"{advice}Remove the tunnel (`spark-channel tunnel delete`); or reset it, or begin with a new checkpoint "

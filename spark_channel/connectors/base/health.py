@@ -37,7 +37,7 @@ class Health(ABC):
 
     @abstractmethod
     def sample(self) -> HealthSample:
-        """What it says now. Signals that the role may not read are left out, and named.
+        """Return a sample. Signals that the role may not read are left out, and named.
 
         Raises:
             ChannelError: it cannot be asked.
@@ -45,7 +45,7 @@ class Health(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the connection. Again: harmless."""
+        """End the connection. Calling it again has no effect."""
 
 
 class WakeLatency:
@@ -80,9 +80,9 @@ def way_seconds(ask: Callable[[], object], clock: Clock = SYSTEM_CLOCK) -> float
 def seconds_per_row(
     rows: int, seconds: float, way: float, *, least_rows: int = _LEAST_ROWS
 ) -> float | None:
-    """How long a system worked for a row of a statement that took `seconds`, of which the way there and back is `way`.
+    """Return the server's seconds per row in a statement that took `seconds`, `way` of them for the network.
 
-    None = that cannot be told: there are fewer than `least_rows`, or the way took most of the time.
+    None = unknown: there are fewer than `least_rows`, or the network took most of the time.
     """
     worked = seconds - way
     return worked / rows if rows >= least_rows and worked >= _LEAST_PART * seconds else None
@@ -98,7 +98,7 @@ class RowCost:
         self._seen: deque[float] = deque(maxlen=_SEEN)
 
     def add(self, seconds: float | None) -> None:
-        """What a row of one statement cost; None = not known."""
+        """Add the seconds per row of one statement; None = not known."""
         if seconds:
             self._seen.append(seconds)
 

@@ -1,4 +1,4 @@
-"""TLS options and HTTP connections of servers."""
+"""Shared code of connectors over the network: TLS options, HTTP connections, answers of bounded size."""
 
 import base64
 import http.client
@@ -26,18 +26,14 @@ __all__ = [
 ]
 
 
-# What connectors that speak HTTP share: connections, answers of bounded size, and what may be shown
-# of them.
-
-
 BUSY = (429, 502, 503, 504)
-"""What a server answers that may carry out the same request later."""
+"""The HTTP statuses of a server that may carry out the same request later."""
 _BLOCK = 1 << 20
 _SHOWN, _READ = 200, 2_000
 
 
 class Busy(Exception):  # noqa: N818 - a state of the server
-    """The server does not answer now; what was asked may have been carried out."""
+    """The server does not answer now; it may have carried out the request."""
 
 
 class AnswerTooLargeError(http.client.HTTPException):
@@ -52,7 +48,7 @@ class Login:
         self._secrets = secrets
 
     def shown(self, text: str) -> str:
-        """What a server says, without the login, which it may repeat."""
+        """Return a server's text without the credentials, which it may repeat."""
         return hide(text, self._secrets)
 
     def beginning(self, answer: bytes) -> str:
@@ -115,17 +111,14 @@ def whole(response: http.client.HTTPResponse, most: int) -> bytes:
     return b"".join(parts)
 
 
-# Options of servers that are reached over the network.
-
-
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 def check_tls(options: Options, *, is_secure: bool, how: str) -> None:
-    """Hold the files of certificates to be used: `how` tells how a url asks for TLS.
+    """Check that certificate files are only given with TLS. `how`: the text that explains how a url enables TLS.
 
     Raises:
-        OptionError: one is given, and the url asks for no TLS.
+        OptionError: a certificate file is given, and the url does not enable TLS.
     """
     named = next(
         (name for name in ("sslrootcert", "sslcert", "sslkey") if getattr(options, name, None)),

@@ -1,7 +1,7 @@
 """The owner of a job: the process whose death ends the job, and whether it is alive.
 
-A Spark write is prepared in a short-lived Python worker; what lives as long as the job is the
-driver's JVM, the nearest ancestor named `java`. Without one it is this process.
+A Spark write is prepared in a short-lived Python worker. The driver's JVM, the nearest ancestor named
+`java`, lives as long as the job. Without one, this process is the owner.
 """
 
 import os
@@ -49,7 +49,7 @@ def describe_owner() -> dict[str, Any]:
 
 
 def owner_is_gone(owner: dict[str, Any]) -> bool:
-    """True only when it is certain: the owner ran on this machine, and does not any more."""
+    """Return True only when it is certain: the owner ran on this machine, and has ended."""
     if owner.get("machine") != _machine() or not owner.get("started"):
         return False
     now = _stat(int(owner["pid"]))

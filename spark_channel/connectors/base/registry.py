@@ -60,8 +60,8 @@ class DataxCompatibility:
 _SERVER = {"convert": "lenient", "ledger": "optional"}
 
 Maturity = Literal["stable", "preview", "experimental"]
-"""What the tests ran against. "stable": the system itself. "preview": what stands for it (an emulator, an old release,
-its engine without its server, another product that speaks its protocol), or a part of what the connector reaches.
+"""The system that the tests ran against. "stable": the system itself. "preview": a substitute (an emulator, an old
+release, its engine without its server, another product with its protocol), or a part of what the connector reaches.
 "experimental": only servers written for the tests, or nothing."""
 
 Delivery = Literal["once", "once in a run", "at least once"]
@@ -450,7 +450,7 @@ _FOUND: set[str] = set()
 
 
 def _is_installed(module: str) -> bool:
-    """Whether it can be imported. What was found is not looked for again, for `check` of a thousand files."""
+    """Whether `module` can be imported. Found modules are cached: `check` may read a thousand files."""
     if module not in _FOUND and find_spec(module) is not None:
         _FOUND.add(module)
     return module in _FOUND
@@ -496,7 +496,7 @@ def connector_names(half: str | None = None) -> list[str]:
 
 
 def experiment_remark(connectors: Iterable[Connector]) -> str | None:
-    """What a job that uses `connectors` logs as it starts, if one of them is experimental."""
+    """Return the warning that a job with `connectors` logs at its start, if one of them is experimental."""
     found = {each.name: each.tested for each in connectors if each.maturity == "experimental"}
     if not found:
         return None
@@ -559,7 +559,7 @@ def find_connector(options: Mapping[str, Any], half: str) -> Connector:
     names = connector_names(half)
     if path:
         raise OptionError(
-            f"cannot tell the connector from path {mask_url(path)!r}; "
+            f"path {mask_url(path)!r} does not show which connector to use; "
             f"name it with option {half!r}, one of: {', '.join(names)}",
             option=half,
             takes=", ".join(names),
@@ -601,9 +601,6 @@ def take_schema(named: dict[str, Any]) -> str | None:
     if key is None or "schema" in find_connector(named, "reader").options_class("reader").names():
         return None
     return str(named.pop(key))
-
-
-# Describes the source or target of a connector's options in a few words, without secrets.
 
 
 def describe(options: Any) -> str:

@@ -1,7 +1,7 @@
-"""Tells whether a write changes what its own source reads.
+"""Detects writes to the table that their own source reads.
 
-`commit=task` shows rows while other tasks still read. If the source is the target, those tasks read them, and write
-them again; and what empties the target first leaves the source nothing to read.
+`commit=task` makes rows visible while other tasks still read. If the source is the target, those tasks read them, and
+write them again. A write that empties the target first leaves the source nothing to read.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,8 @@
-"""Which type an inferred column may have: one that changes no value.
+"""Arrow types: inferred from texts, read from column lists in Spark's syntax, compared and widened.
 
-A text belongs to a type when it can be rebuilt from the value, but for the spaces around a number and zeros at the
-end of a fraction. So `007`, `+49`, `0x10` and `1e5` are texts, and a number of more digits than a double keeps is
-a decimal.
+An inferred type changes no value: a text belongs to a type when it can be rebuilt from the value, except for spaces
+around a number and zeros at the end of a fraction. So `007`, `+49`, `0x10` and `1e5` are texts, and a number with
+more digits than a double keeps is a decimal.
 """
 
 import re
@@ -198,11 +198,8 @@ def keeps(text: str) -> bool:
         return text in ("NaN", "Infinity", "-Infinity")
 
 
-# sqlglot, imported when SQL is first parsed: a job that names a plain table never needs it.
-#
-# Its import takes 30 to 60 ms, in each Python process that plans a job of Spark.
-
-
+# Importing sqlglot takes 30 to 60 ms in each Python process that plans a Spark job, and a job that names a plain table
+# does not need it.
 if TYPE_CHECKING:
     import sqlglot
     from sqlglot import exp
@@ -215,9 +212,6 @@ else:
     )
     Node = Any
 """Any part of a parsed statement."""
-
-
-# Column lists in Spark's syntax (`id BIGINT, price DECIMAL(10, 2)`), as Arrow and SQL types.
 
 
 @cache
@@ -307,9 +301,6 @@ def _arrow(kind: "exp.DataType", name: str, text: str, option: str) -> pa.DataTy
     )
 
 
-# Arrow types compared: whether one holds every value of another. Pure.
-
-
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 _WIDER = {pa.uint8(): 16, pa.uint16(): 32, pa.uint32(): 64}
 
@@ -385,10 +376,6 @@ def _fits_integer(given: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_unsigned_integer(given):
         return given in _WIDER and _WIDER[given] <= wanted.bit_width
     return bool(given.bit_width <= wanted.bit_width)
-
-
-# The type that a column is widened to, so that it holds the values that it has and those of the
-# rows. Pure.
 
 
 _INTEGERS = (

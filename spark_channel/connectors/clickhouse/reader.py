@@ -1,4 +1,4 @@
-"""ClickHouse's SQL, catalog and reader."""
+"""Reads a table, a view or a query of ClickHouse, with its SQL and catalog."""
 
 import re
 from collections.abc import Sequence
@@ -35,9 +35,6 @@ __all__ = [
     "takes_null",
     "zone_of",
 ]
-
-
-# ClickHouse's SQL and catalog.
 
 
 _PLAIN = {
@@ -225,9 +222,6 @@ class ClickhouseDialect(Dialect):
         return is_lost(error)
 
 
-# Reads a table, a view or a query.
-
-
 _SAMPLE = 10_000
 
 
@@ -264,7 +258,7 @@ class _Splitter(Splitter):
 
 
 class ClickhouseReader(SqlReader):
-    """Splits by ranges of the sorting key. Each split sees its own state: there is no snapshot over statements."""
+    """Splits by ranges of the sorting key. Each split sees its own state: ClickHouse has no snapshot for several."""
 
     Options: ClassVar[type[ReadOptions]] = ClickhouseReadOptions
     Splitter: ClassVar[type[Splitter]] = _Splitter

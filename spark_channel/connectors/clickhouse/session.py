@@ -1,4 +1,4 @@
-"""Options and HTTP session of ClickHouse."""
+"""The options of ClickHouse, and a session over its HTTP interface."""
 
 import http.client
 import io
@@ -22,15 +22,11 @@ from spark_channel.errors import ChannelError, OptionError
 from spark_channel.options import Amount
 
 __all__ = [
-    "ClickhouseAddress",
     "ClickhouseReadOptions",
     "ClickhouseSession",
     "ClickhouseWriteOptions",
     "is_lost",
 ]
-
-
-# The options of ClickHouse.
 
 
 _TAKES = "clickhouse://host:8123/database, or with ?ssl=true for https"
@@ -163,9 +159,6 @@ class ClickhouseWriteOptions(ClickhouseAddress, SqlWriteOptions):
             )
 
 
-# One connection to ClickHouse's HTTP interface, by ClickHouse's own client.
-
-
 _FAILURES = (
     ClickHouseError,
     urllib3.exceptions.HTTPError,
@@ -174,7 +167,7 @@ _FAILURES = (
     pa.ArrowException,
 )
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""What an Arrow stream ends with. One without it was cut, which Arrow does not tell from its end."""
+"""The last bytes of an Arrow stream. A stream without them was cut, which Arrow's reader does not detect."""
 _OVERFLOW_MODES = (
     "result",
     "read",
@@ -201,7 +194,7 @@ _SETTINGS = {
     "input_format_allow_errors_num": "0",
     "input_format_allow_errors_ratio": "0",
 }
-"""What in the profile of a user leaves rows out of a read or a write, or reads other rows, and reports success."""
+"""Settings that override those of a user's profile that would silently omit or change rows of a read or a write."""
 _READ = {
     "output_format_arrow_string_as_string": 1,
     "output_format_arrow_low_cardinality_as_dictionary": 0,
@@ -315,8 +308,8 @@ class ClickhouseSession(DriverSession):
     def insert(self, table: str, names: list[str], batch: pa.RecordBatch) -> None:
         """One INSERT of one block, which is stored when this returns.
 
-        Its token is new: replicated tables store a block once, and tell blocks apart by their rows
-        without it, so that a second block of equal rows would be dropped. The client sends a block again after a reset.
+        Its token is new. Replicated tables store a block once, and without a token they compare the blocks' rows, so a
+        second block of equal rows would be dropped. The client sends a block again after a connection reset.
         """
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:

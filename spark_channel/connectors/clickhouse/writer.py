@@ -1,4 +1,4 @@
-"""Inserts rows in blocks: each is visible at once, and is not taken back."""
+"""Inserts rows in blocks. Each block is visible immediately, and is not removed if the job fails."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -214,14 +214,14 @@ class _Inserts:
             made = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
             self._session.insert(self._name, self._schema.names, made)
         except (pa.ArrowInvalid, TargetError) as error:
-            told = str(error.__cause__ or error)
+            text = str(error.__cause__ or error)
             if isinstance(error, TargetError):
-                if _ELSEWHERE.search(told):
+                if _ELSEWHERE.search(text):
                     raise TargetError(
                         f"{error}. Whether the table has the {batch.num_rows} rows of this INSERT is not known: they "
                         "are not sent again by this task"
                     ) from error
-                if not _OF_ROWS.search(told):
+                if not _OF_ROWS.search(text):
                     raise
             if batch.num_rows == 1:
                 return [(first, str(error)[:400])]

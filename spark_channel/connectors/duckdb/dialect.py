@@ -1,4 +1,4 @@
-"""DuckDB's SQL and types."""
+"""DuckDB's types as Arrow's and back (docs/duckdb.md has the table), its catalog and its SQL."""
 
 import re
 from collections.abc import Sequence
@@ -35,16 +35,11 @@ __all__ = [
     "arrow_type",
     "canonical",
     "check_range",
-    "duckdb_type",
     "first_rounded",
     "is_text",
     "read_as",
-    "same_type",
     "staged_schema",
 ]
-
-
-# DuckDB's types and Arrow's, in both directions. Pure; docs/duckdb.md holds it as a table.
 
 
 _SIMPLE: dict[str, pa.DataType] = {
@@ -255,9 +250,6 @@ def check_range(array: pa.Array) -> None:
         raise OutOfRangeError(index)
 
 
-# DuckDB's SQL: its catalog, and the expression that reads each type.
-
-
 _MINE = "database_name = current_database() AND NOT internal"
 
 
@@ -277,9 +269,7 @@ class DuckdbDialect(Dialect):
     product = "DuckDB"
     sql = "duckdb"
     row_values = True
-    late_seconds = (
-        0.0  # a file that one process writes can be read by no other: what is seen is committed
-    )
+    late_seconds = 0.0  # no other process can read a file that one process writes: all visible rows are committed
     moves_rows = True
     no_keys = "DuckDB's indexes find single rows, and no order"
 
@@ -423,9 +413,6 @@ def _decoded(array: pa.Array, column: ReadColumn) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise MisfitError(column, f"a value that is not {column.kind}: {error}") from error
     return array
-
-
-# DuckDB's SQL for writing: declarations of new columns, and the values that a column holds exactly.
 
 
 def staged_schema(target: TargetTable) -> pa.Schema:

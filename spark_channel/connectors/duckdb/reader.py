@@ -1,4 +1,4 @@
-"""DuckdbReader, splits by row number."""
+"""Reads a table, a view or a query of a DuckDB file, in splits by row number."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,12 +18,7 @@ from spark_channel.planning import Split
 
 __all__ = [
     "DuckdbReader",
-    "DuckdbSplitter",
 ]
-
-
-# Splits by row number, which DuckDB finds without reading a column, and quantiles by its own
-# aggregate.
 
 
 _BUCKETS = 64
@@ -87,9 +82,6 @@ def _merge(buckets: list[tuple[Any, ...]], count: int, parts: int) -> tuple[list
         held += rows
         passed += rows
     return edges, [*counts, held]
-
-
-# Reads a table, a view or a query of a DuckDB file as Arrow.
 
 
 class DuckdbReader(SqlReader):

@@ -1,4 +1,4 @@
-"""Options and connection of a DuckDB file."""
+"""The options of DuckDB, and a connection to a file."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,16 +24,13 @@ __all__ = [
 ]
 
 
-# One connection to a DuckDB file.
-
-
 _SETTINGS = {
     "default_collation": "''",
     "default_null_order": "'nulls_last'",
     "default_order": "'asc'",
     "integer_division": "false",
 }
-"""What another connection of this process may have set for the file (SET GLOBAL), and what changes rows."""
+"""Settings that change rows, and that another connection of this process may have set for the file (SET GLOBAL)."""
 _MAGIC = b"DUCK"
 _MAGIC_AT = 8
 
@@ -42,8 +39,8 @@ class DuckdbSession(BoundSession):
     """A connection in autocommit: transactions are begun and ended by statements.
 
     Used by one thread. `failure` is the class of what it raises for anything that DuckDB refuses. DuckDB lets
-    one process write, or several read; it tells at once when others are in the way and offers no wait, so
-    opening is tried again with growing pauses for `lock_timeout` seconds. `init` are statements that run first.
+    one process write, or several read. It fails immediately when another process has the file, so the session
+    retries with growing pauses for `lock_timeout` seconds. `init` are statements that run first.
     """
 
     def __init__(
@@ -177,9 +174,6 @@ def text_literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-# Options of the DuckDB connector, and the file that they name.
-
-
 _IGNORED: Mapping[str, str] = {
     "user": "a DuckDB file has no logins",
     "password": "a DuckDB file has no logins",
@@ -223,7 +217,9 @@ class DuckdbReadOptions(FileReadOptions):
 class DuckdbWriteOptions(FileWriteOptions):
     """Options of the DuckDB writer."""
 
-    dirty_commit: ClassVar[CommitMode | None] = None  # none does: what is wrong is told below
+    dirty_commit: ClassVar[CommitMode | None] = (
+        None  # DuckDB supports none: the checks below explain why
+    )
     ignored: ClassVar[Mapping[str, str]] = {**FileWriteOptions.ignored, **_IGNORED}
     refused: ClassVar[Mapping[str, str]] = {
         **FileWriteOptions.refused,

@@ -1,4 +1,4 @@
-"""DuckdbWriter: staged Arrow files, one transaction."""
+"""Writes a table of a DuckDB file atomically: tasks stage Arrow files, one transaction inserts them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,13 +32,9 @@ from spark_channel.options import CommitMode, WriteOptions
 from spark_channel.retry import Retry
 
 __all__ = [
-    "DuckdbTaskWriter",
     "DuckdbWriter",
     "insert_files",
 ]
-
-
-# Inserts staged rows into the table, inside the caller's transaction.
 
 
 _ROWS = "spark_channel_rows"
@@ -109,9 +105,6 @@ class _Counted:
                     yield batch
 
 
-# One attempt of one task: rows go to a staged Arrow file.
-
-
 class DuckdbTaskWriter(FileTask):
     """Checks values as the table's columns take them."""
 
@@ -147,9 +140,6 @@ class DuckdbTaskWriter(FileTask):
                 f"cannot be stored in table {self._plan.target.label!r} exactly: {error}"
             ) from None
         return array
-
-
-# Writes a table of a DuckDB file, atomically.
 
 
 _T = TypeVar("_T")

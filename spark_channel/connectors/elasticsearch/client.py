@@ -1,4 +1,4 @@
-"""Options and JSON over HTTP."""
+"""The options of Elasticsearch, and a client that sends JSON over one HTTP connection."""
 
 import http.client
 import json
@@ -34,16 +34,12 @@ from spark_channel.retry import Retry
 __all__ = [
     "MOST_BYTES",
     "Busy",
-    "ElasticAddress",
     "ElasticReadOptions",
     "ElasticWriteOptions",
     "Server",
     "path_of",
     "stored_at",
 ]
-
-
-# The options of Elasticsearch.
 
 
 _TAKES = (
@@ -209,13 +205,10 @@ class ElasticWriteOptions(ElasticAddress, DirectOptions):
             )
 
 
-# JSON over one HTTP connection, which is kept open.
-
-
 MOST_BYTES = 256 << 20
-"""Of one answer: it is held in memory whole."""
+"""The largest answer: it is held in memory."""
 _MARGIN = 8
-"""So many times larger than the first documents others may be."""
+"""How many times larger than the first documents others may be."""
 
 
 def path_of(options: ElasticAddress, action: str = "") -> str:
@@ -279,7 +272,7 @@ class Server:
     def ask(
         self, method: str, path: str, body: Any = None, *, missing: bool = False, again: bool = True
     ) -> Any:
-        """The answer as JSON; None for a thing that is not there, if `missing` is allowed.
+        """The answer as JSON; None for a thing that does not exist, if `missing` is allowed.
 
         `again`: whether the request may be repeated when it is not known to have been carried out.
         """

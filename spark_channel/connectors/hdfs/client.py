@@ -23,7 +23,7 @@ _CAUSES = (
     ("QuotaExceededException", errno.EDQUOT),
     ("SafeModeException", errno.EROFS),
 )
-"""What the NameNode calls it, and what a disk would say."""
+"""The NameNode's exceptions and the matching error numbers of a local disk."""
 
 
 @contextmanager

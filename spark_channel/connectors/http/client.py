@@ -1,4 +1,4 @@
-"""Options; requests with retries, redirects, logins."""
+"""The options of web services, and their requests with retries, redirects, logins and proxies."""
 
 import codecs
 import http.client
@@ -35,9 +35,6 @@ __all__ = [
     "Client",
     "HttpReadOptions",
 ]
-
-
-# The options of web services.
 
 
 _TAKES = "http://host/path or https://host/path"
@@ -150,7 +147,7 @@ Headers = Annotated[Secret, AfterValidator(_headers), Trait.NAMES_SOURCE]
 
 
 class HttpReadOptions(TlsOptions, RecordReadOptions):
-    """What the reader takes."""
+    """Options of the reader."""
 
     no_where: ClassVar[str] = "a web service understands no SQL; its own filters go into 'params'"
 
@@ -271,7 +268,7 @@ class HttpReadOptions(TlsOptions, RecordReadOptions):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Of each request, in order."""
+        """The parameters of each request, in order."""
         given = {} if self.params is None else _object_in(self.params.get_secret_value())
         return {
             name: value
@@ -289,7 +286,7 @@ class HttpReadOptions(TlsOptions, RecordReadOptions):
 
     @property
     def login(self) -> Login:
-        """What opens the service; texts that are secret are shown nowhere."""
+        """The credentials of the service, which are never shown."""
         parts, secrets = urlsplit(self.url), self._secrets()
         if self.token is not None:
             token = self.token.get_secret_value().strip()
@@ -316,9 +313,6 @@ class HttpReadOptions(TlsOptions, RecordReadOptions):
         """Without a login, and without a query."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-# The requests to a web service: retries, redirects, logins, proxies.
 
 
 _MOST_REDIRECTS = 4
@@ -422,10 +416,10 @@ class Client:
         redirected: bool = False,
     ) -> tuple[int, bytes]:
         if status in BUSY:
-            told, seconds = f"HTTP {status} {self._login.beginning(text)}", _retry_after(headers)
+            busy, seconds = f"HTTP {status} {self._login.beginning(text)}", _retry_after(headers)
             if seconds is not None:
-                told += f"; it asks to wait {seconds:g} s, and 'retryTimeout' is {self._options.retry_timeout:g} s"
-            raise _Wait(f"the server is busy: {told}", seconds)
+                busy += f"; it asks to wait {seconds:g} s, and 'retryTimeout' is {self._options.retry_timeout:g} s"
+            raise _Wait(f"the server is busy: {busy}", seconds)
         if status in (401, 403) and redirected:
             raise self.refused(
                 f"HTTP {status}",
@@ -467,17 +461,17 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             self.close()
             hidden = options.hidden(error)
-            told = self._login.shown(str(hidden))[:200]
-            if "Tunnel connection failed: 4" in told:
+            reason = self._login.shown(str(hidden))[:200]
+            if "Tunnel connection failed: 4" in reason:
                 raise SourceError(
-                    f"{options.address}: the proxy refuses: {told}; check 'proxy'"
+                    f"{options.address}: the proxy refuses: {reason}; check 'proxy'"
                 ) from hidden
-            raise _Wait(f"the server does not answer: {type(error).__name__} {told}") from hidden
+            raise _Wait(f"the server does not answer: {type(error).__name__} {reason}") from hidden
         except ValueError as error:
             self.close()
-            told = self._login.shown(str(error))[:200]
+            reason = self._login.shown(str(error))[:200]
             raise SourceError(
-                f"{options.address}: this address cannot be asked: {told}; check 'url'"
+                f"{options.address}: this address cannot be asked: {reason}; check 'url'"
             ) from options.hidden(error)
         if (
             body is not None

@@ -19,12 +19,7 @@ from spark_channel.serialization import Number, parsed, written
 
 __all__ = [
     "HttpReader",
-    "Page",
-    "WebService",
 ]
-
-
-# The rows of a web service's answers, one page after another.
 
 
 Page = list[dict[str, Any]]
@@ -171,11 +166,8 @@ class WebService:
         if isinstance(rows, dict):
             return "pages have arrays of rows: name the array in 'resultKey'"
         if rows is None or rows is MISSING:
-            return "if that means no rows, tell by 'expect' how an answer without an error looks, such as {\"code\": 0}"
+            return "if that means no rows, set 'expect' to the fields of a good answer, such as {\"code\": 0}"
         return "name the array of rows in 'resultKey'"
-
-
-# Reads the JSON answers of a web service.
 
 
 _ROWS = 5_000

@@ -1,4 +1,4 @@
-"""Clients of librdkafka, and their errors as ours."""
+"""Makes clients of librdkafka, and turns their errors into spark-channel's."""
 
 import json
 import logging
@@ -42,7 +42,7 @@ class _Quiet:
 
 
 class BrokerStatus:
-    """What a client tells of its brokers, and how that is said."""
+    """Keeps the errors that a client reports about its brokers, and makes messages of them."""
 
     def __init__(self, options: KafkaAddress, failure: type[ChannelError]) -> None:
         self._options, self._failure = options, failure
@@ -60,7 +60,7 @@ class BrokerStatus:
         return self._fatal is not None
 
     def settings(self) -> dict[str, Any]:
-        """What producers and consumers have in common."""
+        """Return the settings that producers and consumers share."""
         options = self._options
         made: dict[str, Any] = {
             "bootstrap.servers": options.bootstrap_servers,
@@ -113,7 +113,7 @@ class BrokerStatus:
             self._denied = error
 
     def serve(self, client: Any, seconds: float) -> None:
-        """Let the client tell what it met, for at most `seconds`.
+        """Let the client run its callbacks for at most `seconds`.
 
         Raises:
             ChannelError: an error that lasts.
@@ -134,7 +134,7 @@ class BrokerStatus:
             raise self.failed(lasting)
 
     def asked(self, client: Any, call: Callable[[float], _T]) -> _T:
-        """What `call` (seconds to wait) returns; it is asked again until `timeout` while no broker answers."""
+        """Return the result of `call` (seconds to wait); repeat it until `timeout` while no broker answers."""
         end, step = SYSTEM_CLOCK.now() + self._options.timeout, _FIRST
         while True:
             left = end - SYSTEM_CLOCK.now()
@@ -147,7 +147,7 @@ class BrokerStatus:
                 step = min(_LONGEST, 2 * step)
 
     def silent(self, what: str, waited: str) -> ChannelError:
-        """Nothing came for the seconds of an option; `waited` names both."""
+        """Return the error for no answer within the seconds of an option; `waited` names both."""
         met = "" if self._last is None else f"; the client says: {self._shown(self._last)}"
         return self._failure(
             f"{self._options.address}: {what} for {waited}{met}. Check that the brokers "
@@ -178,7 +178,7 @@ class BrokerStatus:
     def made(self, kind: Callable[[dict[str, Any]], _T], settings: Mapping[str, Any]) -> _T:
         """
         Raises:
-            ChannelError: a setting that the client refuses, such as a file that is not there.
+            ChannelError: a setting that the client refuses, such as a file that does not exist.
         """
         try:
             return kind({**self.settings(), **settings})
@@ -206,18 +206,18 @@ def is_passing(error: BaseException) -> bool:
 def consumer(
     options: KafkaReadOptions,
     link: BrokerStatus,
-    told: Callable[[dict[str, Any]], None] | None = None,
+    on_statistics: Callable[[dict[str, Any]], None] | None = None,
     **more: Any,
 ) -> Iterator[Consumer]:
-    """A consumer without a group's work: it is given its partitions, and commits nothing.
+    """A consumer without a group: the caller assigns its partitions, and it commits nothing.
 
-    `told` gets the client's statistics. They wait in memory while the reader is held.
+    `on_statistics` gets the client's statistics. They wait in memory while the reader is paused.
     """
     settings: dict[str, Any] = {
         "group.id": "spark-channel",  # the client asks for a name, and does nothing with it
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
-        # An offset that is not there any more is an error, and no reason to continue somewhere else.
+        # An offset that no longer exists is an error, and no reason to continue somewhere else.
         "auto.offset.reset": "error",
         "isolation.level": "read_committed",
         "enable.partition.eof": True,
@@ -227,11 +227,11 @@ def consumer(
         "max.poll.interval.ms": 86_400_000,
         **more,
     }
-    if told is not None:
+    if on_statistics is not None:
         seconds = max(1.0, options.timeout / 4)
         settings |= {
             "statistics.interval.ms": int(seconds * 1_000),
-            "stats_cb": lambda text: told(json.loads(text)),
+            "stats_cb": lambda text: on_statistics(json.loads(text)),
         }
     client = link.made(Consumer, settings)
     try:
@@ -287,7 +287,7 @@ def ended(client: Producer, link: BrokerStatus, *, hangs: bool = False) -> Itera
         try:
             client.purge()
             client.flush(_LAST)
-        except KafkaException as error:  # it has failed for good, which was told
+        except KafkaException as error:  # it has failed for good, which was reported
             _log.debug("a producer ends: %s", error)
         # One that failed for good would warn that it cannot abort its transaction. Both end when they are freed.
         if not hangs and not link.is_dead:

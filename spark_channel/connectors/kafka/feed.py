@@ -34,7 +34,7 @@ _AGAIN = "Begin a new stream, or reset the tunnel"
 
 
 class KafkaFeed(ChangeFeed):
-    """A token is an offset: the next record to read. It tells how many partitions the topic had, too."""
+    """A token is an offset: the next record to read. It also has the number of partitions that the topic had."""
 
     def __init__(self, reader: "KafkaReader", options: FeedOptions) -> None:
         if options.cursor_column is not None:
@@ -150,7 +150,7 @@ class KafkaFeed(ChangeFeed):
         """Where the partition begins and ends now.
 
         Raises:
-            SourceError: the next records of a token are not there any more, or the topic has other partitions.
+            SourceError: the next records of a token no longer exist, or the topic has other partitions.
         """
         link, (topic, number) = self._link(), part
         with consumer(self._reader.options, link) as client:

@@ -27,7 +27,7 @@ __all__ = ["EARLIEST", "LATEST", "KafkaAddress", "KafkaReadOptions", "KafkaWrite
 
 _SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
 _TOPIC = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
-# What says how the brokers are reached. What says which records are read, or what a delivery means, is the connector's.
+# Settings for reaching the brokers. The connector itself sets those that choose records or define a delivery.
 _CLIENT = re.compile(
     r"(?:sasl|ssl|enable\.sasl|enable\.ssl|security|socket|reconnect|broker\.address|broker\.version|api\.version|client"
     r"|connections|metadata|topic\.metadata|fetch)\..+"
@@ -291,7 +291,7 @@ _SPARKS_REFUSED = {
 
 
 class KafkaReadOptions(KafkaAddress, RecordReadOptions):
-    """What the reader takes."""
+    """Options of the reader."""
 
     no_where: ClassVar[str] = (
         "Kafka has no conditions; 'beginTimestamp' and 'endTimestamp' choose records by time"
@@ -374,7 +374,7 @@ class KafkaReadOptions(KafkaAddress, RecordReadOptions):
 
 
 class KafkaWriteOptions(KafkaAddress, DirectOptions):
-    """What the writer takes."""
+    """Options of the writer."""
 
     aliases: ClassVar[Mapping[str, str]] = {**DirectOptions.aliases, **_SPARKS}
     refused: ClassVar[Mapping[str, str]] = {

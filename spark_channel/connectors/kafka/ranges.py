@@ -59,7 +59,7 @@ class Edges:
 def partitions(options: KafkaReadOptions, link: BrokerStatus, client: Consumer) -> list[Part]:
     """
     Raises:
-        SourceError: a topic that is not there. OptionError: a partition that it does not have.
+        SourceError: a topic that does not exist. OptionError: a partition that it does not have.
     """
     found: list[Part] = []
     for topic in options.topic:
@@ -122,10 +122,10 @@ def offsets_at(
 
 
 def planned(options: KafkaReadOptions, link: BrokerStatus, client: Consumer) -> list[Range]:
-    """What the options name, resolved once.
+    """Return the ranges of offsets that the options name, resolved once.
 
     Raises:
-        OptionError: offsets that a topic does not have, or not any more.
+        OptionError: offsets that a topic does not have, or has deleted.
     """
     edges = edges_at(link, client, partitions(options, link, client))
     ends = []

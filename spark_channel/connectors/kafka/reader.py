@@ -57,7 +57,7 @@ def pages(
         return
     link = BrokerStatus(options, SourceError)
     advance = _Advance(part)
-    with consumer(options, link, advance.told, **_prefetch(fetch)) as client:
+    with consumer(options, link, advance.note, **_prefetch(fetch)) as client:
         try:
             client.assign([TopicPartition(part.topic, part.partition, part.begin)])
             yield from _Pages(options, part, fetch, link, client, advance).all()
@@ -81,7 +81,7 @@ class _Advance:
     def __init__(self, part: Range) -> None:
         self._part, self.offset = part, part.begin
 
-    def told(self, statistics: dict[str, Any]) -> None:
+    def note(self, statistics: dict[str, Any]) -> None:
         known = statistics.get("topics", {}).get(self._part.topic, {}).get("partitions", {})
         self.offset = max(
             self.offset, known.get(str(self._part.partition), {}).get("next_offset", -1)
@@ -114,7 +114,7 @@ class _Pages:
                 yield page
 
     def _some(self) -> list[Message]:
-        """What is there, at least one message."""
+        """Return the messages that have arrived, at least one."""
         most = min(self._fetch.nbytes or _BYTES, _BYTES)
         rows = max(1, min(self._fetch.rows or _ROWS, _ROWS, int(most / self._average)))
         rows = min(rows, self._part.end - self._next)
@@ -173,8 +173,8 @@ class _Pages:
             return False
         if error.name() == _GONE:
             raise SourceError(
-                f"{self._options.address}: records of {self._shown} from offset {self._next} on, "
-                "which were there when the read was planned, are not there any more: "
+                f"{self._options.address}: records of {self._shown} from offset {self._next} on "
+                "were deleted after the read was planned: "
                 f"{error.str()}. The topic's retention deleted them, or the topic was created again. "
                 "Read again from 'beginOffsets' earliest, or raise the retention"
             )
@@ -185,9 +185,6 @@ class _Pages:
     @property
     def _shown(self) -> str:
         return f"partition {self._part.partition} of topic {self._part.topic!r}"
-
-
-# Reads ranges of offsets, which are resolved once, when the read is planned.
 
 
 class KafkaReader(RecordReader):

@@ -1,4 +1,4 @@
-"""Rows to records, records to rows."""
+"""Converts Kafka's records to rows, and rows to records."""
 
 import io
 import json
@@ -29,9 +29,6 @@ __all__ = [
     "record_maker",
     "value_batches",
 ]
-
-
-# Records as rows: with Kafka's own columns, or with the fields of their values.
 
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -126,7 +123,7 @@ def fields_of(message: Message, *, exact: bool) -> dict[str, Any]:
 def value_batches(
     options: KafkaReadOptions, schema: pa.Schema
 ) -> Callable[[Sequence[Message]], pa.RecordBatch]:
-    """What makes batches of `schema` of records whose values are JSON or text."""
+    """Return a function that makes batches of `schema` from records whose values are JSON or text."""
     columns = Columns(schema, options.rules, key="_offset")
     wanted = [name for name in METADATA if name in schema.names or name == "_offset"]
     cut = None if options.value_format == "json" else _Cut(options, schema)
@@ -187,9 +184,6 @@ class _Cut:
             name: None if part == self._null else part
             for name, part in zip(self._names, parts, strict=True)
         }
-
-
-# Rows as records: their topics, partitions, keys, values and headers.
 
 
 _TEXT = pa.large_string()

@@ -1,4 +1,4 @@
-"""Producer: deliveries checked, transactions."""
+"""Writes rows as records. A row counts as written when all in-sync replicas have confirmed its delivery."""
 
 import json
 import logging
@@ -26,21 +26,17 @@ from spark_channel.errors import ChannelError, OptionError, TargetError, Unsuppo
 from spark_channel.options import WriteOptions
 
 __all__ = [
-    "Committed",
     "Deliveries",
     "KafkaWriter",
-    "find_receipt",
-    "put_receipt",
 ]
-
-
-# Which tasks have committed: recorded in the transaction that commits their records, as an offset
-# of a group.
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a task wrote."""
+    """The counters of a task that has committed.
+
+    The transaction that commits the task's records also commits an offset of a consumer group, which records this.
+    """
 
     rows: int
     nbytes: int
@@ -61,7 +57,7 @@ def put_receipt(link: BrokerStatus, client: Any, name: str, topic: str, wrote: C
 
 
 def find_receipt(link: BrokerStatus, name: str, topic: str) -> Committed | None:
-    """What an earlier attempt of the task `name` committed; None = no attempt has.
+    """Return what an earlier attempt of the task `name` committed; None = no attempt has.
 
     Raises:
         ChannelError: the brokers do not say.
@@ -73,9 +69,6 @@ def find_receipt(link: BrokerStatus, name: str, topic: str) -> Committed | None:
     if found.error is not None:
         raise link.failed(found.error, f"the record of task {name}")
     return None if found.offset < 0 else Committed(**json.loads(found.metadata or "{}"))
-
-
-# Sends records, and asks after each of them.
 
 
 _log = logging.getLogger(__name__)
@@ -106,7 +99,7 @@ class Deliveries:
         self._client: Any = producer(options, self._link, transaction)
         self._met = False
         self.earlier: Committed | None = None
-        """What an earlier attempt of the task has committed; then this one has nothing to do."""
+        """The commit of an earlier attempt of the task; then this attempt has nothing to do."""
         if transaction is not None:
             assert options.topic is not None
             try:
@@ -137,7 +130,7 @@ class Deliveries:
             self._began = self._hangs = True
         failed = self._delivered(records.made)
         if len(failed) > 1 and self._transaction is None:
-            # Which of the records it was, only a batch of one tells.
+            # Only a batch of one shows which record failed.
             suspects = [(number, record) for number, record, _ in self._of_records(failed)]
             failed = [each for suspect in suspects for each in self._delivered([suspect])]
         refused = [
@@ -177,17 +170,19 @@ class Deliveries:
         )
 
     def _delivered(self, made: Sequence[tuple[int, Record]]) -> list[Failed]:
-        """Send records, and wait for what the brokers say of each. Returns those that they have not confirmed."""
+        """Send records, and wait for the brokers' answer to each. Return those that they have not confirmed."""
         failed: list[Failed] = []
-        told_of: list[Failed] = []
+        undelivered: list[Failed] = []
         confirmed = 0
 
-        def told(number: int, record: Record, error: KafkaError | None, _message: Message) -> None:
+        def delivered(
+            number: int, record: Record, error: KafkaError | None, _message: Message
+        ) -> None:
             nonlocal confirmed
             if error is None:
                 confirmed += 1
             else:
-                told_of.append((number, record, error))
+                undelivered.append((number, record, error))
 
         deadline = _Deadline(self._options.delivery_timeout)
         for place, (number, record) in enumerate(made):
@@ -198,13 +193,13 @@ class Deliveries:
                         record.value,
                         record.key,
                         record.partition,
-                        on_delivery=partial(told, number, record),
+                        on_delivery=partial(delivered, number, record),
                         headers=record.headers,
                     )
                 except BufferError:
                     if len(self._client):
                         # until deliveries have made room, or time out
-                        self._wait(deadline, confirmed + len(told_of))
+                        self._wait(deadline, confirmed + len(undelivered))
                         continue
                     failed.append(
                         (number, record, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, _NO_ROOM))
@@ -215,23 +210,23 @@ class Deliveries:
             if place % _POLL_EVERY == 0:
                 self._link.serve(self._client, 0)
         while len(self._client):
-            self._wait(deadline, confirmed + len(told_of))
-        unknown = len(made) - confirmed - len(failed) - len(told_of)
+            self._wait(deadline, confirmed + len(undelivered))
+        unknown = len(made) - confirmed - len(failed) - len(undelivered)
         if unknown:
             raise TargetError(
                 f"{self._options.address}: {len(made)} records were sent, "
                 f"and what became of {unknown} of them is not known: run again"
             )
-        if told_of and self._transaction is not None:
+        if undelivered and self._transaction is not None:
             raise self._unconfirmed(
-                told_of, told_of[0][2]
-            )  # the transaction cannot be committed any more
-        return failed + told_of
+                undelivered, undelivered[0][2]
+            )  # the transaction can only be aborted now
+        return failed + undelivered
 
-    def _wait(self, deadline: "_Deadline", told: int) -> None:
-        """For the next deliveries. The client itself gives up on each record after `deliveryTimeout`."""
+    def _wait(self, deadline: "_Deadline", known: int) -> None:
+        """Wait for the next deliveries. The client itself gives up on each record after `deliveryTimeout`."""
         self._link.serve(self._client, _STEP)
-        if len(self._client) and deadline.is_over(told):
+        if len(self._client) and deadline.is_over(known):
             raise self._link.silent(
                 f"{len(self._client)} records wait for their delivery, and the client reports nothing",
                 f"{self._options.delivery_timeout:g} s ('deliveryTimeout')",
@@ -306,10 +301,6 @@ class _Deadline:
         if seen != self._seen:
             self._seen, self._end = seen, now + self._seconds
         return now >= self._end
-
-
-# Writes rows as records. A row counts as written when its delivery is confirmed by all replicas in
-# sync.
 
 
 _LAST = 5.0
@@ -441,7 +432,7 @@ class KafkaWriter(DirectWriter):
 
 
 def _name(plan: WritePlan, task: int) -> str:
-    """Of a task's transactions. An attempt ends what an earlier one began, which can then commit nothing."""
+    """Return the id of a task's transactions. An attempt fences the earlier ones, which then cannot commit."""
     return f"spark-channel-{plan.job}-{task}"
 
 
@@ -464,7 +455,7 @@ class _Transaction(TaskWriter):
         if earlier is None:
             self._deliveries.commit(Committed(self._tally.rows, self._tally.nbytes))
             return self._inner.close()
-        # What the earlier attempt left out was refused.
+        # The earlier attempt refused the missing rows.
         dirty = max(0, self._tally.rows - earlier.rows) if self.tolerant else 0
         self._tally.rows, self._tally.nbytes = earlier.rows, earlier.nbytes
         return replace(self._inner.close(), dirty_rows=dirty)

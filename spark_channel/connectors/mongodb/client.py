@@ -1,4 +1,4 @@
-"""Options, client, errors, BSON values."""
+"""The options of MongoDB, its client and errors, and conversion of BSON values."""
 
 import json
 import re
@@ -38,10 +38,8 @@ from spark_channel.options import ColumnList, Options, Secret, Trait, Url
 from spark_channel.working_directory import absolute_path
 
 __all__ = [
-    "FIELD_TYPES",
     "Documents",
     "Encoder",
-    "MongoAddress",
     "MongoReadOptions",
     "MongoWriteOptions",
     "connected",
@@ -51,9 +49,6 @@ __all__ = [
     "query_document",
     "stored_at",
 ]
-
-
-# The options of MongoDB.
 
 
 FIELD_TYPES = (
@@ -260,9 +255,6 @@ class MongoWriteOptions(MongoAddress, DirectOptions):
             )
 
 
-# A client of MongoDB, and its errors as ours.
-
-
 Documents = Collection[dict[str, Any]]
 _DENIED = {13: "its role lacks a right", 18: "the login is refused", 8000: "the login is refused"}
 
@@ -313,11 +305,11 @@ def stored_at(options: MongoAddress, failure: type[ChannelError]) -> Stored:
         suppress(ChannelError),
         connected(options, failure) as documents,
     ):  # the role may lack the right to list
-        told = documents.database.command("hello")
-        if told.get("setName"):
-            names.add(f"set {told['setName']} of {sorted(map(str, told.get('hosts', ())))}")
-        elif told.get("topologyVersion"):
-            names.add(f"process {told['topologyVersion'].get('processId')}")
+        hello = documents.database.command("hello")
+        if hello.get("setName"):
+            names.add(f"set {hello['setName']} of {sorted(map(str, hello.get('hosts', ())))}")
+        elif hello.get("topologyVersion"):
+            names.add(f"process {hello['topologyVersion'].get('processId')}")
         there = documents.database.list_collections(filter={"name": documents.name})
         is_view = any(each.get("type") == "view" for each in there)
     parts = frozenset({(options.database_name, options.collection)})
@@ -357,9 +349,6 @@ def explained(options: MongoAddress, failure: type[ChannelError]) -> Iterator[No
 def is_passing(error: Exception) -> bool:
     """Whether a read can continue after it: the connection is lost, or the server forgot the cursor."""
     return isinstance(error, (AutoReconnect, CursorNotFound))
-
-
-# Between BSON's values and plain ones.
 
 
 _AS_IT_IS = frozenset({str, int, float, bool, type(None), datetime})

@@ -1,4 +1,4 @@
-"""Servers of files, over FTP, FTPS and SFTP: what reading and writing need of them, and a filesystem for `pyarrow`."""
+"""File servers over FTP, FTPS and SFTP: a client, and a filesystem for `pyarrow`."""
 
 from typing import TYPE_CHECKING
 

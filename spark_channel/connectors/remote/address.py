@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["PORTS", "SETTINGS", "Address", "is_remote"]
+__all__ = ["SETTINGS", "Address", "is_remote"]
 
 PORTS = {"ftp": 21, "ftps": 21, "sftp": 22}
 SETTINGS = (

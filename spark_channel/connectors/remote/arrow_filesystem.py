@@ -1,4 +1,4 @@
-"""A server of files as a filesystem of `pyarrow`, to read. Each call opens what it needs, and closes it."""
+"""A file server as a read-only filesystem of `pyarrow`. Each call opens a connection and closes it."""
 
 from collections.abc import Callable, Hashable, Iterator
 from datetime import UTC, datetime

@@ -9,7 +9,7 @@ __all__ = ["MOST_BYTES", "MOST_ENTRIES", "Entry", "Remote", "plain_name"]
 
 MOST_BYTES = 256 << 20
 MOST_ENTRIES = 1_000_000
-"""Of one listing, which is held in memory."""
+"""The largest listing: it is held in memory."""
 _LARGEST = 1 << 50
 
 
@@ -42,7 +42,7 @@ class Entry:
 
 
 class Remote(ABC):
-    """One connection, used by one thread. What it opened is closed before it."""
+    """One connection, used by one thread. Close the files that it opened first."""
 
     @abstractmethod
     def info(self, path: str) -> Entry | None:
@@ -50,7 +50,7 @@ class Remote(ABC):
 
     @abstractmethod
     def entries(self, path: str) -> list[Entry]:
-        """What is in a folder, without `.` and `..`.
+        """Return the entries of a folder, without `.` and `..`.
 
         Raises:
             FileNotFoundError: the folder does not exist.

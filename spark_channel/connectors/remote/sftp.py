@@ -24,7 +24,7 @@ __all__ = ["SftpRemote"]
 
 _BUFFER = 1 << 20
 _REQUEST = 32 << 10
-"""What every server returns for one request."""
+"""The bytes that every server returns for one request."""
 _KNOWN = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
 
 
@@ -283,7 +283,7 @@ class _Download(Download):
 
 
 class _Upload(io.RawIOBase):
-    """Requests are sent without waiting for each answer: the size tells in the end that all were carried out."""
+    """Sends requests without waiting for each answer; at the end the file's size proves that all were carried out."""
 
     def __init__(self, file: Any, sftp: Any, path: str) -> None:
         self._file, self._sftp, self._path = file, sftp, path

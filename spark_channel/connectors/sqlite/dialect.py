@@ -222,7 +222,7 @@ class SqliteDialect(Dialect):
         return text  # as SQLite holds it: numbers as numbers, times as texts
 
     def cursor_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
-        """What a column of TEXT affinity holds compares as text, whatever it is read as, decimals included."""
+        """Return the type that SQLite compares: a column of TEXT affinity compares as text, also for decimals."""
         return pa.string() if affinity(column.declared) == "TEXT" else self.key_type(column, read)
 
     def is_cursor_value(self, value: Any, kind: pa.DataType | None) -> bool:
@@ -365,9 +365,6 @@ def _real(value: float) -> str:
     if abs(whole) < 1 << 53 and over < 1 << 62:
         return f"({whole}.0 / {over}.0)"
     return repr(value)
-
-
-# SQLite's SQL for writing: declarations of new columns, and the values that a column holds exactly.
 
 
 _TABLE_OPTIONS = re.compile(

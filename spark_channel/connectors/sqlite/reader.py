@@ -102,7 +102,7 @@ class SqliteReader(SqlReader):
     def stopped(
         self, session: Session, source: ReadSource, split: Split, error: ChannelError
     ) -> ChannelError:
-        """The statement stopped: find the value whose storage class does not fit, else tell what SQLite said."""
+        """Return the error of a stopped statement: it names the value with a wrong storage class, if there is one."""
         number = source.table.rowid if isinstance(source.table, SqliteTable) else None
         place = "row_number() OVER ()" if number is None else source.column(number)
         for column in source.columns:

@@ -31,7 +31,7 @@ __all__ = [
 
 
 _OFF = ("case_sensitive_like", "foreign_keys", "ignore_check_constraints", "recursive_triggers")
-"""What changes rows, and may be on in a library of SQLite that was built so; a file holds no such settings."""
+"""Settings that change rows, and that a build of SQLite may switch on by default; a file has no such settings."""
 
 
 class SqliteSession(BoundSession):
@@ -151,9 +151,9 @@ def refuses_data(error: BaseException) -> bool:
 
 
 def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> None:
-    """Hold `path` to be a readable file. Whether it is a database is told by SQLite's first look into it.
+    """Check that `path` is a readable file. SQLite's first read shows whether it is a database.
 
-    It is not opened: closing it again would drop the locks that this process holds on it.
+    The file is not opened: closing it again would drop the locks that this process holds on it.
 
     Raises:
         failure: missing, a directory or unreadable; says what to do.
@@ -167,9 +167,6 @@ def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> No
         raise failure(f"there is no database file {path}{hint}")
     if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
         raise failure(f"{path}: Permission denied; let this user read the file")
-
-
-# Options of the SQLite connector, and the file that they name.
 
 
 _IGNORED: Mapping[str, str] = {
@@ -204,16 +201,13 @@ class SqliteWriteOptions(FileWriteOptions):
     file_url: ClassVar[FileUrl] = _FILE_URL
 
 
-# SQL of users that runs unchanged (`preSql`, `sessionInitStatement`), split into statements.
-
-
 _TRANSACTION = re.compile(
     r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
     r"(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|ATTACH|DETACH|VACUUM)\b",
     re.IGNORECASE | re.DOTALL,
 )
 _OUTSIDE = frozenset({"ATTACH", "DETACH", "VACUUM"})
-"""Those that run outside a transaction alone, as a session's first statements do."""
+"""Statements that only run outside a transaction, as a session's first statements do."""
 _EMPTY = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)
 
 

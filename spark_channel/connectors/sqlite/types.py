@@ -1,7 +1,7 @@
 """SQLite's declared types as Arrow's. Pure; docs/sqlite.md holds it as a table.
 
-SQLite binds types to values, not to columns: what a declared type promises is checked value by value when it
-is read. Text of a number is kept as text only in a column of TEXT affinity, hence the names of some types.
+SQLite binds types to values, not to columns: the reader checks each value against the declared type. A number's text
+is kept as text only in a column of TEXT affinity, hence the names of some types.
 """
 
 import re
@@ -27,7 +27,6 @@ from spark_channel.connectors.sql.encode import (
 
 __all__ = [
     "SHOWN",
-    "Affinity",
     "affinity",
     "declared_type",
     "decode",
@@ -123,9 +122,6 @@ def declared_type(declared: str) -> pa.DataType | None:
 def is_text_decimal(declared: str) -> bool:
     """Whether its decimals are kept as text, which compares as text."""
     return _split(declared)[0] in _DECIMALS and affinity(declared) == "TEXT"
-
-
-# Decodes SQLite's values to Arrow, without loss.
 
 
 _ERROR_OF_REALS, _ERROR_OF_UNITS = Decimal("1e-15"), Decimal("0.01")
@@ -265,9 +261,6 @@ def _time(array: pa.Array) -> pa.Array:
     if pc.any(pc.less_equal(pc.binary_length(array), 2)).as_py():
         raise pa.ArrowInvalid("an hour alone")
     return pc.cast(moments, pa.time64("us"))
-
-
-# Encodes Arrow values as SQLite's integers, reals, texts and blobs, or refuses the row.
 
 
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"

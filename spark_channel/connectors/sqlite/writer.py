@@ -1,4 +1,4 @@
-"""SqliteWriter: judged under a savepoint, published."""
+"""Writes a table of a SQLite file: atomically (`commit=job`), or task by task (`commit=task`)."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,18 +33,12 @@ from spark_channel.errors import BatchRefusedError, OptionError, TargetError
 from spark_channel.options import WriteOptions
 
 __all__ = [
-    "BatchValidator",
     "SqliteTaskWriter",
     "SqliteWriter",
     "bring",
-    "goes_through_stage",
     "insert_files",
     "insert_one",
-    "make_stage",
 ]
-
-
-# Inserts staged rows into the table, inside the caller's transaction.
 
 
 _STAGE = "temp.spark_channel_stage"
@@ -129,9 +123,6 @@ class _SqliteMerge(Merge):
     def _affected(self, statement: str) -> int:
         self._run(statement)
         return int(self._run("SELECT changes()")[0][0])
-
-
-# Checks a batch in SQLite under a savepoint: SQLite stores all of it, or none with the reason.
 
 
 _SAVEPOINT = "spark_channel_batch"
@@ -227,10 +218,6 @@ class BatchValidator:
             raise error from None
 
 
-# One attempt of one task: rows go to a staged file, and with `commit=task` into the table at the
-# end.
-
-
 class SqliteTaskWriter(FileTask):
     """When dirty rows are allowed (with `commit=task`), batches are staged as they come and judged in `close`, each
     under a savepoint: the file's only write lock is not held while a slow source is read.
@@ -297,9 +284,6 @@ class SqliteTaskWriter(FileTask):
         judge.close()
 
 
-# Writes a table of a SQLite file: atomically (`commit=job`), or task by task (`commit=task`).
-
-
 class SqliteWriter(FileWriter):
     """Tasks stage Arrow files beside the database.
 
@@ -356,7 +340,7 @@ class SqliteWriter(FileWriter):
         )
 
     def _new_name(self) -> str:
-        """The name of a table that is not there yet: `main.` is dropped, other schemas are refused."""
+        """The name of a table that does not exist yet: `main.` is dropped, other schemas are refused."""
         text = self.options.dbtable
         tree = None if is_plain_name(text) else parsed_name(text, "sqlite")
         if tree is None:

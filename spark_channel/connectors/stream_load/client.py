@@ -1,4 +1,4 @@
-"""Options; one Stream Load over HTTP; SQL."""
+"""The options of Stream Load, one load over HTTP, and SQL over MySQL's protocol on a second port."""
 
 import http.client
 import ipaddress
@@ -33,13 +33,9 @@ __all__ = [
     "Busy",
     "Load",
     "StreamLoadOptions",
-    "host_and_port",
     "run",
     "table_columns",
 ]
-
-
-# The options of Stream Load.
 
 
 _TAKES = "http://fe:8030 or https://fe:8443; several are separated by commas"
@@ -215,9 +211,6 @@ class StreamLoadOptions(TlsOptions, DirectOptions):
         """Without a login."""
         parts = urlsplit(self.frontends[0])
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/{self.database}.{self.dbtable}"
-
-
-# One Stream Load: asked of a frontend, which names the backend that takes the rows.
 
 
 _BLOCK = 1 << 20
@@ -446,7 +439,7 @@ def table_columns(load: Load) -> list[str] | None:
     """The table's columns, if the server says them.
 
     Raises:
-        Busy: no server answers. TargetError: the login is refused, or the table is not there.
+        Busy: no server answers. TargetError: the login is refused, or the table does not exist.
     """
     status, text = load.ask("GET", load.schema_path, {})
     try:
@@ -474,9 +467,6 @@ def table_columns(load: Load) -> list[str] | None:
             f"{load.load_path.removesuffix('/_stream_load')}: {load.login.shown(str(message))[:300]}; check 'dbtable'"
         )
     return None
-
-
-# SQL over MySQL's protocol, which these databases speak on a second port.
 
 
 def run(options: StreamLoadOptions, statements: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""A task as one labelled load."""
+"""Writes each task as one load. Its label is the task's, so that a load that is sent again counts once."""
 
 import hashlib
 import json
@@ -42,9 +42,7 @@ __all__ = [
 ]
 
 
-# Rows as Stream Load's text: columns between \x01, rows between \x02, NULL as \N.
-
-
+# Stream Load's text: columns between \x01, rows between \x02, NULL as \N.
 _COLUMN, _ROW, _NULL = "\x01", "\x02", r"\N"
 # The end of a row is `line_delimiter` in Doris and `row_delimiter` in StarRocks; each ignores the other's.
 HEADERS = {
@@ -130,10 +128,6 @@ def _text(array: pa.Array, zone: str) -> pa.Array:
     return array.cast(pa.string())
 
 
-# Writes each task as one load, whose label is the task's: sent again, or by another attempt, it is
-# loaded once.
-
-
 _log = logging.getLogger(__name__)
 _IN_MEMORY = 16 << 20
 
@@ -142,8 +136,8 @@ _IN_MEMORY = 16 << 20
 class LoadPlan(WritePlan):
     """`label`: the beginning of the labels of all tasks.
 
-    `by_rows`: labels tell a task's rows, too. A batch of a stream that is run again may be cut into other tasks, of
-    which none may meet the label of another's rows.
+    `by_rows`: labels include a hash of the task's rows. When a stream's batch runs again, it may be cut into other
+    tasks, and a task must not use the label of other rows.
     """
 
     label: str = ""
@@ -284,7 +278,7 @@ class _LoadTask(TaskWriter):
             )
         except Busy as error:
             raise TargetError(
-                f"{options.address}: the load {label} was tried for {options.retry_timeout:g} s ('retryTimeout'): "
+                f"{options.address}: the load {label} was attempted for {options.retry_timeout:g} s ('retryTimeout'): "
                 f"{error}. Whether its rows are loaded is not known: another attempt of the task uses the same label, "
                 "and loads them once"
             ) from error
