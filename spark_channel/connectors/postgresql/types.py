@@ -169,7 +169,11 @@ _SHOWN = 80
 def selected(text: str, name: str, typname: str, read: ReadType) -> str:
     """The expression that reads `text`, column `name`; an array of another shape fails with its value."""
     if not read.is_array:
-        return text if read.cast is None else text_sql(text, typname)
+        if read.cast != "text":
+            return text if read.cast is None else f"CAST({text} AS {read.cast})"
+        if not typname.startswith("_"):
+            return text_sql(text, typname)
+        return f"CAST({f'CAST({text} AS numeric[])' if typname == '_money' else text} AS text)"
     array = "bpchar[]" if typname == "_bpchar" else read.cast or f"{typname[1:]}[]"
     read_as = text if read.cast is None else text_sql(text, typname)
     told = literal_sql(f"{CANNOT_CARRY} column {name!r} holds the array ")

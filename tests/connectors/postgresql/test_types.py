@@ -535,3 +535,11 @@ def test_narrower_values_widen(pg: Pg) -> None:
     )
     pg.write(rows, commit="task")
     assert pg.psql("SELECT * FROM t") == "1|1.5000|7|18446744073709551615"
+
+
+def test_an_array_of_any_shape_is_text_where_the_user_says_so(pg: Pg) -> None:
+    pg.psql(
+        "CREATE TABLE t AS SELECT '{{1,2},{3,4}}'::int[] AS i, '[5:6]={1.5,2}'::money[] AS m, '{::1}'::inet[] AS a"
+    )
+    found = pg.read("t", customSchema="i STRING, m STRING, a STRING").to_pylist()
+    assert found == [{"i": "{{1,2},{3,4}}", "m": "[5:6]={1.50,2.00}", "a": "{::1}"}]
