@@ -6,6 +6,7 @@ what a handshake needs, which counts from the moment that a connection is there.
 """
 
 import asyncio
+import errno
 import logging
 import queue
 import socket
@@ -14,7 +15,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.service import protocol as wire
@@ -139,6 +140,9 @@ makes no sense; `PermissionError` = not with this token; the texts travel to the
 `protocol.LARGEST_BODY`."""
 
 
+_NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
 class _RejectionLog:
     """Logs refused calls at most once in ten seconds, with their number."""
 
@@ -182,7 +186,9 @@ class HttpServer:
         self.strangers: OrderedDict[_Call | _Handshake, None] = OrderedDict()
         self.calls: set[_Call | _Handshake] = set()
         self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(self._failed)
         self._server: asyncio.Server | None = None
+        self._stopped = False
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="spark-channel-http", daemon=True)
         self._thread.start()
@@ -203,7 +209,16 @@ class HttpServer:
         except RuntimeError:
             pass  # it has ended
 
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What asyncio would log with a traceback: it cannot accept, and tries again each second."""
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in _NO_FILES:
+            self.refusals.note(f"{error.strerror}: raise the limit of open files (ulimit -n)")
+        elif not self._stopped:  # then its next try finds the socket closed
+            loop.default_exception_handler(context)
+
     def _stop_listening(self) -> None:
+        self._stopped = True
         if self._server is not None:
             self._server.close()
 

@@ -287,12 +287,15 @@ def register(spark: SparkSession, *, progress: bool = True) -> None:
     the driver runs elsewhere: `format("channel")` is registered, and jobs with a limit log their summary there.
 
     Times of day are TIME where `spark.sql.timeType.enabled` is true at this moment, else text: after a change of that
-    setting, call it again.
+    setting, call it again. Spark knows Python data sources only in a thread that has a session: call it in each thread
+    of your own that loads or saves.
 
     SIGTERM, in a program whose main thread registers and that does not handle it, cancels the jobs and ends the
     program with 143.
     """
     context = context_of(spark)
+    if context is not None:
+        _activate(spark)
     times = _times_of(spark)
     if spark not in _registered:
         end_on_sigterm(spark)
@@ -309,6 +312,13 @@ def register(spark: SparkSession, *, progress: bool = True) -> None:
             _serve(context)
         except (ChannelError, OSError) as error:
             _log.warning("progress is not shown: %s", error)
+
+
+def _activate(spark: SparkSession) -> None:
+    """Give this thread the session, as `createDataFrame` does, unless it has one."""
+    sessions = getattr(spark._jvm, "org.apache.spark.sql.classic.SparkSession")  # noqa: SLF001 - no public road
+    if not sessions.getActiveSession().isDefined():
+        sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - as above
 
 
 @contextlib.contextmanager

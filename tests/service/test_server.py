@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -390,3 +391,27 @@ def test_a_shared_limit_over_tls_is_spent_by_those_who_trust_it(
         assert shared_speed(find_shared_limit(limit.address, limit.token)) == (1_000, None)
         plain = find_shared_limit(limit.address.removeprefix("tls://"), limit.token)
         assert shared_speed(plain) == (None, None), "without TLS it does not answer"
+
+
+_FEW_FILES = """
+import resource, spark_channel
+resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+source = {"name": "generator", "rows": "1000", "channels": "8"}
+try:
+    spark_channel.transfer(None, source, {"name": "discard"}, rows_per_second="1M")
+except spark_channel.ChannelError as error:
+    print("failed:", error)
+"""
+
+
+def test_few_open_files_end_in_messages_and_no_tracebacks(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FEW_FILES],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "Too many open files" in done.stdout + done.stderr

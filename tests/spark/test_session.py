@@ -3,6 +3,8 @@
 import re
 import sys
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -259,3 +261,17 @@ def test_a_read_that_a_limit_ended_does_not_take_the_place_of_the_write_after_it
     show.enter(Phase.ENDED)
     keeper.job_closed(show)
     assert last() == "show"
+
+
+def test_a_thread_that_registers_loads_and_saves(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark looks for Python data sources in the session of the thread, and a new one has none."""
+
+    def work() -> int:
+        spark_channel.register(spark)
+        path = str(tmp_path / "out")
+        spark.range(5).write.format("channel").option("writer", "csv").mode("append").save(path)
+        read = spark.read.format("channel").option("reader", "csv").option("header", "true")
+        return read.load(path).count()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result() == 5

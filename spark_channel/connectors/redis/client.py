@@ -268,6 +268,11 @@ def explained(options: RedisAddress, failure: type[ChannelError]) -> Iterator[No
             f"{options.address}: the server does not answer: {_text(options, error)}; "
             "check 'url', and 'socketTimeout' for a server that is busy"
         ) from options.hidden(error)
+    except redis.exceptions.RedisClusterException as error:  # which is no RedisError
+        raise failure(
+            f"{options.address}: {_text(options, error)}; with 'cluster' the server must be a member of a cluster "
+            "whose slots are all covered: omit it for a single server"
+        ) from options.hidden(error)
     except redis.RedisError as error:
         raise failure(f"{options.address}: {_text(options, error)}") from options.hidden(error)
 

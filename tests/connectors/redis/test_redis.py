@@ -568,6 +568,13 @@ def test_only_an_answer_about_a_value_refuses_its_row() -> None:
     )
 
 
+def test_a_server_that_is_no_cluster_is_told_apart(server: RedisServer) -> None:
+    with pytest.raises(SourceError, match="with 'cluster' the server must be a member"):
+        read(reader(server, cluster=True, schema="_key STRING, v STRING"))
+    with pytest.raises(TargetError, match="with 'cluster' the server must be a member"):
+        write(server, pa.table({"k": ["a"], "v": ["b"]}), cluster=True)
+
+
 def test_a_cluster() -> None:
     with redis_server(cluster=True) as server:
         rows = pa.table({"k": [f"{n}" for n in range(20)], "v": [f"v{n}" for n in range(20)]})
