@@ -109,7 +109,7 @@ def _wants_bytes(name: str, wanted: pa.Schema) -> bool:
 
 def _is_ascii(values: pa.Array) -> bool:
     _, offsets, data = values.buffers()
-    if data is None or offsets is None:
+    if not len(values) or data is None or offsets is None:  # no offsets are needed for no values
         return True
     edges = memoryview(offsets).cast("i" if pa.types.is_string(values.type) else "q")
     start, end = edges[values.offset], edges[values.offset + len(values)]
