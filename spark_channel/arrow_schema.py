@@ -131,7 +131,7 @@ def cast_exactly(values: pa.Array, kind: pa.DataType, *, declared: bool = False)
     except pa.ArrowInvalid as error:
         index = first_failure(values, cast)
         raise InexactError(_inexact(values.slice(index, 1), kind)) from error
-    except pa.ArrowNotImplementedError as error:
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise InexactError(_inexact(values, kind)) from error
 
 

@@ -118,7 +118,7 @@ def test_an_equal_value_is_cast(value: Any, given: pa.DataType, wanted: pa.DataT
 def test_a_field_of_a_struct_is_dropped_only_by_a_type_that_was_asked_for() -> None:
     both = pa.array([{"a": 1, "b": 2}])
     for kind in (pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("B", pa.int64())])):
-        with pytest.raises(InexactError, match="'b'"):
+        with pytest.raises(InexactError, match="b"):
             cast_exactly(both, kind)
     chosen = cast_exactly(both, pa.struct([("a", pa.int64())]), declared=True)
     assert chosen.to_pylist() == [{"a": 1}]

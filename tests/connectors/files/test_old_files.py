@@ -33,6 +33,7 @@ def dates_here(form: str, path: Path) -> list[Any]:
 
 
 @pytest.mark.spark
+@pytest.mark.newest
 @pytest.mark.parametrize("codec", ["none", "snappy", "zlib", "zstd", "lz4"])
 def test_days_of_orc_files_are_those_that_spark_wrote(
     spark: SparkSession, tmp_path: Path, codec: str
@@ -144,6 +145,7 @@ def test_times_of_96_bits_are_instants_of_any_year(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.newest
 def test_types_that_spark_notes_beside_those_of_orc(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql(
         "SELECT TIMESTAMP'2024-07-01 12:00:00.123456' AS t, TIMESTAMP_NTZ'1000-01-01 00:00:00' AS n, "
