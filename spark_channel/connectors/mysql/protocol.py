@@ -196,7 +196,7 @@ def _cut(
 
 _FILE_PACKET, _SPARE = 16 << 10, 1 << 10
 _PLAIN = (b"mysql_clear_password", b"dialog")
-_UNTRUSTED = 2061
+_UNTRUSTED, _OUT_OF_SYNC = 2061, 2014
 
 
 class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
@@ -321,4 +321,9 @@ class _GuardedResult(MySQLResult):  # type: ignore[misc] # PyMySQL is untyped
         """Not PyMySQL's own, which sends packets of 16 KiB whatever the server takes, also to a server that is gone."""
         self.connection.refuse_file(first_packet)
         self.connection.send_file(LoadLocalPacketWrapper(first_packet).filename)
-        self._read_ok_packet(self.connection._read_packet())  # noqa: SLF001 - as PyMySQL's own does
+        answer = self.connection._read_packet()  # noqa: SLF001 - as PyMySQL's own does
+        if not answer.is_ok_packet():
+            raise pymysql.err.OperationalError(
+                _OUT_OF_SYNC, "the server answers a LOAD DATA with neither its end nor an error"
+            )
+        self._read_ok_packet(answer)
