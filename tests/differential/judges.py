@@ -140,7 +140,7 @@ def _literal(value: Any) -> str:
 def pyorc_reads(path: Path | str) -> Found:
     import pyorc
 
-    converters = {
+    converters: dict[Any, Any] = {
         pyorc.TypeKind.DATE: _OrcDays,
         pyorc.TypeKind.TIMESTAMP: _OrcTimes,
         pyorc.TypeKind.TIMESTAMP_INSTANT: _OrcTimes,
@@ -148,7 +148,8 @@ def pyorc_reads(path: Path | str) -> Found:
     with Path(path).open("rb") as file:
         try:
             reader = pyorc.Reader(file, struct_repr=pyorc.StructRepr.TUPLE, converters=converters)
-            fields = reader.schema.fields
+            schema: Any = reader.schema  # its stubs know no `fields`
+            fields = schema.fields
             rows = [
                 [_orc_value(kind, value) for kind, value in zip(fields.values(), row, strict=True)]
                 for row in reader
