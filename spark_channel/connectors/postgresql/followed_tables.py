@@ -13,6 +13,12 @@ from spark_channel.connectors.base.feed import (
     Token,
 )
 from spark_channel.connectors.postgresql.catalog import find_table
+from spark_channel.connectors.postgresql.log_columns import (
+    LogTypes,
+    check_decodable,
+    row_columns,
+    row_key,
+)
 from spark_channel.connectors.postgresql.pgoutput import (
     TableColumns,
     TableShape,
@@ -35,12 +41,8 @@ from spark_channel.connectors.postgresql.publication import (
 from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.postgresql.table_feed import (
     ReplicationFeed,
-    check_decodable,
-    row_columns,
-    row_key,
 )
 from spark_channel.connectors.postgresql.tokens import TablePlace, TablesToken
-from spark_channel.connectors.postgresql.types import LogTypes
 from spark_channel.connectors.postgresql.watermarks import obstacle
 from spark_channel.connectors.sql.log_feed import SchemaRule
 from spark_channel.connectors.sql.reader import SqlReader

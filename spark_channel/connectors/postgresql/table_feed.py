@@ -6,7 +6,7 @@ transactions behind a slot, and what the consistent point of a new slot says abo
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -25,8 +25,14 @@ from spark_channel.connectors.base.feed import (
     change_schema,
     missing_source,
 )
-from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable, find_table, kept_bytes
+from spark_channel.connectors.postgresql.catalog import PgTable, find_table, kept_bytes
 from spark_channel.connectors.postgresql.failures import is_gone
+from spark_channel.connectors.postgresql.log_columns import (
+    LogTypes,
+    check_decodable,
+    row_columns,
+    row_key,
+)
 from spark_channel.connectors.postgresql.pgoutput import (
     ChangeDecoder,
     LogColumn,
@@ -59,7 +65,6 @@ from spark_channel.connectors.postgresql.replication import (
 )
 from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.postgresql.tokens import LogToken, token_of
-from spark_channel.connectors.postgresql.types import LogTypes, not_decoded
 from spark_channel.connectors.postgresql.watermarks import (
     Connect,
     PgWatermarks,
@@ -72,7 +77,7 @@ from spark_channel.connectors.sql.log_feed import SchemaRule
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.source import ReadSource
-from spark_channel.errors import OptionError, SchemaError, SourceError
+from spark_channel.errors import OptionError, SourceError
 from spark_channel.planning import Split
 
 if TYPE_CHECKING:
@@ -83,10 +88,7 @@ __all__ = [
     "MOST_WAITS",
     "RANGE_ROWS",
     "ReplicationFeed",
-    "check_decodable",
     "most_changes",
-    "row_columns",
-    "row_key",
 ]
 
 _log = logging.getLogger(__name__)
@@ -641,45 +643,6 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
                 f"WHERE pubname = {quoted(self._publication)}"
             )
         )
-
-
-def row_key(source: ReadSource) -> tuple[str, ...]:
-    """The key of the rows that are read; () where it is not read, or there is none."""
-    key = cast(PgTable, source.table).key
-    return key if set(key) <= set(source.schema.names) else ()
-
-
-def row_columns(source: ReadSource) -> tuple[str, ...]:
-    """The columns that a target may tell the rows apart by: those of unique indexes, or any without such an index.
-
-    Empty: `row_key`.
-    """
-    read = source.schema.names
-    sets = [each for each in cast(PgTable, source.table).unique if set(each) <= set(read)]
-    found = tuple(dict.fromkeys(name for each in sets for name in each)) or tuple(read)
-    return () if found == row_key(source) else found
-
-
-def check_decodable(
-    source: ReadSource, left_out: Callable[[str], bool] = lambda _name: False
-) -> None:
-    """
-    Raises:
-        SchemaError: the log lacks the values of a column, or has them in a form that is not decoded.
-    """
-    for column in source.columns:
-        about = cast(PgColumn, source.about(column.name))
-        if left_out(column.name):
-            continue
-        if about.generated:
-            raise SchemaError(
-                f"column {column.name!r} of {source.label} is generated, and its values are not in the log: leave "
-                "it out with option 'columns'"
-            )
-        if why := not_decoded(about.base):
-            raise SchemaError(
-                f"column {column.name!r} of {source.label} {why}: omit it with option 'columns'"
-            )
 
 
 def _place(token: Token) -> int:

@@ -1,8 +1,7 @@
 """PostgreSQL's types as Arrow's; decoding and encoding."""
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,6 @@ from spark_channel.connectors.base.types import fits, integer_digits, is_list, p
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.postgresql.copy import ELEMENT
 from spark_channel.connectors.postgresql.failures import CANNOT_CARRY
-from spark_channel.connectors.postgresql.pgoutput import LogColumn
 from spark_channel.connectors.postgresql.session import literal_sql
 from spark_channel.connectors.sql.catalog import Column, MisfitError, ReadColumn, WriteColumn
 from spark_channel.connectors.sql.dialect import misfit
@@ -29,15 +27,14 @@ from spark_channel.connectors.sql.encode import (
 )
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
-from spark_channel.errors import SchemaError
 
 __all__ = [
     "ELEMENTS",
     "INSTANT",
     "LOCAL",
+    "OF_SESSION",
     "SYSTEM",
     "TIME",
-    "LogTypes",
     "PgWriteColumn",
     "ReadType",
     "are_native",
@@ -46,7 +43,6 @@ __all__ = [
     "lenient_column",
     "native_column",
     "native_types",
-    "not_decoded",
     "numeric_digits",
     "numeric_size",
     "own_names",
@@ -197,7 +193,7 @@ _CATALOGS = {
 }
 _IDENTIFIED = {"regtype": "pg_type", "regprocedure": "pg_proc", "regoperator": "pg_operator"}
 _OUTPUT = frozenset({"inet", "xml"})
-_OF_SESSION = frozenset({"money", *_CATALOGS, *_IDENTIFIED})
+OF_SESSION = frozenset({"money", *_CATALOGS, *_IDENTIFIED})
 """Types of which a session's settings decide what the server's output means."""
 
 
@@ -532,60 +528,6 @@ def _refuse_what_would_change(array: pa.Array, column: PgWriteColumn) -> None:
     elif base in _FINER and pa.types.is_string(array.type):
         other = pc.match_substring_regex(array, _FINER[base])
         refuse_where(other, array, column, f"{about.declared} would hold another value")
-
-
-# Arrow's types for columns as PostgreSQL's log has them, which names types by their numbers.
-
-
-_BUILTIN = {
-    **{oid: name for name, oid in ELEMENTS.items()},
-    114: "json",
-    3802: "jsonb",
-    2950: "uuid",
-}
-_NAMES = """
-SELECT t.oid::bigint, b.typname::text, CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE -1 END
-FROM pg_catalog.pg_type t
-JOIN pg_catalog.pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
-WHERE t.oid IN ({oids})
-"""
-
-
-def not_decoded(typname: str) -> str:
-    """Why the change feed does not decode a column of this type; "" where it does."""
-    if read_type(typname).is_array:
-        return "is an array, which the change feed does not decode"
-    if typname in _OF_SESSION:
-        setting = "lc_monetary" if typname == "money" else "search_path"
-        return f"is {typname}, whose text in the log is another value where {setting} differs"
-    return ""
-
-
-class LogTypes:
-    """Asks the catalog once for each type that is not the server's own. One that was dropped is read as text."""
-
-    def __init__(self, session: Callable[[], AbstractContextManager[Session]]) -> None:
-        self._session = session
-        self._known: dict[int, tuple[str, int]] = {}
-
-    def schema(self, columns: Sequence[LogColumn]) -> pa.Schema:
-        """
-        Raises:
-            SchemaError: a type whose text in the log is not decoded.
-        """
-        unknown = {each.oid for each in columns} - _BUILTIN.keys() - self._known.keys()
-        if unknown:
-            with self._session() as session:
-                found = session.rows(_NAMES.format(oids=", ".join(map(str, sorted(unknown)))))
-            self._known.update(dict.fromkeys(unknown, ("text", -1)))
-            self._known.update({int(oid): (str(name), int(typmod)) for oid, name, typmod in found})
-        return pa.schema([pa.field(each.name, self._kind(each)) for each in columns])
-
-    def _kind(self, column: LogColumn) -> pa.DataType:
-        name, typmod = self._known.get(column.oid) or (_BUILTIN[column.oid], -1)
-        if why := not_decoded(name):
-            raise SchemaError(f"column {column.name!r} {why}")
-        return read_type(name, typmod if column.typmod == -1 else column.typmod).kind
 
 
 # Whether another PostgreSQL table accepts the rows of a table in COPY's binary format, unchanged.
