@@ -122,6 +122,13 @@ class FeedLimit:
     def __bool__(self) -> bool:
         return self.rows is not None or self.nbytes is not None
 
+    def most_rows(self, row_bytes: int) -> int | None:
+        """Return the most rows that keep both limits, at least 1, where a row has `row_bytes`; None = no limit."""
+        most = [] if self.rows is None else [self.rows]
+        if self.nbytes is not None:
+            most.append(max(1, self.nbytes // row_bytes))
+        return min(most, default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class TableLag:

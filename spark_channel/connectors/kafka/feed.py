@@ -91,13 +91,9 @@ class KafkaFeed(ChangeFeed):
         part, start, of = self._read(after)
         known = self._checked(part, start, of)
         end = known.high if upto is None else min(known.high, self._read(upto)[1])
-        most = [
-            each
-            for each in (limit.rows, None if limit.nbytes is None else limit.nbytes // _RECORD)
-            if each is not None
-        ]
-        if most:
-            end = min(end, start + max(1, min(most)))
+        most = limit.most_rows(_RECORD)
+        if most is not None:
+            end = min(end, start + max(1, most))
         return _token(part, max(start, end), of)
 
     def reaches(self, token: Token, end: Token) -> bool:

@@ -193,7 +193,9 @@ class BinlogFeed(ChangeFeed):
             if found.base is not None:
                 made = self._next(session, source, start, found.base, limit, upto)
                 return after if made == replace(found, table=None) else self._known(made).token()
-            end = self._within(start, self._end_of_range(session, start, _most(limit)), upto)
+            end = self._within(
+                start, self._end_of_range(session, start, limit.most_rows(_CHANGE_BYTES)), upto
+            )
         return after if end == start else self._token(end)
 
     def _known(self, token: BinlogToken) -> BinlogToken:
@@ -417,7 +419,7 @@ class BinlogFeed(ChangeFeed):
 
         Where the limit cuts the log, the log alone: it may be purged. After three such ranges the base has its turn.
         """
-        most = _most(limit)
+        most = limit.most_rows(_CHANGE_BYTES)
         if not self.reads_base:
             end = self._within(start, self._end_of_range(session, start, most), upto)
             return BinlogToken(end, base)
@@ -552,13 +554,6 @@ def _check_options(options: MysqlReadOptions) -> None:
             option="timestampsAs",
             got="local",
         )
-
-
-def _most(limit: FeedLimit) -> int | None:
-    found = [] if limit.rows is None else [limit.rows]
-    if limit.nbytes is not None:
-        found.append(max(1, limit.nbytes // _CHANGE_BYTES))
-    return min(found, default=None)
 
 
 def _sizes(session: MysqlSession) -> list[tuple[str, int]]:

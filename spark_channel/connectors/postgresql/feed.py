@@ -44,10 +44,10 @@ from spark_channel.connectors.postgresql.publication import (
 from spark_channel.connectors.postgresql.replication import Waiting, flushed_lsn, lent
 from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.postgresql.table_feed import (
+    CHANGE_BYTES,
     FRESH_BYTES,
     MOST_WAITS,
     RANGE_ROWS,
-    most_changes,
 )
 from spark_channel.connectors.postgresql.tokens import TablePlace, TablesToken
 from spark_channel.connectors.postgresql.watermarks import Connect, PgWatermarks
@@ -184,7 +184,7 @@ class TablesFeed(FollowedTables):
         if not token.is_read:
             made = self._next_of(session, token, limit, upto, dropped)
             return None if made == token else made
-        most = most_changes(limit)
+        most = limit.most_rows(CHANGE_BYTES)
         flushed = flushed_lsn(session)
         last = self._last_of(session, token.lsn, most or 1)
         if last is None:
@@ -329,7 +329,7 @@ class TablesFeed(FollowedTables):
 
         As of one table. Its position always moves, so that what waits for a later one is not kept waiting.
         """
-        most = most_changes(limit)
+        most = limit.most_rows(CHANGE_BYTES)
         marks = self._marks(session)
         if not self.reads_base and self._is_idle(
             session, marks, token.lsn, token.safe, token.doubt

@@ -84,17 +84,17 @@ if TYPE_CHECKING:
     from spark_channel.connectors.postgresql.reader import PostgresReader
 
 __all__ = [
+    "CHANGE_BYTES",
     "FRESH_BYTES",
     "MOST_WAITS",
     "RANGE_ROWS",
     "ReplicationFeed",
-    "most_changes",
 ]
 
 _log = logging.getLogger(__name__)
 
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 4 << 20
-_CHANGE_BYTES = 128
+CHANGE_BYTES = 128
 """A change's size, where a limit is given in bytes alone."""
 _LAG_BUSY_SECONDS = 5.0
 _LEFT = "Reset the tunnel, or begin with a new checkpoint directory, to read all rows again"
@@ -249,7 +249,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
                 if made == LogToken(start, found.base):
                     return after
                 return self._noted(made, published).token()
-            most = most_changes(limit)
+            most = limit.most_rows(CHANGE_BYTES)
             flushed = flushed_lsn(session)
             last = self._last_of(session, start, most or 1)
             if last is None:
@@ -260,11 +260,11 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
                 # Without a limit it is enough to know that there is something: all up to now is taken.
                 end = last if most else max(last, flushed_lsn(session))
         if upto is not None:
-            end = min(end, _place(upto))
+            end = min(end, LogToken.read(upto).lsn)
         return self._noted(LogToken(end), published).token() if end > start else after
 
     def reaches(self, token: Token, end: Token) -> bool:
-        return _place(token) >= _place(end)
+        return LogToken.read(token).lsn >= LogToken.read(end).lsn
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
         old, new = LogToken.read(after), LogToken.read(upto)
@@ -279,7 +279,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         return [Split({"kind": "changes", "after": start, "upto": end})] if end > start else []
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
-        note = {"at": _place(upto[0])}
+        note = {"at": LogToken.read(upto[0]).lsn}
         return [
             Split({**split.params, **note}, split.rows, split.nbytes)
             for split in self._reader.split(advice)
@@ -461,7 +461,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         Where the limit cuts the log, the log alone: it is what makes the server keep WAL. After three such
         ranges the base has its turn.
         """
-        most = most_changes(limit)
+        most = limit.most_rows(CHANGE_BYTES)
         log = self._watermarks(start, lambda: nullcontext(session), order=base.order)
         if not self.reads_base and self._is_idle(session, log, start, base.safe, base.doubt):
             return LogToken(start, base)
@@ -473,7 +473,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             log.mark()  # the position moves on, so that no reader takes the base to be read
         end = last if is_cut and last is not None else flushed_lsn(session)
         if upto is not None:
-            end = min(end, _place(upto))
+            end = min(end, LogToken.read(upto).lsn)
         end = max(start, end)
         if is_paused and end == start:
             return LogToken(start, base)
@@ -643,19 +643,3 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
                 f"WHERE pubname = {quoted(self._publication)}"
             )
         )
-
-
-def _place(token: Token) -> int:
-    """The position in the log that a token holds.
-
-    Raises:
-        SourceError: no token of such a feed.
-    """
-    return LogToken.read(token).lsn
-
-
-def most_changes(limit: FeedLimit) -> int | None:
-    found = [] if limit.rows is None else [limit.rows]
-    if limit.nbytes is not None:
-        found.append(max(1, limit.nbytes // _CHANGE_BYTES))
-    return min(found, default=None)

@@ -472,10 +472,7 @@ class CursorFeed(ChangeFeed):
         ]
 
     def _rows_of(self, limit: FeedLimit, look: CursorQuery) -> int | None:
-        rows = [] if limit.rows is None else [limit.rows]
-        if limit.nbytes is not None:
-            rows.append(max(1, limit.nbytes // self._width.of(look.row_bytes)))
-        return min(rows, default=None)
+        return limit.most_rows(1 if limit.nbytes is None else self._width.of(look.row_bytes))
 
     def _within(self, after: Any, upto: Any, part: Mapping[str, Any] = _WHOLE) -> dict[str, Any]:
         return {"column": self._column, "after": after, "upto": upto, **part}
