@@ -304,8 +304,14 @@ class CsvSyntax:
 
 
 def csv_buffer(data: bytes) -> pa.BufferReader:
-    """`data` for Arrow's parser, which drops a byte order mark at the beginning of what it is given."""
-    return pa.BufferReader(_MARK + data if data.startswith(_MARK) else data)
+    """`data` for Arrow's parser.
+
+    It drops a byte order mark at the beginning, and takes an empty value behind a quoted one for a text where no line
+    end follows.
+    """
+    mark = _MARK if data.startswith(_MARK) else b""
+    end = b"" if data.endswith((b"\n", b"\r")) else b"\n"
+    return pa.BufferReader(mark + data + end if mark or end else data)
 
 
 def cut_text(record: bytes) -> str:
@@ -432,7 +438,7 @@ class CsvBlocks:
         table = pacsv.read_csv(
             csv_buffer(data),
             read_options=pacsv.ReadOptions(
-                column_names=self._names, use_threads=False, block_size=len(data) + 4
+                column_names=self._names, use_threads=False, block_size=len(data) + 8
             ),
             parse_options=self._syntax.parse_options(),
             convert_options=self._syntax.convert_options(
@@ -468,7 +474,7 @@ class CsvBlocks:
         texts = pacsv.read_csv(
             csv_buffer(data),
             read_options=pacsv.ReadOptions(
-                column_names=self._names, use_threads=False, block_size=len(data) + 4
+                column_names=self._names, use_threads=False, block_size=len(data) + 8
             ),
             parse_options=self._syntax.parse_options(),
             convert_options=self._syntax.convert_options(
