@@ -328,8 +328,8 @@ def copy(
     A parameter behind the '?' of SOURCE or TARGET is an option of its connector. Values are percent-encoded: write
     %26 for & and %25 for %. Exit codes are those of `run`.
     """
-    from spark_channel.cli.copy import CopyOptions
-    from spark_channel.cli.copy import copy as copy_places
+    from spark_channel.cli.copy_places import CopyOptions
+    from spark_channel.cli.copy_places import copy as copy_places
     from spark_channel.cli.run import RunOptions
 
     wanted = CopyOptions(

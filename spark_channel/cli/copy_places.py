@@ -1,4 +1,4 @@
-"""copy: one table or file from a url to another."""
+"""copy: one table or file from a url to another. Not called `copy`: `spark-submit` puts this folder before the standard library."""
 
 import difflib
 import re
