@@ -1,4 +1,7 @@
-"""copy: one table or file from a url to another. Not called `copy`: `spark-submit` puts this folder before the standard library."""
+"""copy: one table, folder or file from a url to another.
+
+The module is not called `copy`: spark-submit puts this folder before the standard library.
+"""
 
 import difflib
 import re
