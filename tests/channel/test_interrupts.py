@@ -124,6 +124,7 @@ def test_interrupts_of_another_thread_leave_the_lock_free(
 ) -> None:
     # A thread that is interrupted as it handles an interrupt dies of it, and one more may come while that is told.
     monkeypatch.setattr(threading, "excepthook", lambda _args: None)
+    monkeypatch.setattr(sys, "unraisablehook", lambda _args: None)
     used: list[MemoryChannel] = []
 
     def use() -> None:
