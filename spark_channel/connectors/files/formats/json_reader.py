@@ -94,6 +94,17 @@ def nests_deeply(lines: Collection[bytes], most: int = _DEEPEST) -> bool:
     )
 
 
+def _has_line_of(size: int, data: bytes, newline: bytes) -> bool:
+    """Whether a line has more bytes than `size`. It looks at the last line end within each `size` bytes alone."""
+    begin = 0
+    while len(data) - begin > size:
+        end = data.rfind(newline, begin, begin + size + 1)
+        if end < 0:
+            return True
+        begin = end + 1
+    return False
+
+
 def _levels(line: bytes) -> int:
     """An upper bound: brackets that close nothing, in a line that is not JSON, count as none."""
     found = most = 0
@@ -471,10 +482,11 @@ class JsonBlocks:
     def _fast(self, data: bytes) -> pa.Table | None:
         if self._wire is None or (lines := count_objects(data, self._file.newline)) is None:
             return None
-        if data.count(b"[") + data.count(b"{") - lines > _MOST_LEVELS:
-            each = data.split(self._file.newline)
-            if max(map(len, each)) > _MOST_LEVELS and nests_deeply(each, _MOST_LEVELS):
-                return None
+        newline = self._file.newline
+        if _has_line_of(2 * _MOST_LEVELS, data, newline) and nests_deeply(
+            data.split(newline), _MOST_LEVELS
+        ):
+            return None
         if self._wanted.inferred and self._doubles and rounded_numbers(data, self._doubles):
             return None  # Arrow's parser rounds silently
         try:
