@@ -16,5 +16,5 @@ def either_length(test: Any) -> Any:
     return pytest.mark.parametrize("length", ["quick", long])(test)
 
 
-def examples(length: str, *, quick: int = 15) -> settings:
+def examples(length: str, *, quick: int = 6) -> settings:
     return settings(_QUICK, max_examples=quick) if length == "quick" else _LONG
