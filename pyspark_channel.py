@@ -17,7 +17,7 @@ _HOMES = {
     "ChannelWriter": "write",
     "AlreadyPublishedWriter": "already_published",
     "ChannelStreamReader": "stream_read",
-    "AdmittingStreamReader": "stream_read",
+    "AdmittingStreamReader": "stream_admission",
     "ChannelStreamWriter": "stream_write",
 }
 

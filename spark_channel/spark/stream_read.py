@@ -15,13 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
@@ -70,7 +63,6 @@ if TYPE_CHECKING:
     from spark_channel.service import ServiceAddress, SharedLimitAddress
 
 __all__ = [
-    "AdmittingStreamReader",
     "ChannelStreamReader",
     "LagWatch",
     "batch_number",
@@ -471,6 +463,7 @@ def stream_reader(
     # A module that 4.0 and 4.1 do not have: to import it there is an error.
     if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
         return ChannelStreamReader(options, schema, facts)
+    from spark_channel.spark.stream_admission import AdmittingStreamReader
 
     return AdmittingStreamReader(options, schema, facts)
 
@@ -491,35 +484,3 @@ def batch_limit(options: ReadOptions, given: FeedLimit, seconds: int = _BATCH_SE
         return given
     rows, nbytes = options.rows_per_second, options.bytes_per_second
     return FeedLimit(rows and rows * seconds, nbytes and nbytes * seconds)
-
-
-@portable
-class AdmittingStreamReader(ChannelStreamReader, SupportsTriggerAvailableNow):
-    """Admits at most `maxRowsPerTrigger` rows and `maxBytesPerTrigger` bytes a batch, about."""
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        limit = self._limit()
-        if limit.rows is not None:
-            return ReadMaxRows(limit.rows)
-        return ReadAllAvailable() if limit.nbytes is None else ReadMaxBytes(limit.nbytes)
-
-    @without_traceback()
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # type: ignore[override]  # noqa: N802
-        standing, asked = self._standing(), self._asked(limit)
-        return standing.latest(start, self._beside(asked) if standing.is_beside(start) else asked)
-
-    @without_traceback()
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._standing().prepare()
-
-    def _limit(self) -> FeedLimit:
-        return batch_limit(self._options, self._source.options.limit())
-
-    def _asked(self, limit: ReadLimit) -> FeedLimit:
-        """Spark knows of rows or of bytes, not of both: the other one is this source's own."""
-        own = self._limit()
-        if isinstance(limit, ReadMaxRows):
-            return FeedLimit(limit.max_rows, own.nbytes)
-        if isinstance(limit, ReadMaxBytes):
-            return FeedLimit(own.rows, limit.max_bytes)
-        return FeedLimit()
