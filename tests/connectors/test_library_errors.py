@@ -48,7 +48,7 @@ GUARDS: list[tuple[str, Guard]] = [
 ]
 _AT = "spark_channel.connectors."
 SESSIONS = [
-    (f"{_AT}sqlite.session:SqliteSession", "adbc_driver_manager"),
+    (f"{_AT}sqlite.session:SqliteSession", "sqlite3"),
     (f"{_AT}adbc.session:AdbcSession", "adbc_driver_manager"),
     (f"{_AT}postgresql.session:PgWriteSession", "psycopg.errors"),
     (f"{_AT}postgresql.session:PgReadSession", "adbc_driver_manager"),

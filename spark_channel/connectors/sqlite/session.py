@@ -41,7 +41,7 @@ class SqliteSession(BoundSession):
     `init` are statements that run first.
     """
 
-    failures = (sqlite3.Error, pa.ArrowException, OSError)
+    failures = (sqlite3.Error, sqlite3.Warning, pa.ArrowException, OSError)
 
     def __init__(
         self,
