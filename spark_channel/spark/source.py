@@ -7,6 +7,7 @@ The process in which Spark looks for data sources needs only the class from this
 dependencies.
 """
 
+import importlib.util
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
@@ -121,11 +122,18 @@ class ChannelDataSource(DataSource):
             return batch_writer(self.options, schema, overwrite, self._facts())
 
     def streamReader(self, schema: "StructType") -> "ChannelStreamReader":  # noqa: N802
-        from spark_channel.spark.stream_read import stream_reader
+        # Admission control and AvailableNow came with Spark 4.2: earlier ones cannot import what has them.
+        if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
+            from spark_channel.spark.stream_read import ChannelStreamReader
 
+            made = ChannelStreamReader
+        else:
+            from spark_channel.spark.stream_admission import AdmittingStreamReader
+
+            made = AdmittingStreamReader
         # pyspark's runner of streaming sources hides the error behind another one: the traceback is needed
         with relative_to(self.directory or _working_directory()):
-            return stream_reader(self.options, schema, self._facts())
+            return made(self.options, schema, self._facts())
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "ChannelStreamWriter":  # noqa: N802
         from spark_channel.spark.stream_write import stream_writer

@@ -1,7 +1,6 @@
 """`readStream`: offsets in one process on the driver's host, rows in executors as in a batch read."""
 
 import contextlib
-import importlib.util
 import json
 import logging
 import os
@@ -70,7 +69,6 @@ __all__ = [
     "note_origin",
     "origins_of_task",
     "query_id",
-    "stream_reader",
 ]
 
 
@@ -296,7 +294,7 @@ class StreamPartition(InputPartition):
 class ChannelStreamReader(DataSourceStreamReader):
     """Offsets are asked for in one process per query; `read` runs on pickled copies in executors.
 
-    This class serves Spark 4.0 and 4.1, which have no admission control; see `stream_reader`. A tunnel
+    This class serves Spark 4.0 and 4.1, which have no admission control; see `spark.source`. A tunnel
     makes up for it, since it knows its channels' positions.
     """
 
@@ -454,18 +452,6 @@ class ChannelStreamReader(DataSourceStreamReader):
 
                 self._positions = SharedPositions(self._source, open_store(settings.store))
         return self._positions
-
-
-def stream_reader(
-    options: Mapping[str, str], schema: StructType, facts: SessionFacts
-) -> ChannelStreamReader:
-    """The reader for this Spark: with admission control and AvailableNow where it has them (4.2)."""
-    # A module that 4.0 and 4.1 do not have: to import it there is an error.
-    if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
-        return ChannelStreamReader(options, schema, facts)
-    from spark_channel.spark.stream_admission import AdmittingStreamReader
-
-    return AdmittingStreamReader(options, schema, facts)
 
 
 def batch_number(task: TaskContext) -> int:

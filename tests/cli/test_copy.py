@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from spark_channel.cli.copy_places import parse_place
 from spark_channel.errors import OptionError
-from tests.cli.test_run import CLI, ENGINES, ROOT, Engine, environment, run
+from tests.cli.test_run import CLI, ROOT, environment, run
 from tests.connectors.postgresql.conftest import Pg, own_schema
 from tests.servers.postgres import PostgresServer
 
@@ -124,12 +124,11 @@ def test_a_percent_encoded_value_arrives_as_it_was(value: str, null: str) -> Non
     assert found.options == {"path": "x.csv", "nullValue": null, "header": "true"}
 
 
-@ENGINES
-def test_a_file_goes_to_a_database_and_on_to_files(engine: Engine, tmp_path: Path) -> None:
+def test_a_file_goes_to_a_database_and_on_to_files(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("id,name\n1,a\n2,NA\n3,c\n")
     database, out = tmp_path / "t.db", tmp_path / "out"
     table = f"sqlite:{database}?dbtable=t"
-    given = ("--txn", "first:2026-01-31", "-o", "reader.nullValue=NA", *engine)
+    given = ("--txn", "first:2026-01-31", "-o", "reader.nullValue=NA")
     for _ in range(2):  # the second run has nothing to add
         run("copy", f"csv:{tmp_path}/in.csv", table, *given)
     with closing(sqlite3.connect(database)) as connection:
@@ -149,7 +148,6 @@ def test_a_file_goes_to_a_database_and_on_to_files(engine: Engine, tmp_path: Pat
         "20k",
         "--report",
         str(report),
-        *engine,
     )
     assert "20k rows/s" in said
     assert sorted(pq.read_table(out).to_pylist(), key=lambda row: row["id"]) == [
@@ -157,6 +155,23 @@ def test_a_file_goes_to_a_database_and_on_to_files(engine: Engine, tmp_path: Pat
         {"id": 3},
     ]
     assert json.loads(report.read_text())["rows_written"] == 2
+
+
+@pytest.mark.spark
+@pytest.mark.newest
+def test_with_spark(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("id,name\n1,a\n2,b\n")
+    said = run(
+        "copy",
+        f"{tmp_path}/in.csv",
+        f"parquet:{tmp_path}/out",
+        "--master",
+        "local[2]",
+        "--rows-per-second",
+        "20k",
+    )
+    assert "20k rows/s" in said
+    assert pq.read_table(tmp_path / "out").num_rows == 2
 
 
 def test_the_first_example_of_the_page(tmp_path: Path) -> None:

@@ -323,18 +323,18 @@ def test_under_a_speed_limit_changes_do_not_wait_a_minute_for_existing_rows(
     from pyspark.sql.types import StructType
 
     from spark_channel.spark.facts import SessionFacts
-    from spark_channel.spark.stream_read import stream_reader
+    from spark_channel.spark.stream_admission import AdmittingStreamReader
 
     given = {key: value for key, value in followed.options.items() if key != "maxRowsPerTrigger"}
     schema = StructType().add("id", "integer").add("item", "string").add("_op", "string")
     schema = schema.add("_lsn", "string").add("_commit_ts", "timestamp")
-    reader: Any = stream_reader({**given, "rowsPerSecond": "20"}, schema, SessionFacts(1))
+    reader: Any = AdmittingStreamReader({**given, "rowsPerSecond": "20"}, schema, SessionFacts(1))
     start, limit = reader.initialOffset(), reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(1200)
     end = reader.latestOffset(start, limit)
     (channel,) = end["channels"].values()
     assert channel["to"]["base"]["read"] == 40
-    own: Any = stream_reader(
+    own: Any = AdmittingStreamReader(
         {**given, "rowsPerSecond": "20", "maxRowsPerTrigger": "90"}, schema, SessionFacts(1)
     )
     (channel,) = own.latestOffset(start, own.getDefaultReadLimit())["channels"].values()
