@@ -84,6 +84,25 @@ _Parameters = Annotated[
 _Master = Annotated[
     str | None, typer.Option(help="Spark's master; default: spark-submit's, else this machine.")
 ]
+_Conf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf", metavar="name=value", help="A Spark setting; may be given several times."
+    ),
+]
+_DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Connect to source and target, and show the plan without moving a row.",
+    ),
+]
+_DirtyRowsPath = Annotated[
+    str | None, typer.Option(help="Directory for refused rows, as Parquet; default: not kept.")
+]
+_SharedLimit = Annotated[
+    str | None, typer.Option(help="The name of a limit that `spark-channel limits serve` serves.")
+]
 _AllContent = Annotated[
     bool, typer.Option("--all-content", help="Run each entry of job.content; DataX runs the first.")
 ]
@@ -94,23 +113,10 @@ def run(
     jobs: _Jobs,
     parameters: _Parameters = None,
     master: _Master = None,
-    conf: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--conf", metavar="name=value", help="A Spark setting; may be given several times."
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Connect to source and target, and show the plan without moving a row.",
-        ),
-    ] = False,
+    conf: _Conf = None,
+    dry_run: _DryRun = False,
     all_content: _AllContent = False,
-    dirty_rows_path: Annotated[
-        str | None, typer.Option(help="Directory for refused rows, as Parquet; default: not kept.")
-    ] = None,
+    dirty_rows_path: _DirtyRowsPath = None,
     commit: Annotated[
         str | None,
         typer.Option(
@@ -144,10 +150,7 @@ def run(
         str | None,
         typer.Option(help="The same in Arrow bytes per second, such as 64MB; default: unlimited."),
     ] = None,
-    shared_limit: Annotated[
-        str | None,
-        typer.Option(help="The name of a limit that `spark-channel limits serve` serves."),
-    ] = None,
+    shared_limit: _SharedLimit = None,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -259,10 +262,7 @@ def copy(
         str | None,
         typer.Option(help="Limit in Arrow bytes per second, such as 64MB; default: unlimited."),
     ] = None,
-    shared_limit: Annotated[
-        str | None,
-        typer.Option(help="The name of a limit that `spark-channel limits serve` serves."),
-    ] = None,
+    shared_limit: _SharedLimit = None,
     protect: Annotated[
         str | None,
         typer.Option(
@@ -290,9 +290,7 @@ def copy(
     max_dirty_rows: Annotated[
         str | None, typer.Option(help="How many rows the target may refuse; default: 0.")
     ] = None,
-    dirty_rows_path: Annotated[
-        str | None, typer.Option(help="Directory for refused rows, as Parquet; default: not kept.")
-    ] = None,
+    dirty_rows_path: _DirtyRowsPath = None,
     engine: Annotated[
         EngineName,
         typer.Option(
@@ -301,19 +299,8 @@ def copy(
         ),
     ] = "auto",
     master: _Master = None,
-    conf: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--conf", metavar="name=value", help="A Spark setting; may be given several times."
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Connect to source and target, and show the plan without moving a row.",
-        ),
-    ] = False,
+    conf: _Conf = None,
+    dry_run: _DryRun = False,
     report: Annotated[
         Path | None,
         typer.Option(

@@ -23,7 +23,7 @@ from spark_channel.connectors.base.registry import (
 from spark_channel.datax import LoadedJob
 from spark_channel.datax.place import parse_transaction
 from spark_channel.errors import OptionError
-from spark_channel.masking import mask_text, scheme_of
+from spark_channel.masking import is_clear, mask_text, scheme_of
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import SaveMode
 
@@ -68,7 +68,8 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
             _add(given["writer"], name, value)
     if options.txn is not None:
         name, version = parse_transaction(options.txn, {}, "--txn")
-        given["writer"] |= {"txnAppId": name, "txnVersion": version}
+        _add(given["writer"], "txnAppId", name)
+        _add(given["writer"], "txnVersion", version)
     if options.mode not in get_args(SaveMode):
         takes = ", ".join(get_args(SaveMode))
         raise OptionError(
@@ -117,6 +118,12 @@ def parse_place(half: _Half, text: str, more: dict[str, Any]) -> Endpoint:
     if not text.strip():
         raise OptionError(f"{argument} is empty; it takes a url or a path", option=argument)
     connector, key, place = _connector_of(half, text)
+    if key == "url" and not is_clear(place):
+        raise OptionError(
+            f"{argument} has an '@' after the first '/', '?' or '#', so it is not clear where its login ends. In a "
+            "login and in parameters, write / ? # @ : as %2F %3F %23 %40 %3A",
+            option=argument,
+        )
     match = _OPTIONS.fullmatch(place)
     options: dict[str, Any] = {}
     if match is not None:
@@ -130,7 +137,7 @@ def parse_place(half: _Half, text: str, more: dict[str, Any]) -> Endpoint:
             option=argument,
         )
     if place:
-        options[key] = place
+        _add(options, key, place)
     for name, value in more.items():
         _add(options, name, value)
     return Endpoint(connector.name, options)

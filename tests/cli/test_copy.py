@@ -104,7 +104,12 @@ def test_a_place_that_makes_no_sense(
 
 @pytest.mark.parametrize(
     "text",
-    ["u:hunter2secret@h/db", "shop://u:hunter2secret@h/db", "csv//u:hunter2secret@h/db"],
+    [
+        "u:hunter2secret@h/db",
+        "shop://u:hunter2secret@h/db",
+        "postgresql://u:x?user=hunter2secret@h/db",
+        "csv//u:hunter2secret@h/db",
+    ],
 )
 def test_no_password_is_shown(text: str) -> None:
     with pytest.raises(OptionError) as shown:
@@ -215,6 +220,7 @@ def test_a_dry_run_moves_nothing(tmp_path: Path) -> None:
             "option '--mode' got 'replace'; it takes one of: append, overwrite",
         ),
         (("--txn", "x"), "option '--txn' got 'x' without a version"),
+        (("--txn", "x:1", "-o", "writer.txnappid=y"), "'txnAppId' is given twice"),
         (
             ("--rows-per-second", "1k", "-o", "writer.rowsPerSecond=2k"),
             "'rowsPerSecond' is given twice",
