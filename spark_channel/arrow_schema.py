@@ -16,6 +16,8 @@ __all__ = [
     "cast_exactly",
     "conform",
     "first_failure",
+    "is_number",
+    "is_text",
     "length_in",
     "noted",
     "text_lengths",
@@ -195,8 +197,8 @@ def _is_alike(given: pa.DataType, kind: pa.DataType, declared: bool) -> bool:
             if kind.get_field_index(field.name) >= 0
         )
     groups: list[Callable[[pa.DataType], bool]] = [
-        _is_number,
-        _is_text,
+        is_number,
+        is_text,
         _is_binary,
         types.is_boolean,
         types.is_date,
@@ -209,9 +211,9 @@ def _is_alike(given: pa.DataType, kind: pa.DataType, declared: bool) -> bool:
         return (given.tz is None) == (kind.tz is None) or (declared and given.tz is None)
     if not declared:
         return False
-    if _is_text(kind):
+    if is_text(kind):
         return not (types.is_nested(given) or types.is_duration(given) or types.is_interval(given))
-    return _is_text(given) and _is_binary(kind)
+    return is_text(given) and _is_binary(kind)
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
@@ -224,12 +226,12 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
             return kind
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 

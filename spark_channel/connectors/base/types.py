@@ -27,7 +27,6 @@ __all__ = [
     "integer_digits",
     "is_list",
     "is_longer",
-    "is_number",
     "is_plain",
     "keeps",
     "may_hold_changed",
@@ -63,11 +62,6 @@ _SUSPECT = re.compile(
 def may_hold_changed(data: bytes) -> bool:
     """Whether text in `data` may be a number that a type would change: a quick look, sure only when it says no."""
     return _SUSPECT.search(data) is not None
-
-
-def is_number(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
 def exact_type(texts: pa.Array, found: pa.DataType) -> pa.DataType:

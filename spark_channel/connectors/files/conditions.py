@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_channel.arrow_schema import is_text
 from spark_channel.errors import OptionError
 
 __all__ = [
@@ -383,17 +384,11 @@ def exact(value: Any, kind: pa.DataType) -> Any:
         if isinstance(value, bytes):
             return value
         raise ValueError("bytes, such as X'00FF'")
-    if _is_text(kind):
+    if is_text(kind):
         if isinstance(value, str):
             return value
         raise ValueError("a text in single quotes")
     raise TypeError(f"columns of type {kind} cannot be compared")
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()
-    )
 
 
 def _number(value: Any) -> Decimal | int | float:

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from spark_channel.arrow_schema import is_text
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn, WriteColumn
 from spark_channel.connectors.sql.encode import (
     convert,
     dates,
     decimal_text,
-    is_text,
     local_timestamps,
     refuse_where,
     storage,

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_channel.arrow_schema import first_failure
+from spark_channel.arrow_schema import first_failure, is_text
 from spark_channel.connectors.base.contract import NativeRows
 from spark_channel.connectors.base.types import fits, integer_digits, is_list, plain_kind
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
@@ -21,7 +21,6 @@ from spark_channel.connectors.sql.encode import (
     BadValueError,
     convert,
     first_outside,
-    is_text,
     refuse_where,
     storage,
 )

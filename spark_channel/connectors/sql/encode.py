@@ -17,7 +17,6 @@ __all__ = [
     "dates",
     "decimal_text",
     "first_outside",
-    "is_text",
     "local_timestamps",
     "refuse_where",
     "storage",
@@ -71,12 +70,6 @@ def storage(array: pa.Array) -> pa.Array:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     return pc.cast(array, array.type.value_type) if pa.types.is_dictionary(array.type) else array
-
-
-def is_text(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()
-    )
 
 
 def convert(array: pa.Array, kind: pa.DataType, column: WriteColumn, why: str = "") -> pa.Array:

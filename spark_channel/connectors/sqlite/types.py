@@ -13,13 +13,12 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_channel.arrow_schema import first_failure
+from spark_channel.arrow_schema import first_failure, is_text
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn, WriteColumn
 from spark_channel.connectors.sql.encode import (
     convert,
     dates,
     decimal_text,
-    is_text,
     local_timestamps,
     refuse_where,
     storage,

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from spark_channel.connectors.base.types import changed_by, is_number, may_hold_changed
+from spark_channel.arrow_schema import is_number
+from spark_channel.connectors.base.types import changed_by, may_hold_changed
 from spark_channel.connectors.files.filesystem import not_text
 from spark_channel.connectors.files.formats.base import ReadRequest
 from spark_channel.connectors.files.formats.text import (
