@@ -9,11 +9,11 @@ import socket
 import stat
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, TextIO, TypeVar, cast
+from typing import IO, Any, TypeVar
 
 from spark_channel import errors
 from spark_channel.clock import SYSTEM_CLOCK, Clock
@@ -171,8 +171,6 @@ class HangupWatch:
         if not self._sockets:
             yield
             return
-        if not isinstance(sys.stderr, _QuietAfterHangup):
-            sys.stderr = cast("TextIO", _QuietAfterHangup(sys.stderr, self._sockets))
         stop_read, stop_write = os.pipe()
         thread = threading.Thread(
             target=self._watch,
@@ -207,35 +205,6 @@ class HangupWatch:
                     continue
                 on_hangup()
                 return
-
-
-class _QuietAfterHangup:
-    """The standard error of a worker, silent once the JVM has hung up.
-
-    pyspark prints the traceback of the BrokenPipeError that its next flush meets, for each worker that a LIMIT ends.
-    It stays for the rest of the worker's life, since pyspark prints when the task is long over.
-    """
-
-    def __init__(self, stream: TextIO, sockets: Mapping[int, int]) -> None:
-        self._stream = stream
-        self._sockets = sockets
-        self._poller = select.poll()
-        for descriptor in sockets:
-            self._poller.register(descriptor, 0)
-
-    def write(self, text: str) -> int:
-        return len(text) if self._has_hung_up() else self._stream.write(text)
-
-    def _has_hung_up(self) -> bool:
-        return any(
-            event & (select.POLLHUP | select.POLLERR)
-            and _socket_at(descriptor)
-            == self._sockets[descriptor]  # else the number is another's by now
-            for descriptor, event in self._poller.poll(0)
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 def _open_descriptors() -> list[int]:
