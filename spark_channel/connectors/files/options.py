@@ -25,7 +25,7 @@ from spark_channel.connectors.files.option_types import (
     known_encoding,
     path_list,
 )
-from spark_channel.connectors.remote.address import is_remote
+from spark_channel.connectors.remote import is_remote
 from spark_channel.errors import OptionError
 from spark_channel.options import (
     Amount,

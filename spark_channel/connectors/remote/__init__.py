@@ -1,23 +1,28 @@
 """File servers over FTP, FTPS and SFTP: a client, and a filesystem for `pyarrow`."""
 
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
 
-from spark_channel import lazy
+from spark_channel.connectors.remote.client import Address, Entry, Remote, is_remote
+from spark_channel.errors import MissingPackageError
 
-if TYPE_CHECKING:
-    from spark_channel.connectors.remote.address import Address, is_remote
-    from spark_channel.connectors.remote.arrow_filesystem import filesystem
-    from spark_channel.connectors.remote.client import Entry, Remote
-    from spark_channel.connectors.remote.open import connect
-else:
-    __getattr__, __dir__ = lazy.exports(
-        __name__,
-        {
-            "address": ["Address", "is_remote"],
-            "arrow_filesystem": ["filesystem"],
-            "client": ["Entry", "Remote"],
-            "open": ["connect"],
-        },
-    )
+__all__ = ["Address", "Entry", "Remote", "connect", "is_remote"]
 
-__all__ = ["Address", "Entry", "Remote", "connect", "filesystem", "is_remote"]
+
+def connect(address: Address) -> Remote:
+    """Open a connection.
+
+    Raises:
+        MissingPackageError: SFTP without paramiko. OSError: no answer, or the login is refused.
+    """
+    if address.scheme != "sftp":
+        from spark_channel.connectors.remote.ftp import FtpRemote
+
+        return FtpRemote(address)
+    if find_spec("paramiko") is None:
+        raise MissingPackageError(
+            "sftp:// needs paramiko: pip install 'spark-channel[sftp]', on the driver's host and on the workers",
+            name="paramiko",
+        )
+    from spark_channel.connectors.remote.sftp import SftpRemote
+
+    return SftpRemote(address)

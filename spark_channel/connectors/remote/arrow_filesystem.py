@@ -7,9 +7,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from spark_channel.connectors.remote.address import Address
-from spark_channel.connectors.remote.client import MOST_ENTRIES, Entry, Remote
-from spark_channel.connectors.remote.open import connect
+from spark_channel.connectors.remote import connect
+from spark_channel.connectors.remote.client import MOST_ENTRIES, Address, Entry, Remote
 
 __all__ = ["filesystem", "filesystem_of"]
 

@@ -1,11 +1,105 @@
-"""The operations of a file server that readers and writers need. Errors are `OSError`s, as those of a disk."""
+"""A file server: its address and login, and the operations that readers and writers need.
 
+Errors are `OSError`s, as those of a disk.
+"""
+
+import io
 import posixpath
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-__all__ = ["MOST_BYTES", "MOST_ENTRIES", "Entry", "Remote", "plain_name"]
+__all__ = [
+    "MOST_BYTES",
+    "MOST_ENTRIES",
+    "SETTINGS",
+    "Address",
+    "Download",
+    "Entry",
+    "Remote",
+    "is_remote",
+    "plain_name",
+]
+
+PORTS = {"ftp": 21, "ftps": 21, "sftp": 22}
+SETTINGS = (
+    "user",
+    "password",
+    "private_key_file",
+    "private_key_password",
+    "host_key",
+    "timeout",
+    "active",
+    "sslmode",
+    "sslrootcert",
+)
+"""Names of settings in option `storageOptions`."""
+_TIMEOUT = 60.0
+_LONGEST = 86_400
+
+
+def is_remote(root: str) -> bool:
+    """Whether a `Location.root` is one of a server of files."""
+    scheme, mark, _ = root.partition("://")
+    return bool(mark) and scheme.lower() in PORTS
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`settings` are never shown."""
+
+    scheme: str
+    host: str
+    port: int
+    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, root: str, settings: tuple[tuple[str, str], ...] = ()) -> "Address":
+        """
+        Raises:
+            ValueError: no host, or a setting that is malformed.
+        """
+        parts = urlsplit(root)
+        if not parts.hostname:
+            raise ValueError("the uri names no host; it takes sftp://host:22/folder")
+        own = dict(settings)
+        if parts.username and "user" not in own:
+            own["user"] = unquote(parts.username)
+        made = cls(
+            parts.scheme,
+            parts.hostname,
+            parts.port or PORTS[parts.scheme],
+            tuple(sorted(own.items())),
+        )
+        if not 0 < made.timeout <= _LONGEST:
+            raise ValueError(
+                f"'timeout' in option 'storageOptions' is not between 0 and {_LONGEST} seconds"
+            )
+        if made.get("sslmode") not in (None, "verify-full", "require"):
+            raise ValueError(
+                "'sslmode' in option 'storageOptions' is not verify-full, or require, which checks no certificate"
+            )
+        return made
+
+    def get(self, name: str) -> str | None:
+        return dict(self.settings).get(name)
+
+    @property
+    def timeout(self) -> float:
+        """Seconds for one answer of the server."""
+        given = self.get("timeout")
+        try:
+            return _TIMEOUT if given is None else float(given)
+        except ValueError:
+            raise ValueError(
+                "'timeout' in option 'storageOptions' is not a number of seconds"
+            ) from None
+
+    @property
+    def shown(self) -> str:
+        return f"{self.scheme}://{self.host}:{self.port}"
+
 
 MOST_BYTES = 256 << 20
 MOST_ENTRIES = 1_000_000
@@ -97,3 +191,36 @@ class Remote(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Download(io.RawIOBase):
+    """A file of a server that can be read from any position: `readinto` asks the server."""
+
+    def __init__(self, path: str, size: int | None) -> None:
+        if size is None:
+            raise OSError(f"{path}: the server does not say how large the file is")
+        self._path, self._size, self._place = path, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        self._place = max(0, start + offset)
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    @abstractmethod
+    def readinto(self, buffer: Any) -> int: ...
+
+    def _cut(self, place: int) -> ConnectionError:
+        """The server sent fewer bytes than it announced."""
+        return ConnectionError(
+            f"{self._path}: the transfer ended at byte {place} of {self._size}: "
+            "the file was changed, or the connection is lost"
+        )

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from spark_channel.connectors.remote.address import Address
 from spark_channel.connectors.remote.client import (
     MOST_BYTES,
     MOST_ENTRIES,
+    Address,
+    Download,
     Entry,
     Remote,
     plain_name,
 )
-from spark_channel.connectors.remote.download import Download
 
 __all__ = ["FtpRemote"]
 

@@ -16,9 +16,14 @@ from typing import Any
 import paramiko
 from paramiko.sftp import CMD_CLOSE, CMD_HANDLE, CMD_NAME, CMD_OPENDIR, CMD_READDIR
 
-from spark_channel.connectors.remote.address import Address
-from spark_channel.connectors.remote.client import MOST_ENTRIES, Entry, Remote, plain_name
-from spark_channel.connectors.remote.download import Download
+from spark_channel.connectors.remote.client import (
+    MOST_ENTRIES,
+    Address,
+    Download,
+    Entry,
+    Remote,
+    plain_name,
+)
 
 __all__ = ["SftpRemote"]
 

@@ -18,7 +18,6 @@ pytest.importorskip("hdfs_native")
 from spark_channel.connectors import hdfs
 from spark_channel.connectors.files.filesystem import LOG, Location, locate
 from spark_channel.connectors.files.store import UNFINISHED, HdfsStore
-from spark_channel.connectors.hdfs import open as opened
 from spark_channel.errors import (
     CommitError,
     MissingPackageError,
@@ -77,7 +76,7 @@ class FolderHdfs:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> FolderHdfs:
     made = FolderHdfs("")
-    monkeypatch.setattr(opened, "_opened", lambda _root, _process: made)
+    monkeypatch.setattr(hdfs, "_opened", lambda _root, _process: made)
     monkeypatch.setattr(hdfs, "filesystem", lambda _root: pafs.LocalFileSystem())
     return made
 
@@ -225,7 +224,7 @@ def test_a_filesystem_whose_rename_replaces_is_refused(
 def test_a_write_without_the_library_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(opened, "is_installed", lambda: False)
+    monkeypatch.setattr(hdfs, "is_installed", lambda: False)
     place = Location(pafs.LocalFileSystem(), str(tmp_path), "hdfs://nn:8020")
     with pytest.raises(MissingPackageError, match=r"pip install 'spark-channel\[hdfs\]'"):
         HdfsStore(place)

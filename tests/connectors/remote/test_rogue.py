@@ -15,7 +15,7 @@ pytest.importorskip("pyftpdlib", reason="pyftpdlib is not installed")
 
 from paramiko.sftp import CMD_HANDLE, CMD_NAME, CMD_READDIR  # noqa: E402
 
-from spark_channel.connectors.remote import Address, Entry, arrow_filesystem, connect, ftp  # noqa: E402  # noqa: E402
+from spark_channel.connectors.remote import Address, Entry, arrow_filesystem, connect, ftp  # noqa: E402
 from spark_channel.connectors.remote.sftp import _BoundedClient  # noqa: E402
 from tests.servers.files import PASSWORD, USER, _Login, sftp_server  # noqa: E402
 from tests.servers.rogue import rogue, self_signed  # noqa: E402

@@ -1,20 +1,26 @@
-"""A client of HDFS. Its NameNode decides renames: onto a name that exists they fail, so of two one succeeds."""
+"""HDFS without a JVM, by the library `hdfs-native`: a client, and a filesystem for `pyarrow` to read.
+
+Its NameNode decides renames: onto a name that exists they fail, so of two one succeeds.
+"""
 
 import errno
 import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
-import hdfs_native
+from pyarrow import fs as pafs
 
-from spark_channel.connectors.remote.client import Entry, Remote
-from spark_channel.connectors.remote.download import Download
+from spark_channel.connectors.remote.client import Download, Entry, Remote
+from spark_channel.errors import MissingPackageError
 
-__all__ = ["HdfsClient"]
+__all__ = ["HdfsClient", "connect", "filesystem", "is_hdfs", "is_installed"]
 
+_SCHEMES = ("hdfs", "viewfs")
 _BUFFER = 1 << 20
 _FOLDER, _FILE = 0o755, 0o644
 _CAUSES = (
@@ -55,6 +61,8 @@ class HdfsClient(Remote):
     """Used by many threads. `close` does nothing: it is kept for the whole process."""
 
     def __init__(self, root: str) -> None:
+        import hdfs_native
+
         has_host = bool(urlsplit(root).netloc)
         with _as_os(root if has_host else f"{root}/ (fs.defaultFS of HADOOP_CONF_DIR)"):
             self._client: Any = hdfs_native.Client(root if has_host else None)
@@ -87,6 +95,8 @@ class HdfsClient(Remote):
         Raises:
             FileExistsError: there is one.
         """
+        import hdfs_native
+
         options = hdfs_native.WriteOptions(permission=_FILE, overwrite=False, create_parent=False)
         with _as_os(path):
             return _Upload(self._client.create(path, options), path)
@@ -197,3 +207,55 @@ class _Upload(io.RawIOBase):
         finally:
             io.RawIOBase.close(self._file)  # or it is closed again when it is collected
             super().close()
+
+
+def is_hdfs(root: str) -> bool:
+    """Whether a `Location.root` names HDFS."""
+    scheme, mark, _ = root.partition("://")
+    return bool(mark) and scheme.lower() in _SCHEMES
+
+
+def is_installed() -> bool:
+    return find_spec("hdfs_native") is not None
+
+
+def connect(root: str) -> HdfsClient:
+    """Return the client of a NameNode: one in a process, for all threads.
+
+    Raises:
+        MissingPackageError: hdfs-native is not installed. OSError: a name service that the configuration lacks.
+    """
+    if not is_installed():
+        raise MissingPackageError(
+            "writing to hdfs:// needs hdfs-native: pip install 'spark-channel[hdfs]', "
+            "on the driver's host and on the workers",
+            name="hdfs_native",
+        )
+    return _opened(root, os.getpid())  # a forked process has none of its parent's threads
+
+
+@lru_cache(maxsize=32)
+def _opened(root: str, _process: int) -> HdfsClient:
+    return HdfsClient(root)
+
+
+def filesystem(root: str) -> pafs.FileSystem:
+    """A filesystem of `pyarrow`, to read. Opens no connection yet.
+
+    Raises:
+        ValueError: the uri has more than a host and a port.
+    """
+    parts = urlsplit(root)
+    is_default = parts.scheme == "hdfs" and not parts.netloc  # fs.defaultFS of HADOOP_CONF_DIR
+    if not parts.hostname and not is_default:
+        raise ValueError(
+            "the uri names no host; it takes hdfs://namenode:8020/path or hdfs://nameservice/path"
+        )
+    if parts.username or parts.query or parts.fragment:
+        raise ValueError(
+            "the uri names more than a host: the user is that of Kerberos or of HADOOP_USER_NAME, "
+            "and settings are in HADOOP_CONF_DIR"
+        )
+    from spark_channel.connectors.remote.arrow_filesystem import filesystem_of
+
+    return filesystem_of(root.partition("://")[0], root, lambda: connect(root))
