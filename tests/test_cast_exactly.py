@@ -115,6 +115,15 @@ def test_an_equal_value_is_cast(value: Any, given: pa.DataType, wanted: pa.DataT
     assert found[1] == plain or (plain != plain and found[1] != found[1])
 
 
+@pytest.mark.parametrize("given", [pa.list_view(pa.int32()), pa.large_list_view(pa.int32())])
+def test_a_list_view_is_refused_since_arrows_cast_loses_its_last_values(given: pa.DataType) -> None:
+    values = pa.array([[1], None, [2, 3], [4]], given)
+    for kind in (pa.list_(pa.int32()), pa.large_list(pa.int64())):
+        with pytest.raises(InexactError, match="list_view"):
+            cast_exactly(values, kind)
+    assert cast_exactly(values, given).to_pylist() == values.to_pylist()
+
+
 def test_a_field_of_a_struct_is_dropped_only_by_a_type_that_was_asked_for() -> None:
     both = pa.array([{"a": 1, "b": 2}])
     for kind in (pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("B", pa.int64())])):

@@ -64,11 +64,6 @@ class BulkConsumePool:
         with self._lock:
             return self._closed
 
-    def backlogs(self) -> list[int]:
-        """Rows that wait for each thread, those it is busy with included."""
-        with self._lock:  # a carrier that moves is counted once
-            return [member.load()[0] for member in self._members]
-
     def carriers(self) -> list[int]:
         """How many carriers each thread serves."""
         with self._lock:
@@ -76,7 +71,7 @@ class BulkConsumePool:
 
     def metrics(self) -> list[PoolThreadMetrics]:
         """Figures of each thread: the carriers that it serves, their backlog, and how busy it was."""
-        with self._lock:
+        with self._lock:  # a carrier that moves is counted once
             return [member.metrics() for member in self._members]
 
     def add(self, worker: ConsumerThread) -> None:

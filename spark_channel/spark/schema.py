@@ -13,7 +13,7 @@ import pyspark.sql.types
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_channel.arrow_schema import TEXT_LENGTH, length_in, text_lengths
+from spark_channel.arrow_schema import TEXT_LENGTH, is_list, length_in, text_lengths
 from spark_channel.errors import SchemaError
 
 __all__ = [
@@ -172,7 +172,7 @@ def _plain(kind: pa.DataType, path: str) -> pa.DataType:
             _plain_field(kind.item_field, f"{path}.value"),
         )
         return pa.map_(key, item)
-    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+    if is_list(kind):
         return pa.list_(_plain_field(kind.value_field, f"{path}.element"))
     if pt.is_struct(kind):
         fields = [kind.field(i) for i in range(kind.num_fields)]

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_channel.errors import OptionError
+from spark_channel.transform.time_patterns import java_parts
 from spark_channel.transform.transformer import Transformer, TransformResult
 
 __all__ = [
@@ -150,7 +151,6 @@ _REFUSED = {
     **dict.fromkeys("GwWFu", "eras, and days and weeks by their numbers, are not read"),
 }
 """Letters of SimpleDateFormat that are not read, or not so often, with what to do."""
-_TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|([^A-Za-z'])")
 _TWO_NUMBERS = re.compile(r"(?=%-[a-zA-Z]%-?[YymdHIMSL]|%[YymdHIMSL]%-)")
 
 
@@ -160,23 +160,18 @@ def strptime_pattern(pattern: str) -> str:
     Raises:
         OptionError: a letter without a counterpart (`Z`, `w`, ...), or an unterminated quote.
     """
-    made, position = [], 0
-    for token in _TOKEN.finditer(pattern):
-        if token.start() != position:
-            break
-        position = token.end()
-        quoted, letter, other = token.groups()
-        if quoted is not None:
-            made.append((quoted.replace("''", "'") or "'").replace("%", "%%"))
-        elif letter is None:
-            made.append(other.replace("%", "%%"))
-        elif token.group() in _LETTERS:
-            made.append(_LETTERS[token.group()])
-        else:
-            raise _unknown(pattern, token.group())
+    made: list[str] = []
+    try:
+        for text, is_letters in java_parts(pattern):
+            if not is_letters:
+                made.append(text.replace("%", "%%"))
+            elif text in _LETTERS:
+                made.append(_LETTERS[text])
+            else:
+                raise _unknown(pattern, text)
+    except ValueError as error:
+        raise _unknown(pattern, str(error)) from None
     found = "".join(made)
-    if position != len(pattern) or not pattern:
-        raise _unknown(pattern, pattern[position:])
     parts = re.findall(r"%-?([A-Za-z])", found.replace("%%", ""))
     if len(parts) != len({_SAME.get(part, part) for part in parts}):
         raise _refused(pattern, "names a part of the time twice", "each part once")

@@ -1,11 +1,11 @@
-"""Times from texts and as texts, by patterns in strptime's letters.
+"""Times from texts and as texts, by patterns in strptime's letters; the parts of Java's patterns.
 
 Beside `%Y %y %m %d %H %I %M %S %p %b %B %a %A %%` a pattern has `%L`, milliseconds in three digits, and `%-m`, `%-d`,
 `%-H`, `%-I`, `%-M`, `%-S` and `%-L`, numbers without leading zeros.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -13,8 +13,9 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["formatted", "parsed"]
+__all__ = ["formatted", "java_parts", "parsed"]
 
+_JAVA_PART = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|([^A-Za-z'])")
 _DIRECTIVE = re.compile(r"%-?[A-Za-z%]")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH_ENDS = ("uary", "ruary", "ch", "il", "", "e", "y", "ust", "tember", "ober", "ember", "ember")
@@ -84,6 +85,28 @@ def _group(letter: str, *, fixed: bool) -> tuple[str, str]:
         "L": ("milli", "[0-9]{3}|0"),
     }
     return others[letter]
+
+
+def java_parts(pattern: str) -> Iterator[tuple[str, bool]]:
+    """Yield the parts of a date pattern of Java, such as `dd.MM.yyyy`: (text, whether it is letters of a time).
+
+    Text in single quotes is literal, and comes without them.
+
+    Raises:
+        ValueError: a quote without its end. Its argument is what remains of the pattern.
+    """
+    position = 0
+    for found in _JAVA_PART.finditer(pattern):
+        if found.start() != position:
+            break
+        position = found.end()
+        quoted, letter, _ = found.groups()
+        if quoted is not None:
+            yield quoted.replace("''", "'") or "'", False
+        else:
+            yield found.group(), letter is not None
+    if position != len(pattern):
+        raise ValueError(pattern[position:])
 
 
 def parsed(texts: pa.Array, pattern: str) -> pa.Array:

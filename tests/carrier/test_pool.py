@@ -68,7 +68,9 @@ def test_a_new_carrier_goes_to_the_thread_with_the_least_backlog_not_the_fewest_
     busy.produce(batch(*range(1_000)))
     busy.consume(gate, pool=pool)
     assert gate.entered.wait(JOIN_SECONDS)
-    assert sorted(pool.backlogs()) == [0, 1_000], "rows being consumed are backlog too"
+    assert sorted(each.backlog_rows for each in pool.metrics()) == [0, 1_000], (
+        "rows being consumed are backlog too"
+    )
     consumers = [Collector() for _ in idle]
     for carrier, consumer in zip(idle, consumers, strict=True):
         carrier.consume(consumer, pool=pool)

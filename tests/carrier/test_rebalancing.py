@@ -140,9 +140,7 @@ class PoolMachine(RuleBasedStateMachine):
         someone_holds = any(one.held for one in self.live)
         for one in self.live:
             if not one.held and (one.shared or not someone_holds):
-                assert one.seen.wait_for(len(one.produced)), (
-                    f"{self.pool.carriers()}, {self.pool.backlogs()}"
-                )
+                assert one.seen.wait_for(len(one.produced)), f"{self.pool.metrics()}"
                 assert one.seen.rows == one.produced
 
     @precondition(lambda self: self.live)

@@ -287,7 +287,7 @@ def test_a_pool_serves_carriers_that_come_and_go() -> None:
         with at_once(*[partial(life, s) for s in range(8)]):
             pass
         assert pool.carriers() == [0, 0, 0]
-        assert pool.backlogs() == [0, 0, 0]
+        assert [each.backlog_rows for each in pool.metrics()] == [0, 0, 0]
 
 
 def test_consumers_come_and_go_while_producers_run() -> None:

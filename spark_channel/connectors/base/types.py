@@ -25,7 +25,6 @@ __all__ = [
     "exp",
     "fits",
     "integer_digits",
-    "is_list",
     "is_longer",
     "is_plain",
     "keeps",
@@ -318,12 +317,6 @@ def plain_kind(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
     return kind
-
-
-def is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
 
 
 def integer_digits(kind: pa.DataType) -> int:

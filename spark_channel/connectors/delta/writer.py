@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 
+from spark_channel.arrow_schema import is_list
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.claims import Claim, Identity
 from spark_channel.connectors.delta.table import (
@@ -175,7 +176,7 @@ def _type(kind: pa.DataType, column: str) -> pa.DataType:
     binary = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
     if any(each(kind) for each in binary) or kind == pa.binary_view():
         return pa.binary()
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list(kind):
         return pa.list_(
             pa.field("element", _type(kind.value_type, column), kind.value_field.nullable)
         )

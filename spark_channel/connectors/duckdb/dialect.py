@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 
+from spark_channel.arrow_schema import is_list
 from spark_channel.connectors.base.feed import OPERATION
-from spark_channel.connectors.base.types import fits, is_list, plain_kind
+from spark_channel.connectors.base.types import fits, plain_kind
 from spark_channel.connectors.duckdb.session import DuckdbSession, is_locked, text_literal
 from spark_channel.connectors.sql.catalog import (
     Column,

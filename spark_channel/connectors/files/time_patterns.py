@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_channel.transform.time_patterns import java_parts
+
 __all__ = ["TimePattern"]
 
-_TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|.", re.DOTALL)
 _YEARS = ("yyyy", "uuuu", "yyy", "uuu", "y", "u")
 _ZONES = {"X": r"Z|[+-]\d{2}", "XX": r"Z|[+-]\d{4}", "XXX": r"Z|[+-]\d{2}:\d{2}", "Z": r"[+-]\d{4}"}
 _PLACES = {
@@ -185,11 +186,9 @@ def _parsed(text: str) -> TimePattern:
 
 
 def _parts(pattern: str) -> Iterator[_Part]:
-    for match in _TOKEN.finditer(pattern):
-        text, quoted, letter = match.group(0), match.group(1), match.group(2)
-        if quoted is not None:
-            yield _Part("", quoted.replace("''", "'") or "'")
-        elif letter is None:
+    for text, is_letters in _known(pattern):
+        letter = text[0]
+        if not is_letters:
             yield _Part("", text)
         elif text in _YEARS:
             yield _Part("y", text, 4)
@@ -200,7 +199,18 @@ def _parts(pattern: str) -> Iterator[_Part]:
         elif text in _ZONES:
             yield _Part("Z", text)
         else:
-            raise ValueError(
-                "a pattern of yyyy, MM, M, dd, d, HH, H, mm, m, ss, s, SSS, XXX, Z and quoted text; "
-                f"{text!r} is not among them. ISO 8601 (2020-01-31 13:05:00.123456+01:00) needs no pattern"
-            )
+            raise ValueError(_takes(text))
+
+
+def _known(pattern: str) -> Iterator[tuple[str, bool]]:
+    try:
+        yield from java_parts(pattern)
+    except ValueError as error:
+        raise ValueError(_takes(str(error))) from None
+
+
+def _takes(part: str) -> str:
+    return (
+        "a pattern of yyyy, MM, M, dd, d, HH, H, mm, m, ss, s, SSS, XXX, Z and quoted text; "
+        f"{part!r} is not among them. ISO 8601 (2020-01-31 13:05:00.123456+01:00) needs no pattern"
+    )

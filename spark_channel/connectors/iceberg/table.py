@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from spark_channel.arrow_schema import cast_exactly
+from spark_channel.arrow_schema import cast_exactly, is_list
 from spark_channel.connectors.files.conditions import ValueRange, exact
 from spark_channel.connectors.files.filesystem import Location
 from spark_channel.connectors.files.formats.checked import check_values
@@ -509,7 +509,7 @@ def _type(kind: pa.DataType, column: str) -> pa.DataType:
         return pa.string()
     if types.is_binary(kind) or types.is_large_binary(kind) or kind == pa.binary_view():
         return pa.binary()
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list(kind):
         return pa.list_(
             pa.field("element", _type(kind.value_type, column), kind.value_field.nullable)
         )

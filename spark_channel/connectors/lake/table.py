@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field, field_validator
 
-from spark_channel.arrow_schema import InexactError, cast_exactly
+from spark_channel.arrow_schema import InexactError, cast_exactly, is_list
 from spark_channel.connectors.base.claims import Claim, Identity
 from spark_channel.connectors.files.columns import spell
 from spark_channel.connectors.files.conditions import ValueRange
@@ -215,8 +215,7 @@ def _nested(wide: pa.DataType, narrow: pa.DataType) -> bool:
         ]
         same = wide.num_fields == narrow.num_fields and all(a.name == b.name for a, b in both)
         return same and all(holds(a.type, b.type) for a, b in both)
-    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-    if any(each(wide) for each in lists[:2]) and any(each(narrow) for each in lists):
+    if is_list(wide) and not types.is_fixed_size_list(wide) and is_list(narrow):
         return holds(wide.value_type, narrow.value_type)
     if types.is_map(wide) and types.is_map(narrow):
         return holds(wide.key_type, narrow.key_type) and holds(wide.item_type, narrow.item_type)

@@ -11,9 +11,8 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
-from spark_channel.arrow_schema import UNLIMITED
+from spark_channel.arrow_schema import UNLIMITED, is_list
 from spark_channel.connectors.base.contract import NativeRows
-from spark_channel.connectors.base.types import is_list
 from spark_channel.connectors.postgresql.catalog import (
     PgColumn,
     PgTable,

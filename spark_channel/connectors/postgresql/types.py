@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_channel.arrow_schema import first_failure, is_text
+from spark_channel.arrow_schema import first_failure, is_list, is_text
 from spark_channel.connectors.base.contract import NativeRows
-from spark_channel.connectors.base.types import fits, integer_digits, is_list, plain_kind
+from spark_channel.connectors.base.types import fits, integer_digits, plain_kind
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.postgresql.copy import ELEMENT
 from spark_channel.connectors.postgresql.failures import CANNOT_CARRY

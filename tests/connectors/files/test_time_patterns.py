@@ -148,6 +148,7 @@ def test_any_time_survives_a_pattern_with_all_its_parts(
         ("MM/yyyy", "a year, a month and a day"),
         ("yyyy-MM-dd yyyy", "each part once"),
         ("yyyy-MM-dd SSSSSSSSS", "'SSSSSSSSS' is not among them"),
+        ("yyyy-MM-dd'", '"\'" is not among them'),
     ],
 )
 def test_patterns_that_cannot_be_read_are_refused_by_name(

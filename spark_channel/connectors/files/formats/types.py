@@ -6,6 +6,8 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_channel.arrow_schema import is_list
+
 __all__ = ["INSTANT", "as_type", "map_leaves", "plain_leaf"]
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -94,7 +96,7 @@ def as_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
         offsets = pc.if_else(begins, made.offsets, pa.scalar(None, pa.int32()))
         key, item = made.values.flatten()
         return pa.MapArray.from_arrays(offsets, key, item, type=kind)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list(kind):
         return _as_list(values, kind)
     if types.is_timestamp(kind) and types.is_timestamp(values.type) and kind.tz:
         return values.view(pa.timestamp(values.type.unit, kind.tz)).cast(kind)
