@@ -22,7 +22,6 @@ from spark_channel.planning import Split, advise, plan
 from spark_channel.transfers.options import job_options
 
 CORPUS = sorted(Path(__file__).parent.joinpath("corpus").glob("*.json"))
-MUTATIONS = 10_000
 SEED = 20_240_131
 STRANGE: tuple[Any, ...] = (
     *(
@@ -158,13 +157,14 @@ def made_corpus() -> list[dict[str, Any]]:
     return [parse_text(path.read_text(), {}, path.name) for path in CORPUS]
 
 
+@pytest.mark.parametrize("mutations", [2_000, pytest.param(20_000, marks=pytest.mark.soak)])
 def test_each_mutation_is_planned_or_refused_and_none_ends_in_another_error(
-    corpus: list[dict[str, Any]],
+    corpus: list[dict[str, Any]], mutations: int
 ) -> None:
     chance = random.Random(SEED)
     frozen = [pickle.dumps(job) for job in corpus]
     refused = 0
-    for number in range(MUTATIONS):
+    for number in range(mutations):
         job = pickle.loads(chance.choice(frozen))
         for _ in range(chance.choice((1, 1, 1, 2, 3))):
             mutate(job, chance)
@@ -175,7 +175,7 @@ def test_each_mutation_is_planned_or_refused_and_none_ends_in_another_error(
             raise
         refused += reason is not None
         assert reason is None or len(reason) > 10
-    assert MUTATIONS // 10 < refused < MUTATIONS * 9 // 10
+    assert mutations // 10 < refused < mutations * 9 // 10
 
 
 def test_broken_text_is_refused_with_its_line_and_column(corpus: list[dict[str, Any]]) -> None:

@@ -171,7 +171,7 @@ def _copied(
 
 
 @pytest.mark.parametrize(
-    "seconds", [30.0, pytest.param(600.0, marks=[pytest.mark.soak, pytest.mark.timeout(1_200)])]
+    "seconds", [15.0, pytest.param(600.0, marks=[pytest.mark.soak, pytest.mark.timeout(1_200)])]
 )
 def test_no_transaction_becomes_older_than_a_statement_may_last(
     servers: tuple[PostgresServer, PostgresServer], seconds: float
