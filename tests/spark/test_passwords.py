@@ -44,11 +44,10 @@ def command_lines_watched() -> Iterator[list[str]]:
                 if entry.name.isdigit():
                     try:
                         text = (entry / "cmdline").read_bytes().decode(errors="replace")
-                        own = OWN in (entry / "environ").read_bytes()
+                        if MARK in text and OWN in (entry / "environ").read_bytes():
+                            found.append(text)
                     except OSError:
                         continue  # it has ended, or is another user's
-                    if own and MARK in text:
-                        found.append(text)
 
     watching = threading.Thread(target=watch)
     watching.start()

@@ -12,7 +12,7 @@ import pytest
 from spark_channel.connectors.base.registry import find_connector
 from spark_channel.errors import SourceError
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.newest]
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN = """

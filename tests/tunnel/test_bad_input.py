@@ -74,7 +74,9 @@ class ByStream(Door):
             query.stop()
 
 
-@pytest.fixture(params=["tunnel", pytest.param("stream", marks=pytest.mark.spark)])
+@pytest.fixture(
+    params=["tunnel", pytest.param("stream", marks=[pytest.mark.spark, pytest.mark.newest])]
+)
 def door(request: pytest.FixtureRequest, tmp_path: Path) -> Door:
     if request.param == "tunnel":
         return ByTunnel(tmp_path)

@@ -111,6 +111,7 @@ def test_a_transfer(spark: SparkSession, pg: Pg, commit: str) -> None:
     assert max(most.values()) <= 3
 
 
+@pytest.mark.newest
 @pytest.mark.real_time
 @pytest.mark.parametrize("limited_read", [True, False], ids=["read", "transfer"])
 def test_a_limited_job_outlives_the_end_of_its_sessions(
@@ -296,6 +297,7 @@ def test_sessions_end_with_a_copy_that_is_cancelled(
     assert pg.staged() == []
 
 
+@pytest.mark.newest
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 @pytest.mark.parametrize("commit", ["job", "task"])
 def test_a_worker_that_is_killed_mid_write(spark: SparkSession, pg: Pg, commit: str) -> None:
