@@ -29,6 +29,8 @@ FILE = re.compile(
     r"^```(?:text|toml|yaml)\n# (\S+\.(?:py|toml|yml))\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+LIGHT = "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2"
+"""Less work for sessions that no example asks to be so."""
 SERVERS = "DOCS_SERVERS"
 """The environment variable with the addresses of the tests' servers, as JSON, by those that examples name."""
 POSTGRESQL = {
@@ -215,6 +217,7 @@ def in_a_process(pages: list[Path], folder: Path, more: dict[str, str] | None = 
             **os.environ,
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
+            "PYSPARK_SUBMIT_ARGS": f"{LIGHT} pyspark-shell",
             **(more or {}),
         },
         capture_output=True,

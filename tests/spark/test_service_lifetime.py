@@ -46,7 +46,10 @@ def accepts(advert: ServiceRecord) -> bool:
         return probe.connect_ex((advert.address.host, advert.address.port)) == 0
 
 
-@pytest.mark.parametrize("how", ["stop", "kill the JVM"])
+@pytest.mark.parametrize(
+    "how",
+    ["kill the JVM", pytest.param("stop", marks=pytest.mark.soak)],  # the JVM ends either way
+)
 def test_a_self_started_service_ends_with_its_jvm(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
