@@ -12,21 +12,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.feed import TABLE as _TABLE
 from spark_channel.connectors.base.feed import (
     FeedLag,
     FeedLimit,
-    TableLag,
     Token,
     change_schema,
 )
 from spark_channel.connectors.postgresql.catalog import kept_bytes, oldest_of
 from spark_channel.connectors.postgresql.followed_tables import (
-    OWN_COLUMNS,
+    INSTEAD,
     FollowedTable,
     FollowedTables,
     digests,
-    no_column,
 )
 from spark_channel.connectors.postgresql.pgoutput import (
     ChangeDecoder,
@@ -41,33 +38,36 @@ from spark_channel.connectors.postgresql.publication import (
     look_up,
     named,
 )
-from spark_channel.connectors.postgresql.replication import Waiting, flushed_lsn, lent
+from spark_channel.connectors.postgresql.replication import flushed_lsn, lent
 from spark_channel.connectors.postgresql.session import PgReadSession
-from spark_channel.connectors.postgresql.table_feed import (
-    CHANGE_BYTES,
-    FRESH_BYTES,
-    MOST_WAITS,
-    RANGE_ROWS,
-)
-from spark_channel.connectors.postgresql.tokens import TablePlace, TablesToken
+from spark_channel.connectors.postgresql.table_feed import FRESH_BYTES
+from spark_channel.connectors.postgresql.tokens import TablesToken
 from spark_channel.connectors.postgresql.watermarks import Connect, PgWatermarks
 from spark_channel.connectors.sql.incremental_snapshot import (
     BaseProgress,
     ChunkWindow,
-    Key,
     read_window,
 )
 from spark_channel.connectors.sql.keyset import SessionHolder
-from spark_channel.connectors.sql.log_feed import BaseChunk, SchemaRule
+from spark_channel.connectors.sql.log_feed import SchemaRule
+from spark_channel.connectors.sql.log_tables import (
+    CHANGE_BYTES,
+    MOST_WAITS,
+    RANGE_ROWS,
+    RANGE_SECONDS,
+    NamedLog,
+    base_refused,
+    lag_of_tables,
+    no_column,
+    rows_schema,
+    with_name,
+)
 from spark_channel.connectors.sql.reader import SqlReader
-from spark_channel.errors import OptionError
 from spark_channel.planning import Split
 
 __all__ = ["TablesFeed"]
 
 _log = logging.getLogger(__name__)
-
-_RANGE_SECONDS = 0.4
 
 
 class TablesFeed(FollowedTables):
@@ -78,12 +78,10 @@ class TablesFeed(FollowedTables):
 
     can_evolve = True
     has_tables = True
-    range_seconds = _RANGE_SECONDS
+    range_seconds = RANGE_SECONDS
 
     def _follow(self) -> None:
-        self._schema = pa.schema(
-            [change_schema(pa.schema([])).field(name) for name in OWN_COLUMNS[1:]]
-        ).append(pa.field(_TABLE, pa.string()))
+        self._schema = rows_schema()
         self._lengths = {}
 
     def earliest(self) -> list[Token]:
@@ -216,11 +214,7 @@ class TablesFeed(FollowedTables):
         return [Split({"kind": "changes", **log})] if new.lsn > old.lsn else []
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
-        raise OptionError(
-            "option 'tables' reads existing rows beside the changes only: omit 'baseMode' and 'tunnelType', or follow "
-            "each table by 'dbtable' and its own slot",
-            option="tables",
-        )
+        raise base_refused(INSTEAD)
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         params = split.params
@@ -240,7 +234,7 @@ class TablesFeed(FollowedTables):
             first = {each.oid: int(params["begins"][each.name]) for each in tables}
             if table is None or reader is None:
                 for name, batch in self._decoded_of(connect, tables, first, after, upto, upto):
-                    yield _named(batch, name)
+                    yield with_name(batch, name)
                 return
             first[table.oid] = int(params["since"])
             events = partial(self._beside, connect, tables, table, first)
@@ -254,7 +248,7 @@ class TablesFeed(FollowedTables):
                 params["order"],
                 rule=self._range_rule,
             )
-            log = _Named(found, table.name)
+            log = NamedLog(found, table.name)
             lower, upper = params["lower"], params["upper"]
             yield from read_window(
                 log,
@@ -262,7 +256,7 @@ class TablesFeed(FollowedTables):
                 upto,
                 None if lower is None else tuple(lower),
                 tuple(upper),
-                log.chunk_rows(),
+                found.chunk_rows(),
             )
 
     def held_up(self, token: Token) -> str:
@@ -292,27 +286,18 @@ class TablesFeed(FollowedTables):
                 session, {each.oid: begins[name] for name, each in found.tables.items()}
             )
             held_up = self._held_up(session, found)
-        tables = tuple(
-            _lag_of(name, each, waiting[each.oid], is_there=each.oid in present)
-            for name, each in found.tables.items()
+        lag = lag_of_tables(
+            found,
+            {name: waiting[each.oid] for name, each in found.tables.items()},
+            [name for name, each in found.tables.items() if each.oid in present],
         )
-        changes = _sum([each.changes for each in tables])
-        # Where one has changes that were not counted, the first of those that were is the oldest in the log.
-        seconds = max((each.seconds for each in tables if each.seconds is not None), default=None)
-        if found.is_read:
-            return FeedLag(changes, behind, seconds, kept, tables=tables)
         is_held = self._max_kept is not None and (kept or 0) > self._max_kept
-        base = _base_of([each.base for each in found.tables.values() if each.since is not None])
-        rows = None if changes is None or base.rows is None else base.rows + changes
         return replace(
-            base,
-            rows=rows,
+            lag,
             nbytes=behind,
-            seconds=seconds,
             kept=kept,
-            base_held=is_held,
-            tables=tables,
-            held_up=held_up,
+            base_held=is_held and not found.is_read,
+            held_up="" if found.is_read else held_up,
         )
 
     # --- ranges ---
@@ -429,7 +414,7 @@ class TablesFeed(FollowedTables):
         for name, batch in self._decoded_of(
             connect, followed, first, after, upto, high, table, window, key
         ):
-            yield _named(batch, name)
+            yield with_name(batch, name)
 
     def _decoded_of(
         self,
@@ -469,65 +454,5 @@ class TablesFeed(FollowedTables):
         return made
 
 
-class _Named:
-    """Chunks whose rows have their table's name."""
-
-    def __init__(self, log: PgWatermarks, name: str) -> None:
-        self._log, self._name = log, name
-        self.mark, self.events, self.chunk_rows = log.mark, log.events, log.chunk_rows
-
-    def chunk(self, lower: Key | None, upper: Key, rows: int) -> "_NamedChunk":
-        return _NamedChunk(self._log.chunk(lower, upper, rows), self._name)
-
-
-class _NamedChunk:
-    def __init__(self, chunk: BaseChunk, name: str) -> None:
-        self._chunk, self._name = chunk, name
-        self.last, self.sees = chunk.last, chunk.sees
-
-    def kept(self, window: ChunkWindow) -> Iterator[pa.RecordBatch]:
-        for batch in self._chunk.kept(window):
-            yield _named(batch, self._name)
-
-
-def _named(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
-    names = pa.repeat(pa.scalar(name), batch.num_rows)
-    schema = batch.schema.append(pa.field(_TABLE, pa.string()))
-    return pa.RecordBatch.from_arrays([*batch.columns, names], schema=schema)
-
-
 def _no_events(*_: Any) -> Iterator[pa.RecordBatch]:
     raise AssertionError("no events are read here")
-
-
-def _lag_of(name: str, place: TablePlace, waiting: Waiting, *, is_there: bool) -> TableLag:
-    lag = TableLag(
-        name, "changes", changes=waiting.changes, nbytes=waiting.nbytes, seconds=waiting.seconds
-    )
-    if not is_there:
-        return replace(lag, stage="dropped")
-    if place.since is None:
-        return lag
-    if place.base is None:
-        return replace(lag, stage="waits")
-    base = place.base
-    return replace(
-        lag, stage="base", base_read=base.read, base_rows=base.rows, base_chunks=base.chunks
-    )
-
-
-def _base_of(bases: Sequence[BaseProgress | None]) -> FeedLag:
-    """Of the tables whose existing rows are not all read; None: one waits, and how many it has is not known."""
-    known = [each for each in bases if each is not None]
-    unknown = [None] * (len(bases) - len(known))
-    return FeedLag(
-        rows=_sum([*unknown, *(each.left for each in known)]),
-        base_read=sum(each.read for each in known),
-        base_rows=_sum([*unknown, *(each.rows for each in known)]),
-        base_chunks=sum(each.chunks for each in known),
-    )
-
-
-def _sum(values: Sequence[int | None]) -> int | None:
-    known = [each for each in values if each is not None]
-    return sum(known) if len(known) == len(values) else None

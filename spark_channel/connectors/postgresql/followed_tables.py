@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.feed import TABLE as _TABLE
 from spark_channel.connectors.base.feed import (
     FeedOptions,
     Token,
@@ -32,9 +31,7 @@ from spark_channel.connectors.postgresql.publication import (
     check_published,
     find_listed,
     find_one,
-    is_pattern,
     left_out,
-    listed,
     look_up,
     named,
 )
@@ -45,6 +42,18 @@ from spark_channel.connectors.postgresql.table_feed import (
 from spark_channel.connectors.postgresql.tokens import TablePlace, TablesToken
 from spark_channel.connectors.postgresql.watermarks import obstacle
 from spark_channel.connectors.sql.log_feed import SchemaRule
+from spark_channel.connectors.sql.log_tables import (
+    READ_AGAIN,
+    REMOVE,
+    check_base,
+    check_names,
+    check_options,
+    columns_advice,
+    is_pattern,
+    listed,
+    no_column,
+    renamed,
+)
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import OptionError, SchemaError, SourceError
@@ -52,25 +61,18 @@ from spark_channel.errors import OptionError, SchemaError, SourceError
 if TYPE_CHECKING:
     from spark_channel.connectors.postgresql.reader import PostgresReader
 
-__all__ = ["OWN_COLUMNS", "FollowedTable", "FollowedTables", "digests", "no_column"]
+__all__ = ["INSTEAD", "FollowedTable", "FollowedTables", "digests"]
 
 _log = logging.getLogger(__name__)
 
-OWN_COLUMNS = (_TABLE, "_op", "_lsn", "_commit_ts")
-_REMOVE = (
-    "`spark-channel tunnel remove-table`, after which the tunnel continues with the others where it is (a channel that "
-    "is parked: after `spark-channel tunnel resume`)"
-)
+INSTEAD = "'dbtable' and its own slot"
+"""How one table is followed."""
 _LEFT = (
     "Run `spark-channel tunnel resnapshot` for each, which does not tell of rows deleted meanwhile, "
-    f"and `spark-channel tunnel resume`; or {_REMOVE}"
+    f"and `spark-channel tunnel resume`; or {REMOVE}"
 )
 """What to do with tables that left the publication."""
-_READ_AGAIN = (
-    "`spark-channel tunnel resnapshot` for this table, which reads it again with the columns that it has now, and does "
-    "not tell of rows deleted meanwhile"
-)
-_MADE_AGAIN = f"Add it to the publication, run {_READ_AGAIN}, and `spark-channel tunnel resume`; or run {_REMOVE}"
+_MADE_AGAIN = f"Add it to the publication, run {READ_AGAIN}, and `spark-channel tunnel resume`; or run {REMOVE}"
 
 
 @dataclass(frozen=True)
@@ -107,16 +109,7 @@ class FollowedTables(ReplicationFeed):
 
     def __init__(self, reader: SqlReader, options: FeedOptions) -> None:
         assert options.tables is not None
-        for name, given in (
-            ("columns", reader.options.columns),
-            ("customSchema", reader.options.custom_schema),
-        ):
-            if given:
-                raise OptionError(
-                    f"option {name!r} goes with one table, and 'tables' names several: omit it, or follow the table "
-                    "by 'dbtable' and its own slot",
-                    option=name,
-                )
+        check_options(reader.options, INSTEAD)
         self._items = listed(options.tables)
         self._has_base = options.has_base
         self._unchecked = [item for item in self._items if not is_pattern(item)]
@@ -125,7 +118,7 @@ class FollowedTables(ReplicationFeed):
         self._accepted: dict[tuple[int, str, str], TableColumns | None] = {}
         self._told_dropped: set[str] = set()
         super().__init__(reader, options)
-        advice = _advice(self._rule)
+        advice = columns_advice(self._rule)
         self._rule = SchemaRule(evolves=options.evolves, ignores=options.ignores, advice=advice)
         # A range that was handed out is read whatever its tables have got or lost since: the next one tells.
         self._range_rule = (
@@ -165,12 +158,7 @@ class FollowedTables(ReplicationFeed):
         """`joins`: what is said of a table that is not one of those that a tunnel begins with."""
         self._look_at(session, found)
         why = obstacle(session, self._reader_of(session, found.name, found.oid).resolve(session))
-        if why is not None:
-            raise SourceError(
-                f"table {found.name!r}{joins and f', {joins},'} cannot be read beside its changes: {why}. "
-                "Follow it by 'dbtable' and its own slot, or make a tunnel with it and tunnelType=stream, "
-                "which does not read existing rows"
-            )
+        check_base(found.name, why, INSTEAD, joins)
 
     def _reader_of(self, session: PgReadSession, name: str, oid: int) -> SqlReader:
         """Of its existing rows."""
@@ -179,7 +167,7 @@ class FollowedTables(ReplicationFeed):
             return known
         found = look_up(session, [oid]).get(oid)
         if found is None:
-            raise SourceError(f"table {name!r} was dropped. Run {_REMOVE}")
+            raise SourceError(f"table {name!r} was dropped. Run {REMOVE}")
         options = self._reader.options.model_copy(update={"dbtable": found.sql})
         reader: PostgresReader = cast(Any, type(self._reader))(options)
         reader.fetch_size = self._reader.fetch_size
@@ -228,14 +216,7 @@ class FollowedTables(ReplicationFeed):
     def _checked(
         self, session: PgReadSession, source: ReadSource, only: Collection[str] | None
     ) -> TableShape:
-        taken = [
-            name for name in source.names if name in OWN_COLUMNS and (only is None or name in only)
-        ]
-        if taken:
-            raise SchemaError(
-                f"{source.label} has a column {taken[0]!r}, which is a name of the feed's own: "
-                "rename the column, or omit the table"
-            )
+        check_names(source, only)
         if only is not None:
             check_decodable(source, lambda name: name not in only)
             return self._shape_of(session, source)
@@ -264,10 +245,7 @@ class FollowedTables(ReplicationFeed):
                 dropped.append(name)
                 continue
             if found.name != name:
-                raise SourceError(
-                    f"table {name!r} of the tunnel is {found.name!r} now. Rename it back; or run {_REMOVE}, and "
-                    f"`spark-channel tunnel add-table --table {found.name}`, which reads its existing rows again"
-                )
+                raise renamed(name, found.name)
             shape = self._continued(session, name, place, found)
             if shape is not None:
                 changed[name] = (found.columns, shape)
@@ -349,15 +327,3 @@ class FollowedTables(ReplicationFeed):
 
 def digests(tables: Mapping[int, Found]) -> dict[int, str]:
     return {oid: each.columns for oid, each in tables.items()}
-
-
-def _advice(rule: SchemaRule) -> str:
-    """What to do about columns that a table does not continue with."""
-    if rule.evolves:
-        return f"Run {_READ_AGAIN}"
-    other = "" if rule.ignores else ", or with ignore to continue without them"
-    return f"Start it again with onSchemaChange=evolve to continue with its new columns{other}; or run {_READ_AGAIN}"
-
-
-def no_column(_name: str) -> bool:
-    return False

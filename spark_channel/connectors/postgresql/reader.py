@@ -441,6 +441,13 @@ class PostgresReader(SqlReader):
         return ReplicationFeed(self, options)
 
     def tables_feed(self, options: FeedOptions) -> ChangeFeed:
+        if options.slot is None:
+            raise OptionError(
+                f"option 'tables' got {options.tables!r}, and follows several tables by one PostgreSQL slot: "
+                "give 'slot' and 'publication', or name one table with 'dbtable'",
+                option="tables",
+                got=options.tables,
+            )
         from spark_channel.connectors.postgresql.feed import TablesFeed
 
         return TablesFeed(self, options)

@@ -52,7 +52,6 @@ from spark_channel.connectors.postgresql.replication import (
     BUSY,
     MOST_COUNTED,
     ReplicationSlot,
-    Waiting,
     create_slot,
     flushed_lsn,
     lent,
@@ -74,6 +73,12 @@ from spark_channel.connectors.postgresql.watermarks import (
 from spark_channel.connectors.sql.incremental_snapshot import BaseProgress, ChunkWindow, read_window
 from spark_channel.connectors.sql.keyset import SessionHolder
 from spark_channel.connectors.sql.log_feed import SchemaRule
+from spark_channel.connectors.sql.log_tables import (
+    CHANGE_BYTES,
+    MOST_WAITS,
+    RANGE_ROWS,
+    TableWaiting,
+)
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.source import ReadSource
@@ -84,28 +89,19 @@ if TYPE_CHECKING:
     from spark_channel.connectors.postgresql.reader import PostgresReader
 
 __all__ = [
-    "CHANGE_BYTES",
     "FRESH_BYTES",
-    "MOST_WAITS",
-    "RANGE_ROWS",
     "ReplicationFeed",
 ]
 
 _log = logging.getLogger(__name__)
 
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 4 << 20
-CHANGE_BYTES = 128
-"""A change's size, where a limit is given in bytes alone."""
 _LAG_BUSY_SECONDS = 5.0
 _LEFT = "Reset the tunnel, or begin with a new checkpoint directory, to read all rows again"
 """What to do with a stream of one table that left its publication."""
-RANGE_ROWS = 500_000
-"""Existing rows of a range, where no limit is given."""
 FRESH_BYTES = 16 << 20
 """A position without changes behind it stays behind the log by this much, at most: else the slot would keep what other
 tables write."""
-MOST_WAITS = 3
-"""Ranges of the log alone before the base has its turn, where more changes come than a range takes."""
 
 
 class ReplicationFeed(ReplicationSlot, ChangeFeed):
@@ -517,7 +513,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
 
     def _waiting(
         self, session: PgReadSession, followed: Mapping[int, int]
-    ) -> Mapping[int, Waiting]:
+    ) -> Mapping[int, TableWaiting]:
         """The changes of each table after its own position, in one look at the slot."""
 
         def look(what: str) -> str:
@@ -527,7 +523,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             rows = peek(session, waiting_query(look, followed), _LAG_BUSY_SECONDS)
         except SourceError as error:
             if BUSY in str(error):  # its reader has it, and is not to be kept from it
-                return dict.fromkeys(followed, Waiting())
+                return dict.fromkeys(followed, TableWaiting())
             raise
         return waiting_changes(rows, followed, utc_now().timestamp())
 

@@ -15,11 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.connectors.mysql.binlog_decoder import (
-    ChangeDecoder,
-    FollowedTable,
-    WindowReporter,
-)
+from spark_channel.connectors.mysql.binlog_decoder import ChangeDecoder
 from spark_channel.connectors.mysql.binlog_events import events, inflated
 from spark_channel.connectors.mysql.binlog_feed import BinlogFeed
 from spark_channel.connectors.mysql.binlog_position import MariadbGtids, MysqlGtids
@@ -31,6 +27,7 @@ from spark_channel.connectors.mysql.binlog_statements import (
     LoggedStatement,
     effects_of,
 )
+from spark_channel.connectors.mysql.binlog_table import FollowedTable, WindowReporter
 from spark_channel.connectors.mysql.binlog_values import LogColumn
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.incremental_snapshot import ChunkWindow
@@ -448,7 +445,7 @@ TABLE = FollowedTable(
 
 def decoded(packets: list[bytes], upto: str = f"{ONE}:1-9") -> list[dict[str, object]]:
     remaining = MysqlGtids.parse("").remaining(MysqlGtids.parse(upto))
-    decoder = ChangeDecoder(TABLE, remaining, lambda expression, values: [])
+    decoder = ChangeDecoder([TABLE], remaining, lambda expression, values: [])
     return [
         row
         for batch in decoder.batches(events(packets, checksums=True))
@@ -490,7 +487,7 @@ def test_a_column_that_was_renamed_to_another_case_has_its_values(
         names=tuple(spelled.get(name, name) for name in TABLE.names),
         key=("ID",),
     )
-    decoder = ChangeDecoder(table, None, lambda expression, values: [], has=has)
+    decoder = ChangeDecoder([table], None, lambda expression, values: [], has=has)
     packets = [event(33, mysql_gtid(1)), *transaction(10, checksum=True)]
     found = [
         row
@@ -545,7 +542,7 @@ def test_a_window_of_mysql_is_told_what_a_snapshot_may_not_have_seen() -> None:
     key = [ReadColumn("id", "int unsigned", pa.uint64(), "")]
     telling = WindowReporter(window, key, begin.remaining(after), seen)
     decoder = ChangeDecoder(
-        TABLE, after.remaining(upto), lambda expression, values: [], telling=telling
+        [TABLE], after.remaining(upto), lambda expression, values: [], telling=telling
     )
     packets = [
         part
@@ -573,7 +570,7 @@ def test_a_window_is_told_as_the_log_is_read(monkeypatch: pytest.MonkeyPatch) ->
     key = [ReadColumn("id", "int unsigned", pa.uint64(), "")]
     telling = WindowReporter(window, key, nothing.remaining(nothing), nothing.remaining(nothing))
     decoder = ChangeDecoder(
-        TABLE, nothing.remaining(nothing), lambda expression, values: [], telling=telling
+        [TABLE], nothing.remaining(nothing), lambda expression, values: [], telling=telling
     )
     reported = []
 
@@ -712,7 +709,7 @@ def test_keys_that_are_damaged_are_told() -> None:
     seen = begin.remaining(low)
     key = [ReadColumn("item", "varchar(20)", pa.string(), "")]
     telling = WindowReporter(ChunkWindow(seen.takes), key, begin.remaining(after), seen)
-    decoder = ChangeDecoder(TABLE, after.remaining(after), _ask_nothing, telling=telling)
+    decoder = ChangeDecoder([TABLE], after.remaining(after), _ask_nothing, telling=telling)
     row = mysql_row(1).replace("é".encode(), b"\xff\xfe")
     packets = [
         event(33, mysql_gtid(3)),

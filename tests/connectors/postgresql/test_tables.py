@@ -11,7 +11,7 @@ import pytest
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
 from spark_channel.connectors.base.registry import load_reader
 from spark_channel.connectors.postgresql import PostgresReader
-from spark_channel.connectors.postgresql.publication import listed
+from spark_channel.connectors.sql.log_tables import listed
 from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError, TunnelError
 from tests.servers.postgres import PostgresServer
 
