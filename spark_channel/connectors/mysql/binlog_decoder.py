@@ -1,7 +1,6 @@
 """Decodes the events of a binary log into the changes of tables: insert, update, delete, truncate. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -79,7 +78,7 @@ class ChangeDecoder:
         self.at: TableDecoder | None = None
         """The table that was looked at last: an error is about it. None: of all."""
         self.altered: list[TableDecoder] = []
-        """Tables of several that the present transaction may have given other columns."""
+        """Tables of several that the present transaction has dropped, or may have given other columns."""
 
     def batches(self, events: Iterable[Event]) -> Iterator[pa.RecordBatch]:
         """All changes up to the end of the range, or of the log; of each table in the order of the log.
@@ -228,22 +227,30 @@ class ChangeDecoder:
                 statement, table.database, table.name, folds=table.folds, columns=columns
             ):
                 self._note_effect(decoder, effect, statement)
-            if table.listed and decoder.is_wanted and _defines(statement, table) == "alter":
+            if (
+                table.listed
+                and decoder.is_wanted
+                and not decoder.is_dropped
+                and _defines(statement, table) == "alter"
+            ):
                 self.altered.append(decoder)
 
     def _note_effect(
         self, decoder: TableDecoder, effect: Effect, statement: LoggedStatement
     ) -> None:
         if effect == TRUNCATES:
-            with self._noted(decoder):
-                decoder.truncated(self._name, self._time)
+            found = decoder.found
+            decoder.truncated(self._name, self._time)
+            self._count(decoder, found, decoder.nbytes)
             return
         has, table = decoder.has, decoder.table
         if isinstance(effect, ColumnEffect) and effect.lost and has and not has(effect.column):
             return  # it is NULL from there on, with `onSchemaChange=ignore`
         if table.listed and (effect in DROPS or not decoder.is_wanted):
             # Where it is behind the range, the next one ends before it; existing rows are read again then, or gone.
-            decoder.is_dropped |= decoder.is_wanted
+            if decoder.is_wanted:
+                decoder.is_dropped = True
+                self.altered.append(decoder)
             if decoder.telling is not None:
                 decoder.telling.window.emptied()
             return
@@ -276,10 +283,9 @@ class ChangeDecoder:
     def _shape_of(self, event: Event) -> RowShape | None:
         """Of rows that are needed."""
         found = self._cutters.get(_INT(event.data[event.body : event.body + 6], "little"))
-        if found is None or not (self._wanted or self._held):
-            return None
-        self.at = found.owner
-        return found if found.owner.enter(is_wanted=self._wanted, is_held=self._held) else None
+        if found is not None:
+            self.at = found.owner
+        return found
 
     def _map(self, event: Event) -> None:
         if not (self._wanted or self._held):
@@ -297,17 +303,17 @@ class ChangeDecoder:
     def _rows(self, event: Event) -> None:
         shape = self._shape_of(event)
         if shape is not None:
-            with self._noted(shape.owner):
-                shape.owner.rows(event, shape, self._name, self._time)
+            decoder = shape.owner
+            found, nbytes = decoder.found, decoder.nbytes
+            decoder.rows(event, shape, self._name, self._time)
+            self._count(decoder, found, nbytes)
 
-    @contextmanager
-    def _noted(self, decoder: TableDecoder) -> Iterator[None]:
-        """Count what a table finds."""
-        found, nbytes = decoder.found, decoder.nbytes
-        yield
-        self.found += decoder.found - found
-        if decoder.found > found and not self._counts:
-            self._kept += decoder.found - found
+    def _count(self, decoder: TableDecoder, found: int, nbytes: int) -> None:
+        """Count what a table has found since it had `found` changes of `nbytes` bytes."""
+        more = decoder.found - found
+        self.found += more
+        if more and not self._counts:
+            self._kept += more
             self._bytes += decoder.nbytes - nbytes
             self._changed[decoder] = None
 

@@ -50,7 +50,7 @@ from spark_channel.connectors.mysql.session import MysqlSession, is_away
 from spark_channel.connectors.sql.catalog import MisfitError
 from spark_channel.connectors.sql.incremental_snapshot import BaseProgress, read_window
 from spark_channel.connectors.sql.keyset import SessionHolder
-from spark_channel.connectors.sql.log_feed import SchemaRule
+from spark_channel.connectors.sql.log_feed import SchemaRule, as_inserts
 from spark_channel.connectors.sql.log_tables import CHANGE_BYTES, MOST_WAITS, RANGE_ROWS
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
@@ -260,13 +260,7 @@ class BinlogFeed(ChangeFeed):
             yield from self._changes(split)
             return
         for batch in self._reader.read(split):
-            rows = batch.num_rows
-            marks = [
-                pa.repeat(pa.scalar("insert"), rows),
-                pa.repeat(pa.scalar(split.params["at"]), rows),
-                pa.nulls(rows, self._schema[-1].type),
-            ]
-            yield pa.RecordBatch.from_arrays([*batch.columns, *marks], schema=self._schema)
+            yield as_inserts(batch, self._schema, split.params["at"])
 
     def is_passing(self, error: BaseException) -> bool:
         return isinstance(error, SourceError) and is_away(error)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -165,8 +166,6 @@ class TableDecoder:
         self.is_wanted = self.is_held = self.is_skipped = False
         """Of the present transaction: whether its changes are wanted, a window is told of them, and neither."""
         self._ask, self._counts = ask, counts
-        schema = change_schema(table.schema)
-        self._schema = schema.append(pa.field(TABLE, pa.string())) if table.listed else schema
         database, name = table.database.encode(), table.name.encode()
         self.needle = bytes([len(database)]) + database + b"\0" + bytes([len(name)]) + name + b"\0"
         self._shapes: dict[bytes, RowShape] = {}
@@ -176,6 +175,11 @@ class TableDecoder:
         """Changes of the table so far, and their bytes."""
         self.first = 0
         """When the first of them was committed, in microseconds; 0 = there is none."""
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        schema = change_schema(self.table.schema)
+        return schema.append(pa.field(TABLE, pa.string())) if self.table.listed else schema
 
     def enter(self, *, is_wanted: bool, is_held: bool) -> bool:
         """Whether anything of a transaction is needed that is wanted, or that a window is told of."""
@@ -220,6 +224,7 @@ class TableDecoder:
         if not self.is_wanted:
             return
         self.nbytes += end - at
+        self.first = self.first or time
         chunk, cut = self._chunk(shape), shape.cutter.cut
         if not is_update:
             operation = "insert" if kind in Kind.INSERTS else "delete"
@@ -239,6 +244,7 @@ class TableDecoder:
         if self.telling is not None:
             self.telling.window.emptied()
         if self.is_wanted:
+            self.first = self.first or time
             self._add(self._chunk(None), "truncate", [], gtid, time)
 
     def _note_keys(self, shape: RowShape, data: bytes, at: int, end: int) -> None:
@@ -269,7 +275,6 @@ class TableDecoder:
 
     def _add(self, chunk: _Rows, operation: str, values: list[Any], gtid: str, time: int) -> None:
         self.found += 1
-        self.first = self.first or time
         if self._counts:
             return
         chunk.values.append(values)

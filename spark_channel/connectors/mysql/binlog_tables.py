@@ -6,7 +6,7 @@ ALTER that gives one other columns. So no range that was handed out has rows tha
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -50,9 +50,8 @@ from spark_channel.connectors.mysql.binlog_token import (
 )
 from spark_channel.connectors.mysql.session import MysqlSession, is_away, quoted
 from spark_channel.connectors.sql.catalog import MisfitError
-from spark_channel.connectors.sql.incremental_snapshot import BaseProgress, read_window
+from spark_channel.connectors.sql.incremental_snapshot import read_window
 from spark_channel.connectors.sql.keyset import SessionHolder
-from spark_channel.connectors.sql.log_feed import SchemaRule
 from spark_channel.connectors.sql.log_tables import (
     CHANGE_BYTES,
     MOST_WAITS,
@@ -71,10 +70,15 @@ from spark_channel.connectors.sql.log_tables import (
     lag_of_tables,
     listed,
     no_column,
+    not_followed,
     rows_schema,
+    rules_of,
+    warn_of_dropped,
+    warn_of_gone_rows,
 )
 from spark_channel.connectors.sql.reader import SqlReader
-from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.errors import ChannelError, SchemaError, SourceError
 from spark_channel.planning import Split
 
 __all__ = ["BinlogTablesFeed"]
@@ -83,6 +87,18 @@ _log = logging.getLogger(__name__)
 
 _INSTEAD = "'dbtable'"
 _ADVICE = f"Run {READ_AGAIN}; or {REMOVE}"
+
+
+@dataclass(frozen=True)
+class _IdleLook:
+    """A look at the log behind `token` that found no change: how far it came, over how many bytes, and when the first
+    transaction there was committed; 0.0 = there was none.
+    """
+
+    token: TablesToken
+    position: GtidSet
+    nbytes: int
+    first: float
 
 
 class BinlogTablesFeed(BinlogFeed):
@@ -102,19 +118,10 @@ class BinlogTablesFeed(BinlogFeed):
         self._unchecked = [item for item in self._items if not is_pattern(item)]
         self._readers: dict[tuple[str, str], SqlReader] = {}
         self._checked: set[str] = set()
-        self._seen_idle: tuple[TablesToken | None, GtidSet | None, int, float] = (
-            None,
-            None,
-            0,
-            0.0,
-        )
+        self._as_noted: dict[str, tuple[Mapping[str, Any], FollowedTable]] = {}
+        self._idle_look: _IdleLook | None = None
         super().__init__(reader, options)
-        advice = columns_advice(self._rule)
-        self._rule = SchemaRule(evolves=options.evolves, ignores=options.ignores, advice=advice)
-        # A range that was handed out is read whatever its tables have got or lost since: the next one tells.
-        self._range_rule = (
-            self._rule if options.ignores else SchemaRule(ignores=True, advice=advice, tells=False)
-        )
+        self._rule, self._range_rule = rules_of(options)
 
     def _follow(self, session: MysqlSession) -> None:
         self._schema = rows_schema()
@@ -175,37 +182,46 @@ class BinlogTablesFeed(BinlogFeed):
             self._readers[database, name] = known
         return known
 
-    def _recalled(self, place: BinlogPlace) -> FollowedTable:
+    def _recalled(self, name: str, place: BinlogPlace) -> FollowedTable:
         """As a token has it."""
-        table = self._advised(recalled(self._server, self._reader, place.table))
-        return replace(table, is_dropped=place.is_dropped)
+        known = self._as_noted.get(name)
+        if known is None or known[0] != place.table:
+            made = self._advised(recalled(self._server, self._reader, place.table))
+            known = self._as_noted[name] = (place.table, made)
+        return replace(known[1], is_dropped=True) if place.is_dropped else known[1]
 
-    def _is_there(self, session: MysqlSession, place: BinlogPlace, position: GtidSet) -> bool:
-        """Whether the server has the table. False: the log behind `position` says that it was dropped, or renamed.
+    def _source_of(
+        self, session: MysqlSession, place: BinlogPlace, position: GtidSet
+    ) -> ReadSource | None:
+        """The table as the catalog has it. None: the log behind `position` says that it was dropped, or renamed.
 
         Raises:
-            SourceError: neither; the login may not see it, or the log of its end is not there yet.
+            SourceError: it does not; the login may not see the table.
         """
-        at = place.table["database"], place.table["name"]
-        reader = self._reader_of(*at)
-        if self._reader.dialect.find_table(session, str(reader.options.dbtable)) is not None:
-            return True
-        decoder = ChangeDecoder(
-            [self._recalled(place)], None, no_answers, counts=True, has=no_column
-        )
+        reader = self._reader_of(place.table["database"], place.table["name"])
+        try:
+            return reader.resolve(session)
+        except SourceError as error:
+            if is_away(error) or not self._is_gone(place, position):
+                raise
+            return None
+
+    def _is_gone(self, place: BinlogPlace, position: GtidSet) -> bool:
+        name = name_of(place.table["database"], place.table["name"])
+        table = self._recalled(name, place)
+        decoder = ChangeDecoder([table], None, no_answers, counts=True, has=no_column)
         with dumped(self._options, position) as log:
             for event in log:
                 try:
                     if decoder.take(event) and decoder.tables[0].is_dropped:
-                        return False
+                        return True
                 except SchemaError:
                     continue  # it has other columns there, and may be dropped later
                 except SourceError as error:
                     if is_away(error):
                         raise
-                    return False
-        reader.resolve(session)
-        return True
+                    return True
+        return False
 
     # --- positions ---
 
@@ -233,16 +249,11 @@ class BinlogTablesFeed(BinlogFeed):
         made = token
         with self._session() as session:
             for name, place in token.tables.items():
-                base = self._start(session, place, token.position)
+                reader = self._reader_of(place.table["database"], place.table["name"])
+                base = start_of(session, reader.resolve(session), token.position)
                 since = None if base is None else token.position
                 made = made.placed(name, replace(place, base=base, since=since))
         return [made.token()]
-
-    def _start(
-        self, session: MysqlSession, place: BinlogPlace, since: GtidSet
-    ) -> BaseProgress | None:
-        source = self._reader_of(place.table["database"], place.table["name"]).resolve(session)
-        return start_of(session, source, since)
 
     def _read(self, token: Token) -> TablesToken:
         return TablesToken.read(token, self._gtids)
@@ -287,12 +298,7 @@ class BinlogTablesFeed(BinlogFeed):
             if named(item, known, folds=self._server.folds):
                 continue
             if name_of(*find_one(session, self._reader.dialect, item)) not in known:
-                raise OptionError(
-                    f"option 'tables' names {item!r}, which the tunnel does not follow: add it with `spark-channel "
-                    f"tunnel add-table --table {item}`",
-                    option="tables",
-                    got=item,
-                )
+                raise not_followed(item)
         self._unchecked = []
 
     # --- ranges ---
@@ -320,19 +326,16 @@ class BinlogTablesFeed(BinlogFeed):
         if name is None or name not in made.tables:
             return made
         place = made.tables[name]
-        if place.is_dropped or not self._is_there(session, place, made.position):
-            _log.warning(
-                "table %r of the tunnel was dropped: existing rows of it that were not read are gone",
-                name,
-            )
+        source = None if place.is_dropped else self._source_of(session, place, made.position)
+        if source is None:
+            warn_of_gone_rows(name)
             return made.started(name, None)
         if place.since is None or place.since != token.tables[name].since:
             return made  # it is to be read again from a later position on
         if place.base is None:
             if not self._visible(session).covers(place.since):
                 return made  # a statement may not see its last key yet
-            return made.started(name, self._start(session, place, place.since))
-        source = self._reader_of(place.table["database"], place.table["name"]).resolve(session)
+            return made.started(name, start_of(session, source, place.since))
         rows = RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
         return made.advanced(name, bound_of(session, source, place.base, rows), rows)
 
@@ -346,9 +349,9 @@ class BinlogTablesFeed(BinlogFeed):
         Raises:
             SourceError, SchemaError: that transaction is the next one.
         """
-        known, idle, _, _ = self._seen_idle
-        is_idle = known == token and upto is None and idle is not None
-        start = idle if is_idle and idle is not None else token.position
+        look = self._idle_look
+        is_known = look is not None and look.token == token and upto is None
+        start = look.position if look is not None and is_known else token.position
         position, count, looked = start.copy(), 0, 0
         decoder = self._counting(token, start, upto)
         if upto is not None and start.covers(upto):
@@ -389,18 +392,20 @@ class BinlogTablesFeed(BinlogFeed):
         return replace(made, position=position), count, False
 
     def _note_idle(self, token: TablesToken, position: GtidSet, looked: int, first: float) -> None:
-        known, _, nbytes, begun = self._seen_idle
-        if known != token:
-            nbytes, begun = 0, 0.0
-        self._seen_idle = (token, position.copy(), nbytes + looked, begun or first)
+        look = self._idle_look
+        if look is not None and look.token == token:
+            looked, first = looked + look.nbytes, look.first or first
+        self._idle_look = _IdleLook(token, position.copy(), looked, first)
 
     def _fresh(self, token: TablesToken, made: TablesToken) -> TablesToken:
         """`made`, whose range has no changes, where `token` is so old that its logs would be purged."""
-        known, _, nbytes, first = self._seen_idle
         if replace(made, position=token.position) != token:
             return made
-        is_old = bool(first) and utc_now().timestamp() - first >= FRESH_SECONDS
-        return made if known == token and (is_old or nbytes >= FRESH_BYTES) else token
+        look = self._idle_look
+        if look is None or look.token != token:
+            return token
+        is_old = bool(look.first) and utc_now().timestamp() - look.first >= FRESH_SECONDS
+        return made if is_old or look.nbytes >= FRESH_BYTES else token
 
     def _counting(
         self, token: TablesToken, start: GtidSet, upto: GtidSet | None = None
@@ -411,7 +416,7 @@ class BinlogTablesFeed(BinlogFeed):
             if each.since is not None and not start.covers(each.since)
         }
         return ChangeDecoder(
-            [self._recalled(each) for each in token.tables.values()],
+            [self._recalled(name, each) for name, each in token.tables.items()],
             None if upto is None else start.remaining(upto),
             no_answers,
             counts=True,
@@ -427,32 +432,23 @@ class BinlogTablesFeed(BinlogFeed):
         Raises:
             SchemaError: one has columns that it cannot continue with.
         """
-        for each in decoder.tables:
-            name, place = each.table.listed, token.tables[each.table.listed]
-            if each.is_dropped and not place.is_dropped:
-                _log.warning(
-                    "table %r of the tunnel was dropped: its changes up to then are delivered, and the other tables "
-                    "continue. `spark-channel tunnel remove-table --table %s` removes it from the tunnel",
-                    name,
-                    name,
-                )
-                token = token.changed(
-                    tables={**token.tables, name: replace(place, is_dropped=True)}
-                )
         for each in decoder.altered:
             decoder.at = each
             name, place = each.table.listed, token.tables[each.table.listed]
-            if self._is_there(session, place, token.position):
-                table = self._continued(session, each.table)
-                token = token.changed(
-                    tables={**token.tables, name: replace(place, table=noted_table(table))}
-                )
+            if each.is_dropped:
+                place = replace(place, is_dropped=True)
+                warn_of_dropped(name)
+            elif (source := self._source_of(session, place, token.position)) is not None:
+                table = self._continued(session, each.table, source)
+                place = replace(place, table=noted_table(table))
+            token = token.changed(tables={**token.tables, name: place})
         return token
 
-    def _continued(self, session: MysqlSession, was: FollowedTable) -> FollowedTable:
+    def _continued(
+        self, session: MysqlSession, was: FollowedTable, source: ReadSource
+    ) -> FollowedTable:
         """The table with the columns that it continues with, of which the catalog may have more by now."""
-        rule, reader = self._rule, self._reader_of(was.database, was.name)
-        source = reader.resolve(session)
+        rule = self._rule
         check_table(session, source)
         if not rule.evolves:
             rule.check(was.schema, source.schema, was.label, was.key)
@@ -495,7 +491,7 @@ class BinlogTablesFeed(BinlogFeed):
             name: BinlogPlace(each["table"], is_dropped=each.get("dropped", False))
             for name, each in params["tables"].items()
         }
-        tables = [self._recalled(each) for each in places.values()]
+        tables = [self._recalled(name, each) for name, each in places.items()]
         skips = {
             name: self._gtids.parse(each["since"])
             for name, each in params["tables"].items()
@@ -536,13 +532,9 @@ class BinlogTablesFeed(BinlogFeed):
     def _has_rows(self, place: BinlogPlace, start: GtidSet) -> bool:
         """Whether existing rows that were handed out at `start` are there; else they are gone with their table."""
         with self._session() as session:
-            if self._is_there(session, place, start):
+            if not place.is_dropped and self._source_of(session, place, start) is not None:
                 return True
-        _log.warning(
-            "table %r was dropped before existing rows of it were read, which are gone: its changes in the log are "
-            "delivered",
-            name_of(place.table["database"], place.table["name"]),
-        )
+        warn_of_gone_rows(name_of(place.table["database"], place.table["name"]))
         return False
 
     def _events(

@@ -12,8 +12,7 @@ from spark_channel.connectors.mysql.dialect import MysqlDialect, MysqlTable
 from spark_channel.connectors.mysql.options import MysqlReadOptions
 from spark_channel.connectors.mysql.session import MysqlSession
 from spark_channel.connectors.sql.catalog import Column, ReadColumn
-from spark_channel.connectors.sql.incremental_snapshot import BaseProgress
-from spark_channel.connectors.sql.log_tables import SeveralTables
+from spark_channel.connectors.sql.incremental_snapshot import BaseProgress, SeveralTables
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.statements import custom_kinds
@@ -134,7 +133,7 @@ class TablesToken(SeveralTables):
     def forgiven(self, name: str) -> "TablesToken | None":
         """Without the changes of a table before the place where it was to be read once more; None: it was not."""
         place = self.tables[name]
-        if place.again is None:
+        if place.again is None or self.position.covers(place.again):
             return None
         made = replace(place, since=place.again, again=None, is_dropped=False)
         return self.placed(name, made)

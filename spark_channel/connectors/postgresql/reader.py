@@ -436,9 +436,9 @@ class PostgresReader(SqlReader):
                 "or by a column that only grows ('cursorColumn')",
                 option="slot",
             )
-        from spark_channel.connectors.postgresql.table_feed import ReplicationFeed
+        from spark_channel.connectors.postgresql.table_feed import OneTableFeed
 
-        return ReplicationFeed(self, options)
+        return OneTableFeed(self, options)
 
     def tables_feed(self, options: FeedOptions) -> ChangeFeed:
         if options.slot is None:
@@ -448,7 +448,7 @@ class PostgresReader(SqlReader):
                 option="tables",
                 got=options.tables,
             )
-        from spark_channel.connectors.postgresql.feed import TablesFeed
+        from spark_channel.connectors.postgresql.tables_feed import TablesFeed
 
         return TablesFeed(self, options)
 

@@ -9,8 +9,11 @@ from typing import Any, Self
 
 from spark_channel.connectors.base.feed import Token
 from spark_channel.connectors.postgresql.pgoutput import TableColumns, lsn_text
-from spark_channel.connectors.sql.incremental_snapshot import BaseProgress, safe_after
-from spark_channel.connectors.sql.log_tables import SeveralTables
+from spark_channel.connectors.sql.incremental_snapshot import (
+    BaseProgress,
+    SeveralTables,
+    safe_after,
+)
 from spark_channel.errors import SourceError
 
 __all__ = [
@@ -109,10 +112,27 @@ class LogToken:
                 "source. Reset the tunnel, or begin with a new checkpoint directory"
             ) from None
 
-    @property
-    def confirmable(self) -> int:
-        """The position up to which the log is not needed any more, once this token is done with."""
-        return self.lsn if self.base is None else self.base.safe
+    def several(self, oid: int, columns: TableColumns) -> "TablesToken":
+        """As a list of one table, which has no name in it."""
+        base = self.base
+        if base is None:
+            return TablesToken(self.lsn, {"": TablePlace(oid, "", columns, entries=self.entries)})
+        # A window is told of all transactions of the log that a chunk's statement may not see: since 0.
+        place = TablePlace(oid, "", columns, 0, replace(base, waited=0), self.entries)
+        return TablesToken(self.lsn, {"": place}, base.safe, base.doubt_at, base.doubt, base.waited)
+
+    @classmethod
+    def of(cls, token: "TablesToken") -> "LogToken":
+        """What `several` gave."""
+        (place,) = token.tables.values()
+        base = place.base and replace(
+            place.base,
+            safe=token.safe,
+            doubt_at=token.doubt_at,
+            doubt=token.doubt,
+            waited=token.waited,
+        )
+        return cls(token.lsn, base, place.entries, (place.oid, place.shape))
 
     def token(self) -> Token:
         base = self.base

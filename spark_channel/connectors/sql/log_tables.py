@@ -3,24 +3,25 @@
 Each batch has rows of one table, with that table's columns, and its name in the last column, `_table`.
 """
 
+import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.feed import TABLE, FeedLag, TableLag, change_schema
+from spark_channel.connectors.base.feed import TABLE, FeedLag, FeedOptions, TableLag, change_schema
 from spark_channel.connectors.sql.incremental_snapshot import (
-    BaseProgress,
     ChunkWindow,
     Key,
+    SeveralTables,
     WatermarkLog,
 )
 from spark_channel.connectors.sql.log_feed import BaseChunk, SchemaRule
 from spark_channel.connectors.sql.options import SqlReadOptions
 from spark_channel.connectors.sql.source import ReadSource
-from spark_channel.errors import OptionError, SchemaError, SourceError, TunnelError
+from spark_channel.errors import OptionError, SchemaError, SourceError
 
 __all__ = [
     "CHANGE_BYTES",
@@ -31,7 +32,6 @@ __all__ = [
     "READ_AGAIN",
     "REMOVE",
     "NamedLog",
-    "SeveralTables",
     "TableWaiting",
     "base_refused",
     "check_base",
@@ -42,10 +42,16 @@ __all__ = [
     "lag_of_tables",
     "listed",
     "no_column",
+    "not_followed",
     "renamed",
     "rows_schema",
+    "rules_of",
+    "warn_of_dropped",
+    "warn_of_gone_rows",
     "with_name",
 ]
+
+_log = logging.getLogger(__name__)
 
 CHANGE_BYTES = 128
 """A change's size, where a limit is given in bytes alone."""
@@ -161,6 +167,43 @@ def columns_advice(rule: SchemaRule) -> str:
     return f"Start it again with onSchemaChange=evolve to continue with its new columns{other}; or run {READ_AGAIN}"
 
 
+def rules_of(options: FeedOptions) -> tuple[SchemaRule, SchemaRule]:
+    """The rule of ranges that are planned, and that of ranges that were handed out: they are read whatever their tables
+    have got or lost since, and the next one tells.
+    """
+    evolves, ignores = options.evolves, options.ignores
+    advice = columns_advice(SchemaRule(evolves=evolves, ignores=ignores))
+    rule = SchemaRule(evolves=evolves, ignores=ignores, advice=advice)
+    return rule, rule if ignores else SchemaRule(ignores=True, advice=advice, tells=False)
+
+
+def not_followed(item: str) -> OptionError:
+    """The error for options that name a table which was not one of the tunnel's when it was made."""
+    return OptionError(
+        f"option 'tables' names {item!r}, which the tunnel does not follow: add it with `spark-channel "
+        f"tunnel add-table --table {item}`",
+        option="tables",
+        got=item,
+    )
+
+
+def warn_of_dropped(name: str) -> None:
+    _log.warning(
+        "table %r of the tunnel was dropped: its changes up to then are delivered, and the other tables "
+        "continue. `spark-channel tunnel remove-table --table %s` removes it from the tunnel",
+        name,
+        name,
+    )
+
+
+def warn_of_gone_rows(name: str) -> None:
+    _log.warning(
+        "table %r was dropped before existing rows of it were read, which are gone: its changes in the log are "
+        "delivered",
+        name,
+    )
+
+
 def no_column(_name: str) -> bool:
     """A position has the columns of its tables: the log has no others."""
     return False
@@ -200,97 +243,6 @@ class _NamedChunk:
     def kept(self, window: ChunkWindow) -> Iterator[pa.RecordBatch]:
         for batch in self._chunk.kept(window):
             yield with_name(batch, self._name)
-
-
-# --- tokens ---
-
-
-class SeveralTables:
-    """A token of several tables: how much of their existing rows was read. Plain data of a frozen dataclass.
-
-    `tables` are places by name, in the order in which the tables joined. A place has `since`, which is None when the
-    existing rows of its table are read, and `base`, which is None until their reading begins.
-    `removed`: tables that were removed, which the options may still name. `waited`: see `BaseProgress`.
-    """
-
-    __slots__ = ()
-    tables: Mapping[str, Any]
-    removed: tuple[str, ...]
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the existing rows of all tables are read."""
-        return all(each.since is None for each in self.tables.values())
-
-    def known(self, name: str) -> Any:
-        """The place of a table.
-
-        Raises:
-            TunnelError: it is not there.
-        """
-        if name not in self.tables:
-            raise TunnelError(
-                f"the tunnel has no table {name!r}: it has {', '.join(self.tables)}. `tunnel add-table` adds one"
-            )
-        return self.tables[name]
-
-    def check_new(self, name: str) -> None:
-        """
-        Raises:
-            TunnelError: it is there already.
-        """
-        if name in self.tables:
-            raise TunnelError(
-                f"the tunnel has table {name!r} already: `tunnel resnapshot` reads it again"
-            )
-
-    def placed(self, name: str, place: Any) -> Self:
-        """With a table at a place."""
-        return self.changed(
-            tables={**self.tables, name: place},
-            removed=tuple(each for each in self.removed if each != name),
-        )
-
-    def left(self, name: str) -> Self:
-        """Without one table.
-
-        Raises:
-            TunnelError: it is not there, or is the only one.
-        """
-        if name not in self.tables:
-            raise TunnelError(f"the tunnel has no table {name!r}: it has {', '.join(self.tables)}")
-        tables = {each: place for each, place in self.tables.items() if each != name}
-        if not tables:
-            raise TunnelError(
-                f"table {name!r} is the tunnel's only one: add another one first (`tunnel add-table`), or remove the "
-                "tunnel (`tunnel delete`)"
-            )
-        return self.changed(tables=tables, removed=(*self.removed, name))
-
-    def started(self, name: str, base: BaseProgress | None) -> Self:
-        """With the range of keys that is to be read of a table; None: it is empty."""
-        found = self.tables[name]
-        place = replace(found, base=base, since=None if base is None else found.since)
-        return self.changed(tables={**self.tables, name: place})
-
-    def advanced(self, name: str, upto: Key | None, rows: int) -> Self:
-        """With the chunk of a table up to key `upto`; None = with its last one."""
-        base = self.tables[name].base
-        assert base is not None
-        return self.started(name, base.advanced(upto, rows)).changed(waited=0)
-
-    def chunk_to(self, after: Self) -> tuple[str, Any, Key] | None:
-        """The chunk between this token and a later one: its table at this token, and its last key."""
-        for name, each in self.tables.items():
-            new = after.tables[name].base
-            if each.base is not None and (new is None or new.after != each.base.after):
-                upper = each.base.until if new is None else new.after
-                assert upper is not None
-                return name, each, upper
-        return None
-
-    def changed(self, **changes: Any) -> Self:
-        return cast(Self, cast(Callable[..., Any], replace)(self, **changes))
 
 
 # --- lag ---

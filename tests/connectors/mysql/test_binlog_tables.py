@@ -3,9 +3,11 @@
 import json
 import logging
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
@@ -146,6 +148,19 @@ def test_a_table_that_is_dropped_ends_nothing_and_one_made_again_is_read_again(
     assert of(logged, found, "orders") == [("insert", 12, "c")]
 
 
+def test_a_chunk_of_a_table_that_is_replaced_has_none_of_its_rows(logged: Shop) -> None:
+    made(logged, "items", "orders", rows=30)
+    feed = tables_of(logged)
+    token = begin(feed)
+    end = feed.latest(token, FeedLimit(rows=20))
+    assert len(of(logged, rows(feed, token, end), "items")) == 20
+    made(logged, "other", rows=10)  # as tools do that change a schema while it is used
+    logged.sql("RENAME TABLE items TO old, other TO items")
+    assert rows(feed, token, end) == []
+    with pytest.raises(SourceError, match=r"items' cannot be followed .*renames it"):
+        follow(feed, end)
+
+
 def test_a_table_joins_and_one_is_read_again_behind_what_cannot_be_followed(logged: Shop) -> None:
     made(logged, "orders", rows=10)
     feed = tables_of(logged, "orders")
@@ -179,6 +194,24 @@ def test_a_table_joins_and_one_is_read_again_behind_what_cannot_be_followed(logg
     assert items.count(("update", 1, 8)) == 1
     assert {key: str(item) for key, item in played(items).items()} == state_of(logged, "items")
     assert of(logged, found, "orders") == [("update", 1, "y")]
+
+
+def test_a_table_that_joins_where_the_position_is_far_behind_the_log(logged: Shop) -> None:
+    """Its changes of before are not delivered, so no chunk may leave their rows to them."""
+    made(logged, "orders", "items", rows=30)
+    feed = tables_of(logged, "orders")
+    token, _ = follow(feed, begin(feed))
+    for number in range(8):
+        logged.sql(f"UPDATE orders SET item = 'v{number}' WHERE id <= 10")
+    logged.sql("UPDATE items SET item = 'before' WHERE id < 5")
+    joined = feed.joining("items", again=False)(token)
+    logged.sql("UPDATE items SET item = 'after' WHERE id = 1")
+    _, found = follow(feed, joined, FeedLimit(rows=10))
+    assert [row for row in of(logged, found, "items") if row[0] != "read"] == [
+        ("update", 1, "after")
+    ]
+    assert played(of(logged, found, "items")) == state_of(logged, "items")
+    assert len(of(logged, found, "orders")) == 80
 
 
 def test_each_batch_has_the_columns_of_its_rows(logged: Shop) -> None:
@@ -391,3 +424,74 @@ def test_consumers_that_are_killed_and_overlap_lose_and_double_nothing(
         assert len(reads) == len(set(reads)) > 1000, "0 doubled: each existing row was read once"
         once = [row for row in found if row[0] in ("insert", "update")]
         assert len(once) == len(set(once)), "0 doubled: each value was written once"
+
+
+class Writer(threading.Thread):
+    """Changes random rows of all tables, by transactions of several statements."""
+
+    def __init__(self, shop: Shop, names: list[str], seed: int) -> None:
+        super().__init__()
+        self.shop, self.names = shop, names
+        self.chance, self.number = random.Random(seed), seed * 1_000_000
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        server = self.shop.server
+        login = {"user": server.user, "password": server.password, "database": self.shop.database}
+        try:
+            with pymysql.connect(host="127.0.0.1", port=server.port, **login) as connection:
+                for _ in range(300):
+                    self.transaction(connection)
+        except BaseException as error:
+            self.error = error
+
+    def transaction(self, connection: Any) -> None:
+        with connection.cursor() as cursor:
+            try:
+                cursor.execute("BEGIN")
+                for _ in range(self.chance.randrange(1, 5)):
+                    self.number += 1
+                    name, key = self.chance.choice(self.names), self.chance.randrange(1200)
+                    cursor.execute(
+                        f"DELETE FROM {name} WHERE id = {key}"
+                        if self.chance.random() < 0.3
+                        else f"INSERT INTO {name} VALUES ({key}, 'v{self.number}') "
+                        f"ON DUPLICATE KEY UPDATE item = 'v{self.number}'"
+                    )
+                cursor.execute("COMMIT" if self.chance.random() < 0.9 else "ROLLBACK")
+            except pymysql.err.OperationalError:  # a deadlock, or a lock wait
+                connection.rollback()
+
+
+def test_writers_beside_tables_that_join_and_are_read_again(logged: Shop) -> None:
+    """The position is behind the log where they do, as the limit cuts it."""
+    names = ["a", "b", "c"]
+    made(logged, *names, rows=1000)
+    logged.sql("FLUSH BINARY LOGS")  # a server looks for each position from the beginning of a file
+    feed = tables_of(logged, "a, b")
+    at, out = begin(feed), list[Row]()
+    writers = [Writer(logged, names, seed) for seed in range(1, 4)]
+    for each in writers:
+        each.start()
+    for number in range(1000):
+        if number == 2:
+            at = feed.joining("c", again=False)(at)
+        if number == 8:
+            at = feed.joining("a", again=True)(at)
+        end = feed.latest(at, FeedLimit(rows=200))
+        if number % 5 == 4:
+            rows(feed, at, end)  # it dies before its checkpoint
+        out += rows(feed, at, end)
+        at = end
+        if number > 8 and "base" not in at:
+            break
+    for each in writers:
+        each.join()
+    assert [each.error for each in writers] == [None] * 3
+    assert "base" not in at
+    out += follow(feed, at)[1]
+    for name in names:
+        found = of(logged, out, name)
+        assert played(found) == state_of(logged, name), "0 lost"
+        once = [row for row in found if row[0] in ("insert", "update")]
+        assert len(once) == len(set(once)) > 10, "0 doubled: each value was written once"

@@ -27,7 +27,7 @@ from spark_channel.connectors.mysql.binlog_statements import (
     LoggedStatement,
     effects_of,
 )
-from spark_channel.connectors.mysql.binlog_table import FollowedTable, WindowReporter
+from spark_channel.connectors.mysql.binlog_table import FollowedTable, WindowReporter, becomes
 from spark_channel.connectors.mysql.binlog_values import LogColumn
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.incremental_snapshot import ChunkWindow
@@ -84,6 +84,7 @@ def test_ranges_of_mariadb_end_with_exactly_their_last_transactions() -> None:
     assert [left.takes(gtid) for gtid in seen] == [False, True, True, False, True, False]
     assert left.done
     assert str(upto.meet(MariadbGtids.parse("0-1-6,1-1-9"))) == "0-1-6,1-1-1"
+    assert str(upto.union(MariadbGtids.parse("0-1-6,1-1-9,3-1-1"))) == "0-2-7,1-1-9,2-1-1,3-1-1"
 
 
 Numbers = st.sets(st.integers(1, 40))
@@ -100,6 +101,7 @@ def test_sets_of_mysql_are_sets(one: set[int], other: set[int], more: int) -> No
         return {each for a, b in found.held.get(ONE, []) for each in range(a, b + 1)}
 
     assert numbers(made(one).meet(made(other))) == one & other
+    assert numbers(made(one).union(made(other))) == one | other
     assert made(one).covers(made(other)) == (one >= other)
     added = made(one)
     added.add((ONE, more))
@@ -107,6 +109,33 @@ def test_sets_of_mysql_are_sets(one: set[int], other: set[int], more: int) -> No
     left = made(one).remaining(made(other))
     assert {number for number in range(1, 41) if left.takes((ONE, number))} == other - one
     assert left.done
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "continues"),
+    [
+        ("int", "bigint", True),
+        ("bigint", "int", False),
+        ("int", "int unsigned", False),
+        ("decimal(8,2)", "decimal(10,3)", True),
+        ("decimal(8,2)", "decimal(8,3)", False),
+        ("varchar(20)", "text", True),
+        ("varchar(20)", "varchar(10)", True),
+        ("text", "int", False),
+        ("datetime(6)", "datetime(3)", False),
+        ("enum('a')", "enum('a','b')", True),
+        ("enum('a')", "varchar(9)", False),
+    ],
+)
+def test_a_table_continues_with_a_type_that_holds_each_value(
+    was: str, now: str, continues: bool
+) -> None:
+    def table(declared: str) -> FollowedTable:
+        columns = (*TABLE.columns[:1], ReadColumn("N", declared, pa.string(), ""))
+        return replace(TABLE, columns=columns)
+
+    assert (becomes(table(was), table(now)) == "") == continues
+    assert "key (id, x)" in becomes(TABLE, replace(TABLE, key=("id", "x")))
 
 
 # --- statements ---
