@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_channel.errors import SchemaError
-from spark_channel.verify.canonical import Form, common_form, hash_columns, hash_values
+from spark_channel.verification.canonical import Form, common_form, hash_columns, hash_values
 
 EQUAL: list[tuple[list[Any], pa.DataType, list[Any], pa.DataType]] = [
     ([1, -1, None, 0], pa.int8(), [1, -1, None, 0], pa.int64()),

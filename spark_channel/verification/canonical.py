@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -19,11 +19,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_channel.errors import SchemaError
+from spark_channel.verification.settings import TextForm
 
-__all__ = ["Form", "Hashes", "TextForm", "common_form", "hash_columns", "hash_values", "mixed"]
+__all__ = [
+    "Form",
+    "Hashes",
+    "common_form",
+    "has_ordinals",
+    "hash_columns",
+    "hash_values",
+    "mixed",
+    "ordinals",
+]
 
 Hashes = npt.NDArray[np.uint64]
-TextForm = Literal["exact", "nfc"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -515,3 +524,20 @@ _HASHED: Mapping[str, Callable[[pa.Array, Form], Hashes]] = {
     "map": _map,
     "struct": _struct,
 }
+
+
+# Whole numbers in order, for ranges of a key
+
+
+def has_ordinals(form: Form) -> bool:
+    """Whether every system has the values of this form in the order of their numbers."""
+    return form.name == "integer"
+
+
+def ordinals(values: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
+    """The numbers of a column whose form `has_ordinals`, and which of them are NULL; None = no one is."""
+    values = _plain(values)
+    if pa.types.is_null(values.type):
+        return np.zeros(len(values), np.int64), np.ones(len(values), np.bool_)
+    numbers = _numbers(values, values.type.to_pandas_dtype())
+    return numbers.astype(np.int64), _nulls(values) if values.null_count else None
