@@ -146,7 +146,7 @@ def _number_form(one: pa.DataType, other: pa.DataType) -> Form:
     if not any(map(pa.types.is_decimal, both)) and (
         one.equals(other) or not any(map(pa.types.is_uint64, both))
     ):
-        return Form("integer")
+        return Form("unsigned integer" if pa.types.is_uint64(one) else "integer")
     digits = [_digits(each) for each in both]
     scale = max(0, *(scale for _, scale in digits))
     whole = max(precision - own for precision, own in digits)
@@ -508,6 +508,7 @@ def _struct(values: pa.Array, form: Form) -> Hashes:
 _HASHED: Mapping[str, Callable[[pa.Array, Form], Hashes]] = {
     "boolean": _boolean,
     "integer": _integer,
+    "unsigned integer": _integer,
     "decimal": _decimal,
     "wide decimal": _decimal,
     "double": _double,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,8 @@ _KEYS_PER_STATEMENT = 500
 MOST_KEYS = 20_000
 """More keys than these are found by reading ranges."""
 _MOST_RANGES = 2_000
-"""More ranges than these are found by reading the table: each is a statement."""
+_FEW_RANGES, _ROWS_PER_STATEMENT = 8, 2_000
+"""A statement takes as long as so many rows: where ranges are more, it is faster to read the table."""
 _JSON = frozenset({"json", "jsonb"})
 
 
@@ -70,8 +71,9 @@ class Side:
     @property
     def database(self) -> SqlReader | None:
         """The reader of a database, which finds rows by the columns that are compared; None = another."""
-        is_plain = isinstance(self.reader, SqlReader) and not self.steps.steps
-        return cast(SqlReader, self.reader) if is_plain else None
+        if not isinstance(self.reader, SqlReader) or self.steps.steps:
+            return None
+        return None if self.reader.options.custom_schema else self.reader
 
     def limits_of(self, column: str) -> tuple[int, int] | None:
         """The least and the largest value of a column of whole numbers; None = no rows, or not a database."""
@@ -84,11 +86,18 @@ class Side:
         return None if least is None else (int(least), int(most))
 
     def of_buckets(
-        self, key: str, buckets: Buckets, chosen: Mask, whole: Callable[[], list[Split]]
+        self,
+        key: str,
+        buckets: Buckets,
+        chosen: Mask,
+        rows: int,
+        whole: Callable[[], list[Split]],
     ) -> list[Split]:
-        """Splits that have all rows of the chosen buckets; `whole` returns those of all rows."""
+        """Splits that have all rows of the chosen buckets; `whole` returns those of all `rows`."""
+        if self.database is None or buckets.edges is None:
+            return whole()
         found = runs_of(chosen)
-        if self.database is None or buckets.edges is None or len(found) > _MOST_RANGES:
+        if len(found) > min(_MOST_RANGES, max(_FEW_RANGES, rows // _ROWS_PER_STATEMENT)):
             return whole()
         splits = []
         for first, last in found:

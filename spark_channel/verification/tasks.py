@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 
 from spark_channel.connectors import Reader
+from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.errors import SchemaError
 from spark_channel.options import CommonOptions
 from spark_channel.pipeline.read import GroupRead
@@ -19,6 +20,7 @@ from spark_channel.transfers.task import TaskGroupAttempt, TaskServiceClient
 from spark_channel.transform import Pipeline
 from spark_channel.verification.canonical import Hashes, hash_columns, hash_values
 from spark_channel.verification.compare import Buckets, Checksums, Entries, Mask, Places, among
+from spark_channel.verification.in_database import DatabaseSums
 from spark_channel.verification.sides import Columns
 
 __all__ = ["Details", "PassRunner", "ReadWork", "Selection", "SideWork", "hash_rows"]
@@ -91,6 +93,7 @@ class ReadWork:
     buckets: Buckets
     selection: Selection | None = None
     detailed: bool = False
+    by_database: DatabaseSums | None = None
 
 
 def hash_rows(values: Sequence[pa.Array], columns: Columns) -> tuple[Hashes, Hashes]:
@@ -219,6 +222,18 @@ class PassRunner:
                 attempt.number,
                 rows_expected=None if None in known else sum(filter(None, known)),
             )
+            if self._work.by_database is not None:
+                splits = [task.split for task in group.tasks]
+                made = self._work.by_database.run(
+                    cast(SqlReader, side.reader),
+                    number,
+                    splits,
+                    self._work.buckets,
+                    attempt,
+                    link,
+                    counters,
+                )
+                return number, int(made.rows.sum()), made
             read = GroupRead(
                 side.reader,
                 group,

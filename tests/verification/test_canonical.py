@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_channel.errors import SchemaError
-from spark_channel.verification.canonical import Form, common_form, hash_columns, hash_values
+from spark_channel.verification.canonical import (
+    Form,
+    common_form,
+    has_ordinals,
+    hash_columns,
+    hash_values,
+)
 
 EQUAL: list[tuple[list[Any], pa.DataType, list[Any], pa.DataType]] = [
     ([1, -1, None, 0], pa.int8(), [1, -1, None, 0], pa.int64()),
@@ -189,6 +195,11 @@ def test_rows_depend_on_the_place_of_each_value() -> None:
     hashes = hash_columns([a, b], [form, form])
     assert len(set(hashes.tolist())) == 4
     assert np.array_equal(hashes, hash_columns([b, a], [form, form])[[1, 0, 3, 2]])
+
+
+def test_numbers_beyond_those_with_a_sign_have_no_ranges() -> None:
+    forms = [common_form(kind, kind, "id") for kind in (pa.int64(), pa.uint64(), pa.uint32())]
+    assert [has_ordinals(form) for form in forms] == [True, False, True]
 
 
 def test_no_hash_of_two_million_neighbours_is_shared() -> None:

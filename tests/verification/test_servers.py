@@ -50,6 +50,11 @@ def test_postgresql_by_key_ranges_under_a_limit_and_by_snapshots(pg: Pg) -> None
     assert {each.key["id"]: each.kind for each in limited.differences} == FOUND
     assert limited.columns == {"total": 1, "at": 1}
     assert limited.compared["doc"] == "json"
+    assert limited.method.endswith("computed in the databases")
+    assert (limited.source_rows, limited.equal) == (5_000, 4_997)
+    rows = spark_channel.verify(None, one, {**other, "customSchema": "name STRING"}, confirm=0)
+    assert not rows.method.endswith("databases")
+    assert rows.equal == 4_997
     held = spark_channel.verify(
         None, {**one, "snapshot": "true"}, {**other, "snapshot": "true"}, repair=True, delete=True
     )
@@ -93,3 +98,17 @@ def test_text_keys_are_found_whatever_the_collations(pg: Pg, shop: Shop) -> None
     report = spark_channel.verify(None, pg.options(dbtable="a"), target, confirm=0, repair=True)
     assert (report.different, report.outcome) == (report.repaired["upserted"], "equal")
     assert report.different >= 2
+
+
+def test_equal_values_of_other_texts_are_no_differences(pg: Pg) -> None:
+    pg.psql("CREATE TABLE a (id int PRIMARY KEY, n numeric, x float8, doc json)")
+    pg.psql("CREATE TABLE b (LIKE a INCLUDING ALL)")
+    pg.psql("INSERT INTO a VALUES (1, 1.50, 0.0, '{\"a\": 1, \"b\": 2}'), (2, NULL, 'NaN', NULL)")
+    pg.psql("INSERT INTO b VALUES (1, 1.5, '-0.0', '{\"b\":2,\"a\":1.0}'), (2, NULL, 'NaN', NULL)")
+    sides = [pg.options(dbtable=name, columns="id,x,doc") for name in "ab"]
+    report = spark_channel.verify(None, *sides, confirm=0)
+    assert (report.outcome, report.equal) == ("equal", 2)
+    assert report.method.endswith("computed in the databases")
+    pg.psql("UPDATE b SET x = 1e-300 WHERE id = 1; UPDATE b SET doc = 'null' WHERE id = 2")
+    report = spark_channel.verify(None, *sides, confirm=0)
+    assert report.columns == {"x": 1, "doc": 1}

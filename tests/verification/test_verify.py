@@ -2,7 +2,10 @@
 
 import json
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
@@ -23,6 +26,7 @@ from spark_channel.verification import run as run_module
 from spark_channel.verification.carry_out import verify_with
 from spark_channel.verification.report import VerifyReport
 from spark_channel.verification.settings import RepairSettings, VerifySettings
+from tests.cli.test_run import environment
 from tests.cli.typed import typed
 
 TABLE = "CREATE TABLE orders (id INTEGER PRIMARY KEY, name TEXT, total DECIMAL(10, 2), day DATE)"
@@ -369,3 +373,37 @@ def test_any_two_tables_differ_exactly_where_their_rows_do(
         if source.get(key) != target.get(key)
     }
     assert report.equal == sum(target.get(key) == row for key, row in source.items())
+
+
+def test_a_repair_that_is_killed_wrote_nothing_and_the_next_one_writes_all(
+    pair: Pair, tmp_path: Path
+) -> None:
+    differ(tmp_path)
+    script = (
+        "import os, spark_channel\n"
+        "from spark_channel.transfers.run import Transfer\n"
+        "Transfer.commit = lambda *_: os._exit(9)\n"
+        f"spark_channel.verify(None, {pair[0]!r}, {pair[1]!r}, confirm=0, repair=True, delete=True)\n"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", script],
+        check=False,
+        env=environment(),
+        capture_output=True,
+        timeout=120,
+    )
+    assert killed.returncode == 9, killed.stderr
+    assert spark_channel.verify(None, *pair, confirm=0).equal == 1_996
+    report = spark_channel.verify(None, *pair, confirm=0, repair=True, delete=True)
+    assert (report.outcome, report.repaired["upserted"]) == ("equal", 4)
+
+
+def test_two_repairs_at_once_leave_each_row_once(pair: Pair, tmp_path: Path) -> None:
+    differ(tmp_path)
+    with ThreadPoolExecutor(2) as pool:
+        runs = [
+            pool.submit(spark_channel.verify, None, *pair, confirm=0, repair=True, delete=True)
+            for _ in range(2)
+        ]
+        assert {run.result().outcome for run in runs} == {"equal"}
+    assert spark_channel.verify(None, *pair).equal == 2_000
