@@ -66,6 +66,8 @@ _MOST_DETAILED = 100_000
 _NONE = np.zeros(0, np.uint64)
 _SAMPLES = 1_000
 _BINS = 40
+_HASH = "hash"
+"""The column of the keys' hashes in tables of keys, whose other columns are k0, k1, and so on."""
 _FIRST_WAIT, _LONGER = 1.0, 4.0
 
 
@@ -463,7 +465,11 @@ class Verification:
     def key_table(self, side: int, keys: Hashes) -> pa.Table:
         """The values of these keys, as a side that has them spells them."""
         table = self._keys[side]
-        return table.filter(pa.array(among(table["_hash"].to_numpy(), keys))).drop_columns("_hash")
+        return (
+            _chosen(table, keys)
+            .drop_columns(_HASH)
+            .rename_columns(list(self.columns.key_names(side)))
+        )
 
     def key_values(self, keys: Hashes) -> list[list[Any]]:
         """The values of these keys, each as one of the sides has it, in their order."""
@@ -471,7 +477,7 @@ class Verification:
             return []
         found: dict[int, list[Any]] = {}
         for table in self._keys:
-            chosen = table.filter(pa.array(among(table["_hash"].to_numpy(), keys)))
+            chosen = _chosen(table, keys)
             *columns, hashes = (each.to_pylist() for each in chosen.columns)
             for row, name in zip(zip(*columns, strict=True), hashes, strict=True):
                 found.setdefault(name, list(row))
@@ -481,15 +487,13 @@ class Verification:
         """The keys' hashes in the order of the keys."""
         if not self.columns.key:
             return keys
-        names = self.columns.key_names(0)
-        found = [self._keys[0], self._keys[1].rename_columns([*names, "_hash"])]
         seen: list[Hashes] = []
-        for table in found:
+        for table in self._keys:
             try:
-                table = table.sort_by([(name, "ascending") for name in names])
+                table = table.sort_by([(name, "ascending") for name in table.column_names[:-1]])
             except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # a type without an order
                 pass
-            seen.append(table["_hash"].to_numpy())
+            seen.append(table[_HASH].to_numpy())
         every = np.concatenate(seen)
         _, first = np.unique(every, return_index=True)
         # The rows of one side alone come behind the others'.
@@ -501,11 +505,7 @@ class Verification:
         report = self.report
         if report.key_range is not None and len(self.found):
             numbers = [
-                ordinals(
-                    table.filter(pa.array(among(table["_hash"].to_numpy(), self.found.keys)))[
-                        0
-                    ].combine_chunks()
-                )[0]
+                ordinals(_chosen(table, self.found.keys)[0].combine_chunks())[0]
                 for table in self._keys
             ]
             every = np.unique(np.concatenate(numbers))
@@ -589,9 +589,14 @@ def _without_snapshot(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name.lower() != "snapshot"}
 
 
+def _chosen(table: pa.Table, keys: Hashes) -> pa.Table:
+    """The rows of a table of `_with_hash` that have these keys."""
+    return table.filter(pa.array(among(table[_HASH].to_numpy(), keys)))
+
+
 def _with_hash(values: pa.Table, hashes: Hashes) -> pa.Table:
-    named = dict(zip(values.column_names, values.columns, strict=True))
-    return pa.table({**named, "_hash": pa.array(hashes, pa.uint64())})
+    named = {f"k{number}": column for number, column in enumerate(values.columns)}
+    return pa.table({**named, _HASH: pa.array(hashes, pa.uint64())})
 
 
 def _keys_of(side: Entries, differ: Differences) -> pa.Table:

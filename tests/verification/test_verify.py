@@ -407,3 +407,32 @@ def test_two_repairs_at_once_leave_each_row_once(pair: Pair, tmp_path: Path) -> 
         ]
         assert {run.result().outcome for run in runs} == {"equal"}
     assert spark_channel.verify(None, *pair).equal == 2_000
+
+
+def test_columns_may_have_any_name(tmp_path: Path) -> None:
+    table = 'CREATE TABLE orders (_hash INTEGER PRIMARY KEY, "a,b" TEXT, "select" TEXT, hash TEXT)'
+    rows = [(number, "x'y", "\\ %", None) for number in range(9)]
+    pair = sqlite(tmp_path / "a.db", rows, table), sqlite(tmp_path / "b.db", rows, table)
+    change(
+        tmp_path / "b.db",
+        "UPDATE orders SET hash = '' WHERE _hash = 3",
+        "DELETE FROM orders WHERE _hash = 4",
+    )
+    report = spark_channel.verify(None, *pair, confirm=0, repair=True)
+    assert (report.columns, report.missing, report.outcome) == ({"hash": 1}, 1, "equal")
+    assert spark_channel.verify(None, *pair, exclude=["a,b"]).outcome == "equal"
+
+
+def test_a_lake_table_is_repaired_by_whole_rows(pair: Pair, tmp_path: Path) -> None:
+    lake = {"name": "delta", "path": str(tmp_path / "lake")}
+    spark_channel.transfer(None, pair[0], lake)
+    differ(tmp_path)
+    report = spark_channel.verify(None, pair[1], lake, key=["id"], confirm=0, repair=True)
+    assert (report.repaired["upserted"], report.positions) == (4, {"target": "version 0"})
+    assert (report.outcome, report.repaired["differ after it"]) == ("different", 1)
+    for more, message in (
+        ({"delete": True}, "rows of databases only"),
+        ({"exclude": ["day"]}, "replaced as wholes"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            spark_channel.verify(None, pair[1], lake, key=["id"], confirm=0, repair=True, **more)
