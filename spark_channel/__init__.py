@@ -12,24 +12,26 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.api import run, transfer
+    from spark_channel.api import run, transfer, verify
     from spark_channel.progress import TransferReport
     from spark_channel.service import SharedLimit
     from spark_channel.spark.explain import explain
     from spark_channel.spark.session import last_report, register
     from spark_channel.spark.source import ChannelDataSource
     from spark_channel.spark.throttle import throttle
+    from spark_channel.verification.report import VerifyReport
 else:
     __getattr__, __dir__ = lazy.exports(
         __name__,
         {
-            "api": ["run", "transfer"],
+            "api": ["run", "transfer", "verify"],
             "progress": ["TransferReport"],
             "service": ["SharedLimit"],
             "spark.session": ["last_report", "register"],
             "spark.explain": ["explain"],
             "spark.source": ["ChannelDataSource"],
             "spark.throttle": ["throttle"],
+            "verification.report": ["VerifyReport"],
         },
     )
 
@@ -39,10 +41,12 @@ __all__ = [
     "ChannelDataSource",
     "SharedLimit",
     "TransferReport",
+    "VerifyReport",
     "explain",
     "last_report",
     "register",
     "run",
     "throttle",
     "transfer",
+    "verify",
 ]

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from spark_channel.datax import load_job
 from spark_channel.datax.load import Source
@@ -15,9 +15,12 @@ from spark_channel.transfers.options import read_targets
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_channel.verification.report import VerifyReport
+
 __all__ = [
     "run",
     "transfer",
+    "verify",
 ]
 
 _log = logging.getLogger(__name__)
@@ -127,6 +130,70 @@ def run(
         _log.warning(warning)
     more = {} if dirty_rows_path is None else {"dirtyRowsPath": dirty_rows_path}
     return _carry_out(spark, loaded.spec, more)
+
+
+def verify(
+    spark: "SparkSession | None",
+    reader: Mapping[str, Any],
+    writer: Mapping[str, Any],
+    *,
+    key: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    json: Sequence[str] = (),
+    text: Literal["exact", "nfc"] = "exact",
+    confirm: int = 3,
+    repair: bool = False,
+    max_repairs: int = 1_000,
+    delete: bool = False,
+    dry_run: bool = False,
+    channels: int | None = None,
+    rows_per_second: int | str | None = None,
+    bytes_per_second: int | str | None = None,
+    shared_limit: str | None = None,
+    protect: str | None = None,
+    job_id: str | None = None,
+) -> "VerifyReport":
+    """Compare the rows that `reader` reads with those that are where `writer` writes, and repair the latter.
+
+    `reader` and `writer` are as in `transfer`; `writer` may have options of the connector's reader, too, such as
+    `where`. Columns are paired by name; `exclude` leaves some out. Rows are matched by `key`, by default the target's
+    primary key, and compared by values, whatever types the two systems have: see docs/verify.md. A row that differs is
+    looked at again up to `confirm` times, with growing waits. The limit holds for the rows of both sides together.
+    With `repair`, at most `max_repairs` differing rows are read again and written by an upsert under one claim;
+    `delete` removes rows that the target alone has, and `dry_run` writes nothing and lists the keys.
+
+    Raises:
+        OptionError, SchemaError, UnsupportedError: what was asked for makes no sense, or cannot be compared.
+        SourceError: a side cannot be read. TargetError, CommitError: the repair failed; the target is as it was.
+    """
+    more = {
+        "jobId": job_id,
+        "channels": channels,
+        "rowsPerSecond": rows_per_second,
+        "bytesPerSecond": bytes_per_second,
+        "sharedLimit": shared_limit,
+        "protect": protect,
+    }
+    from spark_channel.verification.settings import RepairSettings, VerifySettings
+
+    settings = VerifySettings(key, exclude, json, text, confirm)
+    repairs = RepairSettings(max_repairs, delete, dry_run) if repair else None
+    if (delete or dry_run) and not repair:
+        name = "delete" if delete else "dry_run"
+        raise OptionError(
+            f"option '{name}' needs 'repair': without it nothing is written", option=name
+        )
+    spec = TransferSpec(Endpoint.parse("reader", reader), Endpoint.parse("writer", writer))
+    given = {name: value for name, value in more.items() if value is not None}
+    if spark is not None:
+        from spark_channel.spark.transfer import verify as verify_by_spark
+
+        return verify_by_spark(spark, spec, given, settings, repairs)
+    from spark_channel.local import has_speed, local_engine
+    from spark_channel.verification.carry_out import verify_with
+
+    with local_engine(served=has_speed(spec, given)) as engine:
+        return verify_with(engine, spec, given, settings, repairs)
 
 
 def _carry_out(

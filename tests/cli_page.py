@@ -25,7 +25,7 @@ HEAD = """# Command line
 | 0 | done |
 | 1 | the job failed |
 | 2 | an option, a job file or an argument is wrong, or `check` refuses a job |
-| 3 | more rows were refused than the job allows |
+| 3 | more rows were refused than the job allows; of `verify`: rows differ |
 | 130 | interrupted |
 | 143 | ended by SIGTERM |
 

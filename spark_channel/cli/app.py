@@ -349,6 +349,158 @@ def copy(
 
 
 @app.command()
+def verify(
+    job: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A DataX job.json, whose reader and writer are the two sides; default: --source and --target.",
+            show_default=False,
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(help="Url or path of the source, in the forms that `copy` takes."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Url or path of the target, in the same forms.")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns by which rows are matched, separated by commas; default: the target's primary key."
+        ),
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option(help="Compare the rows of both sides for which this is true.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Compare these columns, separated by commas; default: all.")
+    ] = None,
+    exclude: Annotated[
+        str | None, typer.Option(help="Leave these columns out, separated by commas.")
+    ] = None,
+    json: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns of text whose values are compared as JSON, separated by commas."
+        ),
+    ] = None,
+    text: Annotated[
+        Literal["exact", "nfc"],
+        typer.Option(help="Compare texts as they are, or by Unicode's NFC."),
+    ] = "exact",
+    confirm: Annotated[
+        int,
+        typer.Option(help="How often a differing row is looked at again, after growing waits."),
+    ] = 3,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Write the differing rows to the target again.")
+    ] = False,
+    max_repairs: Annotated[
+        int, typer.Option(min=0, help="Repair nothing if more rows differ.")
+    ] = 1_000,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="With --repair: remove rows that only the target has.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --repair: list the keys, and write nothing.")
+    ] = False,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-o",
+            "--option",
+            metavar="reader.NAME=VALUE",
+            help="An option of the source, or with writer.NAME=VALUE of the target; may be given several times.",
+        ),
+    ] = None,
+    rows_per_second: Annotated[
+        str | None,
+        typer.Option(
+            help="Limit of both sides together, in rows per second, such as 50k; default: unlimited."
+        ),
+    ] = None,
+    bytes_per_second: Annotated[
+        str | None,
+        typer.Option(help="The same in Arrow bytes per second, such as 64MB; default: unlimited."),
+    ] = None,
+    shared_limit: _SharedLimit = None,
+    protect: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto", help="Follow what both sides say of their health; default: off."
+        ),
+    ] = None,
+    channels: Annotated[
+        int | None,
+        typer.Option(min=1, help="Splits of a side read at a time; default: the cores."),
+    ] = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(
+            help="local: this machine without Spark; spark: Spark; auto: local, unless --master or --conf is given, "
+            "or spark-submit runs the command."
+        ),
+    ] = "auto",
+    master: _Master = None,
+    conf: _Conf = None,
+    parameters: _Parameters = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File for the report (.json), or for its first 1 000 differing rows (.parquet); default: not written.",
+        ),
+    ] = None,
+    output: _Output = "text",
+) -> None:
+    """Show whether two tables hold the same rows, and repair those that differ.
+
+    Exit codes: 0 equal, 3 different, 1 not known, 2 bad input, 130 interrupted, 143 ended by SIGTERM.
+    """
+    from spark_channel.cli.verify_places import VerifyOptions, column_list
+    from spark_channel.cli.verify_places import verify as verify_places
+    from spark_channel.verification.settings import RepairSettings, VerifySettings
+
+    for name, given in (("--delete", delete), ("--dry-run", dry_run)):
+        if given and not repair:
+            raise OptionError(
+                f"option {name!r} needs '--repair': without it nothing is written", option=name
+            )
+    wanted = VerifyOptions(
+        job=job,
+        parameters=parameters or [],
+        source=source,
+        target=target,
+        options=options or [],
+        where=where,
+        columns=columns,
+        settings=VerifySettings(
+            column_list("--key", key),
+            column_list("--exclude", exclude) or (),
+            column_list("--json", json) or (),
+            text,
+            confirm,
+        ),
+        repairs=RepairSettings(max_repairs, delete, dry_run) if repair else None,
+        of_job={
+            "rowsPerSecond": rows_per_second,
+            "bytesPerSecond": bytes_per_second,
+            "sharedLimit": shared_limit,
+            "protect": protect,
+            "channels": channels,
+        },
+        engine=engine,
+        master=master,
+        conf=conf or [],
+        report=report,
+        json_output=output == "json",
+    )
+    if code := verify_places(wanted):
+        raise typer.Exit(code)
+
+
+@app.command()
 def plan(
     job: _Job,
     parameters: _Parameters = None,

@@ -27,7 +27,7 @@ from spark_channel.masking import is_clear, mask_text, scheme_of
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import SaveMode
 
-__all__ = ["CopyOptions", "copy", "parse_place"]
+__all__ = ["CopyOptions", "add_option", "copy", "parse_options", "parse_place"]
 
 _Half = Literal["reader", "writer"]
 _ARGUMENTS = {"reader": "SOURCE", "writer": "TARGET"}
@@ -59,17 +59,17 @@ def copy(source: str, target: str, options: CopyOptions, run: RunOptions) -> int
     """
     if not has_third_parties():
         without_pandas()
-    given = _given(options.options)
+    given = parse_options(options.options)
     for name, value in (("where", options.where), ("columns", options.columns)):
         if value is not None:
-            _add(given["reader"], name, value)
+            add_option(given["reader"], name, value)
     for name, value in options.of_job.items():
         if value is not None:
-            _add(given["writer"], name, value)
+            add_option(given["writer"], name, value)
     if options.txn is not None:
         name, version = parse_transaction(options.txn, {}, "--txn")
-        _add(given["writer"], "txnAppId", name)
-        _add(given["writer"], "txnVersion", version)
+        add_option(given["writer"], "txnAppId", name)
+        add_option(given["writer"], "txnVersion", version)
     if options.mode not in get_args(SaveMode):
         takes = ", ".join(get_args(SaveMode))
         raise OptionError(
@@ -98,10 +98,12 @@ def _label(end: Endpoint, half: _Half) -> str:
     return f"{connector.name} {describe(options)}".strip()
 
 
-def parse_place(half: _Half, text: str, more: dict[str, Any]) -> Endpoint:
+def parse_place(
+    half: _Half, text: str, more: dict[str, Any], argument: str | None = None
+) -> Endpoint:
     """The end of a transfer that an argument names: a url or a path, and options behind a `?`.
 
-    `more` are options that were given apart. The place is one of
+    `more` are options that were given apart, `argument` is what messages call the place. The place is one of
 
     - a url of a connector: `postgresql://db/shop?dbtable=orders`. A parameter that is an option of the connector is
       taken as that option; the others stay in the url.
@@ -114,10 +116,10 @@ def parse_place(half: _Half, text: str, more: dict[str, Any]) -> Endpoint:
     Raises:
         OptionError: nothing is known of that name, or an option is unknown or given twice.
     """
-    argument = _ARGUMENTS[half]
+    argument = argument or _ARGUMENTS[half]
     if not text.strip():
         raise OptionError(f"{argument} is empty; it takes a url or a path", option=argument)
-    connector, key, place = _connector_of(half, text)
+    connector, key, place = _connector_of(half, text, argument)
     if key == "url" and not is_clear(place):
         raise OptionError(
             f"{argument} has an '@' after the first '/', '?' or '#', so it is not clear where its login ends. In a "
@@ -128,7 +130,10 @@ def parse_place(half: _Half, text: str, more: dict[str, Any]) -> Endpoint:
     options: dict[str, Any] = {}
     if match is not None:
         place = match["place"]
-        if left := _take_options(connector, half, match["options"], options, in_url=key == "url"):
+        left = _take_options(
+            connector, half, match["options"], options, argument, in_url=key == "url"
+        )
+        if left:
             place = f"{place}?{left}"
     if place and not key:
         raise OptionError(
@@ -137,13 +142,13 @@ def parse_place(half: _Half, text: str, more: dict[str, Any]) -> Endpoint:
             option=argument,
         )
     if place:
-        _add(options, key, place)
+        add_option(options, key, place)
     for name, value in more.items():
-        _add(options, name, value)
+        add_option(options, name, value)
     return Endpoint(connector.name, options)
 
 
-def _connector_of(half: _Half, text: str) -> tuple[Connector, str, str]:
+def _connector_of(half: _Half, text: str, argument: str) -> tuple[Connector, str, str]:
     """The connector, the option that holds the place, and the place."""
     match = _PREFIX.fullmatch(text)
     prefix = match[1].lower() if match is not None else ""
@@ -163,10 +168,10 @@ def _connector_of(half: _Half, text: str) -> tuple[Connector, str, str]:
     try:
         return find_connector({"path": place}, half), "path", text
     except OptionError:
-        raise _unknown(half, prefix, place) from None
+        raise _unknown(half, prefix, place, argument) from None
 
 
-def _unknown(half: _Half, prefix: str, place: str) -> OptionError:
+def _unknown(half: _Half, prefix: str, place: str, argument: str) -> OptionError:
     names = [each.name for each in all_connectors() if getattr(each, half)]
     schemes = {
         scheme for each in all_connectors() if getattr(each, half) for scheme in each.schemes
@@ -179,8 +184,8 @@ def _unknown(half: _Half, prefix: str, place: str) -> OptionError:
         what = f"{mask_text(place)!r} does not say its format by its ending"
         hint = f": put a name in front of it, as in parquet:{mask_text(place)}."
     return OptionError(
-        f"{_ARGUMENTS[half]} {what}{hint} Names: {', '.join(names)}; urls: {', '.join(sorted(schemes))}",
-        option=_ARGUMENTS[half],
+        f"{argument} {what}{hint} Names: {', '.join(names)}; urls: {', '.join(sorted(schemes))}",
+        option=argument,
         got=prefix or mask_text(place),
     )
 
@@ -191,7 +196,13 @@ def _without_slashes(place: str) -> str:
 
 
 def _take_options(
-    connector: Connector, half: _Half, text: str, options: dict[str, Any], *, in_url: bool
+    connector: Connector,
+    half: _Half,
+    text: str,
+    options: dict[str, Any],
+    argument: str,
+    *,
+    in_url: bool,
 ) -> str:
     """Put parameters that are options into `options`; returns the others, unchanged, if they may stay `in_url`."""
     model = connector.options_class(half)
@@ -202,13 +213,13 @@ def _take_options(
         name, _, value = part.partition("=")
         name = unquote(name)
         if name.lower() in known:
-            _add(options, name, unquote(value))
+            add_option(options, name, unquote(value))
         elif in_url:
             left.append(part)
         else:
             near = difflib.get_close_matches(name, [_spelled(model, each) for each in known], n=1)
             raise OptionError(
-                f"{_ARGUMENTS[half]} has parameter {name!r}, which is not an option of {connector.name}"
+                f"{argument} has parameter {name!r}, which is not an option of {connector.name}"
                 f"{f'; did you mean {near[0]!r}?' if near else ''} A path that has a '?' itself is given by "
                 f"-o {half}.path=...",
                 option=name,
@@ -221,13 +232,13 @@ def _spelled(model: Any, lowered: str) -> str:
     return lowered if field is None else model.model_fields[field].alias or field
 
 
-def _add(options: dict[str, Any], name: str, value: Any) -> None:
+def add_option(options: dict[str, Any], name: str, value: Any) -> None:
     if any(name.lower() == each.lower() for each in options):
         raise OptionError(f"option {name!r} is given twice: give it once", option=name)
     options[name] = value
 
 
-def _given(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+def parse_options(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     """`reader.X=...` and `writer.X=...` by half.
 
     Raises:
@@ -242,5 +253,5 @@ def _given(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
             raise OptionError(
                 f"option '-o' got {key!r}; it takes {takes}", option="-o", got=key, takes=takes
             )
-        _add(found[half], name.strip(), value)
+        add_option(found[half], name.strip(), value)
     return found

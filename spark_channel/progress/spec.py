@@ -66,7 +66,7 @@ def _rows(count: int) -> str:
     return "1 row was" if count == 1 else f"{count} rows were"
 
 
-JobKind = Literal["read", "write", "transfer", "throttle", "stream"]
+JobKind = Literal["read", "write", "transfer", "throttle", "stream", "verify"]
 
 
 @dataclass(frozen=True, slots=True)

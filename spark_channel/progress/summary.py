@@ -13,11 +13,18 @@ if TYPE_CHECKING:
 __all__ = ["clock_time", "duration", "grouped", "many", "over", "shares", "short", "summary_lines"]
 
 
+_VERBS = {
+    "read": "read",
+    "write": "wrote",
+    "throttle": "passed on",
+    "stream": "streamed",
+    "verify": "compared",
+}
+
+
 def summary_lines(report: "TransferReport") -> list[str]:
     """Return the summary of a job in three to five lines."""
-    verb = {"read": "read", "write": "wrote", "throttle": "passed on", "stream": "streamed"}.get(
-        report.kind, "copied"
-    )
+    verb = _VERBS.get(report.kind, "copied")
     seconds = duration(report.seconds)
     if report.phase == Phase.FAILED:
         why = f": {report.error}" if report.error else ""

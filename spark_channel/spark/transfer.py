@@ -13,9 +13,12 @@ from spark_channel.spark.session import context_of, directory_of, register
 from spark_channel.transfers.carry_out import carry_out as carry_out_on
 from spark_channel.transfers.options import job_options
 from spark_channel.transfers.plan import begin_transfer
+from spark_channel.verification.carry_out import verify_with
+from spark_channel.verification.report import VerifyReport
+from spark_channel.verification.settings import RepairSettings, VerifySettings
 from spark_channel.working_directory import relative_to
 
-__all__ = ["carry_out"]
+__all__ = ["carry_out", "verify"]
 
 
 def carry_out(
@@ -36,3 +39,17 @@ def _carry_out(
         return copy_frames(spark, begin_transfer(job_options(spec, more or {})))
     register(spark)
     return carry_out_on(SparkEngine(spark), spec, more)
+
+
+def verify(
+    spark: SparkSession,
+    spec: TransferSpec,
+    more: Mapping[str, Any],
+    settings: VerifySettings,
+    repairs: RepairSettings | None = None,
+) -> VerifyReport:
+    """Verify by Spark tasks; `more` are options of the whole job. Raises as `spark_channel.verify`."""
+    context = context_of(spark)
+    with nullcontext() if context is None else relative_to(directory_of(context)):
+        register(spark)
+        return verify_with(SparkEngine(spark), spec, more, settings, repairs)

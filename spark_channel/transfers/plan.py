@@ -65,6 +65,7 @@ __all__ = [
     "begin_transfer",
     "finer_splits",
     "first_reachable",
+    "open_reader",
     "open_targets",
     "open_transfer",
     "refuse_existing",
@@ -473,9 +474,10 @@ def _writer(end: Endpoint, job: Mapping[str, Any], *, warn: bool = True) -> Writ
     return writer
 
 
-def _reader(
+def open_reader(
     end: Endpoint, limits: Mapping[str, Any], *, warn: bool
 ) -> tuple[Reader, pa.Schema | None]:
+    """The reader of an end, and the schema that the user gave for it; None = the reader finds its own."""
     named = _named("reader", end, limits)
     text = take_schema(named)
     reader, warnings = load_reader(named)
@@ -559,7 +561,7 @@ def _ends(
 
 
 def _opened(ends: Sequence[Endpoint], job: JobOptions, *, warn: bool) -> tuple[TransferSource, ...]:
-    opened = [_reader(end, job.limits, warn=warn) for end in ends]
+    opened = [open_reader(end, job.limits, warn=warn) for end in ends]
     return tuple(_source(reader, schema, job.spec) for reader, schema in opened)
 
 

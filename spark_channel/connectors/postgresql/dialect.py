@@ -92,6 +92,10 @@ _EXACT_TEXTS = frozenset(
 """Types of keys that are read as texts, of which none reads as another value: not so floats and money."""
 
 
+_HASHED = frozenset({"bool", "int2", "int4", "int8", "numeric", "float4", "float8", "uuid"})
+_HASHED |= {"text", "varchar", "bpchar", "bytea", "json", "jsonb"}
+_HASHED |= {"date", "time", "timestamp", "timestamptz", "interval"}
+"""Types whose values have one text each, and whose texts depend on no setting but those of a transaction."""
 _SYSTEM_COLUMNS = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
 
 
@@ -209,6 +213,30 @@ class PostgresDialect(Dialect):
         return (
             (pa.string(), f"CAST({text} AS text)") if is_exact or column.base == "citext" else None
         )
+
+    def row_hash(self, columns: Sequence[tuple[Column, str]]) -> str | None:
+        """Of the row's text, in which values are quoted and NULL is nothing; instants are written in UTC."""
+        texts = []
+        for column, text in columns:
+            if not isinstance(column, PgColumn) or not column.builtin or column.base not in _HASHED:
+                return None
+            texts.append(f"{text} AT TIME ZONE 'UTC'" if column.base == "timestamptz" else text)
+        row = f'CAST(ROW({", ".join(texts)}) AS text) COLLATE "C"'
+        return f"pg_catalog.hashtextextended({row}, 0)"
+
+    def hash_facts(self, session: Session) -> object:
+        """Before version 12 two doubles may have one text."""
+        version, encoding = session.rows(
+            "SELECT current_setting('server_version_num')::int, current_setting('server_encoding')"
+        )[0]
+        if version < 120_000:
+            return None
+        known = "SELECT pg_catalog.hashtextextended('spark-channel' COLLATE \"C\", 0)"
+        return str(encoding), int(session.value(known))
+
+    def range_number(self, text: str, edges: Sequence[int]) -> str:
+        listed = ", ".join(map(str, edges))
+        return f"pg_catalog.width_bucket(CAST({text} AS bigint), CAST(ARRAY[{listed}] AS bigint[]))"
 
     def split_key(self, table: Table) -> tuple[str, ...]:
         """A unique key, or else the first column of an index, which may be NULL."""

@@ -285,6 +285,24 @@ class Dialect(ABC):
         """The first `rows` rows of a SELECT in the `order` of a key."""
         return self.limited(f"{self.statement(columns, origin)} ORDER BY {order}", rows)
 
+    # Checksums
+
+    def row_hash(self, columns: Sequence[tuple[Column, str]]) -> str | None:
+        """A whole number of 64 bits for a row of these columns (what is declared, and the text in a statement).
+
+        Rows for which it is equal are equal, if `hash_facts` of both servers and the declared types are. None = the
+        database has no such expression for one of these types.
+        """
+        return None
+
+    def hash_facts(self, session: Session) -> object:
+        """What `row_hash` depends on beside the rows; None = the server lacks it."""
+        return None
+
+    def range_number(self, text: str, edges: Sequence[int]) -> str:
+        """The number of `edges`, which are ascending, up to a whole number `text`."""
+        raise NotImplementedError
+
     # Splits
 
     def split_key(self, table: Table) -> tuple[str, ...]:

@@ -332,11 +332,29 @@ def _key_conditions(source: ReadSource, params: Mapping[str, Any]) -> list[str]:
     key = params["key"]
     if params["kind"] == "null":
         return [f"{source.column(key[0])} IS NULL"]
+    if params["kind"] == "keys":
+        return [_any_of(source, key, params["values"])]
     lower, upper = params["lower"], params["upper"]
     if lower is None and upper is None:
         return [f"{source.column(key[0])} IS NOT NULL"]
     conditions = [] if lower is None else [_compared(source, key, lower, ">", ">=")]
     return conditions if upper is None else [*conditions, _compared(source, key, upper, "<", "<")]
+
+
+def _any_of(source: ReadSource, key: Sequence[str], values: Sequence[Key]) -> str:
+    """(a, b) is one of these; said so that an index is used."""
+    if len(key) == 1:
+        listed = ", ".join(source.literal(key[0], value) for (value,) in values)
+        return f"{source.column(key[0])} IN ({listed})"
+    return " OR ".join(
+        "("
+        + " AND ".join(
+            f"{source.column(name)} = {source.literal(name, each)}"
+            for name, each in zip(key, value, strict=True)
+        )
+        + ")"
+        for value in values
+    )
 
 
 def _compared(source: ReadSource, key: Sequence[str], bound: Key, inner: str, last: str) -> str:

@@ -1,0 +1,544 @@
+"""One form for the values of a column of two systems, and 64-bit hashes of rows in that form.
+
+The form of a column is decided by the types of both sides, once for a run. Values that are equal in it have one hash,
+whichever side they come from. Every step works on whole Arrow arrays: numpy multiplies and shifts words of 8 bytes.
+No database takes part, so no collation, locale or float format does either.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_channel.errors import SchemaError
+from spark_channel.verification.settings import TextForm
+
+__all__ = [
+    "Form",
+    "Hashes",
+    "common_form",
+    "has_ordinals",
+    "hash_columns",
+    "hash_values",
+    "mixed",
+    "ordinals",
+]
+
+Hashes = npt.NDArray[np.uint64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_NULL = np.uint64(0x6A09E667F3BCC909)
+_LENGTH = np.uint64(0xC2B2AE3D27D4EB4F)
+_LONG = 1 << 16
+"""Longer values are hashed one by one, with a few words of memory."""
+_PIECE = 8 << 20
+"""Bytes of text that are hashed at once: their words and positions take about six times as much."""
+
+
+def mixed(words: Hashes) -> Hashes:
+    """The finalizer of splitmix64: every bit of a word changes half of the bits of the result."""
+    made = words ^ (words >> np.uint64(30))
+    made *= _FIRST
+    made ^= made >> np.uint64(27)
+    made *= _SECOND
+    made ^= made >> np.uint64(31)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the values of one column are compared. `name` is shown to people.
+
+    `scale` is a decimal's; `parts` are the forms of an array's items, of a map's keys and values, or of a struct's
+    `fields`.
+    """
+
+    name: str
+    scale: int = 0
+    parts: tuple["Form", ...] = ()
+    fields: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.fields:
+            named = zip(self.fields, self.parts, strict=True)
+            return f"{self.name}<{', '.join(f'{name}: {part}' for name, part in named)}>"
+        inside = ", ".join(map(str, self.parts)) or (str(self.scale) if self.scale else "")
+        return f"{self.name}<{inside}>" if inside else self.name
+
+
+# Which form two types have in common
+
+
+def common_form(
+    one: pa.DataType, other: pa.DataType, column: str, text: TextForm = "exact"
+) -> Form:
+    """The form in which values of both types are compared.
+
+    Raises:
+        SchemaError: values of these types are not compared.
+    """
+    one, other = _plain_type(one), _plain_type(other)
+    types = pa.types
+    if types.is_null(one) or types.is_null(other):
+        rest = other if types.is_null(one) else one
+        return Form("null") if types.is_null(rest) else common_form(rest, rest, column, text)
+    both = (one, other)
+    numbers = sum(map(_is_number, both))
+    if all(map(types.is_boolean, both)):
+        return Form("boolean")
+    if numbers + sum(map(types.is_boolean, both)) == 2:
+        return _number_form(one, other)
+    for name, belongs in _ALIKE:
+        if all(map(belongs, both)):
+            return Form(f"{name}, NFC" if name == "text" and text == "nfc" else name)
+    if all(types.is_date(each) or types.is_timestamp(each) for each in both):
+        return Form("timestamp")
+    if {_is_text(each) for each in both} == {True, False} and any(map(_is_uuid, both)):
+        return Form("uuid")
+    nested = _nested_form(one, other, column, text)
+    if nested is not None:
+        return nested
+    raise SchemaError(
+        f"column {column!r} is {one} on one side and {other} on the other, and values of these types are not "
+        "compared. Read it as one type on both sides, with option 'schema' or 'customSchema' or a query, or leave it "
+        "out with 'exclude'"
+    )
+
+
+def _nested_form(one: pa.DataType, other: pa.DataType, column: str, text: TextForm) -> Form | None:
+    if _is_list(one) and _is_list(other):
+        part = common_form(one.value_type, other.value_type, f"{column}[]", text)
+        return Form("array", parts=(part,))
+    if pa.types.is_map(one) and pa.types.is_map(other):
+        key = common_form(one.key_type, other.key_type, f"{column} (key)", text)
+        item = common_form(one.item_type, other.item_type, f"{column} (value)", text)
+        return Form("map", parts=(key, item))
+    if not (pa.types.is_struct(one) and pa.types.is_struct(other)):
+        return None
+    names = [field.name for field in one]
+    if sorted(names) != sorted(field.name for field in other) or len(set(names)) < len(names):
+        raise SchemaError(
+            f"column {column!r} has fields {', '.join(names)} on one side and "
+            f"{', '.join(field.name for field in other)} on the other: the fields must be the same"
+        )
+    parts = [
+        common_form(one.field(name).type, other.field(name).type, f"{column}.{name}", text)
+        for name in names
+    ]
+    return Form("struct", parts=tuple(parts), fields=tuple(names))
+
+
+def _number_form(one: pa.DataType, other: pa.DataType) -> Form:
+    both = (one, other)
+    if any(map(pa.types.is_floating, both)):
+        if all(map(pa.types.is_floating, both)):
+            return Form("double")
+        return Form("double (the other side's numbers are rounded to it)")
+    if not any(map(pa.types.is_decimal, both)) and (
+        one.equals(other) or not any(map(pa.types.is_uint64, both))
+    ):
+        return Form("unsigned integer" if pa.types.is_uint64(one) else "integer")
+    digits = [_digits(each) for each in both]
+    scale = max(0, *(scale for _, scale in digits))
+    whole = max(precision - own for precision, own in digits)
+    return Form("decimal" if whole + scale <= 38 else "wide decimal", scale)
+
+
+def _digits(kind: pa.DataType) -> tuple[int, int]:
+    return (kind.precision, kind.scale) if pa.types.is_decimal(kind) else (20, 0)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values, of an extension type, a dictionary or runs."""
+    while True:
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+            kind = kind.value_type
+        else:
+            return kind
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_binary_view(kind)
+        or types.is_fixed_size_binary(kind)
+    )
+
+
+def _is_uuid(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_fixed_size_binary(kind)) and kind.byte_width == 16
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+    )
+
+
+_ALIKE: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
+    ("text", _is_text),
+    ("binary", _is_binary),
+    ("date", pa.types.is_date),
+    ("time", pa.types.is_time),
+    ("duration", pa.types.is_duration),
+    ("interval", pa.types.is_interval),
+)
+
+
+# Hashes
+
+
+def hash_columns(columns: Sequence[pa.Array], forms: Sequence[Form]) -> Hashes:
+    """A hash for each row of these columns, in their order."""
+    rows = len(columns[0])
+    total = np.zeros(rows, np.uint64)
+    for number, (values, form) in enumerate(zip(columns, forms, strict=True), 1):
+        total += mixed(hash_values(values, form) + _times(number))
+    return mixed(total)
+
+
+def hash_values(values: pa.Array, form: Form) -> Hashes:
+    """A hash for each value; NULLs have one of their own.
+
+    Raises:
+        pa.ArrowInvalid: a value that the form cannot hold.
+    """
+    values = _plain(values)
+    if not len(values):
+        return np.zeros(0, np.uint64)
+    if values.null_count == len(values):
+        return np.full(len(values), _NULL)
+    made = _HASHED[form.name.partition(" (")[0].partition(",")[0]](values, form)
+    if values.null_count:
+        made[_nulls(values)] = _NULL
+    return made
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    while True:
+        if isinstance(values, pa.ExtensionArray):
+            values = values.storage
+        elif pa.types.is_run_end_encoded(values.type):
+            values = pc.run_end_decode(values)
+        elif pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        else:
+            return values
+
+
+def _times(number: int) -> np.uint64:
+    return np.uint64(number * int(_GOLDEN) & 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def _bits(buffer: pa.Buffer | None, start: int, count: int) -> npt.NDArray[np.bool_]:
+    if buffer is None:
+        return np.ones(count, np.bool_)
+    packed = np.frombuffer(buffer, np.uint8)[start // 8 : (start + count + 7) // 8]
+    bits = np.unpackbits(packed, bitorder="little")[start % 8 : start % 8 + count]
+    return bits.astype(np.bool_)
+
+
+def _nulls(values: pa.Array) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = ~_bits(values.buffers()[0], values.offset, len(values))
+    return found
+
+
+def _numbers(values: pa.Array, kind: npt.DTypeLike, width: int = 1) -> npt.NDArray[Any]:
+    """The fixed-width values as they are in memory."""
+    start = values.offset * width
+    return np.frombuffer(values.buffers()[1], kind)[start : start + len(values) * width]
+
+
+def _words(values: npt.NDArray[Any]) -> Hashes:
+    return values.astype(np.int64, copy=False).view(np.uint64)
+
+
+def _boolean(values: pa.Array, _form: Form) -> Hashes:
+    return mixed(_bits(values.buffers()[1], values.offset, len(values)).astype(np.uint64))
+
+
+def _integer(values: pa.Array, _form: Form) -> Hashes:
+    if pa.types.is_boolean(values.type):
+        return _boolean(values, _form)
+    numbers = _numbers(values, values.type.to_pandas_dtype())
+    return mixed(numbers if numbers.dtype == np.uint64 else _words(numbers))
+
+
+def _decimal(values: pa.Array, form: Form) -> Hashes:
+    wide = form.name == "wide decimal"
+    kind = pa.decimal256(76, form.scale) if wide else pa.decimal128(38, form.scale)
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.int8())
+    if pa.types.is_integer(values.type):
+        values = values.cast(pa.decimal128(20, 0))
+    width = 4 if wide else 2
+    words = _numbers(values.cast(kind), np.uint64, width).reshape(-1, width)
+    made = mixed(words[:, 0])
+    for place in range(1, width):
+        made += mixed(words[:, place] + _times(place))
+    return mixed(made)
+
+
+def _double(values: pa.Array, _form: Form) -> Hashes:
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.int8())
+    if not pa.types.is_floating(values.type):
+        values = values.cast(pa.float64(), safe=False)
+    numbers = _numbers(values, values.type.to_pandas_dtype()).astype(np.float64)
+    numbers += 0.0  # -0.0 is 0.0
+    numbers[np.isnan(numbers)] = np.nan
+    return mixed(numbers.view(np.uint64))
+
+
+_NANOS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+
+def _moment(values: pa.Array, _form: Form) -> Hashes:
+    """Microseconds, and what is left of them in nanoseconds."""
+    kind = values.type
+    if pa.types.is_date32(kind):
+        return _units(_numbers(values, np.int32).astype(np.int64), 86_400 * 10**9, values)
+    if pa.types.is_date64(kind):
+        return _units(_numbers(values, np.int64), 10**6, values)
+    wide = kind.bit_width == 64
+    numbers = _numbers(values, np.int64 if wide else np.int32).astype(np.int64)
+    return _units(numbers, _NANOS[kind.unit], values)
+
+
+def _units(numbers: npt.NDArray[np.int64], nanos: int, values: pa.Array) -> Hashes:
+    if nanos >= 1000:
+        times = nanos // 1000
+        most = (1 << 63) // times - 1
+        beyond = (numbers > most) | (numbers < -most)
+        if values.null_count:
+            beyond &= ~_nulls(values)
+        if beyond.any():
+            raise pa.ArrowInvalid(f"a {values.type} is out of the range of microseconds")
+        return mixed((numbers * times).view(np.uint64))
+    micros, rest = np.divmod(numbers, 1000)
+    made = mixed(micros.view(np.uint64))
+    return np.where(rest == 0, made, mixed(made + rest.view(np.uint64) * _GOLDEN))
+
+
+def _date(values: pa.Array, form: Form) -> Hashes:
+    return _moment(values, form)
+
+
+def _interval(values: pa.Array, _form: Form) -> Hashes:
+    words = _numbers(values, np.uint64, 2).reshape(-1, 2)
+    return mixed(mixed(words[:, 0]) + mixed(words[:, 1] + _GOLDEN))
+
+
+def _text(values: pa.Array, form: Form) -> Hashes:
+    if form.name.endswith("NFC"):
+        values = pc.utf8_normalize(values.cast(pa.large_string()), form="NFC")
+    return _bytes(values, form)
+
+
+def _bytes(values: pa.Array, _form: Form) -> Hashes:
+    kind = values.type
+    if pa.types.is_fixed_size_binary(kind):
+        ends = (values.offset + np.arange(len(values) + 1, dtype=np.int64)) * kind.byte_width
+        return _segments(values.buffers()[1], ends)
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        values = values.cast(pa.large_binary())
+    _, ends, data = values.buffers()
+    large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+    return _segments(data, _ends(values, ends, large=large))
+
+
+def _ends(values: pa.Array, buffer: pa.Buffer, *, large: bool) -> npt.NDArray[np.int64]:
+    found = np.frombuffer(buffer, np.int64 if large else np.int32)
+    return found[values.offset : values.offset + len(values) + 1].astype(np.int64)
+
+
+def _segments(buffer: pa.Buffer | None, ends: npt.NDArray[np.int64]) -> Hashes:
+    """The hash of the bytes between each two neighbours of `ends`."""
+    made = np.empty(len(ends) - 1, np.uint64)
+    sizes = np.diff(ends)
+    data = memoryview(b"") if buffer is None else memoryview(buffer)
+    long = np.flatnonzero(sizes > _LONG)
+    sizes[long] = 0
+    first = 0
+    while first < len(sizes):
+        behind = np.searchsorted(np.cumsum(sizes[first:]), _PIECE, "right")
+        last = min(len(sizes), first + max(1, int(behind)))
+        made[first:last] = _piece(data, ends[first:last], sizes[first:last])
+        first = last
+    for row in long:
+        digest = hashlib.blake2b(data[ends[row] : ends[row + 1]], digest_size=8).digest()
+        made[row] = int.from_bytes(digest, "little")
+    return made
+
+
+def _piece(data: memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Hashes:
+    """Sum of the mixed words of each value: a word is mixed with its position, and the sum with the length."""
+    counts = (sizes + 7) // 8
+    bounds = np.concatenate(([0], np.cumsum(counts)))
+    first = int(starts.min())
+    held = np.frombuffer(bytes(data[first : int((starts + sizes).max())]) + bytes(8), np.uint8)
+    windows = np.ndarray((len(held) - 7,), "<u8", buffer=held.data, strides=(1,))
+    places = np.arange(int(bounds[-1])) - np.repeat(bounds[:-1], counts)
+    words = windows[np.repeat(starts - first, counts) + 8 * places].astype(np.uint64)
+    left = np.repeat(sizes, counts) - 8 * places
+    ends = np.flatnonzero(left < 8)
+    words[ends] &= (np.uint64(1) << (8 * left[ends]).astype(np.uint64)) - np.uint64(1)
+    words = mixed(mixed(words) + (places + 1).astype(np.uint64) * _GOLDEN)
+    return mixed(_sums(words, bounds) + sizes.astype(np.uint64) * _LENGTH)
+
+
+def _sums(words: Hashes, bounds: npt.NDArray[np.int64]) -> Hashes:
+    """The sum, modulo 2^64, of the words between each two neighbours of `bounds`."""
+    running = np.concatenate((np.zeros(1, np.uint64), np.cumsum(words, dtype=np.uint64)))
+    return running[bounds[1:]] - running[bounds[:-1]]
+
+
+def _uuid(values: pa.Array, form: Form) -> Hashes:
+    """Text in any of the ways in which a UUID is written is its 16 bytes; other text is hashed as it is."""
+    if not _is_text(values.type):
+        return _bytes(values, form)
+
+    def raw(text: str | None) -> bytes | None:
+        try:
+            return None if text is None else UUID(text).bytes
+        except ValueError:
+            return b"?" + str(text).encode()
+
+    return _bytes(pa.array(map(raw, values.to_pylist()), pa.large_binary()), form)
+
+
+def _json(values: pa.Array, form: Form) -> Hashes:
+    """JSON text with sorted keys, without blanks, its numbers by value; other text is hashed as it is."""
+
+    def canonical(text: str | None) -> bytes | None:
+        if text is None:
+            return None
+        try:
+            found = json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_refuse)
+            return _json_text(found).encode(errors="surrogatepass")
+        except (ValueError, RecursionError):
+            return b"?" + text.encode()
+
+    return _bytes(pa.array(map(canonical, values.to_pylist()), pa.large_binary()), form)
+
+
+class _Number(str):
+    """A number as a JSON text has it."""
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def _json_text(value: Any) -> str:
+    if isinstance(value, _Number):
+        negative, digits, exponent = Decimal(value).as_tuple()
+        text = "".join(map(str, digits))
+        kept = text.rstrip("0")
+        return f"{'-' * negative}{kept}e{int(exponent) + len(text) - len(kept)}" if kept else "0"
+    if isinstance(value, list):
+        return f"[{','.join(map(_json_text, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{json.dumps(key)}:{_json_text(value[key])}' for key in sorted(value))}}}"
+    return json.dumps(value)
+
+
+def _list(values: pa.Array, form: Form) -> Hashes:
+    kind = values.type
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        values = values.cast(pa.large_list(kind.value_type))
+        kind = values.type
+    if pa.types.is_fixed_size_list(kind):
+        ends = (values.offset + np.arange(len(values) + 1, dtype=np.int64)) * kind.list_size
+    else:
+        ends = _ends(values, values.buffers()[1], large=pa.types.is_large_list(kind))
+    items = hash_values(_between(values.values, ends), form.parts[0])
+    ends = ends - ends[0]
+    places = np.arange(len(items)) - np.repeat(ends[:-1], np.diff(ends))
+    items = mixed(items + (places + 1).astype(np.uint64) * _GOLDEN)
+    return mixed(_sums(items, ends) + np.diff(ends).astype(np.uint64) * _LENGTH)
+
+
+def _map(values: pa.Array, form: Form) -> Hashes:
+    """In whatever order its entries are."""
+    ends = _ends(values, values.buffers()[1], large=False)
+    entries = hash_columns([_between(values.keys, ends), _between(values.items, ends)], form.parts)
+    ends = ends - ends[0]
+    return mixed(_sums(entries, ends) + np.diff(ends).astype(np.uint64) * _LENGTH)
+
+
+def _between(values: pa.Array, ends: npt.NDArray[np.int64]) -> pa.Array:
+    return values.slice(int(ends[0]), int(ends[-1] - ends[0]))
+
+
+def _struct(values: pa.Array, form: Form) -> Hashes:
+    if not form.fields:
+        return np.full(len(values), _LENGTH)
+    return hash_columns([values.field(name) for name in form.fields], form.parts)
+
+
+_HASHED: Mapping[str, Callable[[pa.Array, Form], Hashes]] = {
+    "boolean": _boolean,
+    "integer": _integer,
+    "unsigned integer": _integer,
+    "decimal": _decimal,
+    "wide decimal": _decimal,
+    "double": _double,
+    "timestamp": _moment,
+    "date": _date,
+    "time": _moment,
+    "duration": _moment,
+    "interval": _interval,
+    "text": _text,
+    "binary": _bytes,
+    "uuid": _uuid,
+    "json": _json,
+    "array": _list,
+    "map": _map,
+    "struct": _struct,
+}
+
+
+# Whole numbers in order, for ranges of a key
+
+
+def has_ordinals(form: Form) -> bool:
+    """Whether every system has the values of this form in the order of their numbers."""
+    return form.name == "integer"
+
+
+def ordinals(values: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
+    """The numbers of a column whose form `has_ordinals`, and which of them are NULL; None = no one is."""
+    values = _plain(values)
+    if pa.types.is_null(values.type):
+        return np.zeros(len(values), np.int64), np.ones(len(values), np.bool_)
+    numbers = _numbers(values, values.type.to_pandas_dtype())
+    return numbers.astype(np.int64), _nulls(values) if values.null_count else None

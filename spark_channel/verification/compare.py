@@ -1,0 +1,236 @@
+"""Checksums of buckets, and the rows of buckets that differ. Pure.
+
+A bucket is a range of the key, or the rows whose key's hash begins with the same bits. Its checksum is the number of
+its rows and the sum of their hashes modulo 2^64: rows may come in any order, from any number of tasks.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_channel.verification.canonical import Hashes, ordinals
+
+__all__ = [
+    "Buckets",
+    "Checksums",
+    "Differences",
+    "Entries",
+    "Mask",
+    "Places",
+    "among",
+    "find_differences",
+    "runs_of",
+]
+
+Places = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """`edges`: the first whole number of each range but the first, ascending; None = by `bits` bits of the key's hash.
+
+    Of ranges, the last bucket has the rows whose key is NULL.
+    """
+
+    edges: Places | None = None
+    bits: int = 0
+
+    @property
+    def count(self) -> int:
+        return 1 << self.bits if self.edges is None else len(self.edges) + 2
+
+    def of(self, first_key: pa.Array | None, keys: Hashes) -> Places:
+        """The bucket of each row, by the first column of its key or by the hash of its key."""
+        if self.edges is None or first_key is None:
+            if not self.bits:
+                return np.zeros(len(keys), np.int64)
+            return (keys >> np.uint64(64 - self.bits)).astype(np.int64)
+        numbers, nulls = ordinals(first_key)
+        found = np.searchsorted(self.edges, numbers, "right")
+        if nulls is not None:
+            found[nulls] = self.count - 1
+        return found
+
+    def bounds(self, first: int, last: int) -> tuple[int | None, int | None] | None:
+        """The range of the buckets from `first` to `last`; None = the rows whose key is NULL."""
+        assert self.edges is not None
+        if first == self.count - 1:
+            return None
+        lower = int(self.edges[first - 1]) if first else None
+        return lower, int(self.edges[last]) if last < len(self.edges) else None
+
+
+@dataclass
+class Checksums:
+    """The number of rows of each bucket, and the sum of their hashes."""
+
+    rows: Places
+    sums: Hashes
+
+    @classmethod
+    def none(cls, count: int) -> "Checksums":
+        return cls(np.zeros(count, np.int64), np.zeros(count, np.uint64))
+
+    def add(self, buckets: Places, hashes: Hashes) -> None:
+        np.add.at(self.rows, buckets, 1)
+        np.add.at(self.sums, buckets, hashes)
+
+    def merge(self, other: "Checksums") -> None:
+        self.rows += other.rows
+        self.sums += other.sums
+
+    def differ(self, other: "Checksums") -> Mask:
+        """Which buckets are not equal."""
+        found: Mask = (self.rows != other.rows) | (self.sums != other.sums)
+        return found
+
+
+def among(keys: Hashes, wanted: Hashes) -> Mask:
+    """Which of `keys` are in `wanted`, which is ascending."""
+    if not len(wanted):
+        return np.zeros(len(keys), np.bool_)
+    places = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
+    found: Mask = wanted[places] == keys
+    return found
+
+
+def runs_of(mask: Mask) -> list[tuple[int, int]]:
+    """(first, last) of each run of true values."""
+    changes = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
+    return [
+        (int(first), int(last) - 1) for first, last in zip(changes[::2], changes[1::2], strict=True)
+    ]
+
+
+@dataclass
+class Entries:
+    """Rows of one side: the hash of each one's key, of the whole row, and its key as that side has it."""
+
+    keys: Hashes
+    rows: Hashes
+    values: pa.Table
+
+    @classmethod
+    def joined(cls, parts: Sequence["Entries"], schema: pa.Schema) -> "Entries":
+        if not parts:
+            return cls(np.zeros(0, np.uint64), np.zeros(0, np.uint64), schema.empty_table())
+        return cls(
+            np.concatenate([each.keys for each in parts]),
+            np.concatenate([each.rows for each in parts]),
+            pa.concat_tables([each.values for each in parts]),
+        )
+
+
+@dataclass
+class Differences:
+    """Keys whose rows differ. Ascending by the keys' hashes.
+
+    `source_rows` and `target_rows` are the numbers of rows of a key that the other side does not have, and the sums
+    are those of their hashes: what two looks at a key are compared by.
+    """
+
+    keys: Hashes
+    source_rows: Places
+    source_sums: Hashes
+    target_rows: Places
+    target_sums: Hashes
+    equal: int = 0
+    """Rows of both sides that were looked at, and are equal."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def different(self) -> Places:
+        """Rows of each key that both sides have, with other values."""
+        return np.minimum(self.source_rows, self.target_rows)
+
+    def take(self, chosen: Mask | Places) -> "Differences":
+        return Differences(
+            self.keys[chosen],
+            self.source_rows[chosen],
+            self.source_sums[chosen],
+            self.target_rows[chosen],
+            self.target_sums[chosen],
+            self.equal,
+        )
+
+    def seen_again(self, later: "Differences") -> "Differences":
+        """The keys of `self` that still differ, as `later` saw them."""
+        return later.take(among(later.keys, self.keys))
+
+    def as_before(self, earlier: "Differences") -> Mask:
+        """Which keys have the same rows on both sides as `earlier` saw."""
+        places = np.searchsorted(earlier.keys, self.keys)
+        found = np.zeros(len(self), np.bool_)
+        inside = places < len(earlier)
+        at = places[inside]
+        found[inside] = (
+            (earlier.keys[at] == self.keys[inside])
+            & (earlier.source_rows[at] == self.source_rows[inside])
+            & (earlier.source_sums[at] == self.source_sums[inside])
+            & (earlier.target_rows[at] == self.target_rows[inside])
+            & (earlier.target_sums[at] == self.target_sums[inside])
+        )
+        return found
+
+    @classmethod
+    def joined(cls, parts: Iterable["Differences"]) -> "Differences":
+        every = list(parts) or [find_differences(_NONE, _NONE, _NONE, _NONE)]
+        made = cls(
+            np.concatenate([each.keys for each in every]),
+            np.concatenate([each.source_rows for each in every]),
+            np.concatenate([each.source_sums for each in every]),
+            np.concatenate([each.target_rows for each in every]),
+            np.concatenate([each.target_sums for each in every]),
+            sum(each.equal for each in every),
+        )
+        return made.take(np.argsort(made.keys))
+
+
+_NONE = np.zeros(0, np.uint64)
+
+
+def find_differences(
+    source_keys: Hashes, source_rows: Hashes, target_keys: Hashes, target_rows: Hashes
+) -> Differences:
+    """The keys whose rows differ, of all rows of some keys. Equal rows of both sides go in pairs, once each."""
+    keys = np.concatenate((source_keys, target_keys))
+    rows = np.concatenate((source_rows, target_rows))
+    sign = np.ones(len(keys), np.int64)
+    sign[len(source_keys) :] = -1
+    order = np.lexsort((rows, keys))
+    keys, rows, sign = keys[order], rows[order], sign[order]
+    first = _firsts((keys, rows))
+    net = np.add.reduceat(sign, first) if len(first) else sign
+    left = np.flatnonzero(net)
+    equal = (len(keys) - int(np.abs(net).sum())) // 2
+    keys, rows, net = keys[first][left], rows[first][left], net[left]
+    first = _firsts((keys,))
+    if not len(first):
+        nothing = np.zeros(0, np.int64)
+        return Differences(_NONE, nothing, _NONE, nothing, _NONE, equal)
+    here, there = np.maximum(net, 0), np.maximum(-net, 0)
+    return Differences(
+        keys[first],
+        np.add.reduceat(here, first),
+        np.add.reduceat(rows * here.astype(np.uint64), first),
+        np.add.reduceat(there, first),
+        np.add.reduceat(rows * there.astype(np.uint64), first),
+        equal,
+    )
+
+
+def _firsts(columns: Sequence[Hashes]) -> Places:
+    """Where each run of equal rows begins."""
+    if not len(columns[0]):
+        return np.zeros(0, np.int64)
+    changes = np.zeros(len(columns[0]), np.bool_)
+    changes[0] = True
+    for column in columns:
+        changes[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(changes)

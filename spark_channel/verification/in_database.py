@@ -1,0 +1,195 @@
+"""Checksums that two databases of one kind compute themselves, in short statements over ranges of the key.
+
+Rows that have one checksum there are equal. Rows that have not may be equal all the same, say in another scale: the
+ranges that differ are read as rows. So no database is trusted to find a difference, and no row leaves it.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+
+from spark_channel.connectors import FetchSize
+from spark_channel.connectors.sql.keyset import SessionHolder
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.connectors.sql.splits import conditions_of
+from spark_channel.errors import ChannelError
+from spark_channel.pipeline.read import BatchRateLimiter, ReadCancelledError
+from spark_channel.planning import Split
+from spark_channel.progress import Counters, Phase
+from spark_channel.retry import Retry
+from spark_channel.transfers.task import TaskGroupAttempt, TaskServiceClient
+from spark_channel.verification.compare import Buckets, Checksums
+from spark_channel.verification.sides import Columns, Side
+
+__all__ = ["DatabaseSums", "bucket_splits", "same_hashes"]
+
+_MOST_ROWS = 200_000
+_STATEMENT_SECONDS = 1.0
+_WORD = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class DatabaseSums:
+    """The expression that each side's rows are hashed by, and the text of its key's first column. Picklable."""
+
+    hashes: tuple[str, str]
+    keys: tuple[str, str]
+
+    def run(
+        self,
+        reader: SqlReader,
+        side: int,
+        splits: Sequence[Split],
+        buckets: Buckets,
+        attempt: TaskGroupAttempt,
+        link: TaskServiceClient,
+        counters: Counters,
+    ) -> Checksums:
+        """The checksums of the buckets of some splits. Each statement is paid by its rows."""
+        sums = Checksums.none(buckets.count)
+        pace = None if link.limiter is None else BatchRateLimiter(link.limiter, counters=counters)
+        cancelled: list[bool] = []
+
+        def cancel() -> None:
+            cancelled.append(True)
+            if pace is not None:
+                pace.cancel()
+
+        most = min(_MOST_ROWS, reader.fetch_size.rows or _MOST_ROWS)
+        with attempt.cancelling(cancel), SessionHolder(reader.connected) as line:
+            source = reader.known(line.session())
+            count = max(1, most // 1_000)
+            for split in splits:
+                first, last = split.params["first"], split.params["last"]
+                while first <= last and not cancelled:
+                    part = min(last, first + count - 1, _before_nulls(buckets, first))
+                    sql = self._sql(source, side, buckets, first, part)
+                    began = time.perf_counter()
+                    rows = _add(sums, _rows(reader, line, sql), first)
+                    seconds = time.perf_counter() - began
+                    _pay(pace, counters, rows)
+                    first = part + 1
+                    count = _next_count(count, rows, most, seconds)
+        if cancelled:
+            counters.enter(Phase.ENDED)
+            raise ReadCancelledError("the checksums were cancelled before the last range")
+        counters.enter(Phase.DONE)
+        return sums
+
+    def _sql(self, source: ReadSource, side: int, buckets: Buckets, first: int, last: int) -> str:
+        assert buckets.edges is not None
+        name = self.keys[side]
+        bounds = buckets.bounds(first, last)
+        if bounds is None:
+            conditions = conditions_of(source, {"kind": "null", "key": [name]})
+            number = "0"
+        else:
+            lower, upper = ([each] if each is not None else None for each in bounds)
+            params = {"kind": "range", "key": [name], "lower": lower, "upper": upper}
+            conditions = conditions_of(source, params)
+            inner = buckets.edges[first:last].tolist()
+            number = source.dialect.range_number(source.column(name), inner) if inner else "0"
+        selected = [f"{number} AS n", "COUNT(*) AS c", f"SUM({self.hashes[side]}) AS s"]
+        return f"{source.sql(selected, conditions)} GROUP BY 1"
+
+
+def _before_nulls(buckets: Buckets, first: int) -> int:
+    """The last bucket of one statement that begins with `first`: rows whose key is NULL are found by another."""
+    return buckets.count - 1 if first == buckets.count - 1 else buckets.count - 2
+
+
+def _rows(reader: SqlReader, line: SessionHolder, sql: str) -> list[tuple[int, int, int]]:
+    """Run a statement, in a new session if the old one is lost."""
+
+    def once() -> list[tuple[int, int, int]]:
+        try:
+            return line.session().rows(sql)
+        except ChannelError:
+            line.drop()
+            raise
+
+    retry = Retry(getattr(reader.options, "retry_timeout", 0.0), what="computing checksums")
+    return retry.call(once, reader.dialect.is_passing)
+
+
+def _add(sums: Checksums, found: Sequence[tuple[int, int, int]], first: int) -> int:
+    kept = [each for each in found if each[1]]
+    if not kept:
+        return 0
+    places = [first + int(number) for number, _, _ in kept]
+    np.add.at(sums.rows, places, [int(count) for _, count, _ in kept])
+    np.add.at(sums.sums, places, np.array([int(each) & _WORD for _, _, each in kept], np.uint64))
+    return sum(int(count) for _, count, _ in kept)
+
+
+def _pay(pace: BatchRateLimiter | None, counters: Counters, rows: int) -> None:
+    if pace is None:
+        counters.read(rows, 0)
+        counters.pushed(rows, 0)
+        return
+    counted = pa.RecordBatch.from_arrays([pa.nulls(rows)], names=["row"])
+    for _ in pace.pace([counted]):
+        pass
+
+
+def _next_count(count: int, rows: int, most: int, seconds: float) -> int:
+    """How many buckets the next statement has."""
+    if seconds > _STATEMENT_SECONDS or rows > most:
+        return max(1, count // 2)
+    if rows < most // 2 and seconds < _STATEMENT_SECONDS / 4:
+        return count * 2
+    return count
+
+
+def bucket_splits(buckets: Buckets, count: int) -> list[Split]:
+    """All buckets, in splits of about equal numbers."""
+    each = max(1, -(-buckets.count // max(1, count)))
+    return [
+        Split({"first": first, "last": min(first + each, buckets.count) - 1})
+        for first in range(0, buckets.count, each)
+    ]
+
+
+def same_hashes(sides: Sequence[Side], columns: Columns, buckets: Buckets) -> DatabaseSums | None:
+    """How both databases hash their rows; None = they do not, or not in one way."""
+    readers = [side.database for side in sides]
+    if buckets.edges is None or any(reader is None for reader in readers):
+        return None
+    hashes, facts, declared = [], [], []
+    for number, reader in enumerate(cast("list[SqlReader]", readers)):
+        limited_by_bytes = reader.fetch_size != FetchSize() and reader.fetch_size.nbytes is not None
+        if limited_by_bytes or _reads_otherwise(reader):
+            return None
+        with reader.connect("plan") as session:
+            source = reader.known(session)
+            own = [
+                (source.about(pair[number]), source.bare(pair[number])) for pair in columns.names
+            ]
+            plain = [(about, text) for about, text in own if about is not None]
+            found = reader.dialect.row_hash(plain) if len(plain) == len(own) else None
+            if found is None:
+                return None
+            fact = reader.dialect.hash_facts(session)
+        if fact is None:
+            return None
+        hashes.append(found)
+        facts.append((type(reader), fact))
+        declared.append([about.declared for about, _ in plain])
+    if facts[0] != facts[1] or declared[0] != declared[1]:
+        return None
+    return DatabaseSums((hashes[0], hashes[1]), (columns.key_names(0)[0], columns.key_names(1)[0]))
+
+
+def _reads_otherwise(reader: SqlReader) -> bool:
+    """Whether an option makes the reader return other values than the table has, or those of one snapshot."""
+    options = reader.options
+    return bool(
+        options.custom_schema
+        or getattr(options, "snapshot", False)
+        or getattr(options, "timestamps_as", "instant") != "instant"
+    )

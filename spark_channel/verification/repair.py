@@ -1,0 +1,265 @@
+"""Writes the rows that differ to the target again, as one upsert under one claim."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_channel.arrow_schema import conform
+from spark_channel.connectors import Health, Read, Reader
+from spark_channel.connectors.base.feed import OPERATION
+from spark_channel.connectors.base.registry import find_connector
+from spark_channel.connectors.base.stored import Stored
+from spark_channel.errors import UnsupportedError
+from spark_channel.pipeline import TransferSource
+from spark_channel.planning import Endpoint, Split, deal, merge_tasks
+from spark_channel.transfers.options import JobOptions
+from spark_channel.transfers.plan import open_transfer
+from spark_channel.transfers.run import Transfer
+from spark_channel.transform import Pipeline, prepare
+from spark_channel.verification.canonical import Form, Hashes, hash_columns
+from spark_channel.verification.compare import Differences, among
+from spark_channel.verification.run import Verification
+from spark_channel.verification.settings import RepairSettings
+
+__all__ = ["repair"]
+
+_NOT_REPEATED = frozenset(
+    {"startsql", "presql", "postsql", "txnappid", "txnversion", "commit", "truncate", "writemode"}
+    | {"keycolumns", "upsertkeycolumns", "maxdirtyrows", "maxdirtyfraction", "dirtyrowspath"}
+    | {"replacewhere", "onschemachange"}
+)
+"""Options of a writer, lower-cased, that say how a whole copy is made."""
+_DELETES = "deletes"
+
+
+def repair(verification: Verification, settings: RepairSettings) -> None:
+    """Write the differing rows of a verification that has run, look at them again, and put that into its report.
+
+    Raises:
+        UnsupportedError: the target cannot be repaired. ChannelError: writing failed; nothing was written.
+    """
+    report, found, delete = verification.report, verification.found, settings.delete
+    if not len(found):
+        return
+    _refuse_impossible(verification, delete=delete)
+    rows = _wanted(found, delete=delete)
+    if not rows:
+        verification.note(
+            "nothing was repaired: all differing rows are extra ones, which option 'delete' removes"
+        )
+        return
+    if rows > settings.max_repairs:
+        verification.note(
+            f"nothing was repaired: {rows} rows differ, which is more than {settings.max_repairs}. "
+            "To repair them, raise option 'max_repairs'"
+        )
+        return
+    if settings.dry_run:
+        report.repairs = tuple(_planned(verification, found, delete=delete))
+        verification.note(f"dry run: {rows} rows would be repaired")
+        return
+    found = verification.look_again(
+        found
+    )  # a row may have come meanwhile that a delete would remove
+    written = _write(verification, found, delete=delete) if _wanted(found, delete=delete) else 0
+    after = verification.look_again(found)
+    deleted = int(np.count_nonzero(found.source_rows == 0)) if delete else 0
+    report.repaired = {
+        "upserted": written - deleted,
+        "deleted": deleted,
+        "differ after it": len(after),
+    }
+    if not len(after):
+        report.outcome = "unknown" if report.changing else "equal"
+    elif delete or after.source_rows.any():
+        verification.note(
+            "rows differ after the repair: another program writes to a side, or the target changes what it is given"
+        )
+
+
+def _wanted(found: Differences, *, delete: bool) -> int:
+    """The number of keys to write."""
+    return len(found) if delete else int(np.count_nonzero(found.source_rows))
+
+
+def _planned(
+    verification: Verification, found: Differences, *, delete: bool
+) -> Iterator[dict[str, Any]]:
+    names = verification.columns.key_names(0)
+    for what, chosen in (("upsert", found.source_rows > 0), ("delete", found.source_rows == 0)):
+        if what == "upsert" or delete:
+            for values in verification.key_values(found.keys[chosen]):
+                yield {"repair": what, **dict(zip(names, values, strict=True))}
+
+
+def _refuse_impossible(verification: Verification, *, delete: bool) -> None:
+    target = verification.sides[1]
+    if not verification.columns.key:
+        raise UnsupportedError(
+            f"{target.label} cannot be repaired: no key says which row is which. Name its columns with 'key'"
+        )
+    end = verification.job_options.spec.writer
+    connector = find_connector(_named("writer", end), "writer")
+    model = connector.options_class("writer")
+    if not {"writemode", "keycolumns"} <= set(model.names()):
+        raise UnsupportedError(
+            f"{target.label} cannot be repaired: the {connector.name} writer does not update rows by a key. Copy the "
+            "table again, or the part of it that differs, with 'where'"
+        )
+    if verification.columns.excluded and target.database is None:
+        raise UnsupportedError(
+            f"{target.label} cannot be repaired without columns {', '.join(verification.columns.excluded)}, since its "
+            "rows are replaced as wholes. Verify all columns"
+        )
+    if delete and target.database is None:
+        raise UnsupportedError(
+            f"option 'delete' removes rows of databases only, and {target.label} is not one. Repair it without the "
+            "option, and remove the extra rows yourself"
+        )
+
+
+def _named(half: str, end: Endpoint) -> dict[str, Any]:
+    return {**({half: end.name} if end.name else {}), **end.options}
+
+
+def _write(verification: Verification, found: Differences, *, delete: bool) -> int:
+    """Write the rows, and return how many there were."""
+    source, job = verification.sides[0], _writing_job(verification, delete=delete)
+    columns = verification.columns
+    whole = verification.splits_of_keys(found.keys[found.source_rows > 0])[0]
+    with ExitStack() as held:
+        opened = open_transfer(job, verification.parallelism, held)
+        picked = PickedReader(
+            opened.sources[0].reader,
+            source.steps,
+            columns.key_names(0),
+            [columns.forms[place] for place in columns.key],
+            found.keys[found.source_rows > 0],
+            gone=_gone(verification, found) if delete else None,
+        )
+        splits = [*whole, *([Split({"kind": _DELETES})] if delete else [])]
+        own = TransferSource(picked, prepare((), picked.written))
+        tasks = merge_tasks([TransferSource.wrap(0, split) for split in splits])
+        plan = deal(job.spec, tasks, parallelism=verification.parallelism)
+        return Transfer(verification.engine, replace(opened, sources=(own,), plan=plan)).run().rows
+
+
+def _writing_job(verification: Verification, *, delete: bool) -> JobOptions:
+    """The job that writes rows by their key, into the table as it is."""
+    job, source, target = (
+        verification.job_options,
+        verification.sides[0],
+        verification.job_options.spec.writer,
+    )
+    model = find_connector(_named("writer", target), "writer").options_class("writer")
+    known = {*model.names(), *(name.lower() for name in model.aliases)} - _NOT_REPEATED
+    options = {
+        **{name: value for name, value in target.options.items() if name.lower() in known},
+        "writeMode": "apply" if delete else "upsert",
+        "keyColumns": list(verification.columns.key_names(0)),
+    }
+    kept = {name: value for name, value in job.job.items() if name.lower() not in _NOT_REPEATED}
+    reading = {
+        name: value for name, value in source.end.options.items() if name.lower() != "snapshot"
+    }
+    spec = replace(
+        job.spec,
+        reader=replace(source.end, options=reading),
+        writer=replace(target, options=options, parts=()),
+        transformers=(),
+        save_mode="append",
+        targets=(),
+    )
+    return JobOptions(spec, kept)
+
+
+def _gone(verification: Verification, found: Differences) -> pa.Table:
+    """The keys that the target alone has, as the source's columns."""
+    columns = verification.columns
+    rows = verification.key_table(1, found.keys[found.source_rows == 0])
+    schema = verification.sides[0].schema
+    own = dict(zip(columns.key_names(0), columns.key_names(1), strict=True))
+    return pa.table(
+        [
+            rows[own[field.name]].cast(field.type)
+            if field.name in own
+            else pa.nulls(len(rows), field.type)
+            for field in schema
+        ],
+        names=schema.names,
+    )
+
+
+class PickedReader(Reader):
+    """The rows of another reader, behind a job's steps, that have some keys.
+
+    With `gone` they are a change feed, and those keys are its deletes.
+    """
+
+    def __init__(
+        self,
+        inner: Reader,
+        steps: Pipeline,
+        key: Sequence[str],
+        forms: Sequence[Form],
+        keys: Hashes,
+        *,
+        gone: pa.Table | None,
+    ) -> None:
+        super().__init__(inner.options)
+        self.fetch_size = inner.fetch_size
+        self._inner, self._steps, self._gone = inner, steps, gone
+        self._key, self._forms, self._keys = tuple(key), tuple(forms), keys
+
+    @property
+    def written(self) -> pa.Schema:
+        """The schema of the rows."""
+        if self._gone is None:
+            return self._steps.output_schema
+        fields = [field.with_nullable(True) for field in self._steps.output_schema]
+        return pa.schema([*fields, pa.field(OPERATION, pa.string())])
+
+    def schema(self) -> pa.Schema:
+        return self.written
+
+    def split(self, advice: int) -> list[Split]:
+        raise NotImplementedError("the splits are those of the keys")
+
+    @contextmanager
+    def reading(self) -> Iterator[Read]:
+        with self._inner.reading() as read:
+            yield partial(self._picked, read)
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        with self.reading() as read:
+            yield from read(split)
+
+    def _picked(self, read: Read, split: Split) -> Iterator[pa.RecordBatch]:
+        if split.params["kind"] == _DELETES and self._gone is not None:
+            for batch in self._gone.to_batches():
+                yield self._marked(batch, "delete")
+            return
+        for batch in read(split):
+            fitting = self._steps.run(conform(batch, self._steps.schema)).batch
+            hashes = hash_columns([fitting.column(name) for name in self._key], self._forms)
+            chosen = fitting.filter(pa.array(among(hashes, self._keys)))
+            if chosen.num_rows:
+                yield chosen if self._gone is None else self._marked(chosen, "upsert")
+
+    def _marked(self, batch: pa.RecordBatch, operation: str) -> pa.RecordBatch:
+        words = pa.array([operation] * batch.num_rows, pa.string())
+        return pa.RecordBatch.from_arrays([*batch.columns, words], schema=self.written)
+
+    def health(self) -> Health | None:
+        return self._inner.health()
+
+    def stored(self) -> Stored | None:
+        return self._inner.stored()
+
+    def resource_mark(self, split: Split) -> str | None:
+        return None if split.params.get("kind") == _DELETES else self._inner.resource_mark(split)

@@ -1,0 +1,232 @@
+"""`VerifyReport`: what a verification found, as plain data, as text, and with the differing rows as a file."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from spark_channel.errors import OptionError
+
+__all__ = ["Difference", "Outcome", "VerifyReport"]
+
+Outcome = Literal["equal", "different", "unknown"]
+_CODES: Mapping[str, int] = {"equal": 0, "unknown": 1, "different": 3}
+_BARS = " ▁▂▃▄▅▆▇█"
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One row that differs. `kind` is "missing" (in the target), "extra" (in the target) or "different".
+
+    `columns` are the names, in the source, of those whose values differ. `source` and `target` are the row's values by
+    the side's own names; None = the side has no such row.
+    """
+
+    kind: str
+    key: Mapping[str, Any]
+    columns: Sequence[str]
+    source: Mapping[str, Any] | None
+    target: Mapping[str, Any] | None
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """The result of a verification.
+
+    Attributes:
+        outcome: "equal", "different", or "unknown": nothing differs for sure, and rows were changing until the end.
+        source_rows: rows that were read of the source for the comparison; `target_rows`: of the target.
+        equal: rows that are the same on both sides.
+        missing: rows that the target lacks; `extra`: rows that it alone has; `different`: rows with other values.
+        changing: keys whose rows changed on one side between the last two looks, so that nothing is known of them.
+        settled: keys that differed at first and were the same when they were looked at again.
+        columns: number of different rows by column, for the columns that differ.
+        compared: how each column was compared, by its name in the source.
+        excluded: columns that were left out.
+        key: the columns that rows are matched by; empty = rows were compared as wholes.
+        method: how the ranges were compared.
+        looks: how often differing rows were looked at, the first time included.
+        positions: at which state of its data each side was read.
+        differences: the first 1 000 differing rows.
+        histogram: the number of differing keys in each of up to 40 equal ranges of the key.
+        key_range: the least and the largest key, where the key has ranges.
+        repaired: what a repair wrote: rows `upserted`, rows `deleted`, and keys that differ `after` it.
+        repairs: of a dry run, what would be written: `repair` is "upsert" or "delete", the others are the key.
+        notes: whatever else limits what "equal" means.
+    """
+
+    source: str
+    target: str
+    outcome: Outcome = "equal"
+    source_rows: int = 0
+    target_rows: int = 0
+    equal: int = 0
+    missing: int = 0
+    extra: int = 0
+    different: int = 0
+    changing: int = 0
+    settled: int = 0
+    columns: dict[str, int] = field(default_factory=dict)
+    compared: dict[str, str] = field(default_factory=dict)
+    excluded: tuple[str, ...] = ()
+    where: str = ""
+    key: tuple[str, ...] = ()
+    method: str = ""
+    looks: int = 1
+    positions: dict[str, str] = field(default_factory=dict)
+    differences: tuple[Difference, ...] = ()
+    histogram: tuple[int, ...] = ()
+    key_range: tuple[int, int] | None = None
+    repaired: dict[str, int] = field(default_factory=dict)
+    repairs: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    job: str = ""
+    started_at: str = ""
+    seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        """0 equal, 3 different, 1 not known."""
+        return _CODES[self.outcome]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain data, with the differing rows."""
+        return {"version": 1, **asdict(self)}
+
+    def to_json(self) -> str:
+        """The report as JSON; values without a JSON form are texts."""
+        return json.dumps(self.to_plain(), ensure_ascii=False, default=_plain)
+
+    @staticmethod
+    def check_name(path: str | Path) -> Path:
+        """Hold a report's file to have a known ending.
+
+        Raises:
+            OptionError: another one.
+        """
+        place = Path(path)
+        if place.suffix not in (".json", ".parquet"):
+            takes = "a file that ends with .json or .parquet"
+            raise OptionError(
+                f"option 'report' got {str(path)!r}; it takes {takes}",
+                option="report",
+                got=str(path),
+                takes=takes,
+            )
+        return place
+
+    def save(self, path: str | Path) -> None:
+        """Write the report as JSON; or, to a name that ends with .parquet, its `differences` as a table.
+
+        Raises:
+            OptionError: another ending, or the file cannot be written.
+        """
+        place = self.check_name(path)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            made = place.with_name(f".{place.name}.part")
+            if place.suffix == ".json":
+                made.write_text(self.to_json() + "\n", encoding="utf-8")
+            else:
+                from pyarrow import parquet
+
+                parquet.write_table(self.table(), made)
+            made.replace(place)
+        except OSError as error:
+            raise OptionError(
+                f"option 'report' got {str(path)!r}, which cannot be written: {error.strerror or error}",
+                option="report",
+                got=str(path),
+            ) from error
+
+    def table(self) -> pa.Table:
+        """The `differences` as a table: their kind, and key, columns and both rows as JSON texts."""
+
+        def texts(values: Sequence[Any]) -> pa.Array:
+            return pa.array(
+                [
+                    None if each is None else json.dumps(each, ensure_ascii=False, default=_plain)
+                    for each in values
+                ],
+                pa.string(),
+            )
+
+        found = self.differences
+        return pa.table(
+            {
+                "kind": pa.array([each.kind for each in found], pa.string()),
+                "key": texts([dict(each.key) for each in found]),
+                "columns": pa.array([list(each.columns) for each in found], pa.list_(pa.string())),
+                "source": texts([each.source for each in found]),
+                "target": texts([each.target for each in found]),
+            }
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> list[str]:
+        counts = [f"{self.equal} equal", f"{self.missing} missing", f"{self.extra} extra"]
+        counts.append(f"{self.different} different")
+        if self.changing:
+            counts.append(f"{self.changing} changing")
+        lines = [
+            f"{self.outcome}{' after the repair' if self.repaired else ''}: {self.source} -> {self.target}",
+            f"rows{' before it' if self.repaired else ''}: {', '.join(counts)}",
+            f"read: {self.source_rows} of the source, {self.target_rows} of the target, in {self.seconds:.1f} s",
+            f"key: {', '.join(self.key) or 'none, whole rows'}; {self.method}",
+        ]
+        if self.looks > 1:
+            settled = f"; {self.settled} that differed at first are equal" if self.settled else ""
+            lines.append(f"differing rows were looked at {self.looks} times{settled}")
+        lines += [f"{side} was read at {position}" for side, position in self.positions.items()]
+        if self.where:
+            lines.append(f"rows: those where {self.where}")
+        if self.excluded:
+            lines.append(f"not compared: {', '.join(self.excluded)}")
+        if self.columns:
+            listed = ", ".join(f"{name} {count}" for name, count in self.columns.items())
+            lines.append(f"differing values by column: {listed}")
+        if self.histogram and any(self.histogram) and self.key_range is not None:
+            most = max(self.histogram)
+            bars = "".join(_BARS[-(-each * 8 // most)] for each in self.histogram)
+            least, largest = self.key_range
+            lines.append(f"differences by key: {least} [{bars}] {largest}")
+        lines += [_line(each) for each in self.differences[:_SHOWN]]
+        if (more := self.missing + self.extra + self.different - _SHOWN) > 0:
+            lines.append(f"... and {more} more")
+        if self.repaired:
+            done = ", ".join(f"{count} {what}" for what, count in self.repaired.items())
+            lines.append(f"repair: {done}")
+        for each in self.repairs:
+            key = ", ".join(f"{name}={value}" for name, value in each.items() if name != "repair")
+            lines.append(f"  would {each['repair']} {key}")
+        return [*lines, *(f"note: {note}" for note in self.notes)]
+
+
+def _line(difference: Difference) -> str:
+    key = ", ".join(f"{name}={value}" for name, value in difference.key.items())
+    if difference.kind != "different":
+        return f"  {difference.kind:<9} {key}"
+    source, target = difference.source or {}, difference.target or {}
+    other = {name.lower(): value for name, value in target.items()}
+    changes = ", ".join(
+        f"{name}: {_short(source.get(name))} -> {_short(other.get(name.lower()))}"
+        for name in difference.columns
+    )
+    return f"  different {key}  {changes}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

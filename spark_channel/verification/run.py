@@ -1,0 +1,643 @@
+"""One verification: checksums of all rows, the rows of buckets that differ, and looks at them again."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count, zip_longest
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from spark_channel.clock import utc_now
+from spark_channel.errors import LimitError, SourceError
+from spark_channel.planning import Split, Task, TaskGroup, TransferSpec, advise
+from spark_channel.planning.tasks import assign_fairly
+from spark_channel.progress import JobSpec, Phase
+from spark_channel.service import ServiceAddress
+from spark_channel.transfers.limits import JobLimits, is_limited
+from spark_channel.transfers.options import JobOptions
+from spark_channel.transfers.reporter import JobReporter, reason_of
+from spark_channel.transfers.run import job_name
+from spark_channel.transfers.task import Engine
+from spark_channel.verification.canonical import Hashes, hash_values, ordinals
+from spark_channel.verification.compare import (
+    Buckets,
+    Checksums,
+    Differences,
+    Entries,
+    Mask,
+    Places,
+    among,
+    find_differences,
+)
+from spark_channel.verification.in_database import bucket_splits, same_hashes
+from spark_channel.verification.report import Difference, VerifyReport
+from spark_channel.verification.settings import VerifySettings
+from spark_channel.verification.sides import (
+    MOST_KEYS,
+    bucket_edges,
+    match_columns,
+    open_sides,
+)
+from spark_channel.verification.tasks import (
+    Details,
+    PassRunner,
+    ReadWork,
+    Selection,
+    SideWork,
+    hash_rows,
+)
+
+__all__ = ["Verification"]
+
+_log = logging.getLogger(__name__)
+
+_ROWS_PER_BUCKET = 128
+_MOST_RANGES, _MOST_BITS = 65_536, 18
+_MOST_ROWS = 2_000_000
+"""Rows of both sides whose hashes are in memory at the same time."""
+_MOST_CANDIDATES = 1_000_000
+"""Keys that are looked at again; of more, the first ones are."""
+_MOST_DETAILED = 100_000
+"""Keys of which each value's hash is in memory at the same time."""
+_NONE = np.zeros(0, np.uint64)
+_SAMPLES = 1_000
+_BINS = 40
+_HASH = "hash"
+"""The column of the keys' hashes in tables of keys, whose other columns are k0, k1, and so on."""
+_FIRST_WAIT, _LONGER = 1.0, 4.0
+
+
+class Verification:
+    """One run, without repair. `run` is called once; then `wanted` has the keys that differ."""
+
+    def __init__(self, engine: Engine, job: JobOptions, settings: VerifySettings) -> None:
+        self.engine, self._settings = engine, settings
+        self.job_options = job
+        self._spec: TransferSpec = job.spec
+        self._clock = settings.clock
+        self._began, self._started = self._clock.now(), utc_now()
+        self._numbers = count()
+        self.sides = open_sides(
+            job.spec.reader,
+            job.spec.writer,
+            job.limits,
+            exclude=settings.exclude,
+            steps=job.spec.transformers,
+        )
+        self.columns = match_columns(
+            *self.sides,
+            key=settings.key,
+            exclude=settings.exclude,
+            json=settings.json,
+            text=settings.text,
+        )
+        self._options = self.sides[0].reader.options
+        self._limits = JobLimits.of(self._options).watching(*(side.reader for side in self.sides))
+        self._channels = job.spec.channels or engine.parallelism()
+        fetch = self._limits.fetch_size(2 * self._channels)
+        for side in self.sides:
+            side.reader.fetch_size = fetch
+        self.job = job_name(self._options.job_id or "verify")
+        self._whole: list[list[Split] | None] = [None, None]
+        self.found = Differences.joined([])
+        self._keys: list[pa.Table] = []
+        self._samples: list[pa.Table] = []
+        self.report = VerifyReport(
+            self.sides[0].label,
+            self.sides[1].label,
+            compared={
+                self._pair(pair): str(form)
+                for pair, form in zip(self.columns.names, self.columns.forms, strict=True)
+            },
+            excluded=self.columns.excluded,
+            where=str(getattr(self._options, "where", None) or ""),
+            key=self.columns.key_names(0),
+            notes=self.columns.notes,
+            job=self.job,
+            started_at=self._started.isoformat(timespec="seconds"),
+        )
+
+    @staticmethod
+    def _pair(pair: tuple[str, str]) -> str:
+        return pair[0] if pair[0] == pair[1] else f"{pair[0]} ({pair[1]})"
+
+    def run(self, afterwards: Callable[[], None] = lambda: None) -> VerifyReport:
+        """Compare the sides, look at what differs again, and call `afterwards`, which may repair it.
+
+        Raises:
+            ChannelError: a side cannot be read.
+        """
+        self._service = self._reach_service()
+        self._reporter = JobReporter(self._service, self.job)
+        self._job_spec = self._plan_spec()
+        try:
+            self._run()
+            afterwards()
+        except BaseException as error:
+            own = self.engine.own_error(error) or error
+            self._reporter.enter(Phase.FAILED, error=reason_of(own))
+            if own is error:
+                raise
+            raise own from error
+        self._reporter.enter(Phase.DONE, rows=self.report.source_rows + self.report.target_rows)
+        self.report.seconds = round(self._clock.now() - self._began, 3)
+        return self.report
+
+    def look_again(self, wanted: Differences) -> Differences:
+        """Those of the keys that differ now."""
+        with self._opened_again():
+            selection, splits = Selection(keys=wanted.keys), self.splits_of_keys(wanted.keys)
+            return wanted.seen_again(self._entries(selection, splits)[0])
+
+    def _reach_service(self) -> ServiceAddress | None:
+        try:
+            return self.engine.service()
+        except LimitError:
+            if is_limited(self._options):
+                raise
+            _log.warning("progress is not shown", exc_info=True)
+            return None
+
+    def _plan_spec(self) -> JobSpec:
+        return JobSpec(
+            "verify",
+            name=self._options.job_id or "",
+            source=self.sides[0].label,
+            target=self.sides[1].label,
+            channels=self._channels,
+            **self._limits.of_spec(),
+        )
+
+    # The passes
+
+    def _run(self) -> None:
+        with ExitStack() as held:
+            held.enter_context(self.engine.named(self.sides[0].label, self.sides[1].label))
+            for side in self.sides:
+                held.enter_context(side.reader.hold())
+            rows = [self._rows(self._splits(number)) for number in (0, 1)]
+            self._job_spec = replace(
+                self._job_spec,
+                rows_expected=None if None in rows else sum(filter(None, rows)),
+            )
+            self._reporter.open(self._job_spec)
+            self._note_positions()
+            buckets = self._buckets(max((each for each in rows if each is not None), default=None))
+            source, target = self._checksums(buckets)
+            self._chosen = source.differ(target)
+            self.report.source_rows = int(source.rows.sum())
+            self.report.target_rows = int(target.rows.sum())
+            self.report.equal = int(source.rows[~self._chosen].sum())
+            if not self._chosen.any():
+                return
+            found = self._candidates(source, target)
+            if not len(found):
+                return
+            if len(self.report.positions) == 2:  # neither side can change
+                self._settle(found, self._last_look(found))
+                return
+        with self._opened_again():
+            self._confirm(found)
+
+    def _splits(self, number: int) -> list[Split]:
+        """The splits of all rows of a side."""
+        found = self._whole[number]
+        if found is None:
+            side = self.sides[number]
+            found = side.split(max(1, advise(self._spec, self._channels)))
+            for remark in side.reader.remarks(found):
+                _log.warning(remark)
+            self._whole[number] = found
+        return found
+
+    @contextmanager
+    def _opened_again(self) -> Iterator[None]:
+        """Open both sides again, to see their newest rows."""
+        source, target = (
+            replace(end, options=_without_snapshot(end.options))
+            for end in (self._spec.reader, self._spec.writer)
+        )
+        before, excluded = self.sides, self._settings.exclude
+        self.sides = open_sides(
+            source,
+            target,
+            self.job_options.limits,
+            exclude=excluded,
+            steps=self._spec.transformers,
+        )
+        for old, new in zip(before, self.sides, strict=True):
+            if old.schema != new.schema:
+                raise SourceError(
+                    f"the columns of the {new.role} {new.label} changed during the comparison: verify it again"
+                )
+            new.reader.fetch_size = old.reader.fetch_size
+            new.shared = {name: value for name, value in old.shared.items() if name != "snapshot"}
+        self._whole = [None, None]
+        with self.engine.named(self.sides[0].label, self.sides[1].label):
+            yield
+
+    def _rows(self, splits: Sequence[Split]) -> int | None:
+        known = [split.rows for split in splits]
+        return None if None in known else sum(filter(None, known))
+
+    def _note_positions(self) -> None:
+        for number, side in enumerate(self.sides):
+            for name in ("version", "snapshot"):  # of a Delta table, of an Iceberg table
+                if (position := getattr(side.reader, name, None)) is not None:
+                    self.report.positions[side.role] = f"{name} {position}"
+            if self._splits(number) and "snapshot" in self._splits(number)[0].params:
+                self.report.positions[side.role] = "one snapshot"
+
+    def _buckets(self, rows: int | None) -> Buckets:
+        wanted = max(1, (rows or 1_000_000) // _ROWS_PER_BUCKET)
+        splits = [self._splits(number) for number in (0, 1)]
+        edges = bucket_edges(self.sides, self.columns, splits, min(_MOST_RANGES, wanted))
+        if edges is not None:
+            self.report.method = f"checksums of {len(edges) + 1} ranges of the key"
+            self.report.key_range = (int(edges[0]), int(edges[-1]))
+            self._used = Buckets(edges)
+            return self._used
+        bits = min(_MOST_BITS, max(4, (wanted * 8).bit_length()))
+        what = "keys" if self.columns.key else "rows"
+        self.report.method = f"checksums of {1 << bits} groups of {what} by their hash"
+        self._used = Buckets(bits=bits)
+        return self._used
+
+    def _checksums(self, buckets: Buckets) -> tuple[Checksums, Checksums]:
+        sums = Checksums.none(buckets.count), Checksums.none(buckets.count)
+        work = ReadWork(self._sides(), self.columns, buckets)
+        splits = [self._splits(0), self._splits(1)]
+        by_database = same_hashes(self.sides, self.columns, buckets)
+        if by_database is not None:
+            work = replace(work, by_database=by_database)
+            splits = [bucket_splits(buckets, advise(self._spec, self._channels))] * 2
+            self.report.method += ", computed in the databases"
+        for number, _, made in self._pass(work, splits):
+            sums[number].merge(cast(Checksums, made))
+        return sums
+
+    def _candidates(self, source: Checksums, target: Checksums) -> Differences:
+        """The keys that differ in the chosen buckets, a bounded number of rows at a time."""
+        found: list[Differences] = []
+        self._keys = [_with_hash(self._key_schema(n).empty_table(), _NONE) for n in (0, 1)]
+        kept = 0
+        seen = [0, 0]
+        for part, share, shares in _rounds(self._chosen, source.rows + target.rows):
+            differ, sides = self._entries(Selection(part, share, shares), self._splits_of(part))
+            self.report.equal += differ.equal
+            if len(differ) > (room := _MOST_CANDIDATES - kept):
+                self._count(differ.take(np.arange(room, len(differ))))
+                differ = differ.take(np.arange(room))
+                self.note(
+                    f"more than {_MOST_CANDIDATES} keys differ: the others were looked at once, and not by column"
+                )
+            kept += len(differ)
+            found.append(differ)
+            for number, side in enumerate(sides):
+                seen[number] += len(side.keys)
+                self._keys[number] = pa.concat_tables([self._keys[number], _keys_of(side, differ)])
+        before = [int(each.rows[self._chosen].sum()) for each in (source, target)]
+        if not kept and (seen[0] < before[0] or seen[1] < before[1]):
+            self.report.outcome = "unknown"
+            self.note(
+                f"the checksums differed for {before[0]} rows of the source and {before[1]} of the target, of which "
+                f"{seen[0]} and {seen[1]} were there when they were read again, and equal: verify again"
+            )
+        return Differences.joined(found)
+
+    def _entries(
+        self, selection: Selection, splits: Sequence[Sequence[Split]]
+    ) -> tuple[Differences, list[Entries]]:
+        """What differs of the selected rows, and the rows."""
+        work = ReadWork(self._sides(), self.columns, self._used, selection)
+        found: list[list[Entries]] = [[], []]
+        for number, _, made in self._pass(work, splits):
+            found[number].append(cast(Entries, made))
+        sides = [Entries.joined(own, self._key_schema(n)) for n, own in enumerate(found)]
+        one, other = sides
+        return find_differences(one.keys, one.rows, other.keys, other.rows), sides
+
+    def _splits_of(self, chosen: Mask) -> list[list[Split]]:
+        names = [self.columns.key_names(number) or ("",) for number in (0, 1)]
+        return [
+            side.of_buckets(
+                names[number][0],
+                self._used,
+                chosen,
+                max(self.report.source_rows, self.report.target_rows),
+                partial(self._splits, number),
+            )
+            for number, side in enumerate(self.sides)
+        ]
+
+    def _key_schema(self, side: int) -> pa.Schema:
+        names = self.columns.key_names(side)
+        return pa.schema([self.sides[side].schema.field(name) for name in names])
+
+    def _sides(self) -> tuple[SideWork, SideWork]:
+        made = [
+            SideWork(side.reader, side.steps, tuple(pair[number] for pair in self.columns.names))
+            for number, side in enumerate(self.sides)
+        ]
+        return made[0], made[1]
+
+    def _pass(
+        self, work: ReadWork, splits: Sequence[Sequence[Split]]
+    ) -> list[tuple[int, int, object]]:
+        """Read splits of both sides at the same time."""
+        groups: list[TaskGroup] = []
+        for number, own in enumerate(splits):
+            tasks = [Task(next(self._numbers), split, number) for split in own]
+            for group in assign_fairly(tasks, self._channels, self._spec.channels_per_task):
+                groups.append(replace(group, id=len(groups)))
+        if not groups:
+            return []
+        runner = PassRunner(
+            work, self.job, self._job_spec, self._options, self._service, self._limits.address
+        )
+        return self.engine.run(runner, groups, self.job)
+
+    # Looking again
+
+    def _confirm(self, found: Differences) -> None:
+        """Look at differing keys again, after longer and longer waits: a replica or a stream may lag."""
+        before, wait = found, _FIRST_WAIT
+        for _ in range(self._settings.confirm - 1):
+            self._clock.sleep(wait)
+            wait *= _LONGER
+            before = before.seen_again(self._look(before))
+            if not len(before):
+                self.report.settled = len(found)
+                return
+        if self._settings.confirm:
+            self._clock.sleep(wait)
+        now = self._last_look(before)
+        self.report.settled = len(found) - len(before)
+        self._settle(before, now, live=self._settings.confirm > 0)
+
+    def _settle(self, before: Differences, now: Differences, *, live: bool = False) -> None:
+        """Count what still differs; a row that `live` tables changed since the look before is not known."""
+        rest = before.seen_again(now)
+        self.report.settled += len(before) - len(rest)
+        self.found = rest.take(rest.as_before(before)) if live else rest
+        self.report.changing = len(rest) - len(self.found)
+        self._count(self.found)
+        self._describe()
+
+    def _count(self, found: Differences) -> None:
+        report, different = self.report, int(found.different.sum())
+        report.different += different
+        report.missing += int(found.source_rows.sum()) - different
+        report.extra += int(found.target_rows.sum()) - different
+        if len(found):
+            report.outcome = "different"
+        elif report.changing and report.outcome == "equal":
+            report.outcome = "unknown"
+
+    def note(self, text: str) -> None:
+        if text not in self.report.notes:
+            self.report.notes = (*self.report.notes, text)
+
+    def _look(self, wanted: Differences) -> Differences:
+        """What differs now of these keys."""
+        self.report.looks += 1
+        differ, (one, _) = self._entries(
+            Selection(keys=wanted.keys), self.splits_of_keys(wanted.keys)
+        )
+        self.report.equal += _settled(one.keys, differ)
+        return differ
+
+    def _last_look(self, wanted: Differences) -> Differences:
+        """As `_look`; counts the columns that differ, and keeps the first rows."""
+        self.report.looks += 1
+        samples = np.sort(self._in_order(wanted.keys)[:_SAMPLES])
+        found, changed = [], np.zeros(len(self.columns.forms), np.int64)
+        values: list[list[pa.Table]] = [[], []]
+        for first in range(0, len(wanted), _MOST_DETAILED):
+            keys = wanted.keys[first : first + _MOST_DETAILED]
+            selection = Selection(keys=keys, values_of=samples)
+            work = ReadWork(self._sides(), self.columns, self._used, selection, detailed=True)
+            details: list[list[Details]] = [[], []]
+            for number, _, made in self._pass(work, self.splits_of_keys(keys)):
+                details[number].append(cast(Details, made))
+            width = len(self.columns.forms)
+            one, other = (Details.joined(own, width) for own in details)
+            differ = find_differences(one.keys, one.rows, other.keys, other.rows)
+            changed += _changed_columns(differ, one, other)
+            self.report.equal += _settled(one.keys, differ)
+            found.append(differ)
+            for number, own in enumerate((one, other)):
+                values[number] += own.values
+        differ = Differences.joined(found)
+        self.report.columns = {
+            self._pair(pair): int(each)
+            for pair, each in zip(self.columns.names, changed, strict=True)
+            if each
+        }
+        self._samples = [
+            pa.concat_tables(own) if own else self.sides[n].schema.empty_table()
+            for n, own in enumerate(values)
+        ]
+        return differ
+
+    def splits_of_keys(self, keys: Hashes) -> list[list[Split]]:
+        """Splits that have all rows with these keys: by the keys, or else the buckets that differed."""
+        listed = self.key_values(keys)
+        by_range = None
+        found = []
+        for number, side in enumerate(self.sides):
+            own = side.of_keys(self.columns.key_names(number), listed)
+            if own is None:
+                by_range = by_range or self._splits_of(self._chosen)
+                own = by_range[number]
+            found.append(own)
+        return found
+
+    @property
+    def parallelism(self) -> int:
+        """How many splits are read at the same time."""
+        return self._channels
+
+    def key_table(self, side: int, keys: Hashes) -> pa.Table:
+        """The values of these keys, as a side that has them spells them."""
+        table = self._keys[side]
+        return (
+            _chosen(table, keys)
+            .drop_columns(_HASH)
+            .rename_columns(list(self.columns.key_names(side)))
+        )
+
+    def key_values(self, keys: Hashes) -> list[list[Any]]:
+        """The values of these keys, each as one of the sides has it, in their order."""
+        if not self.columns.key or len(keys) > MOST_KEYS:
+            return []
+        found: dict[int, list[Any]] = {}
+        for table in self._keys:
+            chosen = _chosen(table, keys)
+            *columns, hashes = (each.to_pylist() for each in chosen.columns)
+            for row, name in zip(zip(*columns, strict=True), hashes, strict=True):
+                found.setdefault(name, list(row))
+        return [found[name] for name in self._in_order(keys).tolist() if name in found]
+
+    def _in_order(self, keys: Hashes) -> Hashes:
+        """The keys' hashes in the order of the keys."""
+        if not self.columns.key:
+            return keys
+        seen: list[Hashes] = []
+        for table in self._keys:
+            try:
+                table = table.sort_by([(name, "ascending") for name in table.column_names[:-1]])
+            except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # a type without an order
+                pass
+            seen.append(table[_HASH].to_numpy())
+        every = np.concatenate(seen)
+        _, first = np.unique(every, return_index=True)
+        # The rows of one side alone come behind the others'.
+        ordered: Hashes = every[np.sort(first)]
+        return ordered[among(ordered, keys)]
+
+    def _describe(self) -> None:
+        """Put the first rows and the histogram into the report."""
+        report = self.report
+        if report.key_range is not None and len(self.found):
+            numbers = [
+                ordinals(_chosen(table, self.found.keys)[0].combine_chunks())[0]
+                for table in self._keys
+            ]
+            every = np.unique(np.concatenate(numbers))
+            least, most = (
+                int(min(every[0], report.key_range[0])),
+                int(max(every[-1], report.key_range[1])),
+            )
+            report.key_range = (least, most)
+            places = [(number - least) * _BINS // (most - least + 1) for number in every.tolist()]
+            report.histogram = tuple(map(int, np.bincount(places, minlength=_BINS)))
+        report.differences = tuple(self._sampled())[:_SAMPLES]
+
+    def _sampled(self) -> Iterator[Difference]:
+        """The kept rows that differ, in the order of their keys."""
+        rows: list[dict[int, list[_Row]]] = []
+        for number, table in enumerate(self._samples):
+            names = [pair[number] for pair in self.columns.names]
+            arrays = [table[name].combine_chunks() for name in names]
+            arrays = [
+                each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each
+                for each in arrays
+            ]
+            hashed = [
+                hash_values(each, form)
+                for each, form in zip(arrays, self.columns.forms, strict=True)
+            ]
+            keys, whole = hash_rows(arrays, self.columns)
+            found: dict[int, list[_Row]] = {}
+            plain = table.select(names).to_pylist()
+            for place, key in enumerate(keys.tolist()):
+                own = tuple(int(each[place]) for each in hashed)
+                found.setdefault(key, []).append(_Row(plain[place], int(whole[place]), own))
+            rows.append(found)
+        for key in self._in_order(self.found.keys)[:_SAMPLES].tolist():
+            source, target = _without_equal(rows[0].get(key, []), rows[1].get(key, []))
+            for one, other in zip_longest(source, target):
+                yield self._difference(one, other)
+
+    def _difference(self, one: "_Row | None", other: "_Row | None") -> Difference:
+        names = self.columns.names
+        shown = one or other
+        assert shown is not None
+        side = 0 if one else 1
+        key = {pair[0]: shown.values[pair[side]] for pair in (names[n] for n in self.columns.key)}
+        if one is None or other is None:
+            return Difference(
+                "missing" if one else "extra",
+                key or shown.values,
+                (),
+                one.values if one else None,
+                other.values if other else None,
+            )
+        changed = [
+            pair[0]
+            for pair, mine, theirs in zip(names, one.hashes, other.hashes, strict=True)
+            if mine != theirs
+        ]
+        return Difference("different", key, tuple(changed), one.values, other.values)
+
+
+@dataclass(frozen=True)
+class _Row:
+    values: dict[str, Any]
+    whole: int
+    hashes: tuple[int, ...]
+
+
+def _without_equal(source: list[_Row], target: list[_Row]) -> tuple[list[_Row], list[_Row]]:
+    left = list(target)
+    alone = []
+    for row in source:
+        same = next((each for each in left if each.whole == row.whole), None)
+        if same is None:
+            alone.append(row)
+        else:
+            left.remove(same)
+    return alone, left
+
+
+def _without_snapshot(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name.lower() != "snapshot"}
+
+
+def _chosen(table: pa.Table, keys: Hashes) -> pa.Table:
+    """The rows of a table of `_with_hash` that have these keys."""
+    return table.filter(pa.array(among(table[_HASH].to_numpy(), keys)))
+
+
+def _with_hash(values: pa.Table, hashes: Hashes) -> pa.Table:
+    named = {f"k{number}": column for number, column in enumerate(values.columns)}
+    return pa.table({**named, _HASH: pa.array(hashes, pa.uint64())})
+
+
+def _keys_of(side: Entries, differ: Differences) -> pa.Table:
+    """The differing keys that the side has, once each."""
+    places = np.flatnonzero(among(side.keys, differ.keys))
+    _, first = np.unique(side.keys[places], return_index=True)
+    own = places[first]
+    return _with_hash(side.values.take(pa.array(own)), side.keys[own])
+
+
+def _settled(keys: Hashes, differ: Differences) -> int:
+    """The number of rows whose key no longer differs."""
+    return int(np.count_nonzero(~among(keys, differ.keys)))
+
+
+def _rounds(chosen: Mask, rows: Places) -> Iterator[tuple[Mask, int, int]]:
+    """(buckets, share, shares): all chosen buckets, in parts of a bounded number of rows."""
+    places = np.flatnonzero(chosen)
+    first = 0
+    while first < len(places):
+        sums = np.cumsum(rows[places[first:]])
+        last = first + max(1, int(np.searchsorted(sums, _MOST_ROWS, "right")))
+        part = np.zeros(len(chosen), np.bool_)
+        part[places[first:last]] = True
+        shares = -(-int(sums[last - first - 1]) // _MOST_ROWS)
+        for share in range(max(1, shares)):
+            yield part, share, max(1, shares)
+        first = last
+
+
+def _changed_columns(differ: Differences, one: Details, other: Details) -> Places:
+    """The number of rows that differ in each column, of keys that have one row on each side."""
+    pairs = differ.keys[(differ.source_rows == 1) & (differ.target_rows == 1)]
+    sides = []
+    for details in (one, other):
+        keys, first, counts = np.unique(details.keys, return_index=True, return_counts=True)
+        sides.append((keys, first, counts))
+        pairs = pairs[among(pairs, keys[counts == 1])]
+    columns = [
+        details.columns[first[np.searchsorted(keys, pairs)]]
+        for details, (keys, first, _) in zip((one, other), sides, strict=True)
+    ]
+    found: Places = (columns[0] != columns[1]).sum(axis=0)
+    return found

@@ -1,0 +1,406 @@
+"""The two sides of a verification: their readers, the columns that are compared, the key, and what a task reads."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_channel.arrow_schema import without_notes
+from spark_channel.connectors import Reader
+from spark_channel.connectors.base.registry import Connector, describe, find_connector
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.errors import OptionError, SchemaError, UnsupportedError
+from spark_channel.planning import Endpoint, Split
+from spark_channel.transfers.plan import first_reachable, open_reader
+from spark_channel.transform import Pipeline, prepare
+from spark_channel.verification.canonical import (
+    Form,
+    common_form,
+    has_ordinals,
+)
+from spark_channel.verification.compare import Buckets, Mask, runs_of
+from spark_channel.verification.settings import TextForm
+
+__all__ = ["MOST_KEYS", "Columns", "Side", "bucket_edges", "match_columns", "open_sides"]
+
+_log = logging.getLogger(__name__)
+
+_KEYS_PER_STATEMENT = 500
+MOST_KEYS = 20_000
+"""More keys than these are found by reading ranges."""
+_MOST_RANGES = 2_000
+_FEW_RANGES, _ROWS_PER_STATEMENT = 8, 2_000
+"""A statement takes as long as so many rows: where ranges are more, it is faster to read the table."""
+_JSON = frozenset({"json", "jsonb"})
+
+
+@dataclass
+class Side:
+    """One table, folder or file. `role` is "source" or "target"; `end` is what its reader was made from."""
+
+    role: str
+    end: Endpoint
+    reader: Reader
+    steps: Pipeline
+    """From the reader's rows to those that are compared: of a job's source, its transformers."""
+    label: str
+    json: frozenset[str] = frozenset()
+    """Columns that its database declares to be JSON."""
+    key: tuple[str, ...] = ()
+    """Its primary key, or another key that holds no NULL; () = none that is known."""
+    shared: dict[str, Any] = field(default_factory=dict)
+    """What all splits of one read have in common: a row's bytes, and the snapshot that they are read by."""
+
+    def split(self, advice: int) -> list[Split]:
+        """Splits of all rows."""
+        found = self.reader.split(advice)
+        params = found[0].params if found else {}
+        self.shared = {name: params[name] for name in ("row_bytes", "snapshot") if name in params}
+        return found
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that are compared."""
+        return self.steps.output_schema
+
+    @property
+    def database(self) -> SqlReader | None:
+        """The reader of a database, which finds rows by the columns that are compared; None = another."""
+        if not isinstance(self.reader, SqlReader) or self.steps.steps:
+            return None
+        return None if self.reader.options.custom_schema else self.reader
+
+    def limits_of(self, column: str) -> tuple[int, int] | None:
+        """The least and the largest value of a column of whole numbers; None = no rows, or not a database."""
+        if self.database is None:
+            return None
+        with self.database.connect("plan") as session:
+            source = self.database.known(session)
+            text = source.column(column)
+            least, most = session.rows(source.sql([f"MIN({text})", f"MAX({text})"]))[0]
+        return None if least is None else (int(least), int(most))
+
+    def of_buckets(
+        self,
+        key: str,
+        buckets: Buckets,
+        chosen: Mask,
+        rows: int,
+        whole: Callable[[], list[Split]],
+    ) -> list[Split]:
+        """Splits that have all rows of the chosen buckets; `whole` returns those of all `rows`."""
+        if self.database is None or buckets.edges is None:
+            return whole()
+        found = runs_of(chosen)
+        if len(found) > min(_MOST_RANGES, max(_FEW_RANGES, rows // _ROWS_PER_STATEMENT)):
+            return whole()
+        splits = []
+        for first, last in found:
+            pieces = [(first, last)]
+            if first < last == buckets.count - 1:
+                pieces = [(first, last - 1), (last, last)]
+            for piece in pieces:
+                bounds = buckets.bounds(*piece)
+                kind: dict[str, Any] = {"kind": "null", "key": [key]}
+                if bounds is not None:
+                    lower, upper = ([each] if each is not None else None for each in bounds)
+                    kind = {"kind": "range", "key": [key], "lower": lower, "upper": upper}
+                splits.append(Split({**kind, **self.shared}))
+        return splits
+
+    def of_keys(self, key: Sequence[str], values: Sequence[list[Any]]) -> list[Split] | None:
+        """Splits that have all rows with these keys, and few others; None = the reader cannot look up keys."""
+        if self.database is None or not values:
+            return None
+        if not all(_can_be_looked_up(each) for row in values for each in row):
+            return None
+        params = {"kind": "keys", "key": list(key), **self.shared}
+        return [
+            Split({**params, "values": values[first : first + _KEYS_PER_STATEMENT]})
+            for first in range(0, len(values), _KEYS_PER_STATEMENT)
+        ]
+
+
+def _can_be_looked_up(value: Any) -> bool:
+    is_date = isinstance(value, date) and not isinstance(value, datetime)
+    return is_date or (isinstance(value, int | str) and not isinstance(value, bool))
+
+
+def open_sides(
+    source: Endpoint,
+    target: Endpoint,
+    limits: Mapping[str, Any],
+    *,
+    exclude: Sequence[str],
+    steps: Sequence[Any] = (),
+) -> tuple[Side, Side]:
+    """Open the readers of both sides, and find their columns and keys. `steps` are run on the source's rows.
+
+    Raises:
+        ChannelError: an option, or what a side says of it.
+    """
+    return (
+        _open("source", source, limits, exclude, steps),
+        _open("target", reading_end(target), limits, exclude, ()),
+    )
+
+
+def _open(
+    role: str,
+    end: Endpoint,
+    limits: Mapping[str, Any],
+    exclude: Sequence[str],
+    steps: Sequence[Any],
+) -> Side:
+    if end.spark_format:
+        raise UnsupportedError(
+            f"the {role} is Spark's format {end.name!r}: verify reads by spark-channel's connectors. Name one with "
+            "'name' instead of 'format'"
+        )
+    found = end.resolve(first_reachable)
+    if len(found) > 1:
+        raise UnsupportedError(
+            f"the {role} has {len(found)} tables: verify compares one table with one. Verify them one by one"
+        )
+    (end,) = found
+    reader, schema = _read(end, limits, warn=True)
+    left_out = {name.lower() for name in exclude}
+    kept = [name for name in schema.names if name.lower() not in left_out]
+    if left_out and kept and len(kept) < len(schema.names) and not steps:
+        options = {name: value for name, value in end.options.items() if name.lower() != "columns"}
+        end = replace(end, options={**options, "columns": ",".join(map(_quoted, kept))})
+        reader, schema = _read(end, limits, warn=False)
+    name = end.name or find_connector(dict(end.options), "reader").name
+    side = Side(
+        role, end, reader, prepare(steps, schema), f"{name} {describe(reader.options)}".strip()
+    )
+    if side.database is not None:
+        _look(side, side.database)
+    return side
+
+
+def _quoted(name: str) -> str:
+    return name if name.isidentifier() else '"' + name.replace('"', '""') + '"'
+
+
+def _read(end: Endpoint, limits: Mapping[str, Any], *, warn: bool) -> tuple[Reader, pa.Schema]:
+    reader, schema = open_reader(end, limits, warn=warn)
+    if schema is None:
+        schema = reader.schema()
+    schema = without_notes(schema)
+    return reader.with_schema(schema), schema
+
+
+def _look(side: Side, reader: SqlReader) -> None:
+    with reader.connect("plan") as session:
+        source = reader.known(session)
+    side.json = frozenset(each.name for each in source.columns if each.declared.lower() in _JSON)
+    table = source.table
+    if table is None or table.is_view:
+        return
+    read = {each.name for each in source.columns}
+    not_null = {each.name for each in table.columns if each.not_null} | set(table.primary)
+    keys = [table.primary, *(key for key in table.unique if not_null.issuperset(key))]
+    side.key = next((tuple(key) for key in keys if key and read.issuperset(key)), ())
+
+
+def reading_end(end: Endpoint) -> Endpoint:
+    """A target as its connector's reader takes it: without the options that only its writer has."""
+    if end.spark_format:
+        return end
+    named = {"reader": end.name} if end.name else {}
+    connector = find_connector({**named, **end.options}, "reader")
+    only = _known(connector, "writer") - _known(connector, "reader")
+    return replace(
+        end,
+        options={key: value for key, value in end.options.items() if key.lower() not in only},
+        parts=tuple(
+            replace(part, options={k: v for k, v in part.options.items() if k.lower() not in only})
+            for part in end.parts
+        ),
+    )
+
+
+def _known(connector: Connector, half: str) -> set[str]:
+    if getattr(connector, half) is None:
+        return set()
+    model = connector.options_class(half)
+    return {*model.names(), *(name.lower() for name in model.aliases)}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns that are compared, with their names on both sides, and which of them are the key.
+
+    Without a key all columns are it: rows are compared as a multiset.
+    """
+
+    names: tuple[tuple[str, str], ...]
+    forms: tuple[Form, ...]
+    key: tuple[int, ...] = ()
+    excluded: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def key_names(self, side: int) -> tuple[str, ...]:
+        return tuple(self.names[place][side] for place in self.key)
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether both sides have the rows in the order of whole numbers."""
+        return bool(self.key) and has_ordinals(self.forms[self.key[0]])
+
+
+def match_columns(
+    source: Side,
+    target: Side,
+    *,
+    key: Sequence[str] | None,
+    exclude: Sequence[str],
+    json: Sequence[str],
+    text: TextForm,
+) -> Columns:
+    """Pair the columns by name, the exact one or else one that differs in case only; choose their forms and the key.
+
+    Raises:
+        SchemaError: a column of one side alone, or types that are not compared. OptionError: a name that is not there.
+    """
+    left_out = {name.lower() for name in exclude}
+    compared = [
+        [name for name in side.schema.names if name.lower() not in left_out]
+        for side in (source, target)
+    ]
+    pairs = _pairs(*compared)
+    lacks = {
+        "target": [name for name in compared[0] if name not in dict(pairs)],
+        "source": [name for name in compared[1] if name not in {b for _, b in pairs}],
+    }
+    for role, names in lacks.items():
+        if names:
+            raise SchemaError(
+                f"the {role} lacks column {', '.join(map(repr, names))}, so the rows are not the same. To compare the "
+                "other columns, name those to leave out with 'exclude'"
+            )
+    asked = _places(pairs, json, "json")
+    forms = []
+    for place, (one, other) in enumerate(pairs):
+        form = common_form(
+            source.schema.field(one).type, target.schema.field(other).type, one, text
+        )
+        is_json = place in asked or (one in source.json and other in target.json)
+        if is_json and form.name.startswith("text"):
+            form = Form("json")
+        elif place in asked:
+            raise OptionError(
+                f"option 'json' names column {one!r}, which is compared as {form}; it takes columns of text",
+                option="json",
+                got=one,
+            )
+        forms.append(form)
+    places, notes = _key(source, target, pairs, key)
+    if source.steps.steps:
+        notes = (
+            *notes,
+            "the job's transformers ran on the source's rows; rows that they drop are not compared",
+        )
+    return Columns(tuple(pairs), tuple(forms), places, tuple(exclude), notes)
+
+
+def _pairs(source: Sequence[str], target: Sequence[str]) -> list[tuple[str, str]]:
+    found = []
+    for name in source:
+        alike = [each for each in target if each.lower() == name.lower()]
+        if name in alike:
+            found.append((name, name))
+        elif len(alike) == 1 and alike[0] not in source:
+            found.append((name, alike[0]))
+    return found
+
+
+def _places(pairs: Sequence[tuple[str, str]], names: Sequence[str], option: str) -> list[int]:
+    """Where columns are that an option names.
+
+    Raises:
+        OptionError: one is not there.
+    """
+    found = []
+    for name in names:
+        place = next((n for n, pair in enumerate(pairs) if name in pair), None)
+        if place is None:
+            place = next(
+                (n for n, pair in enumerate(pairs) if name.lower() == pair[0].lower()), None
+            )
+        if place is None:
+            takes = ", ".join(one for one, _ in pairs)
+            raise OptionError(
+                f"option {option!r} names column {name!r}; the tables have {takes}",
+                option=option,
+                got=name,
+                takes=takes,
+            )
+        found.append(place)
+    return found
+
+
+def _key(
+    source: Side, target: Side, pairs: Sequence[tuple[str, str]], given: Sequence[str] | None
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    if given is not None:
+        return tuple(_places(pairs, given, "key")), ()
+    for number, side in ((1, target), (0, source)):
+        places = [
+            next((n for n, pair in enumerate(pairs) if pair[number] == name), -1)
+            for name in side.key
+        ]
+        if places and -1 not in places:
+            return tuple(places), ()
+    told = (
+        "no key is known, so rows are compared as wholes: a changed row is one missing row and one extra row, and "
+        "nothing can be repaired. Name the columns of a key with 'key'"
+    )
+    return (), (told,)
+
+
+def bucket_edges(
+    sides: Sequence[Side], columns: Columns, splits: Sequence[Sequence[Split]], most: int
+) -> Any:
+    """The first whole number of each bucket of the key's first column but the first; None = it has no ranges.
+
+    Even between the bounds that the readers' splits have, which have about equal rows between them.
+    """
+    if not columns.has_ranges:
+        return None
+    names = [columns.names[columns.key[0]][number] for number in (0, 1)]
+    found = [side.limits_of(name) for side, name in zip(sides, names, strict=True)]
+    limits = [each for each in found if each is not None]
+    if not limits:
+        return None
+    least, largest = min(each[0] for each in limits), max(each[1] for each in limits)
+    inner = {
+        bound
+        for name, own in zip(names, splits, strict=True)
+        for split in own
+        if (bound := _bound(split, name)) is not None and least < bound <= largest
+    }
+    points = [least, *sorted(inner), largest + 1]
+    share = max(1, most // (len(points) - 1))
+    edges: set[int] = set()
+    for lower, upper in pairwise(points):
+        count = min(share, upper - lower)
+        edges.update(lower + (upper - lower) * number // count for number in range(count))
+    return np.array(sorted(each for each in edges if -(1 << 63) <= each < 1 << 63), np.int64)
+
+
+def _bound(split: Split, name: str) -> int | None:
+    """Where a range of one column of whole numbers begins."""
+    params = split.params
+    if params.get("kind") != "range" or params.get("key") != [name] or not params.get("lower"):
+        return None
+    try:
+        return int(params["lower"][0])
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,279 @@
+"""What a task does: it reads splits of one side, and returns their checksums, or some of their rows."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+import numpy as np
+import pyarrow as pa
+
+from spark_channel.connectors import Reader
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.errors import SchemaError
+from spark_channel.options import CommonOptions
+from spark_channel.pipeline.read import GroupRead
+from spark_channel.planning import TaskGroup
+from spark_channel.progress import JobSpec
+from spark_channel.service import ServiceAddress, SharedLimitAddress
+from spark_channel.transfers.task import TaskGroupAttempt, TaskServiceClient
+from spark_channel.transform import Pipeline
+from spark_channel.verification.canonical import Hashes, hash_columns, hash_values
+from spark_channel.verification.compare import Buckets, Checksums, Entries, Mask, Places, among
+from spark_channel.verification.in_database import DatabaseSums
+from spark_channel.verification.sides import Columns
+
+__all__ = ["Details", "PassRunner", "ReadWork", "Selection", "SideWork", "hash_rows"]
+
+_ROWS_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True)
+class SideWork:
+    """One side for tasks: `names` are those of the compared columns, behind the `steps` of a job."""
+
+    reader: Reader
+    steps: Pipeline
+    names: tuple[str, ...]
+
+    def picked(self, names: Sequence[str]) -> pa.Schema:
+        """The schema of some columns."""
+        return pa.schema([self.steps.output_schema.field(name) for name in names])
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The rows that a pass returns: those of chosen buckets, of which a round has a share, or those of some keys."""
+
+    chosen: Mask | None = None
+    share: int = 0
+    shares: int = 1
+    keys: Hashes | None = None
+    values_of: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
+    """Keys whose rows are returned with all their values."""
+
+    def of(self, buckets: Buckets, first_key: pa.Array | None, keys: Hashes) -> Mask:
+        if self.keys is not None:
+            return among(keys, self.keys)
+        assert self.chosen is not None
+        found: Mask = self.chosen[buckets.of(first_key, keys)]
+        if self.shares > 1:
+            found &= keys % np.uint64(self.shares) == np.uint64(self.share)
+        return found
+
+
+@dataclass
+class Details:
+    """Rows of some keys: the hash of each value, and of some of them the values."""
+
+    keys: Hashes
+    rows: Hashes
+    columns: Hashes
+    values: list[pa.Table]
+
+    @classmethod
+    def joined(cls, parts: Sequence["Details"], width: int) -> "Details":
+        if not parts:
+            none = np.zeros(0, np.uint64)
+            return cls(none, none, none.reshape(0, width), [])
+        return cls(
+            np.concatenate([each.keys for each in parts]),
+            np.concatenate([each.rows for each in parts]),
+            np.concatenate([each.columns for each in parts]),
+            [table for each in parts for table in each.values],
+        )
+
+
+@dataclass(frozen=True)
+class ReadWork:
+    """One pass over both sides. Picklable. Without a selection it returns checksums, else rows."""
+
+    sides: tuple[SideWork, SideWork]
+    columns: Columns
+    buckets: Buckets
+    selection: Selection | None = None
+    detailed: bool = False
+    by_database: DatabaseSums | None = None
+
+
+def hash_rows(values: Sequence[pa.Array], columns: Columns) -> tuple[Hashes, Hashes]:
+    """The hashes of the rows' keys, and of the rows."""
+    rows = hash_columns(values, columns.forms)
+    if not columns.key:
+        return rows, rows
+    forms = [columns.forms[place] for place in columns.key]
+    return hash_columns([values[place] for place in columns.key], forms), rows
+
+
+class _Collector(Protocol):
+    def add(self, values: Sequence[pa.Array], batch: pa.RecordBatch) -> None: ...
+    def result(self) -> object: ...
+
+
+class _Base:
+    def __init__(self, work: ReadWork, side: SideWork) -> None:
+        self._columns, self._buckets, self._side = work.columns, work.buckets, side
+        self._selection = work.selection
+
+    def _first_key(self, values: Sequence[pa.Array]) -> pa.Array | None:
+        return values[self._columns.key[0]] if self._columns.key else None
+
+    def _chosen(self, values: Sequence[pa.Array], keys: Hashes) -> Places:
+        assert self._selection is not None
+        return np.flatnonzero(self._selection.of(self._buckets, self._first_key(values), keys))
+
+
+class _SumCollector(_Base):
+    def __init__(self, work: ReadWork, side: SideWork) -> None:
+        super().__init__(work, side)
+        self._sums = Checksums.none(work.buckets.count)
+
+    def add(self, values: Sequence[pa.Array], batch: pa.RecordBatch) -> None:
+        keys, rows = hash_rows(values, self._columns)
+        self._sums.add(self._buckets.of(self._first_key(values), keys), rows)
+
+    def result(self) -> Checksums:
+        return self._sums
+
+
+class _EntryCollector(_Base):
+    def __init__(self, work: ReadWork, side: SideWork) -> None:
+        super().__init__(work, side)
+        self._parts: list[Entries] = []
+
+    def add(self, values: Sequence[pa.Array], batch: pa.RecordBatch) -> None:
+        keys, rows = hash_rows(values, self._columns)
+        found = self._chosen(values, keys)
+        if len(found):
+            names = [self._side.names[place] for place in self._columns.key]
+            kept = pa.Table.from_batches([batch.select(names)]).take(pa.array(found))
+            self._parts.append(Entries(keys[found], rows[found], kept))
+
+    def result(self) -> Entries:
+        names = [self._side.names[place] for place in self._columns.key]
+        return Entries.joined(self._parts, self._side.picked(names))
+
+
+class _DetailCollector(_Base):
+    def __init__(self, work: ReadWork, side: SideWork) -> None:
+        super().__init__(work, side)
+        self._parts: list[Details] = []
+
+    def add(self, values: Sequence[pa.Array], batch: pa.RecordBatch) -> None:
+        keys, rows = hash_rows(values, self._columns)
+        found = self._chosen(values, keys)
+        if not len(found):
+            return
+        assert self._selection is not None
+        index = pa.array(found)
+        columns = np.column_stack(
+            [
+                hash_values(each.take(index), form)
+                for each, form in zip(values, self._columns.forms, strict=True)
+            ]
+        )
+        own = np.flatnonzero(among(keys[found], self._selection.values_of))
+        kept = pa.Table.from_batches([batch.select(self._side.names)]).take(pa.array(found[own]))
+        self._parts.append(Details(keys[found], rows[found], columns, [kept] if len(own) else []))
+
+    def result(self) -> Details:
+        return Details.joined(self._parts, len(self._side.names))
+
+
+class PassRunner:
+    """Runs a task group of one pass; pickled by reference to this class. A task's writer part is its side.
+
+    Returns the side's number, the rows that were read, and what was collected.
+    """
+
+    def __init__(
+        self,
+        work: ReadWork,
+        job: str,
+        spec: JobSpec,
+        options: CommonOptions,
+        service: ServiceAddress | None,
+        shared_limit: SharedLimitAddress | None,
+    ) -> None:
+        self._work, self._job, self._spec, self._options = work, job, spec, options
+        self._service, self._shared_limit = service, shared_limit
+
+    def run(self, group: TaskGroup, attempt: TaskGroupAttempt) -> tuple[int, int, object]:
+        number: int = group.tasks[0].writer_part
+        side = self._work.sides[number]
+        with ExitStack() as stack:
+            link = stack.enter_context(
+                TaskServiceClient(
+                    self._service,
+                    self._job,
+                    self._spec,
+                    self._options,
+                    f"group {group.id}",
+                    self._shared_limit,
+                    healths={
+                        "source": self._work.sides[0].reader.health,
+                        "target": self._work.sides[1].reader.health,
+                    },
+                )
+            )
+            known = [task.split.rows for task in group.tasks]
+            counters = link.counters(
+                group.tasks[0].id,
+                attempt.number,
+                rows_expected=None if None in known else sum(filter(None, known)),
+            )
+            if self._work.by_database is not None:
+                splits = [task.split for task in group.tasks]
+                made = self._work.by_database.run(
+                    cast(SqlReader, side.reader),
+                    number,
+                    splits,
+                    self._work.buckets,
+                    attempt,
+                    link,
+                    counters,
+                )
+                return number, int(made.rows.sum()), made
+            read = GroupRead(
+                side.reader,
+                group,
+                side.steps.schema,
+                limiter=link.limiter,
+                counters=counters,
+                capacity_rows=self._options.capacity_rows,
+                capacity_bytes=self._options.capacity_bytes,
+            )
+            stack.enter_context(attempt.cancelling(read.cancel))
+            collector = self._collector(side)
+            rows = 0
+            for batch in _small(read.batches()):
+                rows += batch.num_rows
+                batch = side.steps.run(batch).batch
+                try:
+                    collector.add([batch.column(name) for name in side.names], batch)
+                except pa.ArrowInvalid as error:
+                    raise SchemaError(self._misfit(side, batch, error)) from error
+            return number, rows, collector.result()
+
+    def _collector(self, side: SideWork) -> _Collector:
+        if self._work.selection is None:
+            return _SumCollector(self._work, side)
+        return (_DetailCollector if self._work.detailed else _EntryCollector)(self._work, side)
+
+    def _misfit(self, side: SideWork, batch: pa.RecordBatch, error: pa.ArrowInvalid) -> str:
+        """The column whose value does not fit its form."""
+        for name, form in zip(side.names, self._work.columns.forms, strict=True):
+            try:
+                hash_values(batch.column(name), form)
+            except pa.ArrowInvalid:
+                return (
+                    f"column {name!r} holds a value that cannot be compared as {form}: {error}. Leave the column out "
+                    "with 'exclude'"
+                )
+        return str(error)
+
+
+def _small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
+            yield batch.slice(first, _ROWS_AT_ONCE)

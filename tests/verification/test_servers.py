@@ -1,0 +1,114 @@
+"""Verification of real servers: types of two systems, key ranges, snapshots, a limit, and repair."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import spark_channel
+from tests.connectors.mysql.conftest import Shop
+from tests.connectors.postgresql.conftest import Pg, own_schema
+from tests.servers.mariadb import MariadbServer
+from tests.servers.postgres import PostgresServer
+
+TABLE = """CREATE TABLE {} (id bigint PRIMARY KEY, name text, total numeric(12, 4), share float8, at timestamptz,
+ local timestamp, day date, ok boolean, raw bytea, doc jsonb)"""
+FILL = """INSERT INTO {} SELECT n * 7, 'Ü ' || n, n / 8.0, n / 3.0,
+ timestamptz '2026-01-31 00:00Z' + n * interval '1 s',
+ timestamp '2026-01-31' - n * interval '1 h', date '2026-01-31' + n, n % 2 = 0, decode(md5(n::text), 'hex'),
+ jsonb_build_object('n', n, 'b', '[1.50, null]'::jsonb) FROM generate_series(-20, 4979) n"""
+DIFFER = """UPDATE {0} SET total = total + 0.0001 WHERE id = 70; UPDATE {0} SET at = at + interval '1 us' WHERE id = 77;
+ DELETE FROM {0} WHERE id = 84; INSERT INTO {0} (id, name) VALUES (85, 'new');"""
+
+
+@pytest.fixture
+def pg(postgres_server: PostgresServer) -> Iterator[Pg]:
+    with own_schema(postgres_server) as made:
+        yield made
+
+
+@pytest.fixture
+def shop(mariadb_server: MariadbServer) -> Iterator[Shop]:
+    mariadb_server.sql("CREATE DATABASE verified CHARACTER SET utf8mb4")
+    yield Shop(mariadb_server, "verified")
+    mariadb_server.sql("DROP DATABASE verified")
+
+
+def filled(pg: Pg) -> None:
+    for name in ("a", "b"):
+        pg.psql(TABLE.format(name))
+        pg.psql(FILL.format(name))
+    pg.psql(DIFFER.format("b"))
+
+
+FOUND = {70: "different", 77: "different", 84: "missing", 85: "extra"}
+
+
+def test_postgresql_by_key_ranges_under_a_limit_and_by_snapshots(pg: Pg) -> None:
+    filled(pg)
+    one, other = pg.options(dbtable="a"), pg.options(dbtable="b")
+    limited = spark_channel.verify(None, one, other, confirm=0, rows_per_second="200k")
+    assert {each.key["id"]: each.kind for each in limited.differences} == FOUND
+    assert limited.columns == {"total": 1, "at": 1}
+    assert limited.compared["doc"] == "json"
+    assert limited.method.endswith("computed in the databases")
+    assert (limited.source_rows, limited.equal) == (5_000, 4_997)
+    rows = spark_channel.verify(None, one, {**other, "customSchema": "name STRING"}, confirm=0)
+    assert not rows.method.endswith("databases")
+    assert rows.equal == 4_997
+    held = spark_channel.verify(
+        None, {**one, "snapshot": "true"}, {**other, "snapshot": "true"}, repair=True, delete=True
+    )
+    assert held.positions == {"source": "one snapshot", "target": "one snapshot"}
+    assert (held.looks, held.outcome) == (2, "equal")
+    assert spark_channel.verify(None, one, other).outcome == "equal"
+
+
+def test_postgresql_and_mariadb_hold_equal_values(pg: Pg, shop: Shop) -> None:
+    filled(pg)
+    target = {**shop.login, "dbtable": "b"}
+    spark_channel.transfer(
+        None, pg.options(dbtable="a"), {**target, "createTableColumnTypes": "id BIGINT"}
+    )
+    shop.sql("ALTER TABLE b ADD PRIMARY KEY (id)")
+    report = spark_channel.verify(None, pg.options(dbtable="a"), target)
+    assert report.outcome == "equal", report
+    shop.sql("UPDATE b SET total = total + 0.0001 WHERE id = 70")
+    shop.sql("UPDATE b SET `at` = `at` + INTERVAL 1 MICROSECOND WHERE id = 77")
+    shop.sql("DELETE FROM b WHERE id = 84")
+    shop.sql("INSERT INTO b (id, name) VALUES (85, 'new')")
+    found = spark_channel.verify(
+        None, pg.options(dbtable="a"), target, confirm=0, repair=True, delete=True
+    )
+    assert {each.key["id"]: each.kind for each in found.differences} == FOUND
+    assert found.outcome == "equal"
+
+
+def test_text_keys_are_found_whatever_the_collations(pg: Pg, shop: Shop) -> None:
+    pg.psql("CREATE TABLE a (code text PRIMARY KEY, n int)")
+    pg.psql(
+        "INSERT INTO a SELECT chr(65 + i % 26) || chr(97 + i / 26) || i, i FROM generate_series(0, 599) i"
+    )
+    pg.psql("INSERT INTO a VALUES ('it''s \\ %', 1), ('ä', 2)")
+    target = {**shop.login, "dbtable": "b"}
+    shop.sql(
+        "CREATE TABLE b (code VARCHAR(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY, n INT)"
+    )
+    spark_channel.transfer(None, pg.options(dbtable="a"), target)
+    shop.sql("UPDATE b SET n = -n WHERE n IN (2, 44) AND code <> 'Cac2'")
+    report = spark_channel.verify(None, pg.options(dbtable="a"), target, confirm=0, repair=True)
+    assert (report.different, report.outcome) == (report.repaired["upserted"], "equal")
+    assert report.different >= 2
+
+
+def test_equal_values_of_other_texts_are_no_differences(pg: Pg) -> None:
+    pg.psql("CREATE TABLE a (id int PRIMARY KEY, n numeric, x float8, doc json)")
+    pg.psql("CREATE TABLE b (LIKE a INCLUDING ALL)")
+    pg.psql("INSERT INTO a VALUES (1, 1.50, 0.0, '{\"a\": 1, \"b\": 2}'), (2, NULL, 'NaN', NULL)")
+    pg.psql("INSERT INTO b VALUES (1, 1.5, '-0.0', '{\"b\":2,\"a\":1.0}'), (2, NULL, 'NaN', NULL)")
+    sides = [pg.options(dbtable=name, columns="id,x,doc") for name in "ab"]
+    report = spark_channel.verify(None, *sides, confirm=0)
+    assert (report.outcome, report.equal) == ("equal", 2)
+    assert report.method.endswith("computed in the databases")
+    pg.psql("UPDATE b SET x = 1e-300 WHERE id = 1; UPDATE b SET doc = 'null' WHERE id = 2")
+    report = spark_channel.verify(None, *sides, confirm=0)
+    assert report.columns == {"x": 1, "doc": 1}

@@ -1,0 +1,438 @@
+"""Two tables compared and repaired, from Python and from the command line, without Spark."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import spark_channel
+from spark_channel.clock import SystemClock
+from spark_channel.errors import OptionError, SchemaError, UnsupportedError
+from spark_channel.local import local_engine
+from spark_channel.planning import Endpoint, TransferSpec
+from spark_channel.verification import run as run_module
+from spark_channel.verification.carry_out import verify_with
+from spark_channel.verification.report import VerifyReport
+from spark_channel.verification.settings import RepairSettings, VerifySettings
+from tests.cli.test_run import environment
+from tests.cli.typed import typed
+
+TABLE = "CREATE TABLE orders (id INTEGER PRIMARY KEY, name TEXT, total DECIMAL(10, 2), day DATE)"
+ROWS = [(number * 3, f"name {number}", number / 4, "2026-01-31") for number in range(2_000)]
+
+
+def sqlite(path: Path, rows: list[tuple[Any, ...]], table: str = TABLE) -> dict[str, Any]:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(table)
+        for row in rows[:1]:
+            db.executemany(f"INSERT INTO orders VALUES ({', '.join('?' * len(row))})", rows)
+        db.commit()
+    return {"name": "sqlite", "path": str(path), "dbtable": "orders"}
+
+
+def change(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    return sqlite(tmp_path / "a.db", ROWS), sqlite(tmp_path / "b.db", ROWS)
+
+
+def differ(tmp_path: Path) -> None:
+    change(
+        tmp_path / "b.db",
+        "UPDATE orders SET name = 'other' WHERE id IN (300, 5400)",
+        "UPDATE orders SET total = 1.5, name = NULL WHERE id = 600",
+        "DELETE FROM orders WHERE id = 1500",
+        "INSERT INTO orders VALUES (1501, 'new', 1, NULL)",
+    )
+
+
+Pair = tuple[dict[str, Any], dict[str, Any]]
+
+
+def test_equal_tables_are_equal(pair: Pair) -> None:
+    report = spark_channel.verify(None, *pair)
+    assert (report.outcome, report.equal, report.looks, report.exit_code) == ("equal", 2_000, 1, 0)
+    assert report.compared == {
+        "id": "integer",
+        "name": "text",
+        "total": "decimal<2>",
+        "day": "date",
+    }
+    assert report.key == ("id",)
+
+
+def test_each_differing_row_is_found_with_both_values(pair: Pair, tmp_path: Path) -> None:
+    differ(tmp_path)
+    report = spark_channel.verify(None, *pair, confirm=0)
+    assert (report.equal, report.different, report.missing, report.extra) == (1_996, 3, 1, 1)
+    assert report.columns == {"name": 3, "total": 1}
+    found = {each.key["id"]: each for each in report.differences}
+    assert {key: each.kind for key, each in found.items()} == {
+        300: "different", 600: "different", 1500: "missing", 1501: "extra", 5400: "different",
+    }  # fmt: skip
+    both = found[600]
+    assert both.columns == ("name", "total")
+    assert both.source is not None
+    assert both.target is not None
+    assert (both.source["total"], both.target["total"]) == (Decimal("50.00"), Decimal("1.50"))
+    assert "different id=600  name: 'name 200' -> None" in str(report)
+    assert sum(report.histogram) == 5
+
+
+def test_a_database_and_parquet_are_compared_by_value(pair: Pair, tmp_path: Path) -> None:
+    lake = {"name": "parquet", "path": str(tmp_path / "lake")}
+    spark_channel.transfer(None, pair[0], lake)
+    assert spark_channel.verify(None, pair[0], lake, key=["id"]).outcome == "equal"
+    differ(tmp_path)
+    report = spark_channel.verify(None, pair[1], lake, key=["ID"], confirm=0)
+    assert (report.different, report.missing, report.extra) == (3, 1, 1)
+    whole = spark_channel.verify(None, pair[1], lake, key=["name"], confirm=0)
+    assert (whole.equal, whole.missing, whole.extra) == (1_996, 4, 4)
+
+
+def test_rows_without_a_key_are_compared_with_their_number(tmp_path: Path) -> None:
+    for name, numbers in (("a", [1, 2, 2, None, 5]), ("b", [2, 1, None, None, 2])):
+        pq.write_table(pa.table({"n": pa.array(numbers, pa.int32())}), tmp_path / f"{name}.parquet")
+    sides = [{"path": str(tmp_path / f"{name}.parquet")} for name in "ab"]
+    report = spark_channel.verify(None, *sides, confirm=0)
+    assert (report.outcome, report.equal, report.missing, report.extra) == ("different", 4, 1, 1)
+    assert {(each.kind, each.key["n"]) for each in report.differences} == {
+        ("missing", 5),
+        ("extra", None),
+    }
+    assert "no key is known" in report.notes[0]
+    with pytest.raises(UnsupportedError, match="Name its columns with 'key'"):
+        spark_channel.verify(None, *sides, confirm=0, repair=True)
+
+
+def test_more_differences_than_fit_into_memory_are_counted(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "_MOST_ROWS", 100)
+    monkeypatch.setattr(run_module, "_MOST_DETAILED", 150)
+    monkeypatch.setattr(run_module, "_SAMPLES", 7)
+    change(tmp_path / "b.db", "UPDATE orders SET name = 'x' WHERE id > 30")
+    for key in ("id", "name"):
+        report = spark_channel.verify(None, *pair, key=[key], confirm=0)
+        assert report.different + report.missing == 1_989
+        assert len(report.differences) == 7
+    monkeypatch.setattr(run_module, "_MOST_CANDIDATES", 300)
+    report = spark_channel.verify(None, *pair, confirm=0)
+    assert (report.different, report.columns) == (1_989, {"name": 300})
+    assert "more than 300 keys differ" in report.notes[0]
+
+
+def test_columns_that_only_one_side_has_are_an_error_until_they_are_left_out(
+    tmp_path: Path,
+) -> None:
+    one = sqlite(
+        tmp_path / "a.db", [(1, "a")], "CREATE TABLE orders (id INTEGER PRIMARY KEY, old TEXT)"
+    )
+    other = sqlite(tmp_path / "b.db", [(1,)], "CREATE TABLE orders (ID INTEGER PRIMARY KEY)")
+    with pytest.raises(SchemaError, match="the target lacks column 'old'"):
+        spark_channel.verify(None, one, other)
+    report = spark_channel.verify(None, one, other, exclude=["old"])
+    assert (report.outcome, report.excluded) == ("equal", ("old",))
+
+
+def test_rows_outside_of_a_condition_are_not_compared(pair: Pair, tmp_path: Path) -> None:
+    differ(tmp_path)
+    where = {"where": "id < 300"}
+    report = spark_channel.verify(None, {**pair[0], **where}, {**pair[1], **where})
+    assert (report.outcome, report.source_rows, report.where) == ("equal", 100, "id < 300")
+
+
+class Sleeps(SystemClock):
+    """A clock on which each wait runs the next of these, and takes no time."""
+
+    def __init__(self, *during: Callable[[], None]) -> None:
+        self.during, self.slept = list(during), list[float]()
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        if self.during:
+            self.during.pop(0)()
+
+
+def verified(pair: Pair, *during: Callable[[], None], **more: Any) -> tuple[VerifyReport, Sleeps]:
+    clock = Sleeps(*during)
+    spec = TransferSpec(Endpoint.parse("reader", pair[0]), Endpoint.parse("writer", pair[1]))
+    with local_engine(served=False) as engine:
+        repairs = more.pop("repairs", None)
+        return verify_with(engine, spec, {}, VerifySettings(clock=clock, **more), repairs), clock
+
+
+def test_rows_that_arrive_late_are_no_differences(pair: Pair, tmp_path: Path) -> None:
+    differ(tmp_path)
+    target = tmp_path / "b.db"
+    report, clock = verified(
+        pair,
+        lambda: change(target, "INSERT INTO orders VALUES (1500, 'name 500', 125, '2026-01-31')"),
+        lambda: change(target, "DELETE FROM orders WHERE id = 1501"),
+        lambda: change(
+            target, "UPDATE orders SET name = 'name ' || (id / 3) WHERE id IN (300, 5400)"
+        ),
+    )
+    assert clock.slept == [1.0, 4.0, 16.0]
+    assert (report.outcome, report.settled, report.different, report.missing) == (
+        "different",
+        4,
+        1,
+        0,
+    )
+    assert [each.key for each in report.differences] == [{"id": 600}]
+
+
+def test_nothing_is_known_of_a_row_that_changes_at_every_look(pair: Pair, tmp_path: Path) -> None:
+    def rename(name: str) -> Callable[[], None]:
+        return lambda: change(tmp_path / "a.db", f"UPDATE orders SET name = '{name}' WHERE id = 9")
+
+    rename("new")()
+    report, _ = verified(pair, *map(rename, ("newer", "newest", "last")))
+    assert (report.outcome, report.exit_code, report.changing, report.different) == (
+        "unknown",
+        1,
+        1,
+        0,
+    )
+    report, clock = verified(
+        pair, lambda: change(tmp_path / "b.db", "UPDATE orders SET name = 'last' WHERE id = 9")
+    )
+    assert (report.outcome, report.settled, clock.slept) == ("equal", 1, [1.0])
+
+
+def test_a_repair_makes_the_target_equal_once(pair: Pair, tmp_path: Path) -> None:
+    differ(tmp_path)
+    emptied = {**pair[1], "preSql": "DELETE FROM orders", "txnAppId": "load", "txnVersion": 1}
+    planned = spark_channel.verify(
+        None, pair[0], emptied, confirm=0, repair=True, delete=True, dry_run=True
+    )
+    assert [(each["repair"], each["id"]) for each in planned.repairs] == [
+        ("upsert", 300), ("upsert", 600), ("upsert", 1500), ("upsert", 5400), ("delete", 1501),
+    ]  # fmt: skip
+    few = spark_channel.verify(None, pair[0], emptied, confirm=0, repair=True, max_repairs=3)
+    assert (few.outcome, few.repaired) == ("different", {})
+    assert "4 rows differ, which is more than 3" in few.notes[0]
+    without = spark_channel.verify(None, pair[0], emptied, confirm=0, repair=True)
+    assert (without.outcome, without.repaired) == (
+        "different", {"upserted": 4, "deleted": 0, "differ after it": 1},
+    )  # fmt: skip
+    report = spark_channel.verify(None, pair[0], emptied, confirm=0, repair=True, delete=True)
+    assert (report.outcome, report.repaired["deleted"]) == ("equal", 1)
+    assert spark_channel.verify(None, *pair).outcome == "equal"
+
+
+def test_a_row_that_comes_before_the_repair_is_not_deleted(pair: Pair, tmp_path: Path) -> None:
+    differ(tmp_path)
+    row = "INSERT INTO orders VALUES (1501, 'new', 1, NULL)"
+    before = run_module.Verification.look_again
+
+    def look(self: Any, wanted: Any) -> Any:
+        run_module.Verification.look_again = before  # type: ignore[method-assign]
+        change(tmp_path / "a.db", row)
+        return before(self, wanted)
+
+    run_module.Verification.look_again = look  # type: ignore[method-assign]
+    try:
+        report, _ = verified(pair, confirm=0, repairs=RepairSettings(delete=True))
+    finally:
+        run_module.Verification.look_again = before  # type: ignore[method-assign]
+    assert (report.outcome, report.repaired["deleted"]) == ("equal", 0)
+    assert spark_channel.verify(None, *pair).equal == 2_001
+
+
+def test_a_target_that_cannot_be_repaired_is_refused(pair: Pair, tmp_path: Path) -> None:
+    lake = {"name": "parquet", "path": str(tmp_path / "lake")}
+    spark_channel.transfer(None, pair[0], lake)
+    differ(tmp_path)
+    with pytest.raises(UnsupportedError, match="the parquet writer does not update rows by a key"):
+        spark_channel.verify(None, pair[1], lake, key=["id"], confirm=0, repair=True)
+    with pytest.raises(OptionError, match="'delete' needs 'repair'"):
+        spark_channel.verify(None, *pair, delete=True)
+
+
+def test_the_command_prints_the_result_and_ends_with_its_code(pair: Pair, tmp_path: Path) -> None:
+    places = [
+        text
+        for side, options in zip(("--source", "--target"), pair, strict=True)
+        for text in (side, f"{options['path']}?dbtable=orders")
+    ]
+    done = typed("verify", *places)
+    assert (done.exit_code, done.stdout.splitlines()[1]) == (
+        0,
+        "rows: 2000 equal, 0 missing, 0 extra, 0 different",
+    )
+    differ(tmp_path)
+    found = typed(
+        "verify",
+        *places,
+        "--confirm",
+        "0",
+        "--report",
+        str(tmp_path / "r.parquet"),
+        "--output",
+        "json",
+    )
+    assert (found.exit_code, json.loads(found.stdout)["columns"]) == (3, {"name": 3, "total": 1})
+    kept = pq.read_table(tmp_path / "r.parquet")
+    assert kept["kind"].to_pylist().count("different") == 3
+    assert (
+        json.loads(kept.filter(pa.compute.equal(kept["kind"], "extra"))["target"][0].as_py())["id"]
+        == 1501
+    )
+    assert typed("verify", *places, "--repair", "--delete", "--confirm", "0").exit_code == 0
+    assert typed("verify", *places).exit_code == 0
+
+
+def test_a_job_file_names_the_sides(pair: Pair, tmp_path: Path) -> None:
+    def end(name: str, options: dict[str, Any]) -> dict[str, Any]:
+        connection: list[dict[str, Any]] = [
+            {"jdbcUrl": f"jdbc:sqlite:{options['path']}", "table": ["orders"]}
+        ]
+        if name.endswith("reader"):
+            connection[0]["jdbcUrl"] = [connection[0]["jdbcUrl"]]
+        columns = ["id", "name", "total", "day"]
+        return {"name": name, "parameter": {"column": columns, "connection": connection}}
+
+    content = [{"reader": end("sqlite3reader", pair[0]), "writer": end("sqlite3writer", pair[1])}]
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({"job": {"setting": {}, "content": content}}))
+    assert typed("verify", str(job)).exit_code == 0
+    differ(tmp_path)
+    assert typed("verify", str(job), "--confirm", "0").exit_code == 3
+    repaired = typed("verify", str(job), "--confirm", "0", "--repair", "--delete")
+    assert repaired.exit_code == 0, repaired.output
+    assert spark_channel.verify(None, *pair).outcome == "equal"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--source", "x.db"], "option '--target' is missing"),
+        (["--source", "zz:x", "--target", "b.db?dbtable=t"], "--source begins with 'zz:'"),
+        (
+            ["--source", "a.csv", "--target", "b.csv", "--report", "x.txt"],
+            "ends with .json or .parquet",
+        ),
+        (["--source", "a.csv", "--target", "b.csv", "--confirm", "11"], "from 0 to 10"),
+        (["--source", "a.csv", "--target", "b.csv", "--dry-run"], "'--dry-run' needs '--repair'"),
+        (["--source", "a.csv", "--target", "b.csv", "--key", ""], "option '--key' got ''"),
+    ],
+)
+def test_bad_input_is_refused(arguments: list[str], message: str) -> None:
+    result = typed("verify", *arguments)
+    assert result.exit_code == 2
+    assert message in str(result.exception)
+
+
+VALUES = st.tuples(st.text("ab", max_size=2) | st.none(), st.integers(-3, 3) | st.none())
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.dictionaries(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 9), VALUES, max_size=12),
+    st.dictionaries(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 9), VALUES, max_size=12),
+    st.booleans(),
+)
+def test_any_two_tables_differ_exactly_where_their_rows_do(
+    tmp_path_factory: pytest.TempPathFactory,
+    source: dict[int, Any],
+    target: dict[int, Any],
+    alike: bool,
+) -> None:
+    path = tmp_path_factory.mktemp("any")
+    target = {**source, **target} if alike else target
+    table = "CREATE TABLE orders (id BIGINT PRIMARY KEY, a TEXT, b INTEGER)"
+    one = sqlite(path / "a.db", [(key, *row) for key, row in source.items()], table)
+    other = sqlite(path / "b.db", [(key, *row) for key, row in target.items()], table)
+    report = spark_channel.verify(None, one, other, confirm=0)
+    kinds = {each.key["id"]: each.kind for each in report.differences}
+    assert kinds == {
+        key: "missing" if key not in target else "extra" if key not in source else "different"
+        for key in source | target
+        if source.get(key) != target.get(key)
+    }
+    assert report.equal == sum(target.get(key) == row for key, row in source.items())
+
+
+def test_a_repair_that_is_killed_wrote_nothing_and_the_next_one_writes_all(
+    pair: Pair, tmp_path: Path
+) -> None:
+    differ(tmp_path)
+    script = (
+        "import os, spark_channel\n"
+        "from spark_channel.transfers.run import Transfer\n"
+        "Transfer.commit = lambda *_: os._exit(9)\n"
+        f"spark_channel.verify(None, {pair[0]!r}, {pair[1]!r}, confirm=0, repair=True, delete=True)\n"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", script],
+        check=False,
+        env=environment(),
+        capture_output=True,
+        timeout=120,
+    )
+    assert killed.returncode == 9, killed.stderr
+    assert spark_channel.verify(None, *pair, confirm=0).equal == 1_996
+    report = spark_channel.verify(None, *pair, confirm=0, repair=True, delete=True)
+    assert (report.outcome, report.repaired["upserted"]) == ("equal", 4)
+
+
+def test_two_repairs_at_once_leave_each_row_once(pair: Pair, tmp_path: Path) -> None:
+    differ(tmp_path)
+    with ThreadPoolExecutor(2) as pool:
+        runs = [
+            pool.submit(spark_channel.verify, None, *pair, confirm=0, repair=True, delete=True)
+            for _ in range(2)
+        ]
+        assert {run.result().outcome for run in runs} == {"equal"}
+    assert spark_channel.verify(None, *pair).equal == 2_000
+
+
+def test_columns_may_have_any_name(tmp_path: Path) -> None:
+    table = 'CREATE TABLE orders (_hash INTEGER PRIMARY KEY, "a,b" TEXT, "select" TEXT, hash TEXT)'
+    rows = [(number, "x'y", "\\ %", None) for number in range(9)]
+    pair = sqlite(tmp_path / "a.db", rows, table), sqlite(tmp_path / "b.db", rows, table)
+    change(
+        tmp_path / "b.db",
+        "UPDATE orders SET hash = '' WHERE _hash = 3",
+        "DELETE FROM orders WHERE _hash = 4",
+    )
+    report = spark_channel.verify(None, *pair, confirm=0, repair=True)
+    assert (report.columns, report.missing, report.outcome) == ({"hash": 1}, 1, "equal")
+    assert spark_channel.verify(None, *pair, exclude=["a,b"]).outcome == "equal"
+
+
+def test_a_lake_table_is_repaired_by_whole_rows(pair: Pair, tmp_path: Path) -> None:
+    lake = {"name": "delta", "path": str(tmp_path / "lake")}
+    spark_channel.transfer(None, pair[0], lake)
+    differ(tmp_path)
+    report = spark_channel.verify(None, pair[1], lake, key=["id"], confirm=0, repair=True)
+    assert (report.repaired["upserted"], report.positions) == (4, {"target": "version 0"})
+    assert (report.outcome, report.repaired["differ after it"]) == ("different", 1)
+    for more, message in (
+        ({"delete": True}, "rows of databases only"),
+        ({"exclude": ["day"]}, "replaced as wholes"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            spark_channel.verify(None, pair[1], lake, key=["id"], confirm=0, repair=True, **more)
