@@ -513,7 +513,7 @@ def _type(kind: pa.DataType, column: str) -> pa.DataType:
         return pa.list_(
             pa.field("element", _type(kind.value_type, column), kind.value_field.nullable)
         )
-    if types.is_struct(kind):
+    if types.is_struct(kind) and kind.num_fields:
         fields = [kind.field(i) for i in range(kind.num_fields)]
         return pa.struct([pa.field(f.name, _type(f.type, column), f.nullable) for f in fields])
     if types.is_map(kind):
