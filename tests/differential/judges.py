@@ -514,7 +514,9 @@ def _delta_entries(log: Path) -> Iterator[dict[str, Any]]:
                     "SELECT to_json(r) FROM read_parquet(?) AS r", [str(part)]
                 ).fetchall()
             for (text,) in rows:
-                yield json.loads(text)
+                if (entry := json.loads(text)).get("sidecar"):
+                    raise Unable("a checkpoint in parts")
+                yield entry
         start += 1
     for file in sorted(log.glob("*.json")):
         if file.stem.isdigit() and int(file.stem) >= start:

@@ -13,10 +13,12 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_val
 
 from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.postgresql_pooler import (
+    QUOTES,
     SETTINGS,
     for_transaction,
     is_pooler,
     refused_by_pooler,
+    refused_by_quotes,
     set_config,
 )
 from spark_channel.connectors.sql.session import BatchSize, BoundSession, session_script
@@ -344,6 +346,8 @@ class AdbcSession(BoundSession):
         dialect = options.sql_dialect()
         statements = session_script(options, dialect)
         if dialect == "postgres":
+            if self.rows(QUOTES):
+                raise self._failure(refused_by_quotes(self.place, "uri"))
             given = [(statement, for_transaction(statement)) for statement in statements]
             own_settings = [own for _, own in given if own is not None]
             self._each = [*own_settings, set_config(SETTINGS, local=True)]

@@ -180,7 +180,7 @@ def _type(kind: pa.DataType, column: str) -> pa.DataType:
         return pa.list_(
             pa.field("element", _type(kind.value_type, column), kind.value_field.nullable)
         )
-    if types.is_struct(kind):
+    if types.is_struct(kind) and kind.num_fields:
         fields = [kind.field(i) for i in range(kind.num_fields)]
         return pa.struct([pa.field(f.name, _type(f.type, column), f.nullable) for f in fields])
     if types.is_map(kind):
@@ -188,6 +188,38 @@ def _type(kind: pa.DataType, column: str) -> pa.DataType:
     raise SchemaError(
         f"column {column!r} of type {kind} has no exact counterpart in Delta; cast it first"
     )
+
+
+def _check_local_times(columns: pa.Schema, shown: str) -> None:
+    """Hold new columns of a table without the feature timestampNtz to have no timestamp without a zone inside maps
+    alone: deltalake does not note the feature then, and the table could not be read.
+
+    Raises:
+        SchemaError: names the column.
+    """
+    if any(_has_local_times(field.type, in_maps=False) for field in columns):
+        return
+    for field in columns:
+        if _has_local_times(field.type, in_maps=True):
+            raise SchemaError(
+                f"column {field.name!r} is {field.type}: deltalake does not note the table feature timestampNtz for "
+                f"timestamps without a zone inside a map, and nothing could read {shown} then. Add the column with "
+                "Spark first, or cast them to timestamps with a zone"
+            )
+
+
+def _has_local_times(kind: pa.DataType, *, in_maps: bool) -> bool:
+    """Whether there are timestamps without a zone in it, at any depth; `in_maps`: also inside maps."""
+    types = pa.types
+    if types.is_map(kind):
+        inner = [kind.key_type, kind.item_type] if in_maps else []
+    elif types.is_struct(kind):
+        inner = [kind.field(i).type for i in range(kind.num_fields)]
+    elif types.is_list(kind):
+        inner = [kind.value_type]
+    else:
+        return bool(types.is_timestamp(kind) and kind.tz is None)
+    return any(_has_local_times(each, in_maps=in_maps) for each in inner)
 
 
 def check_partition_column(field: pa.Field, shown: str) -> None:
@@ -244,6 +276,7 @@ class DeltaLake(LakeTable):
 
     def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
         columns = planned(schema)
+        _check_local_times(columns, self.shown)
         for name in partition_by:
             check_partition_column(columns.field(name), self.shown)
         if len(columns) and len(partition_by) == len(columns):
@@ -372,7 +405,10 @@ class DeltaState(TableState):
         )
 
     def planned_new(self, fields: Sequence[pa.Field]) -> list[pa.Field]:
-        return list(planned(pa.schema(fields)))
+        columns = planned(pa.schema(fields))
+        if "timestampNtz" not in (self._table.protocol().reader_features or ()):
+            _check_local_times(columns, self._shown)
+        return list(columns)
 
     def add_columns(self, fields: Sequence[pa.Field], change: Change) -> bool:
         from deltalake import Field, Schema

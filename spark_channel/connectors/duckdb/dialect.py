@@ -161,7 +161,7 @@ def canonical(name: str, kind: pa.DataType) -> pa.DataType:
         )
     if is_list(kind):
         return pa.list_(canonical(f"{name}.element", kind.value_type))
-    if pa.types.is_struct(kind):
+    if pa.types.is_struct(kind) and kind.num_fields:
         inner = [kind.field(number) for number in range(kind.num_fields)]
         return pa.struct(
             [pa.field(each.name, canonical(f"{name}.{each.name}", each.type)) for each in inner]
@@ -172,6 +172,8 @@ def canonical(name: str, kind: pa.DataType) -> pa.DataType:
         return kind
     if pa.types.is_null(kind):
         why = "it has no type; cast it to the type it should have"
+    elif pa.types.is_struct(kind):
+        why = "DuckDB has no struct without fields; leave it out, or cast it to text"
     else:
         why = "DuckDB has no type that returns it unchanged; cast it to a number or to text"
     raise SchemaError(f"column {name!r} is {kind}: {why}")

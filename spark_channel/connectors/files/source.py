@@ -249,7 +249,9 @@ def _text_columns(
     if files and not others:
         return written, {}, True
     sampled, dialect = _sampled(form, options, files, others)
-    if not len(sampled) and not len(written) and given is None:
+    # As for Spark, lines of JSON without a field have no columns; whether they are rows is for the read to decide.
+    is_empty = form.name != "json" or not any(files[number].size for number in others)
+    if not len(sampled) and not len(written) and given is None and is_empty:
         shown = ", ".join(options.all_paths())
         raise SourceError(
             f"{shown} is empty, so its columns are unknown; give a schema to read it as empty"

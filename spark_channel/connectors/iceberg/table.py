@@ -2,14 +2,16 @@
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
@@ -399,6 +401,7 @@ def data_file_rows(
     from pyiceberg.io.pyarrow import ArrowScan
     from pyiceberg.table import FileScanTask
 
+    _keep_nulls()
     schema = next(each for each in metadata.schemas if each.schema_id == schema_id)
     chosen = schema.select(*columns.names) if columns.names else schema
     at = metadata.model_copy(update={"current_schema_id": schema_id})
@@ -417,6 +420,26 @@ def data_file_rows(
             f"{shown} has {rows} rows, and the table's log says {file.record_count}. The file is damaged, or was "
             "replaced; restore it"
         )
+
+
+@cache
+def _keep_nulls() -> None:
+    """Have pyiceberg read a NULL list or map of structs as NULL. It copies them without their NULLs: as empty ones."""
+    from pyiceberg.io.pyarrow import ArrowProjectionVisitor
+
+    def kept(project: Callable[..., pa.Array | None]) -> Callable[..., pa.Array | None]:
+        def projected(
+            visitor: Any, kind: Any, given: pa.Array | None, *parts: pa.Array | None
+        ) -> pa.Array | None:
+            made = project(visitor, kind, given, *parts)
+            if made is None or given is None or made.null_count == given.null_count:
+                return made
+            return pc.if_else(given.is_valid(), made, pa.scalar(None, made.type))
+
+        return projected
+
+    for name in ("list", "map"):
+        setattr(ArrowProjectionVisitor, name, kept(getattr(ArrowProjectionVisitor, name)))
 
 
 def _in_columns(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
@@ -513,7 +536,7 @@ def _type(kind: pa.DataType, column: str) -> pa.DataType:
         return pa.list_(
             pa.field("element", _type(kind.value_type, column), kind.value_field.nullable)
         )
-    if types.is_struct(kind):
+    if types.is_struct(kind) and kind.num_fields:
         fields = [kind.field(i) for i in range(kind.num_fields)]
         return pa.struct([pa.field(f.name, _type(f.type, column), f.nullable) for f in fields])
     if types.is_map(kind):

@@ -14,6 +14,7 @@ from spark_channel.connectors.sql.encode import (
     convert,
     dates,
     decimal_text,
+    first_outside,
     local_timestamps,
     refuse_where,
     storage,
@@ -296,6 +297,8 @@ def _finished(array: pa.Array, column: ReadColumn) -> pa.Array:
                 f"({column.name} TINYINT)",
             )
         return pc.cast(array, pa.bool_())
+    if (index := first_outside(array)) >= 0:
+        raise MisfitError(column, f"{array[index].cast(pa.string())}: years go from 1 to 9999")
     if pa.types.is_timestamp(column.kind) and column.kind.tz is not None:
         return array.view(column.kind)
     return array

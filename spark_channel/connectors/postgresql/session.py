@@ -32,7 +32,12 @@ from spark_channel.connectors.postgresql.options import PostgresOptions
 from spark_channel.connectors.postgresql.settings import Settings
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.dialect import marked
-from spark_channel.connectors.sql.postgresql_pooler import is_pooler, refused_by_pooler
+from spark_channel.connectors.sql.postgresql_pooler import (
+    QUOTES,
+    is_pooler,
+    refused_by_pooler,
+    refused_by_quotes,
+)
 from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import BatchSize, DriverSession, committed
 from spark_channel.connectors.sql.statements import Node, identifier
@@ -215,11 +220,16 @@ _databases_lock = threading.Lock()
 _MOST_DATABASES = 8
 
 
-def _database(options: PostgresOptions, *, fresh: bool) -> tuple[Any, bool]:
+def _database(
+    options: PostgresOptions, *, failure: type[ChannelError], fresh: bool
+) -> tuple[Any, bool]:
     """The driver's picture of a database: it holds no connection, and takes one to make, to list the types. And whether
     a pooler is between, which the driver's connections do not tell.
 
     One a process; `fresh` creates it again, with the present types.
+
+    Raises:
+        failure: a setting of the server keeps the driver from knowing its types.
     """
     conninfo = options.conninfo()
     key = (os.getpid(), conninfo)
@@ -227,10 +237,19 @@ def _database(options: PostgresOptions, *, fresh: bool) -> tuple[Any, bool]:
         kept = _databases.get(key)
     found = None if fresh else kept
     if found is None:
-        found = (
-            adbc_driver_postgresql.connect(conninfo),
-            is_pooler(conninfo) if kept is None else kept[1],
-        )
+        database = adbc_driver_postgresql.connect(conninfo)
+        connection: Any = adbc_driver_manager.dbapi.Connection
+        with (
+            connection(
+                _SharedDatabase(), adbc_driver_manager.AdbcConnection(database), autocommit=True
+            ) as opened,
+            opened.cursor() as cursor,
+        ):
+            cursor.adbc_statement.set_options(**{_BY_COPY: "false"})
+            cursor.execute(QUOTES)
+            if cursor.fetchall():
+                raise failure(refused_by_quotes(options.address.shown, "url"))
+        found = database, is_pooler(conninfo) if kept is None else kept[1]
         with _databases_lock:
             while len(_databases) >= _MOST_DATABASES:
                 del _databases[next(iter(_databases))]
@@ -260,7 +279,7 @@ class PgReadSession(PgSession):
         own = {"cursor_tuple_fraction": "1.0", **(settings or {})}
         super().__init__(options, failure=failure, purpose=purpose, settings=own)
         with self.closed_on_failure(), self.explained():
-            database, self._is_behind = _database(options, fresh=fresh)
+            database, self._is_behind = _database(options, failure=failure, fresh=fresh)
             connection: Any = adbc_driver_manager.dbapi.Connection
             self._connection = connection(
                 _SharedDatabase(), adbc_driver_manager.AdbcConnection(database), autocommit=True

@@ -21,10 +21,12 @@ from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import (
+    CursorPosition,
     LateRows,
     ReadSource,
     check_cursor_type,
     check_same_columns,
+    cursor_bounds,
     cursor_conditions,
     cursor_literal,
     cursor_of,
@@ -138,8 +140,13 @@ class RowWidth:
 
 
 CURSOR = "cursor"
-"""Where a split keeps its bounds, for the reader: {"column": name, "after": value, "upto": value}, and the part of the
-rows that its channel has after a split: {"by": name, "part": number, "parts": number}."""
+"""Where a split keeps its bounds, for the reader: those of `cursor_bounds`, and the part of the rows that its channel
+has after a split: {"by": name, "part": number, "parts": number}."""
+_MOST_KEYS = 1000
+"""So many rows with the highest value are named by their keys in a position, which is written to each checkpoint."""
+_NEWEST_SECONDS = 1.0
+"""A clock that counts seconds may give a time again for so long: a row that has it may change and keep it."""
+_START = CursorPosition(None)
 _SPLIT_ROWS = 100_000
 """A range of fewer rows than twice this is one split."""
 _MOST_SPLITS = 16
@@ -151,7 +158,7 @@ _ROW_BYTES = 100
 class CursorQuery:
     """One look at the table, on a connection that is open. Cursor values are numbers or texts, as tokens hold them.
 
-    `within` is {"column": name, "after": value or None for all, "upto": value or None for no row}, and perhaps a part.
+    `within` is what `cursor_conditions` takes.
     """
 
     def __init__(self, session: Session, source: ReadSource) -> None:
@@ -189,6 +196,13 @@ class CursorQuery:
         below = f"{self.source.column(column)} < {cursor_literal(self.source, column, value)}"
         highest = self._token(column, f"MAX({self.source.column(column)})")
         return self._session.value(self.source.sql([highest], [below]))
+
+    def keys(self, column: str, value: Any, key: str) -> list[Any]:
+        """The keys of the rows with `value`, and at most one more than `_MOST_KEYS`."""
+        equal = f"{self.source.column(column)} = {cursor_literal(self.source, column, value)}"
+        query = self.source.sql([self.source.column(key)], [equal])
+        rows = self._session.rows(self.source.dialect.limited(query, _MOST_KEYS + 1))
+        return [each for (each,) in rows]
 
     def is_past(self, column: str, value: Any, highest: Any) -> bool:
         """Whether `value` comes after `highest`, in the database's order."""
@@ -263,8 +277,9 @@ class CursorFeed(ChangeFeed):
     """Rows whose `cursorColumn` has grown past the token. Ranges are the same rows forever, as long as no
     session changes a row behind the token without moving its cursor, which no reader could see.
 
-    While a value is the highest one, the next row may have it too, unless the column is unique. So rows with the
-    highest value of another column wait until a higher one is seen.
+    While a value is the highest one, the next row may have it too, unless the column is unique. So a position names the
+    rows with the highest value of another column by their keys, where these are whole numbers, and rows that get that
+    value later follow. Where they are not, or too many, those rows wait until a higher value is seen.
 
     A channel is split by a whole number in the primary key, so that all versions of a row stay in one channel, in
     order. Each part reads the range of the cursor, and returns its own rows.
@@ -282,8 +297,6 @@ class CursorFeed(ChangeFeed):
         self.reader = reader
         self._wanted = options.cursor_column
         self._order = options.cursor_order
-        seconds = options.late_seconds
-        self._late = LateRows(reader.dialect.late_seconds if seconds is None else seconds, clock)
         self._width = RowWidth(clock)
         self._told = False
         with self.looking() as look:
@@ -293,6 +306,10 @@ class CursorFeed(ChangeFeed):
             self._kind = cursor_type(look.source, self._column)
             self._by = _dividing(look)
             self._label = look.source.label
+            self._key = None if look.is_unique(self._column) else _telling(look)
+        seconds = options.late_seconds
+        wait = reader.dialect.late_seconds if seconds is None else seconds
+        self._late = LateRows(wait if self._key is None else max(wait, _NEWEST_SECONDS), clock)
 
     @contextmanager
     def looking(self) -> Iterator[CursorQuery]:
@@ -308,7 +325,7 @@ class CursorFeed(ChangeFeed):
         return noted(self._schema, self._lengths)
 
     def earliest(self) -> list[Token]:
-        return [token_of(None)]
+        return [token_of(_START)]
 
     def now(self) -> list[Token]:
         with self.looking() as look:
@@ -325,14 +342,18 @@ class CursorFeed(ChangeFeed):
         with self.looking() as look:
             about = look.source.about(self._column)
         assert about is not None
-        return [token_of(value_before(self.reader.dialect, about, self._kind, time))]
+        return [
+            token_of(CursorPosition(value_before(self.reader.dialect, about, self._kind, time)))
+        ]
 
     def reaches(self, token: Token, end: Token) -> bool:
-        column = self._column
-        return is_at_or_past(column, self._kind, cursor_of(token, column), cursor_of(end, column))
+        here, there = cursor_of(token, self._column), cursor_of(end, self._column)
+        if here.value == there.value and here.key is not None:
+            return there.key is not None and not set(here.keys) < set(there.keys)
+        return is_at_or_past(self._column, self._kind, here.value, there.value)
 
     def divide(self, token: Token) -> list[Token]:
-        cursor = cursor_of(token, self._column)
+        position = cursor_of(token, self._column)
         if self._by is None:
             raise UnsupportedError(
                 f"a channel of {self._label} cannot be split: its rows would be dealt by a whole number in the primary "
@@ -340,7 +361,7 @@ class CursorFeed(ChangeFeed):
             )
         part = part_of(token) or {"by": self._by, "part": 0, "parts": 1}
         return [
-            {**token_of(cursor), "by": part["by"], "part": each, "parts": 2 * part["parts"]}
+            {**token_of(position), "by": part["by"], "part": each, "parts": 2 * part["parts"]}
             for each in (part["part"], part["part"] + part["parts"])
         ]
 
@@ -350,8 +371,9 @@ class CursorFeed(ChangeFeed):
         found = super().before(after, limit, end, upto)
         if found != after:
             return found
-        passed = self._late.passed
-        if passed != cursor_of(end, self._column) and self.reaches(token_of(passed), end):
+        passed, last = self._late.passed, cursor_of(end, self._column)
+        is_there = passed != last.value or last.key is not None
+        if is_there and self.reaches(token_of(CursorPosition(passed)), end):
             found = self.latest(after, limit, end)  # the rows that wait come after `end`
             return None if found == after else found
         if not part_of(after):
@@ -367,23 +389,24 @@ class CursorFeed(ChangeFeed):
             check_same_columns(self._schema, look.source.schema, look.source.label)
             self._check_part(look, part)
             highest = look.highest(self._column)
-            self._check_not_past(look, start, highest)
+            self._check_not_past(look, start.value, highest)
             if upto is None:
                 complete = self._complete(look, highest)
                 passed = self._late.see(highest, complete)
                 end = complete if passed == highest else self._complete(look, passed)
             else:
                 end = cursor_of(upto, self._column)
-            if end is None or end == start:
+            if end.value is None or end == start:
                 return after
             rows = self._rows_of(limit, look)
             # Rows of one value stay together.
             cut = None if rows is None else look.nth(self._within(start, end, part), rows - 1)
+            cut = None if cut == end.value else cut
             if cut is None and look.nth(self._within(start, end, part), 0) is None:
                 return after
         if upto is not None:
             self.settled([upto])
-        return token_of(end if cut is None else cut, after)
+        return token_of(end if cut is None else CursorPosition(cut), after)
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
         start, end, part = (
@@ -395,13 +418,13 @@ class CursorFeed(ChangeFeed):
             self._check_part(look, part)
             count = look.rows(self._within(start, end, part))
             if not count:  # a query that was not told where it stood learns it only here
-                self._check_not_past(look, start, look.highest(self._column))
+                self._check_not_past(look, start.value, look.highest(self._column))
                 return []
             return self._cut(look, start, end, count, min(_MOST_SPLITS, count // _SPLIT_ROWS), part)
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
         end = cursor_of(upto[0], self._column)
-        within = self._within(None, end)
+        within = self._within(_START, end)
         if not self.reader.dialect.moves_rows:
             splits = self.reader.split(advice)
             return [
@@ -410,7 +433,7 @@ class CursorFeed(ChangeFeed):
             ]
         with self.looking() as look:
             count = look.rows(within)
-            return self._cut(look, None, end, count, min(advice, count)) if count else []
+            return self._cut(look, _START, end, count, min(advice, count)) if count else []
 
     def is_passing(self, error: BaseException) -> bool:
         return isinstance(error, SourceError) and self.reader.dialect.is_passing(error)
@@ -423,32 +446,43 @@ class CursorFeed(ChangeFeed):
         with self.looking() as look:
             self._check_part(look, part)
             highest = look.highest(self._column)
-            rows = 0 if highest is None else look.rows(self._within(start, highest, part))
+            present = self._within(start, CursorPosition(highest), part)
+            rows = 0 if highest is None else look.rows(present)
             if not rows:
                 return FeedLag(0, 0, 0.0)
-            seconds = None if start is None else look.age(self._column, start)
+            value = start.value
+            seconds = None if value is None else look.age(self._column, value)
             return FeedLag(rows, rows * self._width.of(look.row_bytes), seconds)
 
-    def _complete(self, look: CursorQuery, highest: Any) -> Any:
-        """The highest value that no later row can have, when `highest` is the highest one in the table."""
+    def _complete(self, look: CursorQuery, highest: Any) -> CursorPosition:
+        """The last position that no later row can come before, when `highest` is the highest value in the table."""
         if highest is None or look.is_unique(self._column):
-            return highest
+            return CursorPosition(highest)
+        if self._key is not None:
+            keys = look.keys(self._column, highest, self._key)
+            if len(keys) <= _MOST_KEYS and all(isinstance(each, int) for each in keys):
+                if keys:
+                    return CursorPosition(highest, self._key, tuple(sorted(keys)))
+                return CursorPosition(look.next_lower(self._column, highest))  # its rows left
         if not self._told:
             self._told = True
             _log.warning(
-                "no unique index is on column %r of %s alone, so other rows may get its highest value, now %r: "
-                "rows with that value wait until a higher one is there",
-                self._column,
+                "rows of %s with the highest value of column %r, now %r, wait until a higher one is there, since other "
+                "rows may get that value, too: no unique index is on that column alone, and %s",
                 self._label,
+                self._column,
                 highest,
+                "no primary key of one whole number tells these rows apart"
+                if self._key is None
+                else f"they are more than {_MOST_KEYS}",
             )
-        return look.next_lower(self._column, highest)
+        return CursorPosition(look.next_lower(self._column, highest))
 
     def _cut(
         self,
         look: CursorQuery,
-        start: Any,
-        end: Any,
+        start: CursorPosition,
+        end: CursorPosition,
         count: int,
         parts: int,
         part: Mapping[str, Any] = _WHOLE,
@@ -457,9 +491,9 @@ class CursorFeed(ChangeFeed):
         edges = [start]
         for _ in range(parts - 1):
             found = look.nth(self._within(edges[-1], end, part), count // parts - 1)
-            if found is None or found in (end, edges[-1]):
+            if found is None or found in (end.value, edges[-1].value):
                 break
-            edges.append(found)
+            edges.append(CursorPosition(found))
         edges.append(end)
         each = count // (len(edges) - 1)
         return [
@@ -474,8 +508,10 @@ class CursorFeed(ChangeFeed):
     def _rows_of(self, limit: FeedLimit, look: CursorQuery) -> int | None:
         return limit.most_rows(1 if limit.nbytes is None else self._width.of(look.row_bytes))
 
-    def _within(self, after: Any, upto: Any, part: Mapping[str, Any] = _WHOLE) -> dict[str, Any]:
-        return {"column": self._column, "after": after, "upto": upto, **part}
+    def _within(
+        self, after: CursorPosition, upto: CursorPosition, part: Mapping[str, Any] = _WHOLE
+    ) -> dict[str, Any]:
+        return {**cursor_bounds(self._column, after, upto), **part}
 
     def _check_part(self, look: CursorQuery, part: Mapping[str, Any]) -> None:
         """Hold the table to have the column that its channels were split by, never NULL."""
@@ -526,6 +562,13 @@ def _dividing(look: CursorQuery) -> str | None:
     """The column of the primary key that rows can be dealt by; None = there is none."""
     primary = () if look.source.table is None else look.source.table.primary
     return next((name for each in primary if (name := _divides(look, each)) is not None), None)
+
+
+def _telling(look: CursorQuery) -> str | None:
+    """The column that is the primary key, where that is one of whole numbers; None = there is none."""
+    primary = () if look.source.table is None else look.source.table.primary
+    name = _divides(look, primary[0]) if len(primary) == 1 else None
+    return name if name is not None and look.is_unique(name) else None
 
 
 def _divides(look: CursorQuery, name: str) -> str | None:

@@ -1,4 +1,5 @@
-"""Settings of PostgreSQL's transactions; how a connection pooler is recognised, and what it cannot do.
+"""Settings of PostgreSQL's transactions, and one under which its driver fails; how a connection pooler is recognised,
+and what it cannot do.
 
 Used by the connector `postgresql`, and by `adbc` with PostgreSQL's driver.
 """
@@ -9,7 +10,15 @@ from typing import Any
 
 from spark_channel.connectors.base.types import exp
 
-__all__ = ["SETTINGS", "for_transaction", "is_pooler", "refused_by_pooler", "set_config"]
+__all__ = [
+    "QUOTES",
+    "SETTINGS",
+    "for_transaction",
+    "is_pooler",
+    "refused_by_pooler",
+    "refused_by_quotes",
+    "set_config",
+]
 
 SETTINGS: Mapping[str, str] = {
     "client_encoding": "UTF8",
@@ -24,6 +33,11 @@ SETTINGS: Mapping[str, str] = {
 }
 """What the text of a value depends on, as rows are read and as conditions and keys are sent; and, last, what leaves
 rows out of a result. docs/postgresql.md lists them.
+"""
+
+QUOTES = "SELECT 1 WHERE CAST(current_setting('quote_all_identifiers') AS boolean)"
+"""A query with a row where the driver of ADBC knows no type, as it connects: it knows types by the names of their
+functions. It then returns the bytes of each value, also of this row.
 """
 
 _SPACE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)"
@@ -73,6 +87,15 @@ def for_transaction(statement: str) -> str | None:
     if found is None or _OF_A_SESSION.match(found["rest"]):
         return None
     return f"SET LOCAL {found['rest']}"
+
+
+def refused_by_quotes(place: str, option: str) -> str:
+    """What is said of a server that `QUOTES` has a row of; `option` names it."""
+    return (
+        f"{place}: the setting quote_all_identifiers is on, under which the driver returns the bytes of each value "
+        f"instead of the value. Add options=-c%20quote_all_identifiers%3Doff to {option!r}, or run ALTER ROLE ... SET "
+        "quote_all_identifiers = off"
+    )
 
 
 def refused_by_pooler(place: str, statement: str, option: str) -> str:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -27,10 +27,12 @@ from spark_channel.connectors.sql.statements import (
 from spark_channel.errors import OptionError, SchemaError, SourceError
 
 __all__ = [
+    "CursorPosition",
     "LateRows",
     "ReadSource",
     "check_cursor_type",
     "check_same_columns",
+    "cursor_bounds",
     "cursor_conditions",
     "cursor_literal",
     "cursor_of",
@@ -285,15 +287,31 @@ def _node(source: ReadSource, name: str) -> "exp.Column":
 _log = logging.getLogger(__name__)
 
 _NAME = "cursor"
+_KEYS = {"key", "keys"}
 _PART = {"by", "part", "parts"}
 _ADVICE = "it is damaged, or of another source. Reset the tunnel, or begin with a new checkpoint directory"
 _TOLD_SECONDS = 1.0
 """A wait that someone notices is told."""
 
 
-def token_of(value: Any, part: Token | None = None) -> Token:
-    """The token of a cursor value; None: before the first row. `part`: of the same part of the rows as this token."""
-    return {_NAME: value, **({} if part is None else part_of(part))}
+class CursorPosition(NamedTuple):
+    """All rows up to cursor value `value` (None: no row). With `keys`, only these of the rows that have `value` itself:
+    those whose whole number in column `key` is one of them.
+    """
+
+    value: Any
+    key: str | None = None
+    keys: tuple[int, ...] = ()
+
+
+def token_of(position: CursorPosition, part: Token | None = None) -> Token:
+    """The token of a position. `part`: of the same part of the rows as this token."""
+    value, key, keys = position
+    return {
+        _NAME: value,
+        **({} if key is None else {"key": key, "keys": list(keys)}),
+        **({} if part is None else part_of(part)),
+    }
 
 
 def part_of(token: Token) -> dict[str, Any]:
@@ -302,19 +320,33 @@ def part_of(token: Token) -> dict[str, Any]:
     return {name: token[name] for name in token if name in _PART}
 
 
-def cursor_of(token: Token, column: str) -> Any:
-    """The cursor value in a token.
+def cursor_of(token: Token, column: str) -> CursorPosition:
+    """The position in a token.
 
     Raises:
         SourceError: no token of such a feed.
     """
-    part = part_of(token)
-    whole = set(token) == {_NAME, *part} and isinstance(token[_NAME], int | float | str | None)
-    if not whole or (part and not _is_part(part)):
+    part, keys = part_of(token), {name: token[name] for name in token if name in _KEYS}
+    whole = set(token) == {_NAME, *part, *keys}
+    if (
+        not whole
+        or not isinstance(token[_NAME], int | float | str | None)
+        or (part and not _is_part(part))
+        or (keys and not _is_keys(keys))
+    ):
         raise SourceError(
             f"the checkpoint {dict(token)!r} is not a position in cursor column {column!r}: {_ADVICE}"
         )
-    return token[_NAME]
+    return CursorPosition(token[_NAME], keys.get("key"), tuple(keys.get("keys", ())))
+
+
+def _is_keys(keys: Mapping[str, Any]) -> bool:
+    return (
+        set(keys) == _KEYS
+        and isinstance(keys["key"], str)
+        and isinstance(keys["keys"], list)
+        and all(isinstance(each, int) for each in keys["keys"])
+    )
 
 
 def _is_part(part: Mapping[str, Any]) -> bool:
@@ -384,18 +416,38 @@ def cursor_literal(source: ReadSource, name: str, value: Any) -> str:
     return source.dialect.key_literal(value, source.about(name))
 
 
+def cursor_bounds(column: str, after: CursorPosition, upto: CursorPosition) -> dict[str, Any]:
+    """What `cursor_conditions` takes, for the rows of a range."""
+    found: dict[str, Any] = {"column": column, "after": after.value, "upto": upto.value}
+    for name, position in (("without", after), ("only", upto)):
+        if position.key is not None:
+            found[name] = [position.value, position.key, list(position.keys)]
+    return found
+
+
 def cursor_conditions(source: ReadSource, within: Mapping[str, Any]) -> list[str]:
     """Rows after `within["after"]` (None: all), up to `within["upto"]` (None: no row), of `within["column"]`; of them
     those of a part, where `within` names one.
+
+    Of the rows that have the first value, `without` leaves out those with some keys; of those that have the last one,
+    `only` takes no others: each is [value, column of the key, keys].
     """
     if within["upto"] is None:
         return ["1 = 0"]  # the table was empty
     name = within["column"]
+    column, without, only = source.column(name), within.get("without"), within.get("only")
     found = [
-        f"{source.column(name)} {compare} {cursor_literal(source, name, bound)}"
-        for compare, bound in ((">", within["after"]), ("<=", within["upto"]))
+        f"{column} {compare} {cursor_literal(source, name, bound)}"
+        for compare, bound in ((">=" if without else ">", within["after"]), ("<=", within["upto"]))
         if bound is not None
     ]
+    for chosen, compare in ((without, "NOT IN"), (only, "IN")):
+        if chosen is not None:
+            value, key, keys = chosen
+            listed = ", ".join(map(str, keys))
+            found.append(
+                f"{column} <> {cursor_literal(source, name, value)} OR {source.column(key)} {compare} ({listed})"
+            )
     if "by" in within:
         parts, remainder = within["parts"], source.dialect.remainder
         left = remainder(source.column(within["by"]), parts)
@@ -441,12 +493,12 @@ class LateRows:
     def __init__(self, seconds: float, clock: Clock | None = None) -> None:
         self.seconds = seconds
         self._clock: Clock = clock or SYSTEM_CLOCK
-        self._seen: deque[tuple[float, Any, Any]] = deque()
+        self._seen: deque[tuple[float, Any, CursorPosition]] = deque()
         self.passed: Any = None
         """The highest value for long enough: no row with a lower one comes any more."""
 
-    def see(self, highest: Any, complete: Any) -> Any:
-        """Note the highest value now, and the one up to which rows can be read when that is old enough.
+    def see(self, highest: Any, complete: CursorPosition) -> Any:
+        """Note the highest value now, and the position up to which rows can be read when that is old enough.
 
         Returns `passed`, None when not known yet.
         """
@@ -460,10 +512,10 @@ class LateRows:
             self.passed = passed
         return self.passed
 
-    def settle(self, value: Any) -> None:
-        """Wait until all rows up to `value`, a `complete` one that was seen, are there."""
+    def settle(self, position: CursorPosition) -> None:
+        """Wait until all rows up to `position`, a `complete` one that was seen, are there."""
         now = self._clock.now()
-        since = next((time for time, _, complete in self._seen if complete == value), now)
+        since = next((time for time, _, complete in self._seen if complete == position), now)
         wait = since + self.seconds - now
         if wait <= 0:
             return

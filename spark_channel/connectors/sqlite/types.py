@@ -19,6 +19,7 @@ from spark_channel.connectors.sql.encode import (
     convert,
     dates,
     decimal_text,
+    first_outside,
     local_timestamps,
     refuse_where,
     storage,
@@ -191,7 +192,16 @@ def _converter(about: ReadColumn) -> Callable[[pa.Array], pa.Array]:
         return _single
     if pa.types.is_time(kind):
         return _time
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return partial(_of_years, kind=kind)
     return lambda array: array if array.type.equals(kind) else pc.cast(array, kind)
+
+
+def _of_years(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    array = pc.cast(array, kind)
+    if first_outside(array) >= 0:
+        raise pa.ArrowInvalid("years go from 1 to 9999")
+    return array
 
 
 def _valid_text(array: pa.Array) -> pa.Array:

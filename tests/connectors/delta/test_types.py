@@ -94,6 +94,25 @@ def test_types_that_delta_lacks_are_refused(tmp_path: Path, kind: pa.DataType) -
     assert not (tmp_path / "t").exists()
 
 
+def test_a_table_is_not_made_unreadable_by_local_times_inside_a_map(tmp_path: Path) -> None:
+    """deltalake notes the table feature of such times for columns, lists and structs alone."""
+    time, path = pa.timestamp("us"), tmp_path / "t"
+    pairs = pa.array([[("a", [dt.datetime(2024, 1, 31)])]], pa.map_(pa.string(), pa.list_(time)))
+    with pytest.raises(SchemaError, match=r"column 'm' is map<.*timestampNtz"):
+        write(path, pa.table({"n": [1], "m": pairs}))
+    assert not path.exists()
+    write(path, pa.table({"n": [1]}))
+    with pytest.raises(SchemaError, match=r"column 'm' is map<.*timestampNtz"):
+        write(path, pa.table({"n": [2], "m": pairs}), onSchemaChange="evolve")
+    for number, kind in enumerate((time, pa.list_(time), pa.struct([("t", time)]))):
+        other = tmp_path / str(number)
+        write(other, pa.table({"n": [1]}))
+        write(other, pa.table({"n": [2], "x": pa.nulls(1, kind)}), onSchemaChange="evolve")
+        write(other, pa.table({"n": [3], "m": pairs}), onSchemaChange="evolve")
+        assert sorted(read(other)["n"].to_pylist()) == [1, 2, 3]
+        assert pairs[0].as_py() in read(other)["m"].to_pylist()
+
+
 def test_values_that_would_be_cut_are_refused(tmp_path: Path) -> None:
     fine = pa.table({"x": pa.array([1], pa.timestamp("ns"))})
     with pytest.raises(TargetError, match="column 'x' holds a value that does not fit timestamp"):

@@ -159,6 +159,25 @@ def test_a_json_file_without_an_object_says_so(tmp_path: Path) -> None:
     assert found == f"SourceError: {path}, line 2: not an object: null"
 
 
+@pytest.mark.parametrize(
+    ("text", "rows"), [("null\n", 0), ("\n\n", 0), ("null\n{}\n", None), ("{}\n", None)]
+)
+def test_json_without_a_field_has_no_columns(tmp_path: Path, text: str, rows: int | None) -> None:
+    """As for Spark. Rows of no columns could not be counted."""
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    reader = reader_of("json", path, mode="DROPMALFORMED")
+    assert reader.schema().names == []
+    if rows is None:
+        with pytest.raises(SourceError, match=r"have no field, .* give a schema"):
+            read_all(reader, 1)
+    else:
+        assert read_all(reader, 1).num_rows == rows
+    path.write_text("")
+    with pytest.raises(SourceError, match=r"is empty, so its columns are unknown"):
+        reader_of("json", path).schema()
+
+
 @pytest.mark.parametrize(("opening", "end"), [("[", "]"), ('{"b":', "}")])
 def test_a_json_value_may_nest_deeply(tmp_path: Path, opening: str, end: str) -> None:
     cases: list[Case] = []
@@ -393,6 +412,31 @@ def test_a_type_that_pyarrow_cannot_represent_is_refused_by_name(tmp_path: Path)
         SchemaError, match=r"x.arrow: column 'm' \(month_interval\) has a type that pyarrow cannot"
     ):
         read("arrow", path)
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_time_that_no_day_has_is_refused(
+    tmp_path: Path, form: str, unit: str, inside: bool
+) -> None:
+    if form == "parquet" and unit == "s":
+        pytest.skip("Parquet has no times of whole seconds")
+    day = 86_400 * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    kind = pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
+    path = tmp_path / f"a.{form}"
+    for value, good in ((-1, False), (0, True), (day - 1, True), (day, False)):
+        plain = pa.array([None, value], pa.int32() if kind.bit_width == 32 else pa.int64())
+        times = plain.view(kind)
+        values = pa.StructArray.from_arrays([times], ["t"]) if inside else times
+        WRITERS[form](path, pa.table({"a": values}))
+        if good:
+            read(form, path)
+            continue
+        with pytest.raises(
+            SourceError, match=rf"a\.{form}: column 'a' .* not valid: .*\[{unit}\] {value} "
+        ):
+            read(form, path)
 
 
 @pytest.mark.parametrize("form", WRITERS)

@@ -30,7 +30,9 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 dates = st.dates(dt.date(1, 1, 1), dt.date(9999, 12, 31))
 orc_dates = st.dates(dt.date(1582, 10, 15), dt.date(9999, 12, 31))
 old_times = st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31))
-orc_times = st.datetimes(dt.datetime(1700, 1, 1), dt.datetime(2200, 12, 31))
+orc_times = st.datetimes(dt.datetime(1700, 1, 1), dt.datetime(2200, 12, 31)).map(
+    lambda value: value if value.year >= 1970 else value.replace(microsecond=0)
+)
 
 SCALARS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "b": (pa.bool_(), st.booleans()),
@@ -156,6 +158,7 @@ def test_parquet_and_arrow_carry_more(tmp_path: Path) -> None:
         ("json", pa.duration("us")),
         ("json", pa.map_(pa.int32(), pa.string())),
         ("json", pa.time64("us")),
+        ("parquet", pa.list_(pa.struct([]))),
     ],
 )
 def test_a_type_that_cannot_be_carried_is_refused_by_name(
@@ -171,6 +174,24 @@ def test_orc_refuses_times_that_it_could_not_give_back(tmp_path: Path) -> None:
     table = pa.table({"t": pa.array([dt.datetime(9999, 12, 31)], pa.timestamp("us"))})
     with pytest.raises(TargetError, match=r"column 't' holds a time outside"):
         write("orc", tmp_path / "out", table)
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_orc_refuses_parts_of_a_second_that_spark_fails_at(
+    tmp_path: Path, zone: str | None
+) -> None:
+    for number, (value, good) in enumerate(
+        [(-1, False), (-1_500_000, False), (-2_000_000, True), (0, True), (1, True)]
+    ):
+        times = pa.array([value, None], pa.int64()).cast(pa.timestamp("us", zone))
+        for name, values in (("t", times), ("l", pa.ListArray.from_arrays([0, 2], times))):
+            table, target = pa.table({name: values}), tmp_path / f"{name}{number}"
+            if good:
+                write("orc", target, table)
+                assert read("orc", target).column(name).to_pylist() == values.to_pylist()
+                continue
+            with pytest.raises(TargetError, match=rf"column '{name}' holds 1969-12-31 23:59:5"):
+                write("orc", target, table)
 
 
 def test_orc_refuses_days_that_spark_would_read_as_others(tmp_path: Path) -> None:

@@ -185,6 +185,31 @@ def test_a_data_file_whose_times_pyiceberg_would_change_is_refused(
                 read(tmp_path)
 
 
+def test_a_null_list_or_map_of_structs_is_not_an_empty_one(tmp_path: Path) -> None:
+    """pyiceberg alone copies it without its NULLs."""
+    struct = pa.struct([("x", pa.bool_())])
+    lists = pa.list_(struct)
+    given = [None, [], [None], [{"x": None}], [{"x": True}]]
+    table = pa.table(
+        {
+            "l": pa.array(given, lists),
+            "m": pa.array(
+                [None if each is None else [("k", each)] for each in given],
+                pa.map_(pa.string(), lists),
+            ),
+            "n": pa.array(
+                [None, [], [("k", None)], [("k", {"x": None})], None], pa.map_(pa.string(), struct)
+            ),
+            "s": pa.array([{"l": each} for each in given], pa.struct([("l", lists)])),
+            "ll": pa.array([[each] for each in given], pa.list_(lists)),
+        }
+    )
+    with shop(tmp_path):
+        write(tmp_path, table)
+        assert read(tmp_path).to_pylist() == table.to_pylist()
+        assert read(tmp_path, columns="l").to_pylist() == table.select(["l"]).to_pylist()
+
+
 def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     raw = pa.array([b"\xff\xfe"]).view(pa.string())
     with shop(tmp_path) as catalog:

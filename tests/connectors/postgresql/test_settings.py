@@ -12,7 +12,7 @@ import pytest
 
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import FeedOptions
-from spark_channel.errors import CommitError, SchemaError, TargetError
+from spark_channel.errors import CommitError, SchemaError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.postgresql.conftest import Pg
 from tests.servers.postgres import PostgresServer
@@ -246,6 +246,26 @@ def test_no_row_is_left_out_by_a_limit_of_an_index(pg: Pg, hostile: Pg) -> None:
         "sessionInitStatement": "SET enable_seqscan = off",
     }
     assert hostile.read("t", advice=1, **forced).num_rows == 20_000
+
+
+def test_a_setting_under_which_the_driver_knows_no_type_is_refused_while_it_is_on(
+    pg: Pg, hostile: Pg
+) -> None:
+    """The driver would return the bytes of each value."""
+    role = hostile.options()["user"]
+    pg.psql("CREATE TABLE t (n numeric(4,1)); INSERT INTO t VALUES (1.5)")
+    pg.psql(f"ALTER ROLE {role} SET quote_all_identifiers = on")
+    uri = f"postgresql://{role}:p@127.0.0.1:{pg.server.port}/postgres"
+    adbc = {"reader": "adbc", "driver": "postgresql", "uri": uri, "query": "SELECT 1 AS n"}
+    with pytest.raises(SourceError, match=r"quote_all_identifiers is on.* to 'url', or run ALTER"):
+        hostile.read("t")
+    with pytest.raises(SourceError, match=r"quote_all_identifiers is on.* to 'uri', or run ALTER"):
+        load_reader(adbc)[0].schema()
+    off = {**adbc, "uri": f"{uri}?options=-c%20quote_all_identifiers%3Doff"}
+    assert load_reader(off)[0].schema().field("n").type == pa.int32()
+    hostile.write(pa.table({"n": [Decimal("2.5")]}), dbtable="t", commit="job")
+    pg.psql(f"ALTER ROLE {role} RESET quote_all_identifiers")
+    assert hostile.read("t")["n"].to_pylist() == [Decimal("1.5"), Decimal("2.5")]
 
 
 def test_adbc_reads_a_database_of_another_encoding(pg: Pg) -> None:

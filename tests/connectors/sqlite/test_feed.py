@@ -1,5 +1,6 @@
 """A SQLite table as a change feed."""
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -86,9 +87,14 @@ def test_a_limit_cuts_a_range_and_keeps_rows_of_one_value_together(shop: Path) -
     assert seen == [30, 30, 30, 10]
     run(shop, "UPDATE orders SET at = '2026-01-01 00:00:01.000000' WHERE id > 50 AND id < 100")
     run(shop, "UPDATE orders SET at = '2026-01-01 00:00:02.000000' WHERE id = 100")
-    by_time = feed_of(shop, "at")
-    token = by_time.latest(by_time.earliest()[0], FeedLimit(rows=60))
-    assert len(ids(by_time, by_time.earliest()[0], token)) == 99
+    clock = VirtualClock()
+    by_time = feed_of(shop, "at", clock=clock)
+    (start,) = by_time.earliest()
+    assert by_time.latest(start, FeedLimit(rows=60)) == start, "the newest time is not a second old"
+    clock.advance(1)
+    token = by_time.latest(start, FeedLimit(rows=60))
+    assert len(ids(by_time, start, token)) == 99
+    assert ids(by_time, token, by_time.latest(token, FeedLimit(rows=60))) == [100]
 
 
 @pytest.mark.parametrize(
@@ -107,18 +113,71 @@ def test_rows_of_the_highest_value_wait_where_others_may_get_it(
     tmp_path: Path, declared: str, index: str, waits: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "shop.db"
-    run(path, f"CREATE TABLE t (id INTEGER PRIMARY KEY, at {declared} NOT NULL)")
+
+    def feed() -> CursorFeed:
+        return feed_of(path, "at", dbtable="t", order="text", clock=VirtualClock())
+
+    run(path, f"CREATE TABLE t (id REAL PRIMARY KEY, at {declared} NOT NULL)")
     run(path, "INSERT INTO t VALUES (1, '2026-01-01 00:00:01'), (2, '2026-01-01 00:00:02')")
     if index:
         run(path, index)
-    reader, _ = load_reader({"path": str(path), "dbtable": "t"})
-    feed = reader.feed(FeedOptions("at", cursor_order="text"))
-    (token,) = feed.now()
+    waiting = feed()
+    (token,) = waiting.now()
     assert token == {"cursor": f"2026-01-01 00:00:0{1 if waits else 2}"}
-    assert feed.latest(feed.earliest()[0], NO_LIMIT) == token
+    assert waiting.latest(waiting.earliest()[0], NO_LIMIT) == token
     told = [each.getMessage() for each in caplog.records]
     assert len(told) == waits
-    assert all("no unique index is on column 'at' of table 't'" in each for each in told)
+    assert all("rows of table 't' with the highest value of column 'at'" in each for each in told)
+    run(path, "DROP TABLE t", f"CREATE TABLE t (id INTEGER PRIMARY KEY, at {declared} NOT NULL)")
+    run(path, "INSERT INTO t VALUES (1, '2026-01-01 00:00:01'), (2, '2026-01-01 00:00:02')")
+    if index:
+        run(path, index)
+    keys = {"key": "id", "keys": [2]} if waits else {}
+    assert feed().now() == [{"cursor": "2026-01-01 00:00:02", **keys}]
+
+
+def test_rows_of_one_value_that_come_one_by_one_are_read_each_once(tmp_path: Path) -> None:
+    """Ranges name the same rows again later. Some rows leave, and more share the value than a position names."""
+    path, clock = tmp_path / "shop.db", VirtualClock()
+    run(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, day DATE NOT NULL)")
+    run(path, "INSERT INTO t VALUES (5, '2026-01-01'), (7, '2026-01-02')")
+    feed = feed_of(path, "day", dbtable="t", clock=clock)
+    ranges: list[tuple[Any, Any, list[int]]] = []
+    token = feed.earliest()[0]
+
+    def follow() -> list[int]:
+        nonlocal token
+        feed.latest(token, NO_LIMIT)
+        clock.advance(1)
+        end = json.loads(json.dumps(feed.latest(token, NO_LIMIT)))
+        found = sorted(ids(feed, token, end))
+        ranges.append((token, end, found))
+        token = end
+        return found
+
+    assert follow() == [5, 7]
+    assert follow() == []
+    run(path, "INSERT INTO t VALUES (2, '2026-01-02'), (9, '2026-01-02')")
+    assert feed.lag(token).rows == 2
+    assert follow() == [2, 9]
+    for after, upto, found in ranges:
+        assert sorted(ids(feed, after, upto)) == found
+    (end,) = feed.now()
+    run(path, "DELETE FROM t WHERE id = 9", "INSERT INTO t VALUES (3, '2026-01-02')")
+    assert follow() == [3]
+    assert feed.before(token, NO_LIMIT, end) is None, "row 9 has left"
+    halves = feed.divide(token)
+    run(path, "INSERT INTO t VALUES (10, '2026-01-02'), (11, '2026-01-02')")
+    assert [ids(feed, half, feed.latest(half, NO_LIMIT)) for half in halves] == [[10], [11]]
+    assert follow() == [10, 11]
+    many = "WITH RECURSIVE n(i) AS (SELECT 20 UNION ALL SELECT i + 1 FROM n WHERE i < 1100)"
+    run(path, f"INSERT INTO t {many} SELECT i, '2026-01-02' FROM n")
+    assert follow() == []
+    assert feed.lag(token).rows == 1081
+    run(path, "INSERT INTO t VALUES (12, '2026-01-03')")
+    assert follow() == [12, *range(20, 1101)]
+    with pytest.raises(SourceError, match="not a position in cursor column 'day'"):
+        feed.latest({**token, "keys": ["1"]}, NO_LIMIT)
 
 
 def test_a_range_costs_what_is_in_it_and_not_what_is_behind_it(

@@ -518,6 +518,16 @@ def test_a_whole_number_beyond_a_double_is_not_rounded(db: Db) -> None:
         db.read()
 
 
+@pytest.mark.parametrize(
+    ("declared", "value"), [("DATE", "0000-01-01"), ("TIMESTAMP", "0000-12-31 23:59:59")]
+)
+def test_the_year_0_is_refused(db: Db, declared: str, value: str) -> None:
+    db.sql(f"CREATE TABLE t (v {declared})")
+    db.sql(f"INSERT INTO t VALUES ('0001-01-01'), ('{value}')")
+    with pytest.raises(SourceError, match=rf"column 'v', .* rowid 2 holds '{value}'.*'where'"):
+        db.read()
+
+
 def test_invalid_utf8_is_named(db: Db) -> None:
     db.sql("CREATE TABLE t (v TEXT)")
     db.sql("INSERT INTO t VALUES ('fine'), (CAST(x'ff41' AS TEXT))")

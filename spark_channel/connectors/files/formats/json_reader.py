@@ -160,15 +160,20 @@ def _object_in(text: bytes, parse: Callable[[str], Any] = parsed) -> dict[str, A
 
 
 def why_no_objects(lines: Iterable[bytes]) -> tuple[int, LineError] | None:
-    """(number of the first line that is not blank, why it is no object), if no line is one."""
+    """(number of the first line that is not blank, why it is no object), if no line is one.
+
+    None for lines of `null` alone, too, which have no columns, as for Spark: the read decides whether they are rows.
+    """
     first: tuple[int, LineError] | None = None
+    has_other = False
     for number, line in enumerate(lines):
         if text := line.strip():
+            has_other = has_other or text != b"null"
             found = _object_in(text)
             if not isinstance(found, LineError):
                 return None
             first = first or (number, found)
-    return first
+    return first if has_other else None
 
 
 def parse_lines(
@@ -541,6 +546,11 @@ class JsonBlocks:
             pa.array([row[number] for row in rows], field.type)
             for number, field in enumerate(self._wanted.schema)
         ]
+        if rows and not columns:
+            raise SourceError(
+                f"{self._wanted.shown}: the lines that were looked at have no field, so the columns of its rows are "
+                "unknown; give a schema"
+            )
         if rows:
             self._row_bytes = len(block.data) / len(rows)
             yield pa.RecordBatch.from_arrays(columns, schema=self._wanted.schema)

@@ -148,10 +148,12 @@ class _OrcEncoder(WriterEncoder):
 
 
 _LIMIT_SECONDS = 2**63 // 10**9
+_EPOCH = pa.scalar(0, pa.timestamp("s"))
 
 
 def _check_range(name: str, values: pa.Array) -> None:
-    """Arrow's ORC reader holds times in 64-bit nanoseconds: 1677 to 2262. Spark's takes old days for Julian ones."""
+    """Arrow's ORC reader holds times in 64-bit nanoseconds: 1677 to 2262. Spark's takes old days for Julian ones, and
+    fails at parts of a second before 1970 as Arrow writes them."""
     if not pa.types.is_timestamp(values.type):
         if (found := first_julian(values)) is not None:
             raise TargetError(
@@ -167,6 +169,15 @@ def _check_range(name: str, values: pa.Array) -> None:
             raise TargetError(
                 f"column {name!r} holds a time outside of 1677-09-21 to 2262-04-11, which ORC files "
                 "cannot give back; write Parquet, or cast the column to text"
+            )
+    if (pc.min(values.view(pa.int64())).as_py() or 0) < 0:
+        seconds = pc.floor_temporal(values, unit="second")
+        parted = pc.and_(pc.not_equal(values, seconds), pc.less(seconds, _EPOCH.cast(values.type)))
+        if pc.any(parted).as_py():
+            found = pc.min(values.filter(parted))
+            raise TargetError(
+                f"column {name!r} holds {found}, a part of a second before 1970: Spark cannot read ORC files with such "
+                "times from Arrow's writer. Write Parquet, or cast the column to text"
             )
 
 

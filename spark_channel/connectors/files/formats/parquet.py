@@ -215,7 +215,8 @@ class ParquetFormat(Format):
     def carries(self, kind: pa.DataType) -> bool:
         types = pa.types
         negative = types.is_decimal(kind) and kind.scale < 0
-        return not (types.is_interval(kind) or types.is_union(kind) or negative)
+        empty = types.is_struct(kind) and not kind.num_fields
+        return not (types.is_interval(kind) or types.is_union(kind) or negative or empty)
 
     def extension(self, options: ParquetWriteOptions) -> str:
         codec = options.compression or options.default_codec
