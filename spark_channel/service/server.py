@@ -10,22 +10,27 @@ from typing import TYPE_CHECKING, Any, Self
 
 from spark_channel.clock import Clock
 from spark_channel.errors import ServiceUnavailableError
+from spark_channel.observe.metrics import CONTENT_TYPE, JobMetrics, prometheus_text
 from spark_channel.progress import JobProgress, JobSpec, JobStatus, Phase, Snapshot, progress_line
 from spark_channel.service import protocol
 from spark_channel.service.jobs import JobRegistry
 from spark_channel.service.limits import LimitService
 from spark_channel.service.protocol import (
+    CHANGE_SCOPE,
+    READ_SCOPE,
     SERVICE_SCOPE,
     ServiceAddress,
     TlsFiles,
     Tokens,
     sample_from_json,
+    scoped_token,
+    token_of_file,
 )
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from spark_channel.service.http_server import Caller, Endpoint, HttpServer
+    from spark_channel.service.http_server import Caller, Document, Endpoint, HttpServer
 
 __all__ = [
     "ServiceServer",
@@ -67,8 +72,11 @@ class ServiceServer:
         self.jobs = JobRegistry(clock=clock, idle_seconds=idle_seconds)
         self.limits = LimitService(clock=clock)
         self.jobs.subscribe(self.limits)
+        self.metrics = JobMetrics(self.limits.signals, self.limits.shared)
+        self.jobs.subscribe(self.metrics)
         self.tokens = Tokens()
         self._token = self.tokens.add(SERVICE_SCOPE, token)
+        self.tokens.add(READ_SCOPE, token_of_file() or scoped_token(self._token, READ_SCOPE))
         self._host = host
         self._port = port
         self._advertise_host = advertise_host or host
@@ -85,6 +93,7 @@ class ServiceServer:
             "health": json_endpoint(self._health),
             "limits": json_endpoint(self._limits),
             "slots": json_endpoint(self._slots),
+            "GET /metrics": self._metrics,
         }
         self.slots: Callable[[], int | None] = lambda: None
         """How many Spark tasks run at a time, where the owner of this server knows."""
@@ -323,6 +332,13 @@ class ServiceServer:
         _only_service_token(caller)
         protocol.fields(body, required=())
         return {"slots": self.slots()}
+
+    def _metrics(self, _body: bytes, caller: "Caller") -> "Document":
+        from spark_channel.service.http_server import Document
+
+        if caller.scope not in (SERVICE_SCOPE, READ_SCOPE, CHANGE_SCOPE):
+            raise PermissionError("this token is for another purpose")
+        return Document(CONTENT_TYPE, prometheus_text(self.metrics.families()))
 
     def _find(self, job: Any) -> JobProgress:
         job = protocol.identifier(job, "job")
