@@ -112,6 +112,12 @@ class JobMetrics:
                 _, oldest = self._closed.popitem(last=False)
                 self._sums_of(self._sums, oldest).add(oldest)
 
+    def statuses(self) -> list[JobStatus]:
+        """The last jobs that were closed, and those that run, oldest first."""
+        with self._lock:
+            closed, live = list(self._closed.values()), list(self._live.values())
+        return [*closed, *(progress.status() for progress in live)]
+
     def families(self) -> list[Family]:
         """All metrics as they are now."""
         with self._lock:

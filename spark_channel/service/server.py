@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from spark_channel.clock import Clock
 from spark_channel.errors import ServiceUnavailableError
 from spark_channel.observe.metrics import CONTENT_TYPE, JobMetrics, prometheus_text
+from spark_channel.observe.view import LocalView
 from spark_channel.progress import JobProgress, JobSpec, JobStatus, Phase, Snapshot, progress_line
 from spark_channel.service import protocol
 from spark_channel.service.jobs import JobRegistry
@@ -74,6 +75,13 @@ class ServiceServer:
         self.jobs.subscribe(self.limits)
         self.metrics = JobMetrics(self.limits.signals, self.limits.shared)
         self.jobs.subscribe(self.metrics)
+        self.view = LocalView(
+            self.metrics,
+            self.jobs.find,
+            self.limits.book.names,
+            self.limits.handle,
+            self.limits.signals,
+        )
         self.tokens = Tokens()
         self._token = self.tokens.add(SERVICE_SCOPE, token)
         self.tokens.add(READ_SCOPE, token_of_file() or scoped_token(self._token, READ_SCOPE))
@@ -93,6 +101,7 @@ class ServiceServer:
             "health": json_endpoint(self._health),
             "limits": json_endpoint(self._limits),
             "slots": json_endpoint(self._slots),
+            "watch": json_endpoint(self._watch),
             "GET /metrics": self._metrics,
         }
         self.slots: Callable[[], int | None] = lambda: None
@@ -332,6 +341,16 @@ class ServiceServer:
         _only_service_token(caller)
         protocol.fields(body, required=())
         return {"slots": self.slots()}
+
+    def _watch(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
+        _only_service_token(caller)
+        protocol.fields(body, required=("job", "since"))
+        job, since = body["job"], body["since"]
+        if job is not None:
+            job = protocol.identifier(job, "job")
+        if type(since) not in (int, float):
+            raise protocol.RequestError("since is a number of seconds")
+        return self.view.watch(job, since)
 
     def _metrics(self, _body: bytes, caller: "Caller") -> "Document":
         from spark_channel.service.http_server import Document

@@ -1,5 +1,5 @@
 """As for the service: a server, a private runtime directory, and a check that nothing is left behind."""
 
-from tests.service.conftest import no_thread_is_left, runtime_directory, server
+from tests.service.conftest import no_thread_is_left, runtime_directory, server, silent_port
 
-__all__ = ["no_thread_is_left", "runtime_directory", "server"]
+__all__ = ["no_thread_is_left", "runtime_directory", "server", "silent_port"]

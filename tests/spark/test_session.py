@@ -2,6 +2,7 @@
 
 import re
 import sys
+import urllib.request
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -275,3 +276,25 @@ def test_a_thread_that_registers_loads_and_saves(spark: SparkSession, tmp_path: 
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(work).result() == 5
+
+
+def test_a_session_shows_its_jobs_as_a_page(spark: SparkSession) -> None:
+    spark_channel.register(spark, ui=True)
+    ((jvm, page),) = session_module._pages.items()
+    try:
+        spark_channel.register(spark, ui=True)
+        assert session_module._pages == {jvm: page}
+        link, display = page.link(change=True), session_module._displays[jvm]
+        assert display.link == link
+        spark.read.format("channel").option("reader", "generator").option("rows", 10).option(
+            "rowsPerSecond", "1000"
+        ).load().collect()
+        headers = {"X-Spark-Channel-Token": link.partition("#")[2]}
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{page.address}events", headers=headers), timeout=10
+        ) as answer:
+            assert b"hello" in answer.read1()
+            assert b"generator" in answer.read1()
+    finally:
+        session_module._pages.pop(jvm).stop()
+        session_module._displays[jvm].link = ""
