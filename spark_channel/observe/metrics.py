@@ -89,6 +89,8 @@ class JobMetrics:
         limits: Callable[[], Iterable[LimitStatus]] = tuple,
     ) -> None:
         self._signals, self._limits = signals, limits
+        self.more: list[Callable[[], Family]] = []
+        """Metrics of others that are shown beside those of the jobs."""
         self._lock = threading.Lock()
         self._live: dict[str, JobProgress] = {}
         self._closed: OrderedDict[str, JobStatus] = OrderedDict()
@@ -133,6 +135,7 @@ class JobMetrics:
             *_of_running(running, closed, outcomes),
             _of_signals({status.job: status for status in running}, self._signals),
             *_of_limits(self._limits()),
+            *(_joined([more() for more in self.more])),
         ]
 
     @staticmethod
@@ -301,6 +304,15 @@ _LIMIT_FAMILIES: tuple[tuple[str, Literal["counter", "gauge"], str], ...] = (
     ("spent_rows_total", "counter", "Rows that passed the limit."),
     ("spent_bytes_total", "counter", "Arrow bytes that passed the limit."),
 )
+
+
+def _joined(families: list[Family]) -> list[Family]:
+    """The families with all samples of one name together, as the text format asks."""
+    found: dict[str, Family] = {}
+    for family in families:
+        first = found.setdefault(family.name, Family(family.name, family.kind, family.help))
+        first.samples += family.samples
+    return list(found.values())
 
 
 def _by_name(statuses: list[JobStatus]) -> dict[Labels, list[JobStatus]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from spark_channel.clock import Clock
 from spark_channel.errors import ServiceUnavailableError
+from spark_channel.observe import close_together, observers, pushed
 from spark_channel.observe.metrics import CONTENT_TYPE, JobMetrics, prometheus_text
 from spark_channel.observe.view import LocalView
 from spark_channel.progress import JobProgress, JobSpec, JobStatus, Phase, Snapshot, progress_line
@@ -31,6 +32,7 @@ from spark_channel.service.protocol import (
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from spark_channel.observe.otel import MetricPush
     from spark_channel.service.http_server import Caller, Document, Endpoint, HttpServer
 
 __all__ = [
@@ -75,6 +77,11 @@ class ServiceServer:
         self.jobs.subscribe(self.limits)
         self.metrics = JobMetrics(self.limits.signals, self.limits.shared)
         self.jobs.subscribe(self.metrics)
+        self._push: MetricPush | None = None
+        self._observers = observers()
+        for observer in self._observers:
+            self.jobs.subscribe(observer)
+            self.metrics.more.append(observer.outbox.family)
         self.view = LocalView(
             self.metrics,
             self.jobs.find,
@@ -163,6 +170,7 @@ class ServiceServer:
             )
             self._keeper.start()
             atexit.register(self.stop)
+            self._push = pushed(self.metrics)
             _log.debug("service listens on %s", self._address)
             return self._address
 
@@ -184,6 +192,9 @@ class ServiceServer:
         self.limits.end()
         _shut(shell)
         self.jobs.close_all(failed=failed)
+        push, self._push = self._push, None
+        ends: list[Callable[[], None]] = [each.outbox.close for each in self._observers]
+        close_together(ends if push is None else [*ends, push.close])
 
     def __enter__(self) -> Self:
         self.start()

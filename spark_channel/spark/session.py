@@ -543,6 +543,7 @@ def _serve(context: Any) -> None:
     if jvm in _services:
         return
     settings = _settings(context, jvm)
+    _tell_parent_run(context.getConf().get)
     server, display = (
         ServiceServer(
             settings.host, settings.port, advertise_host=settings.advertise_host, tls=settings.tls
@@ -576,6 +577,14 @@ def _serve(context: Any) -> None:
         display.close()
 
     atexit.register(end)
+
+
+def _tell_parent_run(get: _Get) -> None:
+    """Name the run that started this program, which Airflow writes into Spark's settings, to OpenLineage's events."""
+    names = ("parentJobNamespace", "parentJobName", "parentRunId")
+    parent = [get(f"spark.openlineage.{name}") for name in names]
+    if all(parent):
+        os.environ.setdefault("OPENLINEAGE_PARENT_ID", "/".join(map(str, parent)))
 
 
 def _show_page(jvm: int) -> None:

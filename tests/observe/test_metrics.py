@@ -2,20 +2,23 @@
 
 import http.client
 import json
+import re
 import subprocess
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_channel.observe.metrics import JobMetrics, prometheus_text
+from spark_channel.observe.metrics import _LIMIT_FAMILIES, JobMetrics, prometheus_text
 from spark_channel.progress import JobProgress, JobSpec, Phase, Snapshot
 from spark_channel.service import ServiceAddress, ServiceControl, ServiceServer, SharedLimit
 from spark_channel.service.protocol import READ_SCOPE, scoped_token
 from tests.servers.postgres import free_port
 
+ROOT = Path(__file__).resolve().parents[2]
 SPEC = JobSpec(
     "transfer",
     source="postgresql shop#orders",
@@ -250,3 +253,25 @@ def test_prometheus_scrapes_a_job(server: ServiceServer, tmp_path: Path) -> None
         for each in found
     } == {("source", "50"), ("target", "40")}
     assert found[0]["metric"]["name"] == 'postgresql shop#orders -> csv C:\\out "x"\n'  # type: ignore[index]
+
+
+def test_the_dashboard_asks_for_metrics_and_labels_that_exist() -> None:
+    metrics = JobMetrics(lambda _job: {"target:lag": (1.0, 2.0)})
+    progress = JobProgress("abc", replace(SPEC, bytes_per_second=5))
+    metrics.job_opened(progress)
+    progress.update(snapshot(0, rows_pushed=1, waits={"limit:rows": 1.0}))
+    found = parsed(prometheus_text(metrics.families()))
+    dashboard = json.loads((ROOT / "docs/assets/grafana.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    for expression in asked:
+        (name,) = re.findall(r"spark_channel_\w+", expression)
+        if name.startswith("spark_channel_shared_limit_"):
+            assert name.removeprefix("spark_channel_shared_limit_") in {
+                family: kind for family, kind, _ in _LIMIT_FAMILIES
+            }
+            continue
+        labels = set(found[name][0][0])
+        by = re.search(r" by \(([^)]*)\)", expression)
+        assert by
+        assert set(by[1].split(", ")) <= labels, expression
+    assert len(asked) > 8

@@ -1,5 +1,6 @@
 """`register` on a session that it knows."""
 
+import os
 import re
 import sys
 import urllib.request
@@ -298,3 +299,16 @@ def test_a_session_shows_its_jobs_as_a_page(spark: SparkSession) -> None:
     finally:
         session_module._pages.pop(jvm).stop()
         session_module._displays[jvm].link = ""
+
+
+def test_the_parent_run_in_spark_s_settings_is_that_of_lineage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENLINEAGE_PARENT_ID", "")
+    monkeypatch.delenv("OPENLINEAGE_PARENT_ID")
+    settings = {"parentJobNamespace": "airflow", "parentJobName": "dag.task"}
+    find = {f"spark.openlineage.{name}": value for name, value in settings.items()}
+    session_module._tell_parent_run(find.get)
+    assert "OPENLINEAGE_PARENT_ID" not in os.environ
+    session_module._tell_parent_run({**find, "spark.openlineage.parentRunId": "1-2"}.get)
+    assert os.environ["OPENLINEAGE_PARENT_ID"] == "airflow/dag.task/1-2"
