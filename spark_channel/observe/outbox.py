@@ -65,7 +65,7 @@ class Outbox:
         seconds = _END_SECONDS if seconds is None else seconds
         with self._lock:
             thread, self._closing = self._thread, True
-        if thread is None:
+        if thread is None or self._abandoned:
             return
         until = SYSTEM_CLOCK.now() + seconds
         try:

@@ -20,6 +20,7 @@ from spark_channel.progress.speed import SIDES
 __all__ = ["LocalView", "View", "limit_request"]
 
 _MOST_TASKS = 2_000
+_MOST_JOBS = 500
 _SETTLED_SECONDS = 10.0
 """The samples of the last seconds still change, since tasks report late."""
 
@@ -146,7 +147,7 @@ def _without_past_batches(statuses: list[JobStatus]) -> list[dict[str, Any]]:
         )
         shown.pop(key, None)
         shown[key] = _of_job(status)
-    return list(shown.values())
+    return list(shown.values())[-_MOST_JOBS:]
 
 
 def _of_job(status: JobStatus) -> dict[str, Any]:

@@ -98,9 +98,7 @@ def test_a_receiver_that_hangs_holds_nothing_up_and_what_is_lost_is_counted() ->
     outbox.close(0.2)
     assert time.monotonic() - began < 2
     hangs.set()
-    counts = outbox.counts()
-    assert counts["dropped"] >= 97
-    assert counts["sent"] + counts["dropped"] >= 97
+    assert 97 <= outbox.counts()["dropped"] <= 100
 
 
 def test_a_job_that_ends_is_told_once_the_program_ends() -> None:
