@@ -15,6 +15,8 @@ from spark_channel.observe.lineage import Dataset, LineageEvents, dataset_of, is
 from spark_channel.progress import JobSpec, Phase, Snapshot
 from spark_channel.service import ServiceServer
 
+pytest.importorskip("openlineage.client", reason="extra `openlineage`")
+
 SPEC = JobSpec(
     "transfer",
     name="copy-orders",

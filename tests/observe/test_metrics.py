@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from spark_channel.observe.metrics import _LIMIT_FAMILIES, JobMetrics, prometheus_text
 from spark_channel.progress import JobProgress, JobSpec, Phase, Snapshot
 from spark_channel.service import ServiceAddress, ServiceControl, ServiceServer, SharedLimit
 from spark_channel.service.protocol import READ_SCOPE, scoped_token
 from tests.servers.postgres import free_port
+
+pytest.importorskip("prometheus_client", reason="Prometheus' own client reads the metrics")
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = JobSpec(
@@ -31,6 +32,8 @@ SPEC = JobSpec(
 
 def parsed(text: bytes) -> dict[str, list[tuple[dict[str, str], float]]]:
     """Values by metric, as Prometheus' own client reads them."""
+    from prometheus_client.parser import text_string_to_metric_families
+
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(text.decode()):
         assert family.documentation

@@ -6,13 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
 
 from spark_channel.observe import otel
 from spark_channel.progress import JobSpec, Phase, Snapshot
 from spark_channel.service import ServiceServer
+
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="extra `otel`")
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +37,10 @@ def test_the_last_numbers_of_a_job_are_pushed(
         snapshot = {"task": 0, "attempt": 0, "phase": "done", "rows_pushed": 9, "rows_written": 7}
         server.jobs.report(job, "one", [Snapshot.from_json({**snapshot, "sequence": 1})])
         server.jobs.enter(job, Phase.DONE)
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+        ExportMetricsServiceRequest,
+    )
+
     request = ExportMetricsServiceRequest.FromString(posted[-1])
     metrics = {
         metric.name: metric
