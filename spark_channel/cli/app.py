@@ -561,6 +561,18 @@ def connectors() -> None:
     Console().print(table)
 
 
+@app.command()
+def ui(
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The TCP port on 127.0.0.1; 0: any free port.")
+    ] = 0,
+) -> None:
+    """Show the jobs and limits of this user on this host as a page for a browser, until interrupted."""
+    from spark_channel.cli.ui import show_page
+
+    show_page(port)
+
+
 def complete(arguments: Sequence[str]) -> typer.Typer:
     """The whole app; groups of commands that `arguments` do not name are left out, since importing them takes time."""
     named = arguments[0] if arguments else ""

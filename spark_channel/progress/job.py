@@ -2,13 +2,13 @@
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
 from spark_channel.progress.counters import Phase, Snapshot, added
 from spark_channel.progress.report import TransferReport
 from spark_channel.progress.spec import JobSpec, tighter
-from spark_channel.progress.speed import SIDES, LimitChange, SlidingRates, SpeedSamples
+from spark_channel.progress.speed import SIDES, LimitChange, Sample, SlidingRates, SpeedSamples
 from spark_channel.progress.tasks import AttemptTable, stalled_text
 
 __all__ = [
@@ -37,6 +37,8 @@ class JobStatus:
     `wait_shares`: side ->
     share from 0 to 1 of the last 30 s of waiting; empty when nothing waited. `eta_seconds` is None
     when unknown. `note` is why the limit holds the job, if it says so ("paused").
+    `rows_written` and `bytes_written` are what the target took, of all attempts; `waits` are seconds by reason,
+    `held` those for which a signal of `protect` held the speed, known at the end.
     """
 
     job: str
@@ -57,6 +59,15 @@ class JobStatus:
     tasks: int
     attempts: int
     note: str = ""
+    rows_written: int = 0
+    bytes_written: int = 0
+    rows_written_per_second: float = 0.0
+    bytes_written_per_second: float = 0.0
+    waits: Mapping[str, float] = field(default_factory=dict)
+    held: Mapping[str, float] = field(default_factory=dict)
+    publish_seconds: float = 0.0
+    error: str = ""
+    where: str = ""
 
 
 @dataclass(slots=True)
@@ -112,7 +123,7 @@ class JobProgress:
 
     def _begin_at(self, start: float) -> None:
         self._start = start
-        self._speed = SlidingRates(start, _SPEED_WINDOW, 2)
+        self._speed = SlidingRates(start, _SPEED_WINDOW, 4)
         self._steady = SlidingRates(start, _STEADY_WINDOW, 2)
         self._waiting = SlidingRates(start, _STEADY_WINDOW, len(SIDES))
         self._samples = SpeedSamples(start)
@@ -167,9 +178,9 @@ class JobProgress:
             self._last = now
             if self._phase is Phase.PLANNING:
                 self._phase = Phase.RUNNING
-            self._speed.add(now, table.rows_moved, table.bytes_moved)
-            self._steady.add(now, table.rows_moved, table.bytes_moved)
             after = (table.rows_moved, table.bytes_moved, table.rows_written, table.bytes_written)
+            self._speed.add(now, *after)
+            self._steady.add(now, table.rows_moved, table.bytes_moved)
             rows, nbytes, *written = (b - a for a, b in zip(moved, after, strict=True))
             self._samples.add(now, elapsed, rows, nbytes, 0, 0)
             self._samples.add(now - ended, began - ended, 0, 0, *written)
@@ -305,7 +316,7 @@ class JobProgress:
         with self._lock:
             now = self._end if self._end is not None else self._clock.now()
             totals = self._totals()
-            rows_speed, bytes_speed = self._speed.rates(now)
+            rows_speed, bytes_speed, rows_written, bytes_written = self._speed.rates(now)
             percent, eta = self._outlook(totals, now)
             shares = dict(zip(SIDES, self._waiting.rates(now), strict=True))
             waiting = sum(shares.values())
@@ -330,7 +341,31 @@ class JobProgress:
                 tasks=max(self.spec.tasks or 0, self._table.tasks),
                 attempts=self._table.attempts,
                 note="; ".join(filter(None, (self._note, self._stalled(now)))),
+                rows_written=self._table.rows_written,
+                bytes_written=self._table.bytes_written,
+                rows_written_per_second=rows_written,
+                bytes_written_per_second=bytes_written,
+                waits=dict(self._table.waits),
+                held=dict(self._held),
+                publish_seconds=self._publish_seconds,
+                error=self._error or (self._table.error if self._phase is Phase.FAILED else ""),
+                where=self._where,
             )
+
+    def speeds_since(self, seconds: float) -> tuple[float, tuple[Sample, ...]]:
+        """Seconds of one sample, which grow with the job, and the samples that end after `seconds`."""
+        with self._lock:
+            return self._samples.every, self._samples.samples(seconds)
+
+    def limits_in_force(self) -> tuple[LimitChange, ...]:
+        """The limits from the start on, each from its `seconds`; empty if the limit never changed."""
+        with self._lock:
+            return self._limit_changes()
+
+    def tasks(self) -> list[tuple[int, int, Snapshot]]:
+        """(pass over the plan, attempts, counters of the attempt that counts) of each task."""
+        with self._lock:
+            return self._table.standing()
 
     def report(self) -> TransferReport:
         """The job as a whole, up to now or to its end."""
@@ -370,10 +405,7 @@ class JobProgress:
                     reason: round(spent, 3) for reason, spent in sorted(self._table.waits.items())
                 },
                 samples=self._samples.samples(),
-                changes=tuple(
-                    LimitChange(round(max(0.0, at - self._start), 3), rows, nbytes, note)
-                    for at, rows, nbytes, note in self._changes
-                ),
+                changes=self._limit_changes(),
                 error=self._error or (self._table.error if self._phase is Phase.FAILED else ""),
                 rerun=spec.rerun,
                 behind=spec.behind,
@@ -382,6 +414,12 @@ class JobProgress:
                 held={name: round(seconds, 3) for name, seconds in sorted(self._held.items())},
                 rows_dropped=added(each.dropped for each in self._table.counted()),
             )
+
+    def _limit_changes(self) -> tuple[LimitChange, ...]:
+        return tuple(
+            LimitChange(round(max(0.0, at - self._start), 3), rows, nbytes, note)
+            for at, rows, nbytes, note in self._changes
+        )
 
     def _arrived(self, totals: _Totals) -> int:
         """The rows that arrived; of a write that failed, those that its target shows."""

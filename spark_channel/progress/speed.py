@@ -113,10 +113,17 @@ class SpeedSamples:
             for place, value in enumerate(growth):
                 sums[place] += share * value
 
-    def samples(self) -> tuple[Sample, ...]:
+    @property
+    def every(self) -> float:
+        """Seconds of one sample."""
+        return self._every
+
+    def samples(self, since: float = 0.0) -> tuple[Sample, ...]:
+        """All samples, or those that end after `since` seconds."""
         launched = self._launched or 0.0
         found = [Sample(round(launched, 3), 0.0, 0.0)] if 0 < launched < self._last else []
-        for number, sums in enumerate(self._sums):
+        skipped = min(int(since / self._every), len(self._sums))
+        for number, sums in enumerate(self._sums[skipped:], skipped):
             begin = max(number * self._every, launched if found else 0.0)
             end = min((number + 1) * self._every, self._last)
             if end > begin:
@@ -129,7 +136,7 @@ class SpeedSamples:
             found.insert(
                 0, Sample(0.0, 0.0, 0.0)
             )  # tasks ran from the start, and the source gave nothing yet
-        return tuple(found)
+        return tuple(each for each in found if since <= 0 or each.seconds > since)
 
     def _bucket(self, seconds: float, *, closing: bool = False) -> int:
         """The sample that an instant lies in; one on an edge closes the sample before it."""

@@ -257,6 +257,13 @@ class AttemptTable:
         slowest = heapq.nlargest(_MOST_TRACES, found, key=lambda each: each.seconds)
         return tuple(sorted(slowest, key=lambda each: each.task))
 
+    def standing(self) -> list[tuple[int, int, Snapshot]]:
+        """(scan, attempts, snapshot) of each task that has an attempt that counts."""
+        return [
+            (scan, len(self._tasks[scan, task].latest), snapshot)
+            for (scan, task), snapshot in self._counted.items()
+        ]
+
     def scans(self) -> int:
         """Passes over the plan that reported, at least 1."""
         return max(1, len({scan for scan, _ in self._tasks}))

@@ -54,6 +54,7 @@ DisplayMode = Literal["auto", "terminal", "notebook", "log", "off"]
 
 _LIVE_SECONDS = 0.5
 _LOG_SECONDS = 30.0
+_NO_LINK = "run `spark-channel ui` on this host; the link has a token, so no log has it"
 _SHORT_BATCH_SECONDS = 2.0
 """A micro-batch that runs no longer than this is shown when it is over: its line then has the final numbers."""
 
@@ -108,6 +109,8 @@ class ProgressDisplay:
         clock: Clock | None = None,
     ) -> None:
         self.mode = mode
+        self.link = ""
+        """Where a browser shows the jobs, with its token; shown once, before a job, but not in a log."""
         self._stream = stream
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._wake = threading.Condition()
@@ -223,6 +226,9 @@ class ProgressDisplay:
 
     def _opened(self, view: _DisplayTarget, progress: JobProgress) -> None:
         self._running[progress.job] = progress
+        link, self.link = self.link, ""
+        if link:
+            view.say([f"watch and control: {_NO_LINK if view.keeps else link}"])
         if not is_batch(progress):
             view.say(before_lines(progress.job, progress.spec))
         elif lines := self._streams.opened(progress, self._clock.now()):
@@ -298,9 +304,14 @@ class _Lines:
         return "\n".join(self._lines)
 
     def _repr_html_(self) -> str:
+        import re
         from html import escape
 
-        return f"<code>{'<br>'.join(escape(line) for line in self._lines)}</code>"
+        lines = "<br>".join(escape(line) for line in self._lines)
+        linked = re.sub(
+            r"(http://\S+)", r'<a href="\1" target="_blank" rel="noreferrer">\1</a>', lines
+        )
+        return f"<code>{linked}</code>"
 
 
 class _LogLines:

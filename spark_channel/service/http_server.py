@@ -19,11 +19,13 @@ from typing import Any, cast
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.service import protocol as wire
-from spark_channel.service.protocol import ServiceAddress, Tokens
+from spark_channel.service.protocol import NO_SCOPE, ServiceAddress, Tokens
 
 __all__ = [
+    "TOKEN_HEADER",
     "CallPool",
     "Caller",
+    "Document",
     "Endpoint",
     "HttpServer",
 ]
@@ -134,12 +136,25 @@ class Caller:
     peer: str
 
 
-Endpoint = Callable[[bytes, Caller], bytes | Iterator[bytes]]
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An answer for other programs than spark-channel: a page for a browser, or metrics."""
+
+    content_type: str
+    content: bytes | Iterator[bytes]
+    headers: tuple[str, ...] = ()
+
+
+Endpoint = Callable[[bytes, Caller], bytes | Iterator[bytes] | Document]
 """Answers one action, at once or bit by bit; what is iterated raises nothing. `ValueError` = a request that
 makes no sense; `PermissionError` = not with this token; the texts travel to the caller. Bodies are at most
-`protocol.LARGEST_BODY`."""
+`protocol.LARGEST_BODY`. The action of `GET /path?query` is "GET /path", and the query is its body."""
 
 
+TOKEN_HEADER = "x-spark-channel-token"  # noqa: S105 - the name of a header
+"""Proxies of notebooks keep `Authorization` for themselves. A page of another site cannot send this header."""
+_LONGEST_BACKLOG = 4 << 20
+"""Bytes that wait for a caller who does not read; one with more is cut off."""
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -173,8 +188,11 @@ class HttpServer:
         tls: ssl.SSLContext | None = None,
         *,
         inline: frozenset[str] = frozenset(),
+        public: frozenset[str] = frozenset(),
     ) -> None:
         self.endpoints = endpoints
+        self.public = public
+        """Actions that need no token, since everyone may know their answer."""
         self.inline = inline
         """Actions that never wait: they are answered by the thread that reads, which costs half."""
         self.tokens = tokens
@@ -314,6 +332,7 @@ class _Call(asyncio.Protocol):
         self._buffer = bytearray()
         self._peer = ""
         self._action = ""
+        self._query = b""
         self._caller: Caller | None = None
         self._missing = 0
         """Bytes of the body that have not come; meaningful while `_caller` is set."""
@@ -374,7 +393,7 @@ class _Call(asyncio.Protocol):
         self._stop_timer()
         # Nothing more is read while the request is carried out: a caller asks one thing at a time.
         self._transport.pause_reading()
-        self._perform(self._action, body, self._caller)
+        self._perform(self._action, body or self._query, self._caller)
 
     def _read_head(self) -> bool:
         """Judge the head in the buffer; False while it is not whole, or after it was refused."""
@@ -391,22 +410,33 @@ class _Call(asyncio.Protocol):
             self._refuse(400, str(error))
             return False
         given = headers.get("authorization")
+        if given is None and TOKEN_HEADER in headers:
+            given = f"Bearer {headers[TOKEN_HEADER]}"
         scope = None if given is None else self._shell.tokens.scope_of(given)
+        action, _, query = action.partition("?")
+        if scope is None and action in self._shell.public:
+            scope = NO_SCOPE
         if scope is None:
             self._refuse(401, "the request has no token" if given is None else "the token is wrong")
             return False
-        self._shell.strangers.pop(self, None)
-        length = headers.get("content-length", "")
+        if scope != NO_SCOPE:
+            self._shell.strangers.pop(self, None)
+        reads = action.startswith("GET ")
+        length = headers.get("content-length", "0" if reads else "")
         if "transfer-encoding" in headers or not (
             length.isascii() and length.isdigit() and len(length) < 19
         ):
             self._refuse(400, "a request has a Content-Length")
+            return False
+        if reads and int(length):
+            self._refuse(400, "a GET has no body")
             return False
         if int(length) > wire.LARGEST_BODY:
             self._refuse(413, f"a body has at most {wire.LARGEST_BODY} bytes")
             return False
         self._closes = headers.get("connection", "").lower() == "close"
         self._action, self._caller, self._missing = action, Caller(scope, self._peer), int(length)
+        self._query = query.encode()
         self._cut_in(_BODY_SECONDS)
         return True
 
@@ -421,7 +451,7 @@ class _Call(asyncio.Protocol):
 
     def _called(
         self, endpoint: Endpoint, body: bytes, caller: Caller
-    ) -> tuple[int, bytes | Iterator[bytes]]:
+    ) -> tuple[int, bytes | Iterator[bytes] | Document]:
         try:
             return 200, endpoint(body, caller)
         except Exception as error:
@@ -442,10 +472,12 @@ class _Call(asyncio.Protocol):
     def _called_by_hand(self, endpoint: Endpoint, body: bytes, caller: Caller) -> None:
         """Run an action that may wait, in another thread than the event loop's."""
         status, answer = self._called(endpoint, body, caller)
+        headers = _headers_of(answer)
+        answer = answer.content if isinstance(answer, Document) else answer
         if isinstance(answer, bytes):
-            self._soon(self._answered, status, answer)
+            self._soon(self._answered, status, answer, headers)
             return
-        self._soon(self._begin_parts)
+        self._soon(self._begin_parts, headers)
         try:
             for part in answer:
                 if self._transport is None:
@@ -465,19 +497,30 @@ class _Call(asyncio.Protocol):
 
     # --- answers
 
-    def _answered(self, status: int, answer: bytes | Iterator[bytes]) -> None:
-        if isinstance(answer, bytes):
-            self._write(_head(status, f"Content-Length: {len(answer)}", self._closes) + answer)
+    def _answered(
+        self,
+        status: int,
+        answer: bytes | Iterator[bytes] | Document,
+        headers: tuple[str, ...] = (),
+    ) -> None:
+        if isinstance(answer, Document):
+            self._answered(status, answer.content, _headers_of(answer))
+        elif isinstance(answer, bytes):
+            length = f"Content-Length: {len(answer)}"
+            self._write(_head(status, (length, *headers), self._closes) + answer)
             self._finish()
         else:  # an endpoint that may not be waited for gave bits: they are here already
-            self._answered(status, b"".join(answer))
+            self._answered(status, b"".join(answer), headers)
 
-    def _begin_parts(self) -> None:
-        self._write(_head(200, "Transfer-Encoding: chunked", self._closes))
+    def _begin_parts(self, headers: tuple[str, ...]) -> None:
+        self._write(_head(200, ("Transfer-Encoding: chunked", *headers), self._closes))
 
     def _part(self, part: bytes) -> None:
         if part:
             self._write(b"%x\r\n%s\r\n" % (len(part), part))
+        waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        if waiting > _LONGEST_BACKLOG:
+            self.abort()
 
     def _end_parts(self) -> None:
         self._write(b"0\r\n\r\n")
@@ -508,7 +551,7 @@ class _Call(asyncio.Protocol):
         """
         self._shell.refusals.note(f"{why} ({self._peer})")
         text = why.encode()
-        self._write(_head(status, f"Content-Length: {len(text)}", closes=True) + text)
+        self._write(_head(status, (f"Content-Length: {len(text)}",), closes=True) + text)
         self._buffer.clear()
         self._discard = _DISCARD_BYTES
         try:
@@ -547,7 +590,7 @@ def _listening(wanted: ServiceAddress) -> socket.socket:
 
 
 def _parsed(head: bytes) -> tuple[str, dict[str, str]]:
-    """(action, headers) of `POST /v1/ACTION HTTP/1.1` and its lines.
+    """(action, headers) of `POST /v1/ACTION HTTP/1.1`, or of `GET /path HTTP/1.1`, and its lines.
 
     Raises:
         ValueError: it is something else.
@@ -555,18 +598,31 @@ def _parsed(head: bytes) -> tuple[str, dict[str, str]]:
     lines = head.decode("latin-1").split("\r\n")
     method, _, rest = lines[0].partition(" ")
     path, _, version = rest.partition(" ")
-    if method != "POST" or not path.startswith("/v1/") or version != "HTTP/1.1":
+    posts = method == "POST" and path.startswith("/v1/")
+    reads = method == "GET" and path.startswith("/")
+    if not (posts or reads) or version != "HTTP/1.1":
         raise ValueError("this is not a request to the service")
     headers: dict[str, str] = {}
     for line in lines[1:]:
         name, colon, value = line.partition(":")
         name = name.lower()
-        if not colon or not name or name in headers or not name.isprintable() or " " in name:
+        again = name in headers and name in _JUDGED
+        if not colon or not name or again or not name.isprintable() or " " in name:
             raise ValueError("this is not a request to the service")
         headers[name] = value.strip()
-    return path.removeprefix("/v1/"), headers
+    return path.removeprefix("/v1/") if posts else f"GET {path}", headers
 
 
-def _head(status: int, length: str, closes: bool) -> bytes:
-    close = "Connection: close\r\n" if closes else ""
-    return f"HTTP/1.1 {status} {_REASONS[status]}\r\n{length}\r\n{close}\r\n".encode()
+_JUDGED = ("authorization", TOKEN_HEADER, "content-length", "transfer-encoding", "connection")
+
+
+def _headers_of(answer: object) -> tuple[str, ...]:
+    if not isinstance(answer, Document):
+        return ()
+    return (f"Content-Type: {answer.content_type}", *answer.headers)
+
+
+def _head(status: int, headers: tuple[str, ...], closes: bool) -> bytes:
+    lines = (f"HTTP/1.1 {status} {_REASONS[status]}", *headers)
+    close = ("Connection: close",) if closes else ()
+    return "\r\n".join((*lines, *close, "", "")).encode()

@@ -1,5 +1,6 @@
 """The limits that a service keeps: each job's own, shared ones by name, and `protect`, which sets their speed."""
 
+import contextlib
 import hashlib
 import re
 import threading
@@ -24,6 +25,7 @@ from spark_channel.limits import (
     Request,
     Resume,
     SetRates,
+    StatusRequest,
     Subscribe,
     decode_request,
     encode,
@@ -74,6 +76,7 @@ class ProtectionController:
             clock=clock or SYSTEM_CLOCK,
         )
         self._reported: tuple[str, float] = ("", 0.0)
+        self._signals: dict[str, tuple[float, float]] = {}
         self._apply()
 
     def observe(self, side: str, sample: HealthSample) -> None:
@@ -82,10 +85,16 @@ class ProtectionController:
             self._follow_limit()
             before = self._protection.rows_per_second
             self._protection.observe(side, sample, self._book.spent(self._name))
+            self._signals.update({f"{side}:{name}": value for name, value in sample.values.items()})
             self._apply()
             changed = self._protection.rows_per_second != before
         if changed:
             self._subscriptions.notify(self._name)
+
+    def signals(self) -> dict[str, tuple[float, float]]:
+        """The last value of each signal and what is too much, by "side:signal"."""
+        with self._lock:
+            return dict(self._signals)
 
     def tell_report(self) -> None:
         """Add to the report of an ending job what limited its speed."""
@@ -231,6 +240,21 @@ class LimitService:
             protector = self._protectors.get(job_limit(job))
         if protector is not None:
             protector.observe(side, sample)
+
+    def signals(self, job: str) -> dict[str, tuple[float, float]]:
+        """What the source and the target of a running job reported last; see `ProtectionController.signals`."""
+        with self._lock:
+            protector = self._protectors.get(job_limit(job))
+        return {} if protector is None else protector.signals()
+
+    def shared(self) -> list[LimitStatus]:
+        """The limits that several jobs share: those that are no job's own."""
+        found = []
+        for name in self.book.names():
+            if not name.startswith("job:"):
+                with contextlib.suppress(ServiceDeniedError):  # it was removed just now
+                    found.append(self.book.handle(StatusRequest(name)))
+        return [each for each in found if isinstance(each, LimitStatus)]
 
     def press(self, name: str, factor: float, state: str) -> None:
         """`LimitRegistry.press`, of which clients are notified immediately."""

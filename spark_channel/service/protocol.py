@@ -1,23 +1,30 @@
 """The protocol of the service: addresses, tokens, strictly checked JSON, and calls that wait for changes."""
 
+import hashlib
 import hmac
 import json
 import math
+import os
 import secrets
 import threading
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn, Self
 
 from pydantic import ConfigDict, Field
 
+from spark_channel.errors import OptionError
 from spark_channel.limits import HealthSample
 from spark_channel.serialization import from_plain, to_plain
 
 __all__ = [
+    "CHANGE_SCOPE",
     "LARGEST_BODY",
     "LISTEN_SECONDS",
+    "NO_SCOPE",
+    "READ_SCOPE",
     "SERVICE_SCOPE",
     "RequestError",
     "ServiceAddress",
@@ -32,6 +39,8 @@ __all__ = [
     "run_id",
     "sample_from_json",
     "sample_to_json",
+    "scoped_token",
+    "token_of_file",
 ]
 
 
@@ -279,6 +288,45 @@ class TlsFiles(NamedTuple):
 
 SERVICE_SCOPE = ""
 """The scope of the service's own token, which may do everything."""
+READ_SCOPE = "read"
+"""The scope of tokens that read metrics and the page, and change nothing."""
+CHANGE_SCOPE = "change"
+"""The scope of a token that reads the page, and changes, pauses and resumes limits."""
+NO_SCOPE = "-"
+"""The scope of a caller without a token, who reads what everyone may know."""
+
+
+def scoped_token(service_token: str, scope: str) -> str:
+    """The token of `scope` that the service with `service_token` accepts; the same after a restart."""
+    return hmac.new(service_token.encode(), scope.encode(), hashlib.sha256).hexdigest()
+
+
+_READ_TOKEN_FILE = "SPARK_CHANNEL_READ_TOKEN_FILE"  # noqa: S105 - the name of a variable
+_SHORTEST_TOKEN = 16
+
+
+def token_of_file() -> str | None:
+    """The token that reads metrics, from the file that the environment names; None = it names none.
+
+    Raises:
+        OptionError: the file cannot be read, or holds no token.
+    """
+    path = os.environ.get(_READ_TOKEN_FILE)
+    if not path:
+        return None
+    try:
+        token = Path(path).read_text(encoding="ascii").strip()
+        why = f"a token has {_SHORTEST_TOKEN} printable characters or more"
+    except (OSError, UnicodeError) as error:
+        token, why = "", str(error)
+    if len(token) < _SHORTEST_TOKEN or not token.isprintable() or " " in token:
+        raise OptionError(
+            f"{_READ_TOKEN_FILE} is {path!r}, which holds no token: {why}. "
+            "Write one with `openssl rand -hex 32`",
+            option=_READ_TOKEN_FILE,
+            got=path,
+        )
+    return token
 
 
 class Tokens:

@@ -10,22 +10,30 @@ from typing import TYPE_CHECKING, Any, Self
 
 from spark_channel.clock import Clock
 from spark_channel.errors import ServiceUnavailableError
+from spark_channel.observe import close_together, observers, pushed
+from spark_channel.observe.metrics import CONTENT_TYPE, JobMetrics, prometheus_text
+from spark_channel.observe.view import LocalView
 from spark_channel.progress import JobProgress, JobSpec, JobStatus, Phase, Snapshot, progress_line
 from spark_channel.service import protocol
 from spark_channel.service.jobs import JobRegistry
 from spark_channel.service.limits import LimitService
 from spark_channel.service.protocol import (
+    CHANGE_SCOPE,
+    READ_SCOPE,
     SERVICE_SCOPE,
     ServiceAddress,
     TlsFiles,
     Tokens,
     sample_from_json,
+    scoped_token,
+    token_of_file,
 )
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from spark_channel.service.http_server import Caller, Endpoint, HttpServer
+    from spark_channel.observe.otel import MetricPush
+    from spark_channel.service.http_server import Caller, Document, Endpoint, HttpServer
 
 __all__ = [
     "ServiceServer",
@@ -67,8 +75,23 @@ class ServiceServer:
         self.jobs = JobRegistry(clock=clock, idle_seconds=idle_seconds)
         self.limits = LimitService(clock=clock)
         self.jobs.subscribe(self.limits)
+        self.metrics = JobMetrics(self.limits.signals, self.limits.shared)
+        self.jobs.subscribe(self.metrics)
+        self._push: MetricPush | None = None
+        self._observers = observers()
+        for observer in self._observers:
+            self.jobs.subscribe(observer)
+            self.metrics.more.append(observer.outbox.family)
+        self.view = LocalView(
+            self.metrics,
+            self.jobs.find,
+            self.limits.book.names,
+            self.limits.handle,
+            self.limits.signals,
+        )
         self.tokens = Tokens()
         self._token = self.tokens.add(SERVICE_SCOPE, token)
+        self.tokens.add(READ_SCOPE, token_of_file() or scoped_token(self._token, READ_SCOPE))
         self._host = host
         self._port = port
         self._advertise_host = advertise_host or host
@@ -85,6 +108,8 @@ class ServiceServer:
             "health": json_endpoint(self._health),
             "limits": json_endpoint(self._limits),
             "slots": json_endpoint(self._slots),
+            "watch": json_endpoint(self._watch),
+            "GET /metrics": self._metrics,
         }
         self.slots: Callable[[], int | None] = lambda: None
         """How many Spark tasks run at a time, where the owner of this server knows."""
@@ -145,6 +170,7 @@ class ServiceServer:
             )
             self._keeper.start()
             atexit.register(self.stop)
+            self._push = pushed(self.metrics)
             _log.debug("service listens on %s", self._address)
             return self._address
 
@@ -166,6 +192,9 @@ class ServiceServer:
         self.limits.end()
         _shut(shell)
         self.jobs.close_all(failed=failed)
+        push, self._push = self._push, None
+        ends: list[Callable[[], None]] = [each.outbox.close for each in self._observers]
+        close_together(ends if push is None else [*ends, push.close])
 
     def __enter__(self) -> Self:
         self.start()
@@ -323,6 +352,23 @@ class ServiceServer:
         _only_service_token(caller)
         protocol.fields(body, required=())
         return {"slots": self.slots()}
+
+    def _watch(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
+        _only_service_token(caller)
+        protocol.fields(body, required=("job", "since"))
+        job, since = body["job"], body["since"]
+        if job is not None:
+            job = protocol.identifier(job, "job")
+        if type(since) not in (int, float):
+            raise protocol.RequestError("since is a number of seconds")
+        return self.view.watch(job, since)
+
+    def _metrics(self, _body: bytes, caller: "Caller") -> "Document":
+        from spark_channel.service.http_server import Document
+
+        if caller.scope not in (SERVICE_SCOPE, READ_SCOPE, CHANGE_SCOPE):
+            raise PermissionError("this token is for another purpose")
+        return Document(CONTENT_TYPE, prometheus_text(self.metrics.families()))
 
     def _find(self, job: Any) -> JobProgress:
         job = protocol.identifier(job, "job")

@@ -1,7 +1,5 @@
 """`SharedLimit`: one limit for several applications; `Probe`: lowers it while a database is overloaded."""
 
-import hashlib
-import hmac
 import logging
 import os
 import re
@@ -28,7 +26,7 @@ from spark_channel.service.client import SharedLimitAddress
 from spark_channel.service.discovery import ServiceDirectory, ServiceRecord, pid_namespace, started
 from spark_channel.service.launch import LimitControl, ask_limit
 from spark_channel.service.limits import limit_scope
-from spark_channel.service.protocol import ServiceAddress, TlsFiles
+from spark_channel.service.protocol import ServiceAddress, TlsFiles, scoped_token
 from spark_channel.service.server import ServiceServer
 
 if TYPE_CHECKING:
@@ -479,7 +477,7 @@ def shared_speed(limit: SharedLimitAddress) -> tuple[int | None, int | None]:
 
 def spending_token(service_token: str, name: str) -> str:
     """The token that spends limit `name` and does nothing else; the same after a restart."""
-    return hmac.new(service_token.encode(), name.encode(), hashlib.sha256).hexdigest()
+    return scoped_token(service_token, name)
 
 
 def limit_advert(name: str) -> str:

@@ -29,6 +29,7 @@ from spark_channel.spark.source import ChannelDataSource
 from spark_channel.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
+    from spark_channel.observe.page import PageServer
     from spark_channel.progress import JobProgress, JobSpec, TransferReport
     from spark_channel.service import (
         ProgressDisplay,
@@ -259,6 +260,9 @@ options are whole words there: a table named tokens is shown."""
 _services: "dict[int, ServiceServer]" = {}
 """By the pid of the driver's JVM: one Python process has one, or another one after it died."""
 
+_displays: "dict[int, ProgressDisplay]" = {}
+_pages: "dict[int, PageServer]" = {}
+
 _reports: "OrderedDict[str, TransferReport]" = OrderedDict()
 """By job, in the order in which they finished."""
 
@@ -279,12 +283,15 @@ _remote: set[int] = set()
 """Spark Connect sessions that were registered; their jobs are counted elsewhere."""
 
 
-def register(spark: SparkSession, *, progress: bool = True) -> None:
+def register(spark: SparkSession, *, progress: bool = True, ui: bool = False) -> None:
     """Register the `channel` format with `spark`, and show the progress of its jobs. Calling it again is safe.
 
     With `progress`, the service that every job reports to runs in this Python process, and shows a
     progress line in a terminal, a cell in a notebook, and otherwise a log line every 30 s. Under Spark Connect
     the driver runs elsewhere: `format("channel")` is registered, and jobs with a limit log their summary there.
+
+    With `ui`, this process also serves a page for a browser on 127.0.0.1, which shows all jobs and limits of this
+    user on this host, and changes limits. Its link, with a token, is shown before the next job.
 
     Times of day are TIME where `spark.sql.timeType.enabled` is true at this moment, else text: after a change of that
     setting, call it again. Spark knows Python data sources only in a thread that has a session: call it in each thread
@@ -307,9 +314,11 @@ def register(spark: SparkSession, *, progress: bool = True) -> None:
     _registered[spark] = times
     if context is None:
         _remote.add(id(spark))
-    elif progress:
+    elif progress or ui:
         try:
             _serve(context)
+            if ui:
+                _show_page(_jvm_of(context))
         except (ChannelError, OSError) as error:
             _log.warning("progress is not shown: %s", error)
 
@@ -534,6 +543,7 @@ def _serve(context: Any) -> None:
     if jvm in _services:
         return
     settings = _settings(context, jvm)
+    _tell_parent_run(context.getConf().get)
     server, display = (
         ServiceServer(
             settings.host, settings.port, advertise_host=settings.advertise_host, tls=settings.tls
@@ -551,6 +561,7 @@ def _serve(context: Any) -> None:
         server.stop()
         raise
     _services[jvm] = server
+    _displays[jvm] = display
     take_off = _after_each_cell(server, display)
 
     def end() -> None:
@@ -560,10 +571,30 @@ def _serve(context: Any) -> None:
         failed = getattr(sys, "last_value", None) is not None  # the error that ends the program
         if not failed and context._jsc is not None:  # noqa: SLF001 - how pyspark itself asks whether it was stopped
             server.jobs.wait_left(_LEAVE_SECONDS)
+        if page := _pages.pop(jvm, None):
+            page.stop()
         server.stop(failed=failed)
         display.close()
 
     atexit.register(end)
+
+
+def _tell_parent_run(get: _Get) -> None:
+    """Name the run that started this program, which Airflow writes into Spark's settings, to OpenLineage's events."""
+    names = ("parentJobNamespace", "parentJobName", "parentRunId")
+    parent = [get(f"spark.openlineage.{name}") for name in names]
+    if all(parent):
+        os.environ.setdefault("OPENLINEAGE_PARENT_ID", "/".join(map(str, parent)))
+
+
+def _show_page(jvm: int) -> None:
+    """Serve the page of a driver's jobs, unless it is served already."""
+    from spark_channel.observe.page import PageServer
+
+    if jvm not in _pages:
+        server = _services[jvm]
+        _pages[jvm] = PageServer({server.address: server.view})
+        _displays[jvm].link = _pages[jvm].link(change=True)
 
 
 def _after_each_cell(server: "ServiceServer", display: "ProgressDisplay") -> Callable[[], None]:

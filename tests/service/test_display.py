@@ -318,3 +318,17 @@ def test_a_flush_waits_until_what_has_happened_is_shown() -> None:
             display.flush()
             assert stream.getvalue().count("read 1 000 rows") == number + 1
         display.flush()
+
+
+def test_the_link_to_the_page_is_on_a_terminal_once_and_in_no_log(
+    logged: pytest.LogCaptureFixture,
+) -> None:
+    for mode, shown in (("terminal", True), ("log", False)):
+        terminal = Terminal()
+        with ProgressDisplay(mode, stream=terminal) as display:  # type: ignore[arg-type]
+            display.link = "http://127.0.0.1:8000/#secret-token"
+            run_job(display, "one")
+            run_job(display, "two")
+        said = terminal.getvalue() + logged.text
+        assert said.count("#secret-token") == (1 if shown else 0)
+        assert ("spark-channel ui" in said) is not shown

@@ -1,7 +1,9 @@
 """`register` on a session that it knows."""
 
+import os
 import re
 import sys
+import urllib.request
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -275,3 +277,38 @@ def test_a_thread_that_registers_loads_and_saves(spark: SparkSession, tmp_path: 
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(work).result() == 5
+
+
+def test_a_session_shows_its_jobs_as_a_page(spark: SparkSession) -> None:
+    spark_channel.register(spark, ui=True)
+    ((jvm, page),) = session_module._pages.items()
+    try:
+        spark_channel.register(spark, ui=True)
+        assert session_module._pages == {jvm: page}
+        link, display = page.link(change=True), session_module._displays[jvm]
+        assert display.link == link
+        spark.read.format("channel").option("reader", "generator").option("rows", 10).option(
+            "rowsPerSecond", "1000"
+        ).load().collect()
+        headers = {"X-Spark-Channel-Token": link.partition("#")[2]}
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{page.address}events", headers=headers), timeout=10
+        ) as answer:
+            assert b"hello" in answer.read1()
+            assert b"generator" in answer.read1()
+    finally:
+        session_module._pages.pop(jvm).stop()
+        session_module._displays[jvm].link = ""
+
+
+def test_the_parent_run_in_spark_s_settings_is_that_of_lineage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENLINEAGE_PARENT_ID", "")
+    monkeypatch.delenv("OPENLINEAGE_PARENT_ID")
+    settings = {"parentJobNamespace": "airflow", "parentJobName": "dag.task"}
+    find = {f"spark.openlineage.{name}": value for name, value in settings.items()}
+    session_module._tell_parent_run(find.get)
+    assert "OPENLINEAGE_PARENT_ID" not in os.environ
+    session_module._tell_parent_run({**find, "spark.openlineage.parentRunId": "1-2"}.get)
+    assert os.environ["OPENLINEAGE_PARENT_ID"] == "airflow/dag.task/1-2"

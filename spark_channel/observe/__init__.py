@@ -1,0 +1,66 @@
+"""Watch jobs from outside of the program: metrics, a page for a browser, lineage events, and a call at a job's end."""
+
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from spark_channel.observe.outbox import Outbox
+from spark_channel.progress import JobProgress
+
+if TYPE_CHECKING:
+    from spark_channel.observe.metrics import JobMetrics
+    from spark_channel.observe.otel import MetricPush
+
+__all__ = ["Observer", "close_together", "observers", "pushed"]
+
+
+class Observer(Protocol):
+    """A `JobListener` that tells another system of jobs, through `outbox`."""
+
+    outbox: Outbox
+
+    def job_opened(self, progress: JobProgress) -> None: ...
+
+    def job_closed(self, progress: JobProgress) -> None: ...
+
+
+def observers() -> list[Observer]:
+    """What the environment of this process asks for.
+
+    Raises:
+        OptionError: a variable makes no sense.
+    """
+    found: list[Observer] = []
+    if target := os.environ.get("SPARK_CHANNEL_ON_FINISH"):
+        from spark_channel.observe.on_finish import FinishNotice
+
+        found.append(FinishNotice(target))
+    from spark_channel.observe.lineage import LineageEvents, is_configured
+
+    if is_configured():
+        found.append(LineageEvents())
+    return found
+
+
+def pushed(metrics: "JobMetrics") -> "MetricPush | None":
+    """What pushes `metrics` to OpenTelemetry's collector, if the environment names one."""
+    from spark_channel.observe.otel import MetricPush, is_configured
+
+    return MetricPush(metrics.families) if is_configured() else None
+
+
+def close_together(ends: list[Callable[[], None]]) -> None:
+    """Call all of `ends` at the same time, since each may take its 5 s, and wait for them."""
+    threads = [
+        threading.Thread(target=end, name="spark-channel-end", daemon=True) for end in ends[1:]
+    ]
+    for thread in threads:
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is ending: what is left is lost
+            return
+    for end in ends[:1]:
+        end()
+    for thread in threads:
+        thread.join()

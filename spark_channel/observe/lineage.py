@@ -1,0 +1,230 @@
+"""OpenLineage events of jobs, where its standard variables or files configure a receiver."""
+
+import os
+import re
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from spark_channel.observe.outbox import Outbox
+from spark_channel.progress import JobProgress, JobStatus, Phase
+
+__all__ = ["Dataset", "LineageEvents", "dataset_of", "is_configured"]
+
+_RUNNING_SECONDS = 60.0
+_PRODUCER = "urn:spark-channel"
+_FACET = "urn:spark-channel:facet:run:1"
+_PARENT = "OPENLINEAGE_PARENT_ID"
+_FILES = ("openlineage.yml", "~/.openlineage/openlineage.yml")
+_URL = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.\-]*)://(?P<host>[^/?#]*)/?(?P<path>[^#]*)(?:#(?P<table>.*))?"
+)
+_SCHEMES = {"postgresql": "postgres", "mariadb": "mysql"}
+
+
+def is_configured(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether OpenLineage's own configuration names a receiver, and does not turn it off."""
+    if environment.get("OPENLINEAGE_DISABLED", "").lower() in ("true", "1"):
+        return False
+    names = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__TRANSPORT__TYPE")
+    if any(environment.get(name) for name in names):
+        return True
+    return any(Path(name).expanduser().is_file() for name in _FILES)
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A dataset's namespace and name, as OpenLineage's conventions have them."""
+
+    namespace: str
+    name: str
+
+
+def dataset_of(text: str) -> Dataset | None:
+    """The dataset of a job's end, such as "postgresql postgresql://db:5432/shop#orders"; None: Spark is that end."""
+    if not text:
+        return None
+    connector, _, place = text.partition(" ")
+    match = _URL.match(place)
+    if match:
+        scheme = _SCHEMES.get(match["scheme"], match["scheme"])
+        path, table = match["path"].strip("/"), match["table"]
+        if table:
+            return Dataset(f"{scheme}://{match['host']}", ".".join(filter(None, (path, table))))
+        return Dataset(f"{scheme}://{match['host']}", path or "/")
+    if place.startswith("/"):
+        return Dataset("file", place)
+    return Dataset(connector or "spark-channel", place or connector)
+
+
+class LineageEvents:
+    """START, RUNNING each minute, and COMPLETE, ABORT or FAIL of each job. A `JobListener`.
+
+    Everything of openlineage-python happens in the outbox's thread, its import included.
+    """
+
+    def __init__(self) -> None:
+        self.outbox = Outbox("openlineage", self._send, tick=self._running, every=_RUNNING_SECONDS)
+        self._lock = threading.Lock()
+        self._runs: dict[str, tuple[str, JobProgress]] = {}
+        self._client: Any = None
+
+    def job_opened(self, progress: JobProgress) -> None:
+        run = str(uuid.uuid4())
+        with self._lock:
+            self._runs[progress.job] = (run, progress)
+        self.outbox.put(("START", run, _now(), progress.status()))
+
+    def job_closed(self, progress: JobProgress) -> None:
+        with self._lock:
+            run, _ = self._runs.pop(progress.job, (None, None))
+        if run is not None:
+            status = progress.status()
+            self.outbox.put((_end_of(status), run, _now(), status))
+
+    def _running(self) -> None:
+        with self._lock:
+            runs = list(self._runs.values())
+        for run, progress in runs:
+            self._send(("RUNNING", run, _now(), progress.status()))
+
+    def _send(self, item: object) -> None:
+        assert isinstance(item, tuple)
+        if self._client is None:
+            try:
+                from openlineage.client import OpenLineageClient
+            except ImportError:
+                raise ValueError(
+                    "install spark-channel[openlineage], or unset OPENLINEAGE_URL"
+                ) from None
+            self._client = OpenLineageClient()
+        self._client.emit(event_of(*item))
+
+
+def event_of(kind: str, run: str, time: str, status: JobStatus) -> Any:
+    """The event of a job, by openlineage-python's classes, which check it."""
+    from openlineage.client import event_v2 as events
+    from openlineage.client import facet_v2 as facets
+
+    spec = status.spec
+    source, target = ends = (dataset_of(spec.source), dataset_of(spec.target))
+    run_facets: dict[str, Any] = {
+        "processing_engine": facets.processing_engine_run.ProcessingEngineRunFacet(
+            version=_version(), name="spark-channel", producer=_PRODUCER
+        ),
+        "spark_channel": _own_facet(facets, status),
+    }
+    if parent := _parent(facets):
+        run_facets["parent"] = parent
+    if status.error:
+        run_facets["errorMessage"] = facets.error_message_run.ErrorMessageRunFacet(
+            message=status.error, programmingLanguage="python", producer=_PRODUCER
+        )
+    # Of a write that publishes all rows in one step, the target has none before it is complete.
+    counts = kind == "COMPLETE" or (kind != "START" and spec.commit != "job")
+    name = spec.name or " -> ".join(end.name for end in ends if end) or spec.kind
+    read = facets.input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
+        rowCount=status.rows_moved, size=status.bytes_moved, producer=_PRODUCER
+    )
+    written = facets.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+        rowCount=status.rows, size=status.bytes, producer=_PRODUCER
+    )
+    return events.RunEvent(
+        eventType=events.RunState[kind],
+        eventTime=time,
+        run=events.Run(run, run_facets),
+        job=events.Job(
+            os.environ.get("OPENLINEAGE_NAMESPACE") or "spark-channel",
+            name,
+            {
+                "jobType": facets.job_type_job.JobTypeJobFacet(
+                    processingType="BATCH" if spec.batch is None else "STREAMING",
+                    integration="SPARK_CHANNEL",
+                    jobType=spec.kind.upper(),
+                    producer=_PRODUCER,
+                )
+            },
+        ),
+        inputs=[]
+        if source is None
+        else [
+            events.InputDataset(
+                source.namespace,
+                source.name,
+                facets={"dataSource": _data_source(facets, source)},
+                inputFacets={} if kind == "START" else {"inputStatistics": read},
+            )
+        ],
+        outputs=[]
+        if target is None
+        else [
+            events.OutputDataset(
+                target.namespace,
+                target.name,
+                facets={"dataSource": _data_source(facets, target)},
+                outputFacets={"outputStatistics": written} if counts else {},
+            )
+        ],
+        producer=_PRODUCER,
+    )
+
+
+def _own_facet(facets: Any, status: JobStatus) -> Any:
+    """The limit, the waits and the commit of a run; see docs/watch.md."""
+    spec = status.spec
+    facet = facets.RunFacet(producer=_PRODUCER).with_additional_properties(
+        limitRowsPerSecond=spec.rows_per_second,
+        limitBytesPerSecond=spec.bytes_per_second,
+        limitScope=spec.limit_scope if spec.limited else "",
+        waitSeconds={reason: round(spent, 3) for reason, spent in status.waits.items()},
+        refusedRows=status.dirty_rows,
+        retries=max(0, status.attempts - status.tasks),
+        commit=spec.commit,
+        atLeastOnce=spec.at_least_once,
+    )
+    facet._schemaURL = _FACET  # noqa: SLF001 - the field's name in every facet
+    return facet
+
+
+def _data_source(facets: Any, dataset: Dataset) -> Any:
+    return facets.datasource_dataset.DatasourceDatasetFacet(
+        name=dataset.namespace, uri=dataset.namespace, producer=_PRODUCER
+    )
+
+
+def _parent(facets: Any) -> Any:
+    """The run that started this program: Airflow's operators and templates set OPENLINEAGE_PARENT_ID."""
+    namespace, _, rest = os.environ.get(_PARENT, "").partition("/")
+    name, _, run = rest.rpartition("/")
+    try:
+        uuid.UUID(run)
+    except ValueError:
+        return None
+    parent = facets.parent_run
+    return parent.ParentRunFacet(
+        run=parent.Run(runId=run),
+        job=parent.Job(namespace=namespace, name=name),
+        producer=_PRODUCER,
+    )
+
+
+def _end_of(status: JobStatus) -> str:
+    if status.phase is not Phase.FAILED:
+        return "COMPLETE"
+    return "ABORT" if status.error == "it ended before all its tasks were done" else "FAIL"
+
+
+def _version() -> str:
+    try:
+        return version("spark-channel")
+    except PackageNotFoundError:  # shipped to a driver as a zip
+        return "unknown"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

@@ -1,0 +1,360 @@
+"""The numbers of a service's jobs and shared limits as metrics, and as the text that Prometheus scrapes."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from spark_channel.limits import LimitStatus
+from spark_channel.progress import JobProgress, JobStatus, Phase
+
+__all__ = ["CONTENT_TYPE", "Family", "JobMetrics", "prometheus_text"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_MOST_NAMES = 200
+"""Jobs of further names are added up under the name `other`: each name is some 30 time series."""
+_REOPENED = 100
+"""As many closed jobs may go on: `JobRegistry` keeps them."""
+_LONGEST_LABEL = 200
+_REASONS = {
+    "limit": (
+        *("rows", "bytes", "turn", "grant", "paused", "pressure", "restart", "service", "static"),
+        "connections",
+    ),
+    "source": ("",),
+    "target": ("",),
+}
+_LAG = {
+    "rows": ("spark_channel_lag_rows", "Rows by which a stream is behind its source."),
+    "bytes": ("spark_channel_lag_bytes", "Bytes by which a stream is behind its source."),
+    "seconds": ("spark_channel_lag_seconds", "Seconds by which a stream is behind its source."),
+    "wal_kept_bytes": (
+        "spark_channel_wal_kept_bytes",
+        "Bytes of its log that the source keeps for a stream.",
+    ),
+}
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class Family:
+    """One metric: its name with unit, and a value for each set of labels."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    samples: list[tuple[Labels, float]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What only grows, of all jobs of one name."""
+
+    rows: dict[str, float] = field(default_factory=lambda: {"source": 0, "target": 0})
+    bytes: dict[str, float] = field(default_factory=lambda: {"source": 0, "target": 0})
+    refused: float = 0
+    retries: float = 0
+    commit_seconds: float = 0
+    waits: dict[tuple[str, str], float] = field(default_factory=dict)
+    held: dict[str, float] = field(default_factory=dict)
+
+    def add(self, status: JobStatus) -> None:
+        self.rows["source"] += status.rows_moved
+        self.rows["target"] += status.rows_written
+        self.bytes["source"] += status.bytes_moved
+        self.bytes["target"] += status.bytes_written
+        self.refused += status.dirty_rows
+        self.retries += max(0, status.attempts - status.tasks)
+        self.commit_seconds += status.publish_seconds
+        for reason, spent in status.waits.items():
+            key = _wait_of(reason)
+            self.waits[key] = self.waits.get(key, 0.0) + spent
+        for signal, spent in status.held.items():
+            self.held[signal] = self.held.get(signal, 0.0) + spent
+
+
+class JobMetrics:
+    """Adds up the jobs of a service. A `JobListener`.
+
+    Series are of a job's name, not of its id: a job that runs each hour continues its series, and their number is
+    bounded. `signals` returns what `protect` reads of a job's source and target, `limits` the shared limits.
+    """
+
+    def __init__(
+        self,
+        signals: Callable[[str], Mapping[str, tuple[float, float]]] = lambda _job: {},
+        limits: Callable[[], Iterable[LimitStatus]] = tuple,
+    ) -> None:
+        self._signals, self._limits = signals, limits
+        self.more: list[Callable[[], Family]] = []
+        """Metrics of others that are shown beside those of the jobs."""
+        self._lock = threading.Lock()
+        self._live: dict[str, JobProgress] = {}
+        self._closed: OrderedDict[str, JobStatus] = OrderedDict()
+        self._sums: dict[tuple[str, str], _Sums] = {}
+        self._outcomes = {phase: 0 for phase in Phase if phase.final}
+
+    def job_opened(self, progress: JobProgress) -> None:
+        with self._lock:
+            closed = self._closed.pop(progress.job, None)
+            if closed is not None:
+                self._outcomes[closed.phase] -= 1
+            self._live[progress.job] = progress
+
+    def job_closed(self, progress: JobProgress) -> None:
+        status = progress.status()
+        with self._lock:
+            self._live.pop(progress.job, None)
+            self._closed[progress.job] = status
+            self._outcomes[status.phase] += 1
+            while len(self._closed) > _REOPENED:
+                _, oldest = self._closed.popitem(last=False)
+                self._sums_of(self._sums, oldest).add(oldest)
+
+    def statuses(self) -> list[JobStatus]:
+        """The last jobs that were closed, and those that run, oldest first."""
+        with self._lock:
+            closed, live = list(self._closed.values()), list(self._live.values())
+        return [*closed, *(progress.status() for progress in live)]
+
+    def families(self) -> list[Family]:
+        """All metrics as they are now."""
+        with self._lock:
+            live = list(self._live.values())
+            closed = list(self._closed.values())
+            outcomes = dict(self._outcomes)
+            sums = {key: _copied(each) for key, each in self._sums.items()}
+        running = [progress.status() for progress in live]
+        for status in (*closed, *running):
+            self._sums_of(sums, status).add(status)
+        return [
+            *_of_jobs(sums),
+            *_of_running(running, closed, outcomes),
+            _of_signals({status.job: status for status in running}, self._signals),
+            *_of_limits(self._limits()),
+            *(_joined([more() for more in self.more])),
+        ]
+
+    @staticmethod
+    def _sums_of(sums: dict[tuple[str, str], _Sums], status: JobStatus) -> _Sums:
+        key: tuple[str, str] = (_name(status), status.spec.kind)
+        if key not in sums and len(sums) >= _MOST_NAMES:
+            key = ("other", "other")
+        return sums.setdefault(key, _Sums())
+
+
+def prometheus_text(families: Iterable[Family]) -> bytes:
+    """The families in Prometheus' text format; those without a value are left out."""
+    lines: list[str] = []
+    for family in families:
+        if not family.samples:
+            continue
+        lines += (f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind}")
+        for labels, value in family.samples:
+            named = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
+            number = repr(float(value)) if value % 1 else str(int(value))
+            lines.append(
+                f"{family.name}{{{named}}} {number}" if named else f"{family.name} {number}"
+            )
+    return "\n".join((*lines, "")).encode("utf-8", "replace")
+
+
+def _of_jobs(sums: Mapping[tuple[str, str], _Sums]) -> list[Family]:
+    rows = Family(
+        "spark_channel_rows_total",
+        "counter",
+        "Rows that left a source or reached a target, retries included.",
+    )
+    nbytes = Family(
+        "spark_channel_bytes_total", "counter", "Arrow bytes of these rows, retries included."
+    )
+    refused = Family(
+        "spark_channel_refused_rows_total", "counter", "Rows that a target refused, each task once."
+    )
+    retries = Family(
+        "spark_channel_task_retries_total", "counter", "Attempts of tasks beyond one for each task."
+    )
+    waits = Family(
+        "spark_channel_wait_seconds_total",
+        "counter",
+        "Seconds that threads of tasks waited, by side and reason.",
+    )
+    commits = Family(
+        "spark_channel_commit_seconds_total", "counter", "Seconds in which rows were published."
+    )
+    held = Family(
+        "spark_channel_held_seconds_total",
+        "counter",
+        "Seconds for which a signal held the speed of finished jobs.",
+    )
+    for (name, kind), each in sums.items():
+        labels = _labels(name, kind)
+        for side in ("source", "target"):
+            rows.samples.append(((*labels, ("side", side)), each.rows[side]))
+            nbytes.samples.append(((*labels, ("side", side)), each.bytes[side]))
+        refused.samples.append((labels, each.refused))
+        retries.samples.append((labels, each.retries))
+        commits.samples.append((labels, each.commit_seconds))
+        for (side, reason), spent in each.waits.items():
+            waits.samples.append(((*labels, ("side", side), ("reason", reason)), spent))
+        for signal, spent in each.held.items():
+            held.samples.append(((*labels, ("signal", signal[:_LONGEST_LABEL])), spent))
+    return [rows, nbytes, refused, retries, waits, commits, held]
+
+
+def _of_running(
+    running: list[JobStatus], closed: list[JobStatus], outcomes: Mapping[Phase, int]
+) -> list[Family]:
+    jobs = Family("spark_channel_jobs", "gauge", "Jobs that run, by phase.")
+    for phase in (each for each in Phase if not each.final):
+        count = sum(status.phase is phase for status in running)
+        jobs.samples.append(((("phase", str(phase)),), count))
+    finished = Family("spark_channel_jobs_finished_total", "counter", "Jobs that have finished.")
+    finished.samples = [((("outcome", str(phase)),), count) for phase, count in outcomes.items()]
+    rows = Family(
+        "spark_channel_limit_rows_per_second",
+        "gauge",
+        "Limit in force of running jobs; none: unlimited.",
+    )
+    nbytes = Family(
+        "spark_channel_limit_bytes_per_second",
+        "gauge",
+        "Limit in force in Arrow bytes; none: unlimited.",
+    )
+    tasks = Family("spark_channel_tasks", "gauge", "Tasks of running jobs, by state.")
+    lags = {key: Family(name, "gauge", about) for key, (name, about) in _LAG.items()}
+    for labels, statuses in _by_name(running).items():
+        for family, values in (
+            (rows, [status.spec.rows_per_second for status in statuses]),
+            (nbytes, [status.spec.bytes_per_second for status in statuses]),
+        ):
+            known = [each for each in values if each is not None]
+            if known:
+                family.samples.append((labels, sum(known)))
+        done = sum(status.tasks_done for status in statuses)
+        every = sum(status.tasks for status in statuses)
+        tasks.samples.append(((*labels, ("state", "done")), done))
+        tasks.samples.append(((*labels, ("state", "open")), max(0, every - done)))
+    for labels, statuses in _by_name([*closed, *running]).items():
+        lag = next((status.spec.lag for status in reversed(statuses) if status.spec.lag), {})
+        for key, family in lags.items():
+            if key in lag:
+                family.samples.append((labels, lag[key]))
+    return [jobs, finished, rows, nbytes, tasks, *lags.values()]
+
+
+def _of_signals(
+    running: Mapping[str, JobStatus],
+    signals: Callable[[str], Mapping[str, tuple[float, float]]],
+) -> Family:
+    family = Family(
+        "spark_channel_signal_ratio",
+        "gauge",
+        "A signal of a source or target, divided by what is too much.",
+    )
+    found: dict[Labels, float] = {}
+    for labels, statuses in _by_name(list(running.values())).items():
+        for status in statuses:
+            for name, (value, bound) in signals(status.job).items():
+                side, _, signal = name.partition(":")
+                key = (*labels, ("side", side), ("signal", signal[:_LONGEST_LABEL]))
+                if bound > 0:
+                    found[key] = max(found.get(key, 0.0), value / bound)
+    family.samples = list(found.items())
+    return family
+
+
+def _of_limits(statuses: Iterable[LimitStatus]) -> list[Family]:
+    made = {
+        name: Family(f"spark_channel_shared_limit_{name}", kind, about)
+        for name, kind, about in _LIMIT_FAMILIES
+    }
+    for status in statuses:
+        labels = (("limit", status.limit),)
+        values = {
+            "rows_per_second": status.rows_per_second,
+            "bytes_per_second": status.bytes_per_second,
+            "effective_rows_per_second": status.effective_rows_per_second,
+            "effective_bytes_per_second": status.effective_bytes_per_second,
+            "paused": float(status.paused),
+            "jobs": status.jobs,
+            "clients": status.client_count,
+            "waiting_clients": status.waiting_count,
+            "spent_rows_total": status.spent_rows,
+            "spent_bytes_total": status.spent_bytes,
+        }
+        for name, value in values.items():
+            if value is not None:
+                made[name].samples.append((labels, value))
+    return list(made.values())
+
+
+_LIMIT_FAMILIES: tuple[tuple[str, Literal["counter", "gauge"], str], ...] = (
+    ("rows_per_second", "gauge", "What the shared limit is set to; none: unlimited."),
+    ("bytes_per_second", "gauge", "What the shared limit is set to in bytes; none: unlimited."),
+    ("effective_rows_per_second", "gauge", "What is left of it under pressure or a pause."),
+    ("effective_bytes_per_second", "gauge", "What is left of it under pressure or a pause."),
+    ("paused", "gauge", "1 while the shared limit is paused."),
+    ("jobs", "gauge", "Jobs that share the limit now."),
+    ("clients", "gauge", "Tasks that share the limit now."),
+    ("waiting_clients", "gauge", "Tasks that wait for the limit now."),
+    ("spent_rows_total", "counter", "Rows that passed the limit."),
+    ("spent_bytes_total", "counter", "Arrow bytes that passed the limit."),
+)
+
+
+def _joined(families: list[Family]) -> list[Family]:
+    """The families with all samples of one name together, as the text format asks."""
+    found: dict[str, Family] = {}
+    for family in families:
+        first = found.setdefault(family.name, Family(family.name, family.kind, family.help))
+        first.samples += family.samples
+    return list(found.values())
+
+
+def _by_name(statuses: list[JobStatus]) -> dict[Labels, list[JobStatus]]:
+    found: dict[Labels, list[JobStatus]] = {}
+    for status in statuses:
+        labels = _labels(_name(status), status.spec.kind)
+        if labels not in found and len(found) >= _MOST_NAMES:
+            labels = _labels("other", "other")
+        found.setdefault(labels, []).append(status)
+    return found
+
+
+def _name(status: JobStatus) -> str:
+    """The name of the job; without one, what it moves: the same in each run."""
+    spec = status.spec
+    ends = " -> ".join(end for end in (spec.source, spec.target) if end)
+    return (spec.name or ends or spec.kind)[:_LONGEST_LABEL]
+
+
+def _labels(name: str, kind: str) -> Labels:
+    return (("name", name), ("kind", kind))
+
+
+def _wait_of(reason: str) -> tuple[str, str]:
+    """(side, reason) of "limit:rows"; tasks report them, and unknown ones are one."""
+    side, _, why = reason.partition(":")
+    if side not in _REASONS:
+        return "other", ""
+    return side, why if why in _REASONS[side] else "other"
+
+
+def _copied(sums: _Sums) -> _Sums:
+    return _Sums(
+        dict(sums.rows),
+        dict(sums.bytes),
+        sums.refused,
+        sums.retries,
+        sums.commit_seconds,
+        dict(sums.waits),
+        dict(sums.held),
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

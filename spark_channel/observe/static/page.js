@@ -1,0 +1,471 @@
+"use strict";
+// The page of spark-channel: one stream of events fills it, and one request changes a limit.
+
+const byId = (id) => document.getElementById(id);
+const SVG = "http://www.w3.org/2000/svg";
+const RETRY_MILLISECONDS = 2000;
+const TOKEN_KEY = "spark-channel " + location.pathname;
+
+const state = {
+  token: "", canChange: false, jobs: new Map(), limits: [], chosen: null,
+  samples: [], changes: [], tasks: new Map(), stream: null,
+};
+
+// ---- texts
+
+function short(value) {
+  if (value === null || value === undefined) return "unlimited";
+  if (value < 1000) return value < 100 && value % 1 ? value.toFixed(1) : String(Math.round(value));
+  for (const unit of ["k", "M", "G", "T", "P"]) {
+    value /= 1000;
+    if (value < 999.5 || unit === "P") return (value < 99.95 ? String(Number(value.toPrecision(3))) : value.toFixed(0)) + unit;
+  }
+  return "";
+}
+function duration(seconds) {
+  if (seconds < 60) return seconds < 10 ? seconds.toFixed(1) + " s" : Math.round(seconds) + " s";
+  const whole = Math.round(seconds), hours = Math.floor(whole / 3600);
+  const rest = String(Math.floor(whole / 60) % 60).padStart(hours ? 2 : 1, "0") + ":" + String(whole % 60).padStart(2, "0");
+  return hours ? hours + ":" + rest : rest;
+}
+function amount(text) {
+  const match = /^\s*(\d+(?:\.\d+)?)\s*([kMGT]?)B?\s*$/i.exec(text);
+  if (!match) return null;
+  const units = { "": 1, k: 1e3, m: 1e6, g: 1e9, t: 1e12 };
+  const value = Math.round(Number(match[1]) * units[match[2].toLowerCase()]);
+  return value >= 1 && Number.isSafeInteger(value) ? value : null;
+}
+const nameOf = (job) => job.name || [job.source, job.target].filter(Boolean).join(" → ") || job.kind + " " + job.job;
+const inBytes = (job) => job.limit_rows === null && job.limit_bytes !== null;
+const ended = (job) => ["done", "ended", "failed", "gone"].includes(job.phase);
+const paused = (job) => !ended(job) && job.note.startsWith("paused");
+
+function element(tag, text, className) {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+function setText(node, text) { if (node.textContent !== text) node.textContent = text; }
+function announce(text) { setText(byId("announce"), text); }
+
+// ---- the stream of events: fetch, since EventSource cannot send a header, and a url with a token would be logged
+
+async function listen() {
+  if (state.stream) state.stream.abort();
+  const stream = state.stream = new AbortController();
+  const query = state.chosen ? "?job=" + encodeURIComponent(state.chosen) : "";
+  while (!stream.signal.aborted) {
+    let again = RETRY_MILLISECONDS;
+    try {
+      const answer = await fetch("events" + query, {
+        headers: { "X-Spark-Channel-Token": state.token }, signal: stream.signal, cache: "no-store", credentials: "same-origin",
+      });
+      if (answer.status === 401 || answer.status === 403) return askForToken("The token was not accepted. It changes each time the page is started.");
+      if (!answer.ok) throw new Error(await answer.text());
+      await readEvents(answer.body, stream);
+      again = 0;
+    } catch (error) {
+      if (stream.signal.aborted) return;
+      connection("lost", "connection lost, trying again");
+    }
+    await new Promise((resolve) => setTimeout(resolve, again));
+  }
+}
+async function readEvents(body, stream) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done || stream.signal.aborted) return;
+    text += value;
+    let end;
+    while ((end = text.indexOf("\n\n")) >= 0) {
+      const lines = text.slice(0, end).split("\n");
+      text = text.slice(end + 2);
+      const kind = lines[0].slice("event: ".length), data = JSON.parse(lines[1].slice("data: ".length));
+      if (kind === "hello") hello(data); else show(data);
+    }
+  }
+}
+function connection(className, text) {
+  byId("connection").className = className;
+  setText(byId("connection"), text);
+}
+function hello(data) {
+  state.canChange = data.can_change;
+  state.jobs.clear();
+  state.tasks.clear();
+  state.samples = [];
+  byId("tasks").replaceChildren();
+  byId("login").hidden = true;
+  byId("main").hidden = false;
+}
+function askForToken(why) {
+  connection("lost", "not connected");
+  byId("main").hidden = true;
+  byId("login").hidden = false;
+  setText(byId("login-why"), why);
+  byId("token").focus();
+}
+
+// ---- what came
+
+function show(news) {
+  connection("live", "live");
+  for (const job of news.jobs) state.jobs.set(job.job, job);
+  const order = new Set(news.order);
+  for (const [name, job] of [...state.jobs]) {
+    if (order.has(name)) continue;
+    if (name !== state.chosen) state.jobs.delete(name);
+    else if (!ended(job)) state.jobs.set(name, { ...job, phase: "gone" }); // with the program that ran it
+  }
+  state.limits = news.limits;
+  showJobs(news.order);
+  showShared();
+  const detail = news.detail;
+  if (detail && detail.job === state.chosen) {
+    if (detail.since !== null) {
+      state.samples = state.samples.filter((sample) => sample[0] <= detail.since && detail.since > 0).concat(detail.samples);
+    }
+    state.changes = detail.changes;
+    showTasks(detail);
+    showSignals(detail.signals);
+  }
+  showJob();
+}
+function showJobs(order) {
+  const list = byId("jobs");
+  const names = order.filter((name) => state.jobs.has(name)).reverse();
+  if (state.jobs.has(state.chosen) && !names.includes(state.chosen)) names.push(state.chosen);
+  names.sort((a, b) => ended(state.jobs.get(a)) - ended(state.jobs.get(b)));
+  byId("no-jobs").hidden = names.length > 0;
+  const known = new Map([...list.children].map((item) => [item.dataset.job, item]));
+  names.forEach((name, place) => {
+    const item = known.get(name) || newJob(name);
+    known.delete(name);
+    fillJob(item, state.jobs.get(name));
+    if (list.children[place] !== item) list.insertBefore(item, list.children[place] || null);
+  });
+  for (const item of known.values()) item.remove();
+  if (!state.chosen && names.length) choose(names[0]);
+}
+function newJob(name) {
+  const item = element("li"), button = element("button"), title = element("span", "", "name");
+  item.dataset.job = name;
+  button.type = "button";
+  title.append(element("span"), element("span", "", "badge"));
+  button.append(title, element("span", "", "line"));
+  button.addEventListener("click", () => { 
+    choose(name);
+    byId("detail").focus({ preventScroll: true });
+    if (matchMedia("(max-width: 52rem)").matches) byId("detail").scrollIntoView();
+  });
+  item.append(button);
+  return item;
+}
+function fillJob(item, job) {
+  const button = item.firstChild, [title, badge] = button.firstChild.children;
+  setText(title, nameOf(job));
+  const phase = paused(job) ? "paused" : job.phase;
+  setText(badge, phase);
+  badge.className = "badge " + phase;
+  const speed = inBytes(job) ? short(job.bytes_per_second) + "B/s" : short(job.rows_per_second) + " rows/s";
+  const percent = job.percent === null ? "" : Math.floor(job.percent) + " % · ";
+  setText(button.lastChild, ended(job) ? short(job.rows) + " rows in " + duration(job.seconds) : percent + short(job.rows) + " rows · " + speed);
+  if (job.job === state.chosen) button.setAttribute("aria-current", "true"); else button.removeAttribute("aria-current");
+}
+function choose(name) {
+  if (name === state.chosen) return;
+  state.chosen = name;
+  state.samples = [];
+  state.changes = [];
+  byId("control").replaceChildren();
+  listen();
+}
+
+// ---- one job
+
+function showJob() {
+  const job = state.jobs.get(state.chosen);
+  byId("job").hidden = !job;
+  byId("choose").hidden = Boolean(job);
+  if (!job) return;
+  const phase = paused(job) ? "paused" : job.phase;
+  if (byId("phase").textContent && byId("phase").textContent !== phase && byId("title").textContent === nameOf(job)) announce(nameOf(job) + ": " + phase);
+  setText(byId("title"), nameOf(job));
+  setText(byId("ends"), [job.kind, job.name ? [job.source, job.target].filter(Boolean).join(" → ") : "", "id " + job.job].filter(Boolean).join(" · "));
+  setText(byId("phase"), phase);
+  byId("phase").className = "badge " + phase;
+  byId("error").hidden = !job.error;
+  setText(byId("error"), job.error);
+  byId("where").hidden = !job.where;
+  setText(byId("where"), "The rows are in " + job.where);
+  byId("progress-row").hidden = job.percent === null || ended(job);
+  if (job.percent !== null) {
+    byId("progress").value = job.percent;
+    setText(byId("progress-text"), Math.floor(job.percent) + " %" + (job.eta_seconds ? ", " + duration(job.eta_seconds) + " left" : ""));
+  }
+  showFigures(job);
+  showControl(byId("control"), state.limits.find((limit) => limit.job === job.job), "control-title", "Limit of this job");
+  showChart(job);
+  showWaits(job);
+  showLag(job);
+}
+function showPairs(list, pairs) {
+  const nodes = [...list.children];
+  pairs.forEach(([name, value, more], place) => {
+    let node = nodes[place];
+    if (!node) { node = element("div"); node.append(element("dt"), element("dd")); list.append(node); }
+    setText(node.firstChild, name);
+    if (node.dataset.value !== value + more) {
+      node.dataset.value = value + more;
+      node.lastChild.replaceChildren(value, ...(more ? [" ", element("small", more)] : []));
+    }
+  });
+  nodes.slice(pairs.length).forEach((node) => node.remove());
+}
+function showFigures(job) {
+  const bytes = inBytes(job), unit = bytes ? "B/s" : " rows/s";
+  const limit = bytes ? job.limit_bytes : job.limit_rows;
+  const pairs = [["Rows", short(job.rows), short(job.bytes) + "B"]];
+  if (!ended(job)) {
+    pairs.push(["Source, now", short(bytes ? job.bytes_per_second : job.rows_per_second) + unit, ""]);
+    if (job.target) pairs.push(["Target, now", short(bytes ? job.bytes_written_per_second : job.rows_written_per_second) + unit, ""]);
+  }
+  pairs.push(["Limit", limit === null ? "none" : short(limit) + unit, limit === null ? "" : job.note || (job.limit_scope === "the whole job" ? "" : job.limit_scope)]);
+  pairs.push(["Refused rows", short(job.refused), ""]);
+  pairs.push(["Tasks done", job.tasks_done + " of " + job.tasks, job.retries ? job.retries + " retried" : ""]);
+  pairs.push(["Time", duration(job.seconds), job.publish_seconds ? "commit " + duration(job.publish_seconds) : ""]);
+  showPairs(byId("figures"), pairs);
+}
+function showChart(job) {
+  const bytes = inBytes(job), source = bytes ? 3 : 1, target = bytes ? 4 : 2, limitAt = bytes ? 2 : 1;
+  const end = Math.max(job.seconds, 1);
+  const samples = state.samples.filter((sample) => ended(job) || sample[0] < end - 1); // tasks report late
+  const fixed = bytes ? job.limit_bytes : job.limit_rows;
+  const limits = state.changes.length ? state.changes.map((each) => [each[0], each[3] === "paused" ? 0 : each[limitAt]]) : [[0, fixed]];
+  let most = 1;
+  for (const sample of samples) most = Math.max(most, sample[source], sample[target]);
+  for (const [, limit] of limits) if (limit !== null && limit <= 20 * most) most = Math.max(most, limit);
+  most = nice(most * 1.05);
+  const x = (seconds) => (800 * Math.min(seconds, end) / end).toFixed(1), y = (value) => (240 - 240 * Math.min(value, most) / most).toFixed(1);
+  const line = (column) => samples.length < 2 ? "" : samples.map((sample, place) => (place ? "L" : "M") + x(sample[0]) + " " + y(sample[column])).join("");
+  let step = "", drawing = false;
+  limits.forEach(([from, limit], place) => {
+    const until = place + 1 < limits.length ? limits[place + 1][0] : end;
+    if (limit === null || limit > most) { drawing = false; return; }
+    step += (drawing ? "L" : "M") + x(from) + " " + y(limit) + "L" + x(until) + " " + y(limit);
+    drawing = true;
+  });
+  const paths = { grid: "M0 0H800M0 60H800M0 120H800M0 180H800M0 240H800", limit: step, source: line(source), target: job.target ? line(target) : "" };
+  const chart = byId("chart");
+  for (const [name, data] of Object.entries(paths)) {
+    let path = chart.querySelector("." + name);
+    if (!path) { path = document.createElementNS(SVG, "path"); path.setAttribute("class", name); chart.append(path); }
+    path.setAttribute("d", data);
+  }
+  axis(byId("axis-y"), [1, .75, .5, .25, 0].map((share) => short(most * share) + (bytes ? "B/s" : "/s")), (span, place) => { span.style.top = 25 * place + "%"; });
+  axis(byId("axis-x"), [0, .25, .5, .75, 1].map((share) => share ? duration(end * share) : "0 s"), () => {});
+  const now = bytes ? job.bytes_per_second : job.rows_per_second, unit = bytes ? "bytes" : "rows";
+  setText(byId("chart-text"), "The speed is " + short(now) + " " + unit + " per second; the limit is " + (fixed === null ? "none" : short(fixed)) + ".");
+}
+function axis(node, texts, place) {
+  while (node.children.length < texts.length) node.append(element("span"));
+  texts.forEach((text, number) => { setText(node.children[number], text); place(node.children[number], number); });
+}
+function nice(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 1.2, 1.6, 2, 2.4, 3.2, 4, 5, 6, 8, 10].map((factor) => factor * power).find((each) => each >= value);
+}
+const SIDES = { limit: "the limit", source: "the source", target: "the target" };
+const ADVICE = {
+  limit: "The limit slows the job: it works.",
+  source: "The source returns rows slower than the limit allows.",
+  target: "The target accepts rows slower than the limit allows.",
+};
+function showWaits(job) {
+  const bars = byId("waits");
+  const waits = job.waits || {}, [most] = Object.keys(SIDES).sort((a, b) => (waits[b] || 0) - (waits[a] || 0));
+  const gone = "The program that ran this job has ended: its report says how.";
+  let text = job.phase === "gone" ? gone : ended(job) ? "The job has ended." : "No task waited in the last 30 seconds.";
+  if (!ended(job) && job.waits) text = waits[most] > .5 ? ADVICE[most] : "Nothing alone slows the job.";
+  if (paused(job)) text = "The limit is paused: nothing moves until it is resumed.";
+  setText(byId("waits-text"), text);
+  const held = Object.entries(job.held).map(([name, seconds]) => "slowed down by the " + name + " for " + duration(seconds));
+  if (held.length) setText(byId("waits-text"), text + " It was " + held.join(", ") + ".");
+  showBars(bars, job.waits && !ended(job) ? Object.entries(SIDES).map(([side, name]) => [name, waits[side], Math.round(100 * waits[side]) + " %"]) : []);
+}
+function showBars(node, bars) {
+  while (node.children.length > bars.length) node.lastChild.remove();
+  bars.forEach(([name, value, text], place) => {
+    let bar = node.children[place];
+    if (!bar) { bar = element("div", undefined, "bar"); bar.append(element("span"), element("meter"), element("span")); node.append(bar); }
+    setText(bar.children[0], name);
+    bar.children[1].value = value;
+    bar.children[1].setAttribute("aria-label", name);
+    setText(bar.children[2], text);
+  });
+}
+const LAG = { rows: "Rows", bytes: "Bytes", seconds: "Seconds", wal_kept_bytes: "Log that the source keeps", base_rows_read: "Existing rows read", base_rows: "of existing rows", base_chunks_read: "Chunks read", base_chunks: "of chunks", seconds_ago: "Measured, seconds ago" };
+function showLag(job) {
+  const known = Object.entries(job.lag).filter(([name]) => LAG[name]);
+  byId("lag-section").hidden = !known.length && !job.behind;
+  setText(byId("behind"), job.behind);
+  showPairs(byId("lag"), known.map(([name, value]) => [LAG[name], name.includes("seconds") ? duration(value) : short(value) + (name.includes("bytes") ? "B" : ""), ""]));
+}
+function showSignals(signals) {
+  const found = Object.entries(signals);
+  byId("signals-section").hidden = !found.length;
+  showBars(byId("signals"), found.map(([name, [value, bound]]) => [name.replace(":", ": "), bound > 0 ? Math.min(1, value / bound) : 0, bound > 0 ? Math.round(100 * value / bound) + " %" : ""]));
+}
+function showTasks(detail) {
+  byId("tasks-section").hidden = !detail.all_tasks;
+  const body = byId("tasks");
+  const added = document.createDocumentFragment();
+  for (const task of detail.tasks) {
+    let row = state.tasks.get(task[0]);
+    if (!row) {
+      row = element("tr");
+      for (let cell = 0; cell < 8; cell++) row.append(element("td", ""));
+      state.tasks.set(task[0], row);
+      added.append(row);
+    }
+    const [, number, attempts, phase, read, written, refused, seconds, waits] = task;
+    const most = waits.indexOf(Math.max(...waits)), name = ["the limit", "the source", "the target"][most];
+    [number, phase, short(read), short(written), short(refused), attempts, duration(seconds), waits[most] > 0 ? name + ", " + duration(waits[most]) : ""]
+      .forEach((text, cell) => setText(row.children[cell], String(text)));
+    row.className = phase;
+  }
+  body.append(added);
+  filterTasks();
+  const shown = state.tasks.size < detail.all_tasks ? ", of which " + state.tasks.size + " are shown" : "";
+  setText(byId("tasks-title"), "Tasks (" + detail.all_tasks + shown + ")");
+  setText(byId("tasks-caption"), detail.all_tasks + " tasks of the job" + shown);
+}
+function filterTasks() {
+  const openOnly = byId("open-only").checked;
+  for (const row of state.tasks.values()) row.hidden = openOnly && row.className !== "running";
+}
+
+// ---- limits
+
+function showShared() {
+  const shared = state.limits.filter((limit) => !limit.job), list = byId("shared-limits");
+  byId("shared").hidden = !shared.length;
+  const known = new Map([...list.children].map((item) => [item.dataset.limit, item]));
+  for (const limit of shared) {
+    let item = known.get(limit.name);
+    if (!item) { item = element("li"); item.dataset.limit = limit.name; list.append(item); }
+    known.delete(limit.name);
+    showControl(item, limit, "limit-" + limit.name, limit.name, limit.jobs + " jobs, " + limit.clients + " tasks, " + limit.waiting + " wait");
+  }
+  for (const item of known.values()) item.remove();
+}
+function showControl(node, limit, id, title, about) {
+  node.hidden = !limit;
+  if (!limit) { node.replaceChildren(); return; }
+  if (node.dataset.of !== limit.name || !node.children.length) {
+    node.dataset.of = limit.name;
+    node.replaceChildren(...newControl(limit, id, title));
+  }
+  const bytes = limit.rows_per_second === null, set = bytes ? limit.bytes_per_second : limit.rows_per_second;
+  const now = bytes ? limit.effective_bytes_per_second : limit.effective_rows_per_second, unit = bytes ? "B/s" : " rows/s";
+  const [, text, row, message] = node.children, [slider, exact, apply, pause] = row.querySelectorAll("input, button");
+  const lower = !limit.paused && now !== null && set !== null && now < set ? ", now " + short(now) + unit + (limit.pressure ? ": " + limit.pressure : "") : "";
+  setText(text, (limit.paused ? "paused, set to " : "") + short(set) + unit + lower + (about ? " · " + about : ""));
+  for (const control of [slider, exact, apply, pause]) control.disabled = !state.canChange;
+  setText(pause, limit.paused ? "Resume" : "Pause");
+  if (!state.canChange) setText(message, "This token reads only. The link that changes limits was printed where the page was started.");
+  const touched = [slider, exact].includes(document.activeElement) || node.dataset.touched;
+  if (!touched && set !== null && node.dataset.set !== String(set)) {
+    node.dataset.set = String(set);
+    const most = Math.max(Number(slider.dataset.most || 0), 10 * set);
+    slider.dataset.most = String(most);
+    slider.value = String(1000 * Math.log(set) / Math.log(most));
+    exact.value = short(set);
+    slider.setAttribute("aria-valuetext", short(set) + unit);
+  }
+}
+function newControl(limit, id, title) {
+  const bytes = limit.rows_per_second === null, unit = bytes ? "bytes" : "rows";
+  const heading = element("h3", title), row = element("div", undefined, "control-row");
+  heading.id = id;
+  const slider = element("input"), exact = element("input"), apply = element("button", "Set"), pause = element("button", "Pause", "second");
+  const holder = element("div", undefined, "slider"), sliderLabel = element("label", "Limit, " + unit + " per second"), exactLabel = element("label", "Exact, such as 20k");
+  Object.assign(slider, { type: "range", min: "0", max: "1000", id: id + "-slider" });
+  Object.assign(exact, { type: "text", id: id + "-exact", autocomplete: "off", inputMode: "text" });
+  sliderLabel.htmlFor = slider.id;
+  exactLabel.htmlFor = exact.id;
+  apply.type = pause.type = "button";
+  const exactHolder = element("div"), message = element("p", "", "message");
+  message.setAttribute("role", "status");
+  holder.append(sliderLabel, slider);
+  exactHolder.append(exactLabel, exact);
+  row.append(holder, exactHolder, apply, pause);
+  const nodes = [heading, element("p", "", "quiet"), row, message];
+  const touch = (touched) => { const node = row.parentNode; if (touched) node.dataset.touched = "1"; else { delete node.dataset.touched; delete node.dataset.set; } };
+  slider.addEventListener("input", () => {
+    const value = Math.max(1, Math.round(Number(slider.dataset.most) ** (slider.value / 1000)));
+    const digits = 10 ** Math.max(0, Math.floor(Math.log10(value)) - 1);
+    exact.value = short(Math.round(value / digits) * digits);
+    slider.setAttribute("aria-valuetext", exact.value + " " + unit + " per second");
+    touch(true);
+  });
+  const set = async () => {
+    const value = amount(exact.value);
+    if (value === null) { say(message, "Write a whole number, 1 or more, such as 20000, 20k or 1.5M.", true); return; }
+    const other = state.limits.find((each) => each.name === limit.name);
+    const speeds = bytes ? { rows_per_second: null, bytes_per_second: value } : { rows_per_second: value, bytes_per_second: other && other.bytes_per_second !== null ? Math.round(other.bytes_per_second) : null };
+    if (await change({ limit: limit.name, action: "set", ...speeds }, message, "Set to " + short(value) + ".")) touch(false);
+  };
+  slider.addEventListener("change", set);
+  apply.addEventListener("click", set);
+  exact.addEventListener("input", () => touch(true));
+  exact.addEventListener("keydown", (event) => { if (event.key === "Enter") set(); });
+  pause.addEventListener("click", () => {
+    const action = pause.textContent === "Pause" ? "pause" : "resume";
+    change({ limit: limit.name, action }, message, action === "pause" ? "Paused." : "Resumed.");
+  });
+  return nodes;
+}
+function say(message, text, bad) {
+  message.className = bad ? "message bad" : "message";
+  setText(message, text);
+}
+async function change(request, message, done) {
+  try {
+    const answer = await fetch("v1/limit", {
+      method: "POST", headers: { "X-Spark-Channel-Token": state.token, "Content-Type": "application/json" },
+      body: JSON.stringify(request), cache: "no-store", credentials: "same-origin",
+    });
+    if (!answer.ok) throw new Error(await answer.text());
+    say(message, done, false);
+    return true;
+  } catch (error) {
+    say(message, "Not changed: " + error.message, true);
+    return false;
+  }
+}
+
+// ---- start
+
+function start() {
+  const given = location.hash.slice(1);
+  if (/^[\w-]{16,}$/.test(given)) {
+    sessionStorage.setItem(TOKEN_KEY, given);
+    history.replaceState(null, "", location.pathname + location.search); // the address may be copied or shown
+  }
+  state.token = sessionStorage.getItem(TOKEN_KEY) || "";
+  byId("login-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    state.token = byId("token").value.trim().split("#").pop();
+    sessionStorage.setItem(TOKEN_KEY, state.token);
+    byId("token").value = "";
+    listen();
+  });
+  byId("open-only").addEventListener("change", filterTasks);
+  if (state.token) listen(); else askForToken("Open the link that was printed where the page was started.");
+}
+window.addEventListener("hashchange", () => { if (/^#[\w-]{16,}$/.test(location.hash)) location.reload(); });
+start();

@@ -1,0 +1,142 @@
+"""OpenLineage events: what a receiver gets, and that a receiver holds nothing up."""
+
+import json
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_channel.observe.lineage import Dataset, LineageEvents, dataset_of, is_configured
+from spark_channel.progress import JobSpec, Phase, Snapshot
+from spark_channel.service import ServiceServer
+
+pytest.importorskip("openlineage.client", reason="extra `openlineage`")
+
+SPEC = JobSpec(
+    "transfer",
+    name="copy-orders",
+    source="postgresql postgresql://db:5432/shop#public.orders",
+    target="csv /lake/orders",
+    rows_per_second=1000,
+    commit="job",
+)
+PARENT = "0198b2f0-0000-7000-8000-000000000001"
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the configuration of whoever runs the tests."""
+    for name in [name for name in os.environ if name.startswith("OPENLINEAGE")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def run(server: ServiceServer, spec: JobSpec, phase: Phase, error: str = "") -> None:
+    job = server.jobs.open(spec)
+    counters = {
+        "rows_pushed": 7,
+        "rows_written": 7,
+        "bytes_written": 70,
+        "waits": {"limit:rows": 2},
+    }
+    snapshot = {"task": 0, "attempt": 0, "sequence": 1, "phase": "done", **counters}
+    server.jobs.report(job, "one", [Snapshot.from_json(snapshot)])
+    server.jobs.enter(job, phase, error=error)
+
+
+def events(posted: list[bytes]) -> list[dict[str, Any]]:
+    return [json.loads(each) for each in posted]
+
+
+@pytest.mark.parametrize(
+    ("text", "dataset"),
+    [
+        (SPEC.source, Dataset("postgres://db:5432", "shop.public.orders")),
+        ("mysql mysql://db/shop#orders", Dataset("mysql://db", "shop.orders")),
+        ("parquet s3://lake/raw/orders", Dataset("s3://lake", "raw/orders")),
+        ("csv /lake/orders", Dataset("file", "/lake/orders")),
+        ("sqlite flights.db#flights", Dataset("sqlite", "flights.db#flights")),
+        ("generator", Dataset("generator", "generator")),
+        ("", None),
+    ],
+)
+def test_a_dataset_has_the_name_of_openlineage_s_conventions(
+    text: str, dataset: Dataset | None
+) -> None:
+    assert dataset_of(text) == dataset
+
+
+def test_what_turns_events_on_is_openlineage_s_own_configuration(tmp_path: Path) -> None:
+    assert not is_configured({})
+    assert is_configured({"OPENLINEAGE_URL": "http://x"})
+    assert not is_configured({"OPENLINEAGE_URL": "http://x", "OPENLINEAGE_DISABLED": "true"})
+    (tmp_path / "openlineage.yml").write_text("transport: {type: console}")
+    assert is_configured({})
+
+
+def test_a_receiver_gets_the_start_and_the_end_of_each_job(
+    receiver: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, posted = receiver
+    monkeypatch.setenv("OPENLINEAGE_URL", url)
+    monkeypatch.setenv("OPENLINEAGE_PARENT_ID", f"airflow/load.orders/{PARENT}")
+    with ServiceServer() as server:
+        run(server, SPEC, Phase.DONE)
+        run(server, SPEC, Phase.FAILED, "the disk is full")
+    start, done, again, failed = events(posted)
+    assert [each["eventType"] for each in (start, done, again, failed)] == [
+        "START",
+        "COMPLETE",
+        "START",
+        "FAIL",
+    ]
+    assert start["run"]["runId"] == done["run"]["runId"] != failed["run"]["runId"]
+    assert done["job"]["name"] == "copy-orders"
+    assert done["inputs"][0]["name"] == "shop.public.orders"
+    assert done["inputs"][0]["inputFacets"]["inputStatistics"]["rowCount"] == 7
+    assert done["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 7
+    assert done["run"]["facets"]["parent"]["run"]["runId"] == PARENT
+    assert done["run"]["facets"]["parent"]["job"]["name"] == "load.orders"
+    own = done["run"]["facets"]["spark_channel"]
+    assert own["limitRowsPerSecond"] == 1000
+    assert own["waitSeconds"] == {"limit:rows": 2.0}
+    assert own["commit"] == "job"
+    assert failed["run"]["facets"]["errorMessage"]["message"] == "the disk is full"
+    # commit=job: the target has no row of a job that failed
+    assert "outputStatistics" not in failed["outputs"][0].get("outputFacets", {})
+
+
+def test_a_job_that_the_program_s_end_cut_off_was_aborted(
+    receiver: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, posted = receiver
+    monkeypatch.setenv("OPENLINEAGE_URL", url)
+    with ServiceServer() as server:
+        server.jobs.open(JobSpec("read", source="csv a"))
+    assert [each["eventType"] for each in events(posted)] == ["START", "ABORT"]
+
+
+def test_a_receiver_that_does_not_answer_delays_the_end_by_a_bounded_time_and_fails_no_job(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:1")
+    monkeypatch.setattr("spark_channel.observe.outbox._END_SECONDS", 0.3)
+    hangs = threading.Event()
+    with caplog.at_level(logging.WARNING), ServiceServer() as server:
+        (observer,) = server._observers
+        assert isinstance(observer, LineageEvents)
+        observer._client = SimpleNamespace(emit=lambda _event: hangs.wait(30))
+        began = time.monotonic()
+        for _ in range(20):
+            run(server, SPEC, Phase.DONE)
+        assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
+    hangs.set()
+    assert observer.outbox.counts()["dropped"] >= 38
+    assert "openlineage was dropped" in caplog.text

@@ -1,0 +1,339 @@
+"""The page: its tokens, its policy, its events, and in a real browser a job that is watched, paused and resumed."""
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spark_channel
+from spark_channel.observe import page as page_module
+from spark_channel.observe.page import PageServer, RemoteView
+from spark_channel.observe.view import limit_request
+from spark_channel.progress import JobSpec, Phase, Snapshot
+from spark_channel.service import ServiceAddress, ServiceServer, SharedLimit
+from tests.servers.browser import Browser
+from tests.service.helpers import wait_for
+
+
+@pytest.fixture
+def page(server: ServiceServer) -> Iterator[PageServer]:
+    shown = PageServer({server.address: server.view})
+    yield shown
+    shown.stop()
+
+
+@pytest.fixture(scope="module")
+def one_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def browser(one_browser: Browser, page: PageServer) -> Iterator[Browser]:
+    """A browser that leaves the page before the page ends, so that it does not ask again."""
+    del page
+    yield one_browser
+    one_browser.open("about:blank")
+    one_browser.complaints()
+
+
+def token_of(link: str) -> str:
+    return link.partition("#")[2]
+
+
+def asked(
+    page: PageServer, method: str, path: str, token: str | None = None, body: Any = None
+) -> tuple[int, bytes, dict[str, str]]:
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", int(page.address.split(":")[2][:-1]), timeout=10
+    )
+    try:
+        headers = {} if token is None else {"X-Spark-Channel-Token": token}
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        # A stream of events has no end: its first part is enough.
+        content = (
+            answer.read1()
+            if "event-stream" in answer.getheader("Content-Type", "")
+            else answer.read()
+        )
+        return answer.status, content, {name.lower(): value for name, value in answer.getheaders()}
+    finally:
+        connection.close()
+
+
+def tasks(count: int, rows: int, sequence: int = 1) -> list[Snapshot]:
+    return [
+        Snapshot.from_json(
+            {
+                "task": task,
+                "attempt": 0,
+                "sequence": sequence,
+                "phase": "running",
+                "rows_pushed": rows,
+            }
+        )
+        for task in range(count)
+    ]
+
+
+@pytest.mark.parametrize("path", ["/", "/page.js", "/page.css", "/icon.svg"])
+def test_files_hold_no_data_and_carry_the_strictest_policy(page: PageServer, path: str) -> None:
+    status, content, headers = asked(page, "GET", path)
+    assert status == 200
+    assert content
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_the_page_asks_for_nothing_of_another_host_and_by_relative_urls_only() -> None:
+    static = Path(page_module.__file__).parent / "static"
+    html = (static / "index.html").read_text()
+    for name in ("page.js", "page.css", "icon.svg"):
+        assert f'"{name}"' in html
+    assert "style=" not in html
+    assert "<script>" not in html
+    script = (static / "page.js").read_text()
+    assert "innerHTML" not in script
+    assert "http" not in script.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_without_a_token_or_with_a_wrong_one_there_are_no_events(page: PageServer) -> None:
+    assert asked(page, "GET", "/events")[0] == 401
+    assert asked(page, "GET", "/events", "wrong")[0] == 401
+    assert asked(page, "POST", "/v1/limit", None, {})[0] == 401
+    assert asked(page, "GET", "/events", token_of(page.link(change=False)))[0] == 200
+
+
+def test_a_token_that_reads_changes_nothing(page: PageServer, server: ServiceServer) -> None:
+    job = server.jobs.open(JobSpec("read", rows_per_second=1000))
+    body = {"limit": f"job:{job}", "action": "pause"}
+    status, why, _ = asked(page, "POST", "/v1/limit", token_of(page.link(change=False)), body)
+    assert status == 403
+    assert b"reads the page" in why
+    assert asked(page, "POST", "/v1/limit", token_of(page.link(change=True)), body)[0] == 200
+    assert server.view.watch(None, 0)["limits"][0]["paused"]
+
+
+def test_the_tokens_of_the_page_do_not_open_the_service(
+    page: PageServer, server: ServiceServer
+) -> None:
+    for change in (False, True):
+        assert server.tokens.scope_of(f"Bearer {token_of(page.link(change=change))}") is None
+    assert asked(page, "GET", "/events", server.token)[0] == 401
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"limit": "x", "action": "stop"},
+        {"limit": "x", "action": "set"},
+        {"limit": "x", "action": "set", "rows_per_second": 0},
+        {"limit": "x", "action": "set", "rows_per_second": 1.5},
+        {"limit": "x", "action": "set", "rows_per_second": True},
+        {"limit": "x", "action": "set", "rows_per_second": 1 << 60},
+        {"limit": "x", "action": "set", "bytes_per_second": "5"},
+        {"limit": 5, "action": "pause"},
+        {"limit": "gone", "action": "pause"},
+        {"limit": "x", "action": "pause", "more": 1},
+    ],
+)
+def test_changes_that_make_no_sense_are_refused(page: PageServer, body: dict[str, Any]) -> None:
+    status, why, _ = asked(page, "POST", "/v1/limit", token_of(page.link(change=True)), body)
+    assert status == 400
+    assert why
+    if body.get("limit") == "x" and "more" not in body:
+        with pytest.raises(ValueError, match=r"speed|action|rows_per_second"):
+            limit_request(body)
+
+
+def test_of_a_stream_the_last_batch_is_shown(server: ServiceServer) -> None:
+    for batch in range(5):
+        spec = JobSpec("write", name="orders", target="sqlite x#t", query="q", batch=batch)
+        job = server.jobs.open(spec)
+        server.jobs.enter(job, Phase.DONE)
+    assert [each["batch"] for each in server.view.watch(None, 0)["jobs"]] == [4]
+
+
+def test_a_service_that_does_not_answer_is_left_out(
+    silent_port: int, server: ServiceServer
+) -> None:
+    silent = RemoteView(ServiceAddress("127.0.0.1", silent_port, "token"))
+    server.jobs.open(JobSpec("read", name="seen"))
+    page = PageServer(
+        {ServiceAddress("127.0.0.1", silent_port, "t"): silent, server.address: server.view}
+    )
+    try:
+        token = token_of(page.link(change=False))
+        for _ in range(2):
+            assert asked(page, "GET", "/events", token)[0] == 200
+    finally:
+        page.stop()
+        silent.close()
+
+
+def test_viewers_are_bounded_and_those_who_left_are_forgotten(
+    page: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_module, "_MOST_VIEWERS", 2)
+    monkeypatch.setattr(page_module, "_EVERY", 0.01)
+    token = token_of(page.link(change=False))
+    port = int(page.address.split(":")[2][:-1])
+    viewers = []
+    for _ in range(2):
+        viewer = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        viewer.request("GET", "/events", headers={"X-Spark-Channel-Token": token})
+        viewer.getresponse().read1()
+        viewers.append(viewer)
+    assert asked(page, "GET", "/events", token)[0] == 400
+    for viewer in viewers:
+        viewer.close()
+    wait_for(lambda: asked(page, "GET", "/events", token)[0] == 200, "the viewers to be forgotten")
+
+
+def test_the_page_ends_while_it_is_watched(page: PageServer) -> None:
+    viewer = http.client.HTTPConnection(
+        "127.0.0.1", int(page.address.split(":")[2][:-1]), timeout=10
+    )
+    viewer.request(
+        "GET", "/events", headers={"X-Spark-Channel-Token": token_of(page.link(change=True))}
+    )
+    answer = viewer.getresponse()
+    assert answer.read1()
+    page.stop()
+    while answer.read1():
+        pass
+    viewer.close()
+
+
+def test_shared_limits_of_other_services_are_shown_and_changed() -> None:
+    with SharedLimit("orders-db", "10k") as limit:
+        page = PageServer()
+        try:
+            token = token_of(page.link(change=True))
+            body = {
+                "limit": "orders-db",
+                "action": "set",
+                "rows_per_second": 5000,
+                "bytes_per_second": None,
+            }
+            assert asked(page, "POST", "/v1/limit", token, body)[0] == 200
+            assert limit.status().rows_per_second == 5000
+        finally:
+            page.stop()
+
+
+def test_a_real_job_is_watched_paused_and_resumed_in_a_browser(
+    browser: Browser, page: PageServer
+) -> None:
+    running = threading.Thread(
+        target=lambda: spark_channel.transfer(
+            None,
+            reader={"name": "generator", "rows": 12_000},
+            writer={"name": "discard"},
+            job_id="copy-orders",
+            rows_per_second=2000,
+            channels=2,
+        )
+    )
+    running.start()
+    try:
+        browser.open(page.link(change=True))
+        browser.wait(
+            "document.querySelector('#control button') && document.querySelector('#phase').innerText == 'running'"
+        )
+        assert browser.text("#title") == "copy-orders"
+        assert browser.run("return location.hash") == ""
+        # It lives: the rows grow without a reload.
+        rows = "document.querySelector('#figures dd').innerText"
+        first = browser.run(f"return {rows}")
+        browser.wait(f"{rows} != {json.dumps(first)}")
+        browser.click("#control button.second")
+        browser.wait("document.querySelector('#phase').innerText == 'paused'", 2)
+        browser.wait(
+            "document.querySelector('#figures div:nth-child(2) dd').innerText.startsWith('0')", 10
+        )
+        stopped = browser.run(f"return {rows}")
+        browser.wait("document.querySelector('#waits-text').innerText.includes('paused')", 2)
+        assert browser.run(f"return {rows}") == stopped
+        # By keyboard: a new limit, and Enter.
+        browser.run(
+            "const exact = document.querySelector('#control input[type=text]'); exact.focus(); exact.select()"
+        )
+        browser.keys("50k\ue007")
+        browser.wait("document.querySelector('#control .message').innerText == 'Set to 50k.'", 2)
+        browser.click("#control button.second")
+        browser.wait("['done', 'gone'].includes(document.querySelector('#phase').innerText)", 20)
+        assert browser.complaints() == []
+    finally:
+        running.join(60)
+    assert not running.is_alive()
+
+
+def test_a_thousand_tasks_on_a_phone_in_the_dark(
+    browser: Browser, page: PageServer, server: ServiceServer
+) -> None:
+    job = server.jobs.open(
+        JobSpec("transfer", name="<img src=x onerror=alert(1)>", tasks=1000, rows_per_second=1000)
+    )
+    server.jobs.report(job, "one", tasks(1000, 10))
+    browser.emulate(
+        "Emulation.setDeviceMetricsOverride",
+        width=360,
+        height=740,
+        deviceScaleFactor=2,
+        mobile=True,
+    )
+    browser.emulate(
+        "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}]
+    )
+    try:
+        browser.open(page.link(change=False))
+        browser.wait("document.querySelectorAll('#tasks tr').length == 1000")
+        server.jobs.report(job, "one", tasks(1, 7777, 2))
+        browser.wait("document.querySelector('#tasks tr').children[2].innerText == '7.78k'", 5)
+        assert browser.text("#title") == "<img src=x onerror=alert(1)>"
+        wide = browser.run("return document.documentElement.scrollWidth")
+        assert wide <= 360
+        assert (
+            browser.run("return getComputedStyle(document.body).backgroundColor")
+            == "rgb(18, 22, 28)"
+        )
+        # A token that reads: what changes is shown, and off.
+        assert browser.run(
+            "return [...document.querySelectorAll('#control input, #control button')].every((each) => each.disabled)"
+        )
+        # For a screen reader: each control and picture has a name, each column a header.
+        assert (
+            browser.run(
+                """return [...document.querySelectorAll('input, button, meter, progress, svg')].filter((each) =>
+                 each.checkVisibility() && !(each.labels && each.labels.length) && !each.innerText &&
+                 !each.getAttribute('aria-label') && !each.getAttribute('aria-labelledby'))
+                 .map((each) => each.outerHTML)"""
+            )
+            == []
+        )
+        assert browser.complaints() == []
+    finally:
+        browser.emulate("Emulation.clearDeviceMetricsOverride")
+        browser.emulate("Emulation.setEmulatedMedia", features=[])
+
+
+def test_a_wrong_token_is_asked_for_again_and_the_link_may_be_pasted(
+    browser: Browser, page: PageServer, server: ServiceServer
+) -> None:
+    server.jobs.open(JobSpec("read", name="seen"))
+    browser.open(page.address + "#" + "x" * 43)
+    browser.wait("!document.querySelector('#login').hidden && document.activeElement.id == 'token'")
+    assert "not accepted" in browser.text("#login-why")
+    browser.keys(page.link(change=False) + "\ue007")
+    browser.wait("document.querySelector('#title').innerText == 'seen'")
