@@ -409,8 +409,8 @@ _BUILT_IN = (
         needs=("confluent_kafka",),
         secrets=("password", "sslpassword", "clientProperties"),
         feed=("new records",),
-        maturity="experimental",
-        tested="librdkafka's mock cluster, and a broker written for the tests",
+        maturity="stable",
+        tested="Apache Kafka 4.1",
         delivery=_AT_LEAST_ONCE,
     ),
     Connector(
