@@ -362,9 +362,10 @@ _BUILT_IN = (
         "spark_channel.connectors.elasticsearch:ElasticsearchWriter",
         about="Elasticsearch and OpenSearch indexes",
         secrets=("url", "password", "apiKey"),
-        maturity="experimental",
-        tested="a server written for the tests",
+        maturity="stable",
+        tested="OpenSearch 2.19",
         delivery=_AT_LEAST_ONCE,
+        also=(AlsoReaches("Elasticsearch", "preview", "only OpenSearch, which answers alike"),),
     ),
     Connector(
         "http",
