@@ -385,8 +385,8 @@ _BUILT_IN = (
         needs=("pymongo",),
         port=27017,
         secrets=("url", "password"),
-        maturity="experimental",
-        tested="a server written for the tests",
+        maturity="preview",
+        tested="FerretDB 1.24, another server of its protocol",
         delivery=_AT_LEAST_ONCE,
     ),
     Connector(
