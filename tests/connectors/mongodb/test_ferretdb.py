@@ -13,6 +13,7 @@ pytest.importorskip("bson", reason="pymongo is not installed")
 import bson
 
 from spark_channel.connectors import FetchSize
+from spark_channel.errors import TargetError
 from tests.connectors.mongodb.test_mongodb import read, reader, write
 from tests.servers.ferretdb import FerretServer, ferret_server
 
@@ -89,14 +90,14 @@ def test_writes_by_key_leave_the_same_documents_when_they_run_again(server: Ferr
         }
     )
     for _ in range(2):
-        write(server, rows, writeMode="upsert")  # type: ignore[arg-type]
+        write(server, rows, writeMode="upsert")
     assert server.documents("t") == [
         {"_id": 1, "name": "a", "at": MOMENT},
         {"_id": 2, "kept": True, "name": "b", "at": None},
     ]
-    write(server, rows.select(["_id", "name"]), writeMode="replace")  # type: ignore[arg-type]
+    write(server, rows.select(["_id", "name"]), writeMode="replace")
     assert server.documents("t") == [{"_id": 1, "name": "a"}, {"_id": 2, "name": "b"}]
-    write(server, pa.table({"n": [1, 2, 3]}), overwrite=True)  # type: ignore[arg-type]
+    write(server, pa.table({"n": [1, 2, 3]}), overwrite=True)
     found = server.documents("t")
     assert [each["n"] for each in found] == [1, 2, 3]
     assert {type(each["_id"]) for each in found} == {bson.ObjectId}
@@ -104,7 +105,7 @@ def test_writes_by_key_leave_the_same_documents_when_they_run_again(server: Ferr
 
 def test_refused_documents_are_told_and_the_others_written(server: FerretServer) -> None:
     put(server, [{"_id": 1}])
-    refused = write(server, pa.table({"_id": [1, 2, 3]}), dirty=True)  # type: ignore[arg-type]
+    refused = write(server, pa.table({"_id": [1, 2, 3]}), dirty=True)
     assert [(row, "E11000" in why) for row, why in refused] == [({"_id": 1}, True)]
     assert [each["_id"] for each in server.documents("t")] == [1, 2, 3]
 
@@ -112,8 +113,6 @@ def test_refused_documents_are_told_and_the_others_written(server: FerretServer)
 def test_decimals_that_the_server_does_not_have_are_an_error_that_names_it(
     server: FerretServer,
 ) -> None:
-    from spark_channel.errors import TargetError
-
     rows = pa.table({"_id": [1], "d": pa.array([Decimal("1.50")], pa.decimal128(10, 2))})
     with pytest.raises(TargetError, match=r"127\.0\.0\.1"):
-        write(server, rows)  # type: ignore[arg-type]
+        write(server, rows)
