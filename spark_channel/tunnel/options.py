@@ -121,8 +121,8 @@ class TunnelOptions(Options):
     )
     tables: str | None = Field(
         None,
-        description="PostgreSQL, for a tunnel with `slot`: several tables by one slot, such as `shop.orders, "
-        "shop.items` or `shop.*`, instead of `dbtable`; default: none",
+        description="a tunnel of several tables by one `slot` (PostgreSQL) or by `binlog` (MySQL, MariaDB), such as "
+        "`shop.orders, shop.items` or `shop.*`, instead of `dbtable`; default: none",
     )
     max_slot_lag: ByteAmount | None = Field(
         None,
@@ -224,13 +224,6 @@ class TunnelOptions(Options):
             raise OptionError("option 'tunnel' is empty", option="tunnel", got=self.tunnel)
 
     def _check_tables(self, tables: str) -> None:
-        if self.slot is None:
-            raise OptionError(
-                f"option 'tables' got {tables!r}, and follows several tables by one PostgreSQL slot: "
-                "give 'slot' and 'publication', or name one table with 'dbtable'",
-                option="tables",
-                got=tables,
-            )
         for name, does, given in (
             ("tunnelType", "has no changes", self.tunnel_type == "base" and "base"),
             (

@@ -88,7 +88,7 @@ class StreamSource:
         if not isinstance(self.reader, FollowsTables):
             raise UnsupportedError(
                 f"option 'tables' got {settings.tables!r}, and {connector} follows one table: name it with 'dbtable'. "
-                "PostgreSQL follows several by one slot"
+                "PostgreSQL follows several by one slot, and MySQL and MariaDB by the binary log"
             )
         return self.reader.tables_feed(settings)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_channel.connectors.postgresql import feed, table_feed
+from spark_channel.connectors.postgresql import feed
 from spark_channel.errors import SchemaError, SourceError, TunnelError
 from spark_channel.tunnel import Delivery, Tunnel, worker
 from spark_channel.tunnel.records import ChannelState
@@ -216,8 +216,7 @@ def test_a_slot_that_keeps_less_after_a_while_lets_a_reader_that_is_to_end_read_
         asked.append(1)
         return 10 if len(asked) < 6 else 0
 
-    for module in (table_feed, feed):
-        monkeypatch.setattr(module, "kept_bytes", kept)
+    monkeypatch.setattr(feed, "kept_bytes", kept)
     with one_or_several(followed, several, maxSlotLag="1") as tunnel:
         tunnel.consume(followed.take, drained=True)
     assert len(asked) >= 6

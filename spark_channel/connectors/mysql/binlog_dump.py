@@ -10,9 +10,9 @@ from struct import pack
 from typing import Any, cast
 from uuid import UUID
 
-from spark_channel.connectors.mysql.binlog_decoder import RESET
 from spark_channel.connectors.mysql.binlog_events import Event, events
 from spark_channel.connectors.mysql.binlog_position import GtidSet, MysqlGtids
+from spark_channel.connectors.mysql.binlog_table import RESET
 from spark_channel.connectors.mysql.options import MysqlReadOptions
 from spark_channel.connectors.mysql.session import MysqlSession, code_of
 from spark_channel.errors import SourceError

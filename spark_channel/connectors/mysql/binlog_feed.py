@@ -19,14 +19,15 @@ from spark_channel.connectors.base.feed import (
     ChangeFeed,
     FeedLag,
     FeedLimit,
+    FeedOptions,
     Token,
     change_schema,
     missing_source,
 )
-from spark_channel.connectors.mysql.binlog_decoder import RESET, ChangeDecoder, WindowReporter
+from spark_channel.connectors.mysql.binlog_decoder import ChangeDecoder
 from spark_channel.connectors.mysql.binlog_dump import dumped, rights
 from spark_channel.connectors.mysql.binlog_events import Kind
-from spark_channel.connectors.mysql.binlog_position import GtidSet, gtids_of
+from spark_channel.connectors.mysql.binlog_position import GtidSet
 from spark_channel.connectors.mysql.binlog_schema import check_server, check_table
 from spark_channel.connectors.mysql.binlog_snapshot import (
     BinlogWatermarks,
@@ -35,38 +36,47 @@ from spark_channel.connectors.mysql.binlog_snapshot import (
     snapshot_place,
     start_of,
 )
-from spark_channel.connectors.mysql.binlog_table import followed, noted_table, recalled
-from spark_channel.connectors.mysql.binlog_token import BinlogToken
+from spark_channel.connectors.mysql.binlog_table import RESET, WindowReporter
+from spark_channel.connectors.mysql.binlog_token import (
+    BinlogToken,
+    LogServer,
+    followed,
+    noted_table,
+    recalled,
+)
 from spark_channel.connectors.mysql.dialect import MysqlTable
 from spark_channel.connectors.mysql.options import MysqlReadOptions
 from spark_channel.connectors.mysql.session import MysqlSession, is_away
 from spark_channel.connectors.sql.catalog import MisfitError
 from spark_channel.connectors.sql.incremental_snapshot import BaseProgress, read_window
 from spark_channel.connectors.sql.keyset import SessionHolder
-from spark_channel.connectors.sql.log_feed import SchemaRule
+from spark_channel.connectors.sql.log_feed import SchemaRule, as_inserts
+from spark_channel.connectors.sql.log_tables import CHANGE_BYTES, MOST_WAITS, RANGE_ROWS
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.planning import Split
 
-__all__ = ["BinlogFeed"]
+__all__ = [
+    "FRESH_BYTES",
+    "FRESH_SECONDS",
+    "MOST_LOOKED",
+    "Answers",
+    "BinlogFeed",
+    "no_answers",
+    "sizes_of",
+]
 
 _log = logging.getLogger(__name__)
 
-_CHANGE_BYTES = 128
-"""A change's size, where a limit is given in bytes alone."""
 _MOST_COUNTED = 100_000
 """Changes that one question for the lag counts."""
-_MOST_LOOKED = 256 << 20
+MOST_LOOKED = 256 << 20
 """Bytes of the log that one look for the end of a range goes through."""
-_FRESH_BYTES, _FRESH_SECONDS = 16 << 20, 60
+FRESH_BYTES, FRESH_SECONDS = 16 << 20, 60
 """A position without changes behind it stays behind the log by this much, at most: else its logs would be purged."""
 _ASKED = 500
-_RANGE_ROWS = 500_000
-"""Existing rows of a range, where no limit is given."""
-_MOST_WAITS = 3
-"""Ranges of the log alone before the base has its turn, where more changes come than a range takes."""
 
 
 class BinlogFeed(ChangeFeed):
@@ -74,19 +84,19 @@ class BinlogFeed(ChangeFeed):
 
     can_evolve = True
 
-    def __init__(self, reader: SqlReader, *, evolves: bool = False, ignores: bool = False) -> None:
-        options = cast(MysqlReadOptions, reader.options)
-        _check_options(options)
+    def __init__(self, reader: SqlReader, options: FeedOptions) -> None:
         self._reader = reader
-        self._options = options
-        self._rule = SchemaRule(evolves=evolves, ignores=ignores)
+        self._options = cast(MysqlReadOptions, reader.options)
+        _check_options(self._options)
+        self._rule = SchemaRule(evolves=options.evolves, ignores=options.ignores)
         with self._session() as session:
-            self._gtids = gtids_of(session.is_mariadb)
+            self._server = LogServer.of(session)
+            self._gtids = self._server.gtids
             self._follow(session)
             now = self._ended(session)
         self._idle: tuple[str | None, GtidSet, int, int | None] = (None, now, 0, None)
         """Of the last look that found no change: where it began, how far it came, its bytes, its first time."""
-        with dumped(options, now) as log:
+        with dumped(self._options, now) as log:
             next(log, None)  # missing rights are told now
 
     def _follow(self, session: MysqlSession) -> None:
@@ -103,7 +113,7 @@ class BinlogFeed(ChangeFeed):
         check_table(session, source)
         check_server(session, cast(MysqlTable, source.table).schema)
         self._source = source
-        self._table = followed(session, source, self._options, self._gtids)
+        self._table = followed(self._server, source, self._options)
         self._columns, self._schema = source.schema, change_schema(source.schema)
 
     def _recall(self, token: BinlogToken) -> None:
@@ -111,9 +121,8 @@ class BinlogFeed(ChangeFeed):
         assert self.missing is not None
         if token.table is None:
             raise self.missing
-        with self._session() as session:
-            self._table = recalled(session, self._reader, token.table, self._gtids)
-        self._columns = pa.schema([pa.field(each.name, each.kind) for each in self._table.columns])
+        self._table = recalled(self._server, self._reader, token.table)
+        self._columns = self._table.schema
         self._schema = change_schema(self._columns)
 
     def _check_there(self) -> None:
@@ -129,17 +138,16 @@ class BinlogFeed(ChangeFeed):
         """As far back as the server has its logs."""
         self._check_there()
         with self._session() as session:
-            if not session.is_mariadb:
-                return [
-                    self._token(
-                        self._gtids.parse(str(session.value("SELECT @@global.gtid_purged") or ""))
-                    )
-                ]
-            try:
-                logs = session.rows("SHOW BINARY LOGS")
-            except ChannelError as error:
-                raise SourceError(f"{error}. {rights()}") from error
-            return [self._token(self._at(session, str(logs[0][0]), 4))]
+            return [self._token(self._first(session))]
+
+    def _first(self, session: MysqlSession) -> GtidSet:
+        if not session.is_mariadb:
+            return self._gtids.parse(str(session.value("SELECT @@global.gtid_purged") or ""))
+        try:
+            logs = session.rows("SHOW BINARY LOGS")
+        except ChannelError as error:
+            raise SourceError(f"{error}. {rights()}") from error
+        return self._at(session, str(logs[0][0]), 4)
 
     def now(self) -> list[Token]:
         """A point that every transaction up to it is visible at.
@@ -148,13 +156,17 @@ class BinlogFeed(ChangeFeed):
         """
         self._check_there()
         with self._session() as session:
-            if not session.is_mariadb:
-                return [self._token(self._ended(session))]
-            session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-            try:
-                return [self._token(self._seen(session))]
-            finally:
-                session.rows("ROLLBACK")
+            return [self._token(self._visible(session))]
+
+    def _visible(self, session: MysqlSession) -> GtidSet:
+        """A point that every transaction up to it is visible at; see `now`."""
+        if not session.is_mariadb:
+            return self._ended(session)
+        session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        try:
+            return self._seen(session)
+        finally:
+            session.rows("ROLLBACK")
 
     def end(self) -> list[Token]:
         with self._session() as session:
@@ -194,7 +206,7 @@ class BinlogFeed(ChangeFeed):
                 made = self._next(session, source, start, found.base, limit, upto)
                 return after if made == replace(found, table=None) else self._known(made).token()
             end = self._within(
-                start, self._end_of_range(session, start, limit.most_rows(_CHANGE_BYTES)), upto
+                start, self._end_of_range(session, start, limit.most_rows(CHANGE_BYTES)), upto
             )
         return after if end == start else self._token(end)
 
@@ -248,13 +260,7 @@ class BinlogFeed(ChangeFeed):
             yield from self._changes(split)
             return
         for batch in self._reader.read(split):
-            rows = batch.num_rows
-            marks = [
-                pa.repeat(pa.scalar("insert"), rows),
-                pa.repeat(pa.scalar(split.params["at"]), rows),
-                pa.nulls(rows, self._schema[-1].type),
-            ]
-            yield pa.RecordBatch.from_arrays([*batch.columns, *marks], schema=self._schema)
+            yield as_inserts(batch, self._schema, split.params["at"])
 
     def is_passing(self, error: BaseException) -> bool:
         return isinstance(error, SourceError) and is_away(error)
@@ -274,30 +280,35 @@ class BinlogFeed(ChangeFeed):
     def _log_lag(self, start: GtidSet) -> FeedLag:
         with self._session() as session:
             self._check_place(session, start)
-            sizes = _sizes(session)
+            sizes = sizes_of(session)
+        count, nbytes, begun = self._waiting(self._counter(), start, sizes)
+        now = utc_now().timestamp()
+        return FeedLag(count, nbytes, max(0.0, now - begun) if begun else 0.0)
+
+    def _waiting(
+        self, decoder: ChangeDecoder, start: GtidSet, sizes: Sequence[tuple[str, int]]
+    ) -> tuple[int | None, int | None, float]:
+        """How many changes are in the log after `start`, how many bytes it has from there on, and when the first change
+        was committed; 0.0 = there is none. None = not known.
+        """
+        file, position, count, looked = "", 4, 0, 0
+        seconds = first = begun = 0.0
         with dumped(self._options, start) as log:
-            decoder = self._counter()
-            file, position, count, looked = "", 4, 0, 0
-            seconds = first = begun = None
             for event in log:
                 looked += event.end
                 if event.kind == Kind.ROTATE:
                     file = event.file()
                 if event.kind in (Kind.MARIADB_GTID, Kind.MYSQL_GTID):
                     seconds = event.microseconds() / 1e6
-                    if first is None:
+                    if not first:
                         position, first = max(4, event.position - len(event.data)), seconds
                 has_ended = decoder.take(event)
-                if decoder.found and begun is None:
+                if decoder.found and not begun:
                     begun = seconds
                 count += decoder.found if has_ended else 0
-                if count >= _MOST_COUNTED or looked > _MOST_LOOKED:
-                    nbytes = _behind(sizes, file, position)
-                    return FeedLag(
-                        None, nbytes, max(0.0, utc_now().timestamp() - (begun or first or 0.0))
-                    )
-        nbytes = _behind(sizes, file, position) if first else 0
-        return FeedLag(count, nbytes, max(0.0, utc_now().timestamp() - begun) if begun else 0.0)
+                if count >= _MOST_COUNTED or looked > MOST_LOOKED:
+                    return None, _behind(sizes, file, position), begun or first
+        return count, _behind(sizes, file, position) if first else 0, begun
 
     @contextmanager
     def _session(self) -> Iterator[MysqlSession]:
@@ -347,7 +358,7 @@ class BinlogFeed(ChangeFeed):
                 )
 
     def _counter(self) -> ChangeDecoder:
-        return ChangeDecoder(self._table, None, _no_answers, counts=True, has=self._has)
+        return ChangeDecoder([self._table], None, no_answers, counts=True, has=self._has)
 
     @property
     def _has(self) -> Callable[[str], bool] | None:
@@ -375,13 +386,13 @@ class BinlogFeed(ChangeFeed):
             first = first or seconds
             if found and most is None:
                 return self._ended(session)
-            if (most is not None and found >= most) or read >= _MOST_LOOKED:
+            if (most is not None and found >= most) or read >= MOST_LOOKED:
                 return position
         looked += read
         if found:
             return position
         if first is not None and (
-            looked >= _FRESH_BYTES or utc_now().timestamp() - first >= _FRESH_SECONDS
+            looked >= FRESH_BYTES or utc_now().timestamp() - first >= FRESH_SECONDS
         ):
             return position
         self._idle = (key, position, looked, first)
@@ -419,7 +430,7 @@ class BinlogFeed(ChangeFeed):
 
         Where the limit cuts the log, the log alone: it may be purged. After three such ranges the base has its turn.
         """
-        most = limit.most_rows(_CHANGE_BYTES)
+        most = limit.most_rows(CHANGE_BYTES)
         if not self.reads_base:
             end = self._within(start, self._end_of_range(session, start, most), upto)
             return BinlogToken(end, base)
@@ -429,20 +440,20 @@ class BinlogFeed(ChangeFeed):
             position = start.copy()
             for changes, nbytes, _ in self._passed(position):
                 count, read = count + changes, read + nbytes
-                is_cut = count >= most or read >= _MOST_LOOKED
+                is_cut = count >= most or read >= MOST_LOOKED
                 if is_cut:
                     break
             end = position
         end = self._within(start, end, upto)
-        if is_cut and base.waited < _MOST_WAITS:
+        if is_cut and base.waited < MOST_WAITS:
             return BinlogToken(end, replace(base, waited=base.waited + 1))
-        rows = _RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
+        rows = RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
         return BinlogToken(end, base.advanced(bound_of(session, source, base, rows), rows))
 
     def _changes(self, split: Split) -> Iterator[pa.RecordBatch]:
         start, end = (self._gtids.parse(str(split.params[name])) for name in ("after", "upto"))
-        with _Answers(self._options) as answers:
-            decoder = ChangeDecoder(self._table, start.remaining(end), answers.ask, has=self._has)
+        with Answers(self._options) as answers:
+            decoder = ChangeDecoder([self._table], start.remaining(end), answers.ask, has=self._has)
             yield from self._decoded(decoder, start, end)
 
     def _window(self, split: Split) -> Iterator[pa.RecordBatch]:
@@ -451,7 +462,7 @@ class BinlogFeed(ChangeFeed):
         start, end = (self._gtids.parse(str(params[name])) for name in ("after", "upto"))
         lower, upper = params["lower"], params["upper"]
         with (
-            _Answers(self._options) as answers,
+            Answers(self._options) as answers,
             SessionHolder(partial(self._reader.connect, "read")) as rows,
         ):
 
@@ -459,7 +470,11 @@ class BinlogFeed(ChangeFeed):
                 begin: GtidSet, after: GtidSet, upto: GtidSet, telling: WindowReporter
             ) -> Iterator[pa.RecordBatch]:
                 decoder = ChangeDecoder(
-                    self._table, after.remaining(upto), answers.ask, telling=telling, has=self._has
+                    [self._table],
+                    after.remaining(upto),
+                    answers.ask,
+                    telling=telling,
+                    has=self._has,
                 )
                 return self._decoded(decoder, begin, upto)
 
@@ -494,14 +509,7 @@ class BinlogFeed(ChangeFeed):
             try:
                 yield from decoder.batches(log)
             except MisfitError as error:
-                if self.missing is not None:
-                    raise SourceError(
-                        f"column {error.column.name!r} of {self._table.label} has {error.what}"
-                    ) from None
-                with self._session() as session:
-                    raise self._reader.refused(
-                        session, self._source, error, " (in its binary log)"
-                    ) from None
+                raise self._refused(decoder, error) from None
         if decoder.lacks:
             raise SourceError(
                 f"the binary log ends before {end}, up to which a range reaches that begins after {begin}: "
@@ -509,15 +517,24 @@ class BinlogFeed(ChangeFeed):
                 "Wait until it has, or name the first one"
             )
 
+    def _refused(self, decoder: ChangeDecoder, error: MisfitError) -> SourceError:
+        """The error for a value that its column's type cannot hold."""
+        if self.missing is not None:
+            return SourceError(
+                f"column {error.column.name!r} of {self._table.label} has {error.what}"
+            )
+        with self._session() as session:
+            return self._reader.refused(session, self._source, error, " (in its binary log)")
 
-class _Answers:
+
+class Answers:
     """A session that converts what only the server can, made when it is first needed."""
 
     def __init__(self, options: MysqlReadOptions) -> None:
         self._options = options
         self._session: MysqlSession | None = None
 
-    def __enter__(self) -> "_Answers":
+    def __enter__(self) -> "Answers":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -536,7 +553,7 @@ class _Answers:
         return [str(each) for each in found]
 
 
-def _no_answers(expression: str, values: Sequence[bytes]) -> Sequence[str]:
+def no_answers(expression: str, values: Sequence[bytes]) -> Sequence[str]:
     raise AssertionError("a decoder that counts converts nothing")
 
 
@@ -556,7 +573,7 @@ def _check_options(options: MysqlReadOptions) -> None:
         )
 
 
-def _sizes(session: MysqlSession) -> list[tuple[str, int]]:
+def sizes_of(session: MysqlSession) -> list[tuple[str, int]]:
     """The log's files and their bytes; [] without the right to see them."""
     try:
         return [(str(row[0]), int(row[1])) for row in session.rows("SHOW BINARY LOGS")]

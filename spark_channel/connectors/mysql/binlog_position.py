@@ -45,6 +45,10 @@ class GtidSet(ABC):
         """The transactions that are in both."""
 
     @abstractmethod
+    def union(self, other: Self) -> Self:
+        """The transactions that are in one of them, of two positions in one log."""
+
+    @abstractmethod
     def remaining(self, upto: Self) -> "Remaining":
         """What a reader that has this set must read to have `upto`, too."""
 
@@ -106,6 +110,12 @@ class MariadbGtids(GtidSet):
         return type(self)(
             {each: min(self.last[each], other.last[each], key=lambda at: at[1]) for each in both}
         )
+
+    def union(self, other: Self) -> Self:
+        found = dict(other.last)
+        for domain, at in self.last.items():
+            found[domain] = max(at, found.get(domain, at), key=lambda each: each[1])
+        return type(self)(found)
 
     def remaining(self, upto: Self) -> Remaining:
         return _MariadbRemaining(
@@ -188,6 +198,13 @@ class MysqlGtids(GtidSet):
             if both:
                 found[server] = _merged(both)
         return type(self)(found)
+
+    def union(self, other: Self) -> Self:
+        spans = {
+            server: _merged([*self.held.get(server, []), *other.held.get(server, [])])
+            for server in self.held.keys() | other.held.keys()
+        }
+        return type(self)(spans)
 
     def remaining(self, upto: Self) -> Remaining:
         left = {}

@@ -13,8 +13,8 @@ from typing import cast
 
 import pyarrow as pa
 
-from spark_channel.connectors.mysql.binlog_decoder import WindowReporter
 from spark_channel.connectors.mysql.binlog_position import GtidSet, Remaining
+from spark_channel.connectors.mysql.binlog_table import WindowReporter
 from spark_channel.connectors.mysql.dialect import MysqlColumn, MysqlTable
 from spark_channel.connectors.mysql.session import MysqlSession, code_of
 from spark_channel.connectors.mysql.types import parts
@@ -219,6 +219,7 @@ class BinlogWatermarks:
                 f"and the stream began at {self._since}: changes between would be lost. "
                 "It is a replica that lags, behind one name with others: name one server in 'url'"
             )
+        self._table.look(session)
         raw = self._table.read(session, lower, upper, rows)
         session.rows("COMMIT")
         begin = position.meet(self._after)

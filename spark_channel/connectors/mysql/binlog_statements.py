@@ -8,20 +8,24 @@ module ends the stream.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from spark_channel.connectors.mysql.types import parts
 
 __all__ = [
+    "DROPS",
     "KEEPING_ENGINES",
     "TRUNCATES",
     "ColumnEffect",
     "Effect",
     "LoggedStatement",
+    "defined_by",
     "effects_of",
 ]
 
 TRUNCATES = "truncates"
+DROPS = ("drops it", "drops its database")
 
 KEEPING_ENGINES = frozenset({"innodb", "myisam", "aria", "rocksdb", "tokudb", "memory", "archive"})
 """Engines that keep a table's rows, and whose changes of them are all in the log: not BLACKHOLE, MERGE, CONNECT."""
@@ -191,7 +195,7 @@ def effects_of(
 
     `folds`: names of tables are equal in any case. `columns`: followed columns with their declared types.
     """
-    words = _executed(list(_words(statement)))
+    words = _executed_words(statement)
     if not words or not (_is_named(statement.text, table, database) or words[0].says(*_CALLS)):
         return
     ours = _Ours(statement.default, database, table, folds)
@@ -217,6 +221,26 @@ def effects_of(
         effect = _UNKNOWN if ours.anywhere(words) else None
     if effect is not None:
         yield effect
+
+
+def defined_by(
+    statement: LoggedStatement, database: str, table: str, *, folds: bool = False
+) -> Literal["create", "alter", ""]:
+    """Whether the statement makes a table of this name, or changes its definition."""
+    words = _executed_words(statement)
+    verb, place = _at(words, 0), _object(words)
+    if not verb.says("create", "alter") or not _at(words, place).says("table"):
+        return ""
+    ours = _Ours(statement.default, database, table, folds)
+    if not ours.at(words, _behind_if(words, place + 1)):
+        return ""
+    return "create" if verb.says("create") else "alter"
+
+
+@lru_cache(maxsize=4)
+def _executed_words(statement: LoggedStatement) -> _Words:
+    """Asked for each table that a feed follows."""
+    return _executed(list(_words(statement)))
 
 
 def _is_named(text: str, table: str, database: str) -> bool:
@@ -281,12 +305,12 @@ def _drop(words: _Words, ours: _Ours) -> Effect | None:
         return None
     if _at(words, place).says("database", "schema"):
         return _of_database(words, place, ours)
-    return "drops it" if ours.anywhere(words[place:]) else None
+    return DROPS[0] if ours.anywhere(words[place:]) else None
 
 
 def _of_database(words: _Words, place: int, ours: _Ours) -> Effect | None:
     name = _at(words, _behind_if(words, place + 1))
-    return "drops its database" if ours.same(name.text) == ours.database else None
+    return DROPS[1] if ours.same(name.text) == ours.database else None
 
 
 def _create(words: _Words, ours: _Ours) -> Effect | None:

@@ -183,7 +183,19 @@ class MysqlReader(SqlReader):
             return super().feed(options)
         from spark_channel.connectors.mysql.binlog_feed import BinlogFeed
 
-        return BinlogFeed(self, evolves=options.evolves, ignores=options.ignores)
+        return BinlogFeed(self, options)
+
+    def tables_feed(self, options: FeedOptions) -> ChangeFeed:
+        if not self.options.binlog:
+            raise OptionError(
+                f"option 'tables' got {options.tables!r}, and several tables of MySQL are followed by the binary log: "
+                "set 'binlog' to true, or name one table with 'dbtable'",
+                option="tables",
+                got=options.tables,
+            )
+        from spark_channel.connectors.mysql.binlog_tables import BinlogTablesFeed
+
+        return BinlogTablesFeed(self, options)
 
     def resolve(self, session: Session) -> ReadSource:
         """A view may hold the user's conditions: it is read in the zone of the server."""

@@ -1,174 +1,248 @@
-"""Changes of several tables by one replication slot, decoded once, and their existing rows in chunks beside them.
+"""Changes of tables by one replication slot: insert, update, delete and truncate as rows, in commit order.
 
-Each batch has rows of one table, with that table's columns, and its name in the last column, `_table`.
+The slot is peeked at, so a range can be read again; it is advanced only when a range is settled. A position T
+means: all transactions whose commit record begins before T are done. That is also how the server skips
+transactions behind a slot, and what the consistent point of a new slot says about a copy that begins after it.
+A feed of one table has a list of one: its subclass says what becomes of its tables, and how their rows are given.
 """
 
 import logging
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.feed import TABLE as _TABLE
+from spark_channel.clock import utc_now
 from spark_channel.connectors.base.feed import (
+    ChangeFeed,
     FeedLag,
     FeedLimit,
-    TableLag,
+    FeedOptions,
     Token,
     change_schema,
 )
-from spark_channel.connectors.postgresql.catalog import kept_bytes, oldest_of
-from spark_channel.connectors.postgresql.followed_tables import (
-    OWN_COLUMNS,
-    FollowedTable,
-    FollowedTables,
-    digests,
-    no_column,
-)
+from spark_channel.connectors.postgresql.catalog import PgTable, kept_bytes
+from spark_channel.connectors.postgresql.failures import is_gone
+from spark_channel.connectors.postgresql.log_columns import check_decodable, row_key
 from spark_channel.connectors.postgresql.pgoutput import (
     ChangeDecoder,
+    LogColumn,
     TableChanges,
     TableColumns,
     TablesDecoder,
     TableShape,
-    becomes,
 )
 from spark_channel.connectors.postgresql.publication import (
-    find_one,
-    look_up,
-    named,
+    Part,
+    Published,
+    check_operations,
+    read_published,
 )
-from spark_channel.connectors.postgresql.replication import Waiting, flushed_lsn, lent
+from spark_channel.connectors.postgresql.replication import (
+    BUSY,
+    MOST_COUNTED,
+    ReplicationSlot,
+    create_slot,
+    flushed_lsn,
+    lent,
+    lsn_literal,
+    peek,
+    quoted,
+    wait_until_free,
+    waiting_changes,
+    waiting_query,
+)
 from spark_channel.connectors.postgresql.session import PgReadSession
-from spark_channel.connectors.postgresql.table_feed import (
-    CHANGE_BYTES,
-    FRESH_BYTES,
-    MOST_WAITS,
-    RANGE_ROWS,
-)
-from spark_channel.connectors.postgresql.tokens import TablePlace, TablesToken
+from spark_channel.connectors.postgresql.tokens import TablesToken
 from spark_channel.connectors.postgresql.watermarks import Connect, PgWatermarks
 from spark_channel.connectors.sql.incremental_snapshot import (
     BaseProgress,
     ChunkWindow,
-    Key,
+    WatermarkLog,
     read_window,
 )
 from spark_channel.connectors.sql.keyset import SessionHolder
-from spark_channel.connectors.sql.log_feed import BaseChunk, SchemaRule
+from spark_channel.connectors.sql.log_feed import SchemaRule
+from spark_channel.connectors.sql.log_tables import (
+    CHANGE_BYTES,
+    MOST_WAITS,
+    RANGE_ROWS,
+    TableWaiting,
+    lag_of_tables,
+)
 from spark_channel.connectors.sql.reader import SqlReader
-from spark_channel.errors import OptionError
+from spark_channel.connectors.sql.session import BatchSize
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.errors import OptionError, SourceError
 from spark_channel.planning import Split
 
-__all__ = ["TablesFeed"]
+__all__ = ["FollowedTable", "ReplicationFeed"]
 
 _log = logging.getLogger(__name__)
 
-_RANGE_SECONDS = 0.4
+_BATCH_ROWS, _BATCH_BYTES = 65_536, 4 << 20
+_LAG_BUSY_SECONDS = 5.0
+FRESH_BYTES = 16 << 20
+"""A position without changes behind it stays behind the log by this much, at most: else the slot would keep what other
+tables write."""
 
 
-class TablesFeed(FollowedTables):
-    """One partition, as of one table. `schema` has only the columns that all batches have.
+@dataclass(frozen=True)
+class FollowedTable:
+    """One table as a range has it: `schema` is that of its rows, in Arrow's types."""
 
-    The options name the tables that a new tunnel begins with; later, its tokens have them.
-    """
+    name: str
+    oid: int
+    columns: TableColumns
+    schema: pa.Schema
+
+    @property
+    def label(self) -> str:
+        return f"table {self.name!r}"
+
+
+class ReplicationFeed(ReplicationSlot, ChangeFeed):
+    """One partition: a slot has one reader. It is made when the feed begins, and dropped with the tunnel."""
 
     can_evolve = True
-    has_tables = True
-    range_seconds = _RANGE_SECONDS
 
-    def _follow(self) -> None:
-        self._schema = pa.schema(
-            [change_schema(pa.schema([])).field(name) for name in OWN_COLUMNS[1:]]
-        ).append(pa.field(_TABLE, pa.string()))
-        self._lengths = {}
-
-    def earliest(self) -> list[Token]:
-        with self._session() as session:
-            tables = self._begin(session)
-            published = self._published(session, [each.oid for each, _ in tables])
-            made = self._made(session)
-            return [
-                self._token(self._confirmed(session) if made is None else made, tables, published)
-            ]
-
-    def now(self) -> list[Token]:
-        with self._session() as session:
-            tables = self._begin(session)
-            for each, _ in tables if self._has_base else ():
-                self._check_base(session, each)
-            published = self._published(session, [each.oid for each, _ in tables])
-            # The slot is made last: an error leaves none behind.
-            return [self._token(self._place_now(session), tables, published)]
-
-    def end_of(self, token: Token) -> Token:
-        with self._session() as session:
-            return replace(TablesToken.read(token), lsn=flushed_lsn(session)).token()
-
-    def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
-        (token,) = map(TablesToken.read, tokens)
-        bases = {}
-        with self._session() as session:
-            for name, place in token.tables.items():
-                table = self._table(name, place.oid, place.shape)
-                base = self._start(session, table, token.lsn)
-                bases[name] = replace(place, base=base, since=None if base is None else token.lsn)
-        made = replace(token, tables=bases, safe=token.lsn, doubt_at=token.lsn)
-        return [made.token()]
-
-    def _start(self, session: PgReadSession, table: FollowedTable, at: int) -> BaseProgress | None:
-        reader = self._reader_of(session, table.name, table.oid)
-        log = self._log_of(table, reader, at, lambda: nullcontext(session), rule=self._rule)
-        return log.start(session, reader.resolve(session), at)
-
-    def joining(self, table: str, *, again: bool) -> Callable[[Token], Token]:
-        with self._session() as session:
-            oid = find_one(session, table).oid
-            found = look_up(session, [oid])[oid]
-            self._check_base(
-                session, found, "whose existing rows are read whatever 'tunnelType' is"
+    def __init__(self, reader: SqlReader, options: FeedOptions) -> None:
+        assert options.slot is not None
+        if options.publication is None:
+            raise OptionError(
+                "option 'slot' needs 'publication': which tables' changes does it decode? "
+                "Make one with CREATE PUBLICATION name FOR TABLE ...",
+                option="publication",
             )
-            shape = self._look_at(session, found).columns
-            entries = self._published(session, [oid]).entries.get(oid, ())
-            at = flushed_lsn(session)
+        if reader.options.where is not None or reader.options.query is not None:
+            raise OptionError(
+                "logical replication follows a whole table: omit 'where' and 'query', "
+                "and name the table with 'dbtable' (a publication may have a row filter)",
+                option="where",
+            )
+        self._reader = reader
+        self._slot = options.slot
+        self._publication = options.publication
+        self._max_kept = options.max_slot_lag
+        self._is_paused = False
+        self._rule = SchemaRule(evolves=options.evolves, ignores=options.ignores)
+        self._range_rule = self._rule
+        self._follow()
 
-        def changed(token: Token) -> Token:
-            old = TablesToken.read(token)
-            what = (found.name, found.oid, found.columns, shape, at, entries)
-            return (old.restarted(*what, self._takes) if again else old.joined(*what)).token()
+    # --- what a subclass decides ---
 
-        return changed
+    @abstractmethod
+    def _follow(self) -> None:
+        """Find what the feed begins with."""
 
-    def leaving(self, table: str) -> Callable[[Token], Token]:
-        def changed(token: Token) -> Token:
-            old = TablesToken.read(token)
-            meant = named(table, old.tables)
-            return old.left(meant[0] if len(meant) == 1 else table).token()
+    @abstractmethod
+    def _read_token(self, token: Token) -> TablesToken:
+        """The position of a token, and its tables."""
 
-        return changed
+    @abstractmethod
+    def _table(self, name: str, oid: int, columns: TableColumns) -> FollowedTable:
+        """A table as a position has it."""
 
-    def _takes(self, was: TableColumns, now: TableColumns) -> bool:
-        """Whether a table continues with other columns, so that the log may have rows of both."""
-        return (self._rule.evolves or self._rule.ignores) and becomes(was, now) is None
+    @abstractmethod
+    def _reader_of(self, session: PgReadSession, name: str, oid: int) -> SqlReader:
+        """Of a table's existing rows."""
 
-    def tables(self, token: Token) -> Collection[str]:
-        found = token.get("tables")
-        return tuple(found) if isinstance(found, dict) else ()
+    @abstractmethod
+    def _rows_of(self, session: PgReadSession, table: FollowedTable) -> SqlReader | None:
+        """Of the existing rows of a range that was handed out; None: they are gone with their table, and the range has
+        changes only.
+        """
 
-    def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
-        token = TablesToken.read(after)
+    @abstractmethod
+    def _decoder_of(self, table: FollowedTable, after: int, upto: int) -> ChangeDecoder:
+        """Of the changes of a table in a range."""
+
+    @abstractmethod
+    def _chunk_columns(self, table: FollowedTable) -> pa.Schema | None:
+        """The columns of a chunk; None: those that its table has then."""
+
+    @abstractmethod
+    def _given(self, batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
+        """A batch as the feed's reader gets it."""
+
+    @abstractmethod
+    def _given_log(self, log: PgWatermarks, table: str) -> WatermarkLog[int, pa.RecordBatch]:
+        """Chunks as the feed's reader gets them."""
+
+    # --- positions and the slot ---
+
+    def _place_now(self, session: PgReadSession) -> int:
+        made = self._made(session)
+        if made is None:
+            name = f"{self._slot[:50]}_now"
+            with (
+                session.transaction()
+            ):  # the slot belongs to the session, which a pooler changes with it
+                made = create_slot(session, name, temporary=True)
+                session.rows(f"SELECT pg_drop_replication_slot({quoted(name)})::text")
+        return made
+
+    def reaches(self, token: Token, end: Token) -> bool:
+        return self._read_token(token).lsn >= self._read_token(end).lsn
+
+    def is_passing(self, error: BaseException) -> bool:
+        return isinstance(error, SourceError) and (is_gone(error) or BUSY in str(error))
+
+    def settle(self, upto: Token) -> None:
+        self._confirm(self._read_token(upto).confirmable)
+
+    def _confirm(self, lsn: int) -> None:
+        end = lsn_literal(lsn)
+        slot = quoted(self._slot)
         with self._session() as session:
-            while True:
-                look = self._check_tables(session, token)
-                made = self._planned(session, token, limit, upto, look.dropped)
-                if made is None:
-                    return after
-                # A table that has changed meanwhile is looked at again: what is refused is not handed out.
-                if digests(look_up(session, list(look.digests))) == look.digests:
-                    return look.noted(made)
+            # An existing slot already refuses to go back.
+            session.rows(
+                f"SELECT pg_replication_slot_advance(slot_name, {end})::text FROM pg_replication_slots "  # noqa: S608 - quoted
+                f"WHERE slot_name = {slot} AND NOT active AND confirmed_flush_lsn < {end}"
+            )
+
+    def close(self) -> None:
+        slot = quoted(self._slot)
+        with self._session() as session:
+            session.rows(
+                "SELECT pg_drop_replication_slot(slot_name)::text FROM pg_replication_slots "  # noqa: S608 - quoted
+                f"WHERE slot_name = {slot}"
+            )
+
+    def _session(self) -> PgReadSession:
+        return PgReadSession(
+            self._reader.options,
+            failure=SourceError,
+            purpose="changes",
+            settings={"TimeZone": "UTC"},  # pgoutput sends texts
+        )
+
+    def _lag(
+        self, session: PgReadSession, token: TablesToken, present: Sequence[str], held_up: str = ""
+    ) -> FeedLag:
+        """`present`: the tables that were not dropped."""
+        self._confirmed(session)
+        begins = token.begins()
+        behind = max(0, flushed_lsn(session) - token.lsn)
+        kept = kept_bytes(session, self._slot)
+        waiting = self._waiting(
+            session, {each.oid: begins[name] for name, each in token.tables.items()}
+        )
+        of_names = {name: waiting[each.oid] for name, each in token.tables.items()}
+        is_held = self._max_kept is not None and (kept or 0) > self._max_kept
+        return replace(
+            lag_of_tables(token, of_names, present),
+            nbytes=behind,
+            kept=kept,
+            base_held=is_held and not token.is_read,
+            held_up=held_up,
+        )
+
+    # --- ranges ---
 
     def _planned(
         self,
@@ -176,13 +250,13 @@ class TablesFeed(FollowedTables):
         token: TablesToken,
         limit: FeedLimit,
         upto: Token | None,
-        dropped: Collection[str],
+        dropped: Collection[str] = (),
     ) -> TablesToken | None:
         """The end of the next range; None without a change."""
         self.base_held = False
         self._check_place(session, token.lsn)
         if not token.is_read:
-            made = self._next_of(session, token, limit, upto, dropped)
+            made = self._next(session, token, limit, upto, dropped)
             return None if made == token else made
         most = limit.most_rows(CHANGE_BYTES)
         flushed = flushed_lsn(session)
@@ -192,132 +266,13 @@ class TablesFeed(FollowedTables):
                 return None
             end = flushed  # other tables wrote that much
         else:
+            # Without a limit it is enough to know that there is something: all up to now is taken.
             end = last if most else max(last, flushed_lsn(session))
         if upto is not None:
-            end = min(end, TablesToken.read(upto).lsn)
+            end = min(end, self._read_token(upto).lsn)
         return token.seen(end, ()) if end > token.lsn else None
 
-    def reaches(self, token: Token, end: Token) -> bool:
-        return TablesToken.read(token).lsn >= TablesToken.read(end).lsn
-
-    def changes(self, after: Token, upto: Token) -> list[Split]:
-        old, new = TablesToken.read(after), TablesToken.read(upto)
-        tables = {
-            name: {"oid": each.oid, "shape": each.shape.noted()}
-            for name, each in old.tables.items()
-        }
-        log = {"after": old.lsn, "upto": new.lsn, "tables": tables, "begins": old.begins()}
-        chunk = old.chunk_to(new)
-        if chunk is not None:
-            name, place, upper = chunk
-            assert place.base is not None
-            keys = {"lower": place.base.after, "upper": upper, "order": place.base.order}
-            return [Split({"kind": "window", **log, "table": name, "since": place.since, **keys})]
-        return [Split({"kind": "changes", **log})] if new.lsn > old.lsn else []
-
-    def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
-        raise OptionError(
-            "option 'tables' reads existing rows beside the changes only: omit 'baseMode' and 'tunnelType', or follow "
-            "each table by 'dbtable' and its own slot",
-            option="tables",
-        )
-
-    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        params = split.params
-        after, upto = int(params["after"]), int(params["upto"])
-        with (
-            SessionHolder(self._session) as ours,
-            SessionHolder(partial(self._reader.connect, "read")) as rows,
-        ):
-            connect = partial(lent, ours)
-            with connect() as session:
-                tables = [
-                    self._table(name, each["oid"], TableColumns.of(each["shape"]))
-                    for name, each in params["tables"].items()
-                ]
-                table = next((each for each in tables if each.name == params.get("table")), None)
-                reader = None if table is None else self._rows_of(session, table)
-            first = {each.oid: int(params["begins"][each.name]) for each in tables}
-            if table is None or reader is None:
-                for name, batch in self._decoded_of(connect, tables, first, after, upto, upto):
-                    yield _named(batch, name)
-                return
-            first[table.oid] = int(params["since"])
-            events = partial(self._beside, connect, tables, table, first)
-            found = self._log_of(
-                table,
-                reader,
-                upto,
-                connect,
-                partial(lent, rows),
-                events,
-                params["order"],
-                rule=self._range_rule,
-            )
-            log = _Named(found, table.name)
-            lower, upper = params["lower"], params["upper"]
-            yield from read_window(
-                log,
-                after,
-                upto,
-                None if lower is None else tuple(lower),
-                tuple(upper),
-                log.chunk_rows(),
-            )
-
-    def held_up(self, token: Token) -> str:
-        found = TablesToken.read(token)
-        if not found.awaited():
-            return ""
-        with self._session() as session:
-            return self._held_up(session, found)
-
-    def _held_up(self, session: PgReadSession, token: TablesToken) -> str:
-        waiting = token.awaited()
-        what = oldest_of(session, token.doubt) if waiting else ""
-        return f"existing rows of {', '.join(waiting)} wait for {what}" if what else ""
-
-    def settle(self, upto: Token) -> None:
-        self._confirm(TablesToken.read(upto).confirmable)
-
-    def lag(self, token: Token) -> FeedLag:
-        found = TablesToken.read(token)
-        begins = found.begins()
-        with self._session() as session:
-            present = look_up(session, [each.oid for each in found.tables.values()])
-            self._confirmed(session)
-            behind = max(0, flushed_lsn(session) - found.lsn)
-            kept = kept_bytes(session, self._slot)
-            waiting = self._waiting(
-                session, {each.oid: begins[name] for name, each in found.tables.items()}
-            )
-            held_up = self._held_up(session, found)
-        tables = tuple(
-            _lag_of(name, each, waiting[each.oid], is_there=each.oid in present)
-            for name, each in found.tables.items()
-        )
-        changes = _sum([each.changes for each in tables])
-        # Where one has changes that were not counted, the first of those that were is the oldest in the log.
-        seconds = max((each.seconds for each in tables if each.seconds is not None), default=None)
-        if found.is_read:
-            return FeedLag(changes, behind, seconds, kept, tables=tables)
-        is_held = self._max_kept is not None and (kept or 0) > self._max_kept
-        base = _base_of([each.base for each in found.tables.values() if each.since is not None])
-        rows = None if changes is None or base.rows is None else base.rows + changes
-        return replace(
-            base,
-            rows=rows,
-            nbytes=behind,
-            seconds=seconds,
-            kept=kept,
-            base_held=is_held,
-            tables=tables,
-            held_up=held_up,
-        )
-
-    # --- ranges ---
-
-    def _next_of(
+    def _next(
         self,
         session: PgReadSession,
         token: TablesToken,
@@ -327,7 +282,8 @@ class TablesFeed(FollowedTables):
     ) -> TablesToken:
         """The next range while existing rows are left to read: what is in the log, and a chunk of one table.
 
-        As of one table. Its position always moves, so that what waits for a later one is not kept waiting.
+        Where the limit cuts the log, the log alone: it is what makes the server keep WAL. After three such ranges the
+        base has its turn. The position always moves, so that what waits for a later one is not kept waiting.
         """
         most = limit.most_rows(CHANGE_BYTES)
         marks = self._marks(session)
@@ -340,7 +296,7 @@ class TablesFeed(FollowedTables):
         marks.mark()
         end = last if is_cut and last is not None else flushed_lsn(session)
         if upto is not None:
-            end = min(end, TablesToken.read(upto).lsn)
+            end = min(end, self._read_token(upto).lsn)
         end = max(token.lsn, end)
         is_paused = not self.reads_base or self._pauses(session)
         self.base_held = self.reads_base and is_paused
@@ -374,6 +330,11 @@ class TablesFeed(FollowedTables):
         rows = RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
         return after.advanced(name, log.bound(place.base.after, place.base.until, rows), rows)
 
+    def _start(self, session: PgReadSession, table: FollowedTable, at: int) -> BaseProgress | None:
+        reader = self._reader_of(session, table.name, table.oid)
+        log = self._log_of(table, reader, at, lambda: nullcontext(session), rule=self._rule)
+        return log.start(session, reader.resolve(session), at)
+
     def _marks(self, session: PgReadSession) -> PgWatermarks:
         """For what is of the log, and of no table."""
         lone = pa.schema([])
@@ -404,13 +365,127 @@ class TablesFeed(FollowedTables):
             connect,
             rows or connect,
             events or _no_events,
-            None if self._rule.evolves else table.schema,
+            self._chunk_columns(table),
             change_schema(table.schema),
             at,
             seconds,
             rule=rule,
             order=order,
         )
+
+    def _is_idle(
+        self, session: PgReadSession, log: PgWatermarks, start: int, safe: int, doubt: Sequence[int]
+    ) -> bool:
+        """Whether nothing changed after `start`, and the slot keeps little that it does not need.
+
+        For `safe` and `doubt` see `BaseProgress`.
+        """
+        flushed = flushed_lsn(session)
+        if flushed - start >= FRESH_BYTES or self._has_changes(session, start):
+            return False
+        # What a long transaction has made it keep is given back when that has ended.
+        return flushed - safe < FRESH_BYTES or not set(doubt).isdisjoint(log.running())
+
+    def _pauses(self, session: PgReadSession) -> bool:
+        """Whether the slot keeps more than it may, so that only changes are read."""
+        if self._max_kept is None:
+            return False
+        kept = kept_bytes(session, self._slot) or 0
+        if (kept > self._max_kept) != self._is_paused:
+            self._is_paused = not self._is_paused
+            _log.warning(
+                "slot %r keeps %d bytes of WAL, and option 'maxSlotLag' is %d: the reading of existing rows %s",
+                self._slot,
+                kept,
+                self._max_kept,
+                "pauses, changes are read on" if self._is_paused else "continues",
+            )
+        return self._is_paused
+
+    def _waiting(
+        self, session: PgReadSession, followed: Mapping[int, int]
+    ) -> Mapping[int, TableWaiting]:
+        """The changes of each table after its own position, in one look at the slot."""
+
+        def look(what: str) -> str:
+            return self._query(what, None, MOST_COUNTED, "WITH ORDINALITY")
+
+        try:
+            rows = peek(session, waiting_query(look, followed), _LAG_BUSY_SECONDS)
+        except SourceError as error:
+            if BUSY in str(error):  # its reader has it, and is not to be kept from it
+                return dict.fromkeys(followed, TableWaiting())
+            raise
+        return waiting_changes(rows, followed, utc_now().timestamp())
+
+    def _has_changes(self, session: PgReadSession, start: int) -> bool:
+        """Whether a transaction that was committed after `start` has changes, which may have been written before."""
+        most = 1
+        while True:
+            ((changes, shown),) = peek(session, self._new_query(start, most))
+            if changes or shown < most:
+                return bool(changes)
+            most *= 4
+
+    # --- rows ---
+
+    def changes(self, after: Token, upto: Token) -> list[Split]:
+        old, new = self._read_token(after), self._read_token(upto)
+        tables = {
+            name: {"oid": each.oid, "shape": each.shape.noted()}
+            for name, each in old.tables.items()
+        }
+        log = {"after": old.lsn, "upto": new.lsn, "tables": tables, "begins": old.begins()}
+        chunk = old.chunk_to(new)
+        if chunk is not None:
+            name, place, upper = chunk
+            assert place.base is not None
+            keys = {"lower": place.base.after, "upper": upper, "order": place.base.order}
+            return [Split({"kind": "window", **log, "table": name, "since": place.since, **keys})]
+        return [Split({"kind": "changes", **log})] if new.lsn > old.lsn else []
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        params = split.params
+        after, upto = int(params["after"]), int(params["upto"])
+        with (
+            SessionHolder(self._session) as ours,
+            SessionHolder(partial(self._reader.connect, "read")) as rows,
+        ):
+            connect = partial(lent, ours)
+            with connect() as session:
+                tables = [
+                    self._table(name, each["oid"], TableColumns.of(each["shape"]))
+                    for name, each in params["tables"].items()
+                ]
+                table = next((each for each in tables if each.name == params.get("table")), None)
+                reader = None if table is None else self._rows_of(session, table)
+            first = {each.oid: int(params["begins"][each.name]) for each in tables}
+            if table is None or reader is None:
+                for name, batch in self._decoded_of(connect, tables, first, after, upto, upto):
+                    yield self._given(batch, name)
+                return
+            first[table.oid] = int(params["since"])
+            events = partial(self._beside, connect, tables, table, first)
+            found = self._log_of(
+                table,
+                reader,
+                upto,
+                connect,
+                partial(lent, rows),
+                events,
+                params["order"],
+                rule=self._range_rule,
+            )
+            log = self._given_log(found, table.name)
+            lower, upper = params["lower"], params["upper"]
+            yield from read_window(
+                log,
+                after,
+                upto,
+                None if lower is None else tuple(lower),
+                tuple(upper),
+                found.chunk_rows(),
+            )
 
     def _beside(
         self,
@@ -429,7 +504,7 @@ class TablesFeed(FollowedTables):
         for name, batch in self._decoded_of(
             connect, followed, first, after, upto, high, table, window, key
         ):
-            yield _named(batch, name)
+            yield self._given(batch, name)
 
     def _decoded_of(
         self,
@@ -455,79 +530,101 @@ class TablesFeed(FollowedTables):
                 yield from decoders.feed(messages)
             yield from decoders.finish()
 
-    def _decoder_of(self, table: FollowedTable, after: int, upto: int) -> ChangeDecoder:
-        made = ChangeDecoder(
-            TableShape(table.oid, table.label, table.columns.columns),
-            change_schema(table.schema),
-            after,
-            upto,
-            has=self._rule.has(no_column),
-            kinds=self._types.schema if self._rule.evolves else None,
-            advice=self._rule.advice,
+    def _messages(self, session: PgReadSession, after: int, upto: int) -> Iterator[list[bytes]]:
+        """The log from where the slot is, up to `upto`; `after` must be in it."""
+        self._check_place(session, after)
+        wait_until_free(session, self._slot)
+        for batch in session.stream(
+            self._query("data", upto, None), BatchSize(_BATCH_ROWS, _BATCH_BYTES)
+        ):
+            yield batch.column(0).to_pylist()
+
+    # --- what a table must have ---
+
+    def _published(self, session: PgReadSession, oids: Sequence[int]) -> Published:
+        return read_published(session, self._publication, oids)
+
+    def _check(self, session: PgReadSession, source: ReadSource) -> TableShape:
+        table = source.table
+        if not isinstance(table, PgTable) or table.kind not in ("r", "p"):
+            raise OptionError(
+                f"logical replication follows one plain table, and {source.label} is none",
+                option="dbtable",
+            )
+        level = session.value("SELECT current_setting('wal_level')")
+        if level != "logical":
+            raise SourceError(
+                f"{session.place} has wal_level = {level}; logical replication needs wal_level = logical "
+                "in postgresql.conf, and a restart of the server"
+            )
+        name = quoted(self._publication)
+        if not session.value(f"SELECT count(*) FROM pg_publication WHERE pubname = {name}"):  # noqa: S608 - quoted
+            raise SourceError(
+                f"there is no publication {self._publication!r} in {session.place}; "
+                f"make it with CREATE PUBLICATION {self._publication} FOR TABLE {table.label}"
+            )
+        if table.kind == "p" and not self._is_by_root(session):
+            raise SourceError(
+                f"{source.label} is partitioned, "
+                f"and publication {self._publication!r} names its partitions as the tables that change: "
+                f"run ALTER PUBLICATION {self._publication} SET (publish_via_partition_root = true), "
+                "or follow one partition"
+            )
+        published = self._published(session, [table.oid])
+        if table.oid not in published.entries:
+            raise SourceError(
+                f"publication {self._publication!r} does not hold table {table.label}; "
+                f"add it with ALTER PUBLICATION {self._publication} ADD TABLE {table.label}"
+            )
+        check_operations(self._publication, published)
+        self._check_identity(session, source)
+        check_decodable(source)
+        return self._shape_of(session, source)
+
+    def _check_identity(self, session: PgReadSession, source: ReadSource) -> None:
+        """Hold an index that REPLICA IDENTITY names to have the columns of the table's key."""
+        table = cast(PgTable, source.table)
+        rows = session.rows(
+            "SELECT a.attname::text FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid "  # noqa: S608 - a number
+            f"AND a.attnum = ANY (i.indkey::int2[]) WHERE i.indrelid = {table.oid} AND i.indisreplident"
         )
-        made.follow_key(table.columns.key, table.columns.apart)
-        return made
+        named = [str(name) for (name,) in rows]
+        key = ", ".join(name for name in row_key(source) if name not in named)
+        if named and key:
+            index = ", ".join(named)
+            raise SourceError(
+                f"{source.label} has REPLICA IDENTITY USING INDEX on {index}, so a delete has no other column, and an "
+                f"update of {key} does not say which row it was. Run ALTER TABLE {table.label} REPLICA IDENTITY "
+                f"DEFAULT; or leave {key} out with option 'columns', if the target tells rows apart by {index}"
+            )
 
+    def _shape_of(self, session: PgReadSession, source: ReadSource) -> TableShape:
+        table = cast(PgTable, source.table)
+        listed = self._published(session, [table.oid]).parts.get(table.oid, Part()).columns
+        rows = session.rows(
+            "SELECT attname, atttypid::bigint, atttypmod FROM pg_attribute "  # noqa: S608 - a number
+            f"WHERE attrelid = {table.oid} AND attnum > 0 AND NOT attisdropped AND attgenerated = '' "
+            "ORDER BY attnum"
+        )
+        return TableShape(
+            table.oid,
+            source.label,
+            tuple(
+                LogColumn(str(name), int(oid), int(mod))
+                for name, oid, mod in rows
+                if listed is None or name in listed
+            ),
+        )
 
-class _Named:
-    """Chunks whose rows have their table's name."""
-
-    def __init__(self, log: PgWatermarks, name: str) -> None:
-        self._log, self._name = log, name
-        self.mark, self.events, self.chunk_rows = log.mark, log.events, log.chunk_rows
-
-    def chunk(self, lower: Key | None, upper: Key, rows: int) -> "_NamedChunk":
-        return _NamedChunk(self._log.chunk(lower, upper, rows), self._name)
-
-
-class _NamedChunk:
-    def __init__(self, chunk: BaseChunk, name: str) -> None:
-        self._chunk, self._name = chunk, name
-        self.last, self.sees = chunk.last, chunk.sees
-
-    def kept(self, window: ChunkWindow) -> Iterator[pa.RecordBatch]:
-        for batch in self._chunk.kept(window):
-            yield _named(batch, self._name)
-
-
-def _named(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
-    names = pa.repeat(pa.scalar(name), batch.num_rows)
-    schema = batch.schema.append(pa.field(_TABLE, pa.string()))
-    return pa.RecordBatch.from_arrays([*batch.columns, names], schema=schema)
+    def _is_by_root(self, session: PgReadSession) -> bool:
+        """As JSON, because PostgreSQL has this column since 13 only."""
+        return bool(
+            session.value(
+                "SELECT to_jsonb(p) ->> 'pubviaroot' = 'true' FROM pg_publication p "  # noqa: S608 - quoted
+                f"WHERE pubname = {quoted(self._publication)}"
+            )
+        )
 
 
 def _no_events(*_: Any) -> Iterator[pa.RecordBatch]:
     raise AssertionError("no events are read here")
-
-
-def _lag_of(name: str, place: TablePlace, waiting: Waiting, *, is_there: bool) -> TableLag:
-    lag = TableLag(
-        name, "changes", changes=waiting.changes, nbytes=waiting.nbytes, seconds=waiting.seconds
-    )
-    if not is_there:
-        return replace(lag, stage="dropped")
-    if place.since is None:
-        return lag
-    if place.base is None:
-        return replace(lag, stage="waits")
-    base = place.base
-    return replace(
-        lag, stage="base", base_read=base.read, base_rows=base.rows, base_chunks=base.chunks
-    )
-
-
-def _base_of(bases: Sequence[BaseProgress | None]) -> FeedLag:
-    """Of the tables whose existing rows are not all read; None: one waits, and how many it has is not known."""
-    known = [each for each in bases if each is not None]
-    unknown = [None] * (len(bases) - len(known))
-    return FeedLag(
-        rows=_sum([*unknown, *(each.left for each in known)]),
-        base_read=sum(each.read for each in known),
-        base_rows=_sum([*unknown, *(each.rows for each in known)]),
-        base_chunks=sum(each.chunks for each in known),
-    )
-
-
-def _sum(values: Sequence[int | None]) -> int | None:
-    known = [each for each in values if each is not None]
-    return sum(known) if len(known) == len(values) else None

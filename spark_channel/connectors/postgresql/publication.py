@@ -9,6 +9,7 @@ from spark_channel.connectors.postgresql.catalog import find_table, name_parts
 from spark_channel.connectors.postgresql.publish import table_sql
 from spark_channel.connectors.postgresql.session import PgSession, literal, literal_sql
 from spark_channel.connectors.postgresql.tokens import Entries, differ
+from spark_channel.connectors.sql.log_tables import is_pattern
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import OptionError, SourceError
 
@@ -22,7 +23,6 @@ __all__ = [
     "find_listed",
     "find_one",
     "left_out",
-    "listed",
     "look_up",
     "named",
     "read_published",
@@ -151,7 +151,6 @@ def check_published(
 # Which tables a list such as `shop.orders, shop.items` or `shop.*` names.
 
 
-_NAME = re.compile(r'(?:"(?:[^"]|"")*"|[^",])+')
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 _PUBLISHED = """
 SELECT c.oid::bigint, n.nspname::text, c.relname::text
@@ -197,27 +196,6 @@ class Found:
     @property
     def sql(self) -> str:
         return table_sql(self.schema, self.table)
-
-
-def listed(text: str) -> list[str]:
-    """The items of a list of names.
-
-    Raises:
-        OptionError: it is empty, or has a quote without its partner.
-    """
-    items = [each.strip() for each in _NAME.findall(text)]
-    if not all(items) or _NAME.sub("", text) != "," * (len(items) - 1) or not items:
-        raise OptionError(
-            f"option 'tables' got {text!r}; it takes names of tables with commas between them, "
-            "such as shop.orders, shop.items, or all tables of a schema: shop.*",
-            option="tables",
-            got=text,
-        )
-    return items
-
-
-def is_pattern(item: str) -> bool:
-    return item == "*" or item.endswith(".*")
 
 
 def find_listed(session: Session, publication: str, items: list[str]) -> list[Found]:

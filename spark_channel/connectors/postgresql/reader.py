@@ -436,12 +436,19 @@ class PostgresReader(SqlReader):
                 "or by a column that only grows ('cursorColumn')",
                 option="slot",
             )
-        from spark_channel.connectors.postgresql.table_feed import ReplicationFeed
+        from spark_channel.connectors.postgresql.table_feed import OneTableFeed
 
-        return ReplicationFeed(self, options)
+        return OneTableFeed(self, options)
 
     def tables_feed(self, options: FeedOptions) -> ChangeFeed:
-        from spark_channel.connectors.postgresql.feed import TablesFeed
+        if options.slot is None:
+            raise OptionError(
+                f"option 'tables' got {options.tables!r}, and follows several tables by one PostgreSQL slot: "
+                "give 'slot' and 'publication', or name one table with 'dbtable'",
+                option="tables",
+                got=options.tables,
+            )
+        from spark_channel.connectors.postgresql.tables_feed import TablesFeed
 
         return TablesFeed(self, options)
 

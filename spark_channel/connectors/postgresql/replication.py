@@ -6,7 +6,6 @@ transactions behind a slot, and what the consistent point of a new slot says abo
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, cast
 
 from spark_channel.connectors.postgresql.pgoutput import (
@@ -15,6 +14,7 @@ from spark_channel.connectors.postgresql.pgoutput import (
 )
 from spark_channel.connectors.postgresql.session import PgReadSession, literal
 from spark_channel.connectors.sql.keyset import SessionHolder
+from spark_channel.connectors.sql.log_tables import TableWaiting
 from spark_channel.errors import SourceError
 from spark_channel.retry import Retry
 
@@ -23,7 +23,6 @@ __all__ = [
     "CHANGE_KINDS",
     "MOST_COUNTED",
     "ReplicationSlot",
-    "Waiting",
     "create_slot",
     "flushed_lsn",
     "identifier",
@@ -63,17 +62,6 @@ CHANGE_KINDS = ", ".join(str(ord(each)) for each in "IUDT")
 """The first bytes of messages that are changes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """`changes` of one table, or of several, `nbytes` of them as the decoder sends them, and the `seconds` since the
-    commit of the first; None = not known.
-    """
-
-    changes: int | None = None
-    nbytes: int | None = None
-    seconds: float | None = None
-
-
 def waiting_query(look: Callable[[str], str], followed: Mapping[int, int]) -> str:
     """For `followed` tables, by their number in the log: the changes of transactions that were committed at a position
     or later. `look`: the query that shows columns of the log's messages, at most `MOST_COUNTED`.
@@ -86,10 +74,10 @@ def waiting_query(look: Callable[[str], str], followed: Mapping[int, int]) -> st
 
 def waiting_changes(
     rows: Sequence[tuple[Any, ...]], tables: Mapping[int, int], now: float
-) -> dict[int, Waiting]:
+) -> dict[int, TableWaiting]:
     """What the query answered, for each table."""
     is_cut = int(rows[0][0]) >= MOST_COUNTED
-    found = {oid: Waiting() if is_cut else Waiting(0, 0, 0.0) for oid in tables}
+    found = {oid: TableWaiting() if is_cut else TableWaiting(0, 0, 0.0) for oid in tables}
     for _, oid, changes, nbytes, first in rows:
         if oid is None:
             continue
@@ -97,7 +85,9 @@ def waiting_changes(
         assert begun is not None
         seconds = max(0.0, now - begun / 1e6)
         found[int(oid)] = (
-            Waiting(None, None, seconds) if is_cut else Waiting(int(changes), int(nbytes), seconds)
+            TableWaiting(None, None, seconds)
+            if is_cut
+            else TableWaiting(int(changes), int(nbytes), seconds)
         )
     return found
 

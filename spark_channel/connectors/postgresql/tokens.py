@@ -9,8 +9,12 @@ from typing import Any, Self
 
 from spark_channel.connectors.base.feed import Token
 from spark_channel.connectors.postgresql.pgoutput import TableColumns, lsn_text
-from spark_channel.connectors.sql.incremental_snapshot import BaseProgress, Key, safe_after
-from spark_channel.errors import SourceError, TunnelError
+from spark_channel.connectors.sql.incremental_snapshot import (
+    BaseProgress,
+    SeveralTables,
+    safe_after,
+)
+from spark_channel.errors import SourceError
 
 __all__ = [
     "Entries",
@@ -108,10 +112,27 @@ class LogToken:
                 "source. Reset the tunnel, or begin with a new checkpoint directory"
             ) from None
 
-    @property
-    def confirmable(self) -> int:
-        """The position up to which the log is not needed any more, once this token is done with."""
-        return self.lsn if self.base is None else self.base.safe
+    def several(self, oid: int, columns: TableColumns) -> "TablesToken":
+        """As a list of one table, which has no name in it."""
+        base = self.base
+        if base is None:
+            return TablesToken(self.lsn, {"": TablePlace(oid, "", columns, entries=self.entries)})
+        # A window is told of all transactions of the log that a chunk's statement may not see: since 0.
+        place = TablePlace(oid, "", columns, 0, replace(base, waited=0), self.entries)
+        return TablesToken(self.lsn, {"": place}, base.safe, base.doubt_at, base.doubt, base.waited)
+
+    @classmethod
+    def of(cls, token: "TablesToken") -> "LogToken":
+        """What `several` gave."""
+        (place,) = token.tables.values()
+        base = place.base and replace(
+            place.base,
+            safe=token.safe,
+            doubt_at=token.doubt_at,
+            doubt=token.doubt,
+            waited=token.waited,
+        )
+        return cls(token.lsn, base, place.entries, (place.oid, place.shape))
 
     def token(self) -> Token:
         base = self.base
@@ -210,10 +231,9 @@ class TablePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class TablesToken:
-    """`tables` by name, in the order in which they joined. For the others see `BaseProgress`.
-
-    They are of the log, and so of all tables.
+class TablesToken(SeveralTables):
+    """See `SeveralTables`. For `safe`, `doubt_at` and `doubt` see `BaseProgress`: they are of the log, and so of all
+    tables.
     """
 
     lsn: int
@@ -223,12 +243,6 @@ class TablesToken:
     doubt: tuple[int, ...] = ()
     waited: int = 0
     removed: tuple[str, ...] = ()
-    """Tables that were removed, which the options may still name."""
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the existing rows of all tables are read."""
-        return all(each.since is None for each in self.tables.values())
 
     @property
     def confirmable(self) -> int:
@@ -286,10 +300,7 @@ class TablesToken:
         Raises:
             TunnelError: it is there already.
         """
-        if name in self.tables:
-            raise TunnelError(
-                f"the tunnel has table {name!r} already: `tunnel resnapshot` reads it again"
-            )
+        self.check_new(name)
         return self._waiting(
             name, TablePlace(oid, columns, shape, max(self.lsn, at), entries=entries)
         )
@@ -313,11 +324,7 @@ class TablesToken:
         Raises:
             TunnelError: it is not there.
         """
-        found = self.tables.get(name)
-        if found is None:
-            raise TunnelError(
-                f"the tunnel has no table {name!r}: it has {', '.join(self.tables)}. `tunnel add-table` adds one"
-            )
+        found = self.known(name)
         is_other = (found.oid, found.columns) != (oid, columns)
         if is_other and found.oid == oid and takes is not None:
             is_other = not takes(found.shape, shape)
@@ -327,47 +334,9 @@ class TablesToken:
         place = TablePlace(oid, columns, shape, since, entries=entries or found.entries)
         return self._waiting(name, place)
 
-    def left(self, name: str) -> "TablesToken":
-        """Without one table.
-
-        Raises:
-            TunnelError: it is not there, or is the only one.
-        """
-        if name not in self.tables:
-            raise TunnelError(f"the tunnel has no table {name!r}: it has {', '.join(self.tables)}")
-        tables = {each: place for each, place in self.tables.items() if each != name}
-        if not tables:
-            raise TunnelError(
-                f"table {name!r} is the tunnel's only one: add another one first (`tunnel add-table`), or remove the "
-                "tunnel (`tunnel delete`)"
-            )
-        return replace(self, tables=tables, removed=(*self.removed, name))
-
-    def started(self, name: str, base: BaseProgress | None) -> "TablesToken":
-        """With the range of keys that is to be read of a table; None: it is empty."""
-        found = self.tables[name]
-        place = replace(found, base=base, since=None if base is None else found.since)
-        return replace(self, tables={**self.tables, name: place})
-
-    def advanced(self, name: str, upto: Key | None, rows: int) -> "TablesToken":
-        """With the chunk of a table up to key `upto`; None = with its last one."""
-        base = self.tables[name].base
-        assert base is not None
-        return replace(self.started(name, base.advanced(upto, rows)), waited=0)
-
     def begins(self) -> dict[str, int]:
         """Where the changes of each table begin to be delivered, in a range from here on."""
         return {name: max(self.lsn, each.since or 0) for name, each in self.tables.items()}
-
-    def chunk_to(self, after: "TablesToken") -> tuple[str, TablePlace, Key] | None:
-        """The chunk between this token and a later one: its table at this token, and its last key."""
-        for name, each in self.tables.items():
-            new = after.tables[name].base
-            if each.base is not None and (new is None or new.after != each.base.after):
-                upper = each.base.until if new is None else new.after
-                assert upper is not None
-                return name, each, upper
-        return None
 
     def token(self) -> Token:
         found: dict[str, Any] = {
@@ -419,13 +388,8 @@ class TablesToken:
             ) from None
 
     def _waiting(self, name: str, place: TablePlace) -> "TablesToken":
-        tables = {**self.tables, name: place}
-        removed = tuple(each for each in self.removed if each != name)
-        if self.is_read:
-            return replace(
-                self, tables=tables, removed=removed, safe=self.lsn, doubt_at=self.lsn, doubt=()
-            )
-        return replace(self, tables=tables, removed=removed)
+        made = self.placed(name, place)
+        return replace(made, safe=self.lsn, doubt_at=self.lsn, doubt=()) if self.is_read else made
 
 
 def _noted(place: TablePlace) -> dict[str, Any]:

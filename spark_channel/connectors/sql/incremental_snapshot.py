@@ -9,7 +9,9 @@ chunk was read, and however often. A row that is dropped has a change in the log
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, cast
+
+from spark_channel.errors import TunnelError
 
 __all__ = [
     "BaseProgress",
@@ -17,6 +19,7 @@ __all__ = [
     "ChunkWindow",
     "Key",
     "Safety",
+    "SeveralTables",
     "WatermarkLog",
     "read_window",
     "safe_after",
@@ -184,6 +187,94 @@ class BaseProgress:
     def left(self) -> int | None:
         """Rows that were not read yet, about."""
         return None if self.rows is None else max(0, self.rows - self.read)
+
+
+class SeveralTables:
+    """A token of several tables: how much of their existing rows was read. Plain data of a frozen dataclass.
+
+    `tables` are places by name, in the order in which the tables joined. A place has `since`, which is None when the
+    existing rows of its table are read, and `base`, which is None until their reading begins.
+    `removed`: tables that were removed, which the options may still name. `waited`: see `BaseProgress`.
+    """
+
+    __slots__ = ()
+    tables: Mapping[str, Any]
+    removed: tuple[str, ...]
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the existing rows of all tables are read."""
+        return all(each.since is None for each in self.tables.values())
+
+    def known(self, name: str) -> Any:
+        """The place of a table.
+
+        Raises:
+            TunnelError: it is not there.
+        """
+        if name not in self.tables:
+            raise TunnelError(
+                f"the tunnel has no table {name!r}: it has {', '.join(self.tables)}. `tunnel add-table` adds one"
+            )
+        return self.tables[name]
+
+    def check_new(self, name: str) -> None:
+        """
+        Raises:
+            TunnelError: it is there already.
+        """
+        if name in self.tables:
+            raise TunnelError(
+                f"the tunnel has table {name!r} already: `tunnel resnapshot` reads it again"
+            )
+
+    def placed(self, name: str, place: Any) -> Self:
+        """With a table at a place."""
+        return self.changed(
+            tables={**self.tables, name: place},
+            removed=tuple(each for each in self.removed if each != name),
+        )
+
+    def left(self, name: str) -> Self:
+        """Without one table.
+
+        Raises:
+            TunnelError: it is not there, or is the only one.
+        """
+        if name not in self.tables:
+            raise TunnelError(f"the tunnel has no table {name!r}: it has {', '.join(self.tables)}")
+        tables = {each: place for each, place in self.tables.items() if each != name}
+        if not tables:
+            raise TunnelError(
+                f"table {name!r} is the tunnel's only one: add another one first (`tunnel add-table`), or remove the "
+                "tunnel (`tunnel delete`)"
+            )
+        return self.changed(tables=tables, removed=(*self.removed, name))
+
+    def started(self, name: str, base: BaseProgress | None) -> Self:
+        """With the range of keys that is to be read of a table; None: it is empty."""
+        found = self.tables[name]
+        place = replace(found, base=base, since=None if base is None else found.since)
+        return self.changed(tables={**self.tables, name: place})
+
+    def advanced(self, name: str, upto: Key | None, rows: int) -> Self:
+        """With the chunk of a table up to key `upto`; None = with its last one."""
+        base = self.tables[name].base
+        assert base is not None
+        return self.started(name, base.advanced(upto, rows)).changed(waited=0)
+
+    def chunk_to(self, after: Self) -> tuple[str, Any, Key] | None:
+        """The chunk between this token and a later one: its table at this token, and its last key."""
+        for name, each in self.tables.items():
+            new = after.tables[name].base
+            if each.base is not None and (new is None or new.after != each.base.after):
+                upper = each.base.until if new is None else new.after
+                assert upper is not None
+                return name, each, upper
+        return None
+
+    def changed(self, **changes: Any) -> Self:
+        return cast(Self, cast(Callable[..., Any], replace)(self, **changes))
 
 
 Safety = tuple[int, int, tuple[int, ...]]

@@ -24,6 +24,7 @@ __all__ = [
     "BaseTable",
     "SchemaRule",
     "TableFacts",
+    "as_inserts",
     "base_keyset",
     "between",
     "check_order",
@@ -93,6 +94,17 @@ class BaseChunk:
             keys = zip(*(each.to_pylist() for each in texts), strict=True)
             dropped = pa.array([key in window.keys for key in keys], pa.bool_())
         return batch.filter(pc.invert(dropped))
+
+
+def as_inserts(batch: pa.RecordBatch, schema: pa.Schema, at: str) -> pa.RecordBatch:
+    """Existing rows that are read before the changes, as of position `at`. `schema`: that of the feed."""
+    rows = batch.num_rows
+    marks = [
+        pa.repeat(pa.scalar("insert"), rows),
+        pa.repeat(pa.scalar(at), rows),
+        pa.nulls(rows, schema[-1].type),
+    ]
+    return pa.RecordBatch.from_arrays([*batch.columns, *marks], schema=schema)
 
 
 def texts_of(columns: Sequence[pa.Array]) -> list[pa.Array]:

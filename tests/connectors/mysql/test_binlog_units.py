@@ -15,11 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.connectors.mysql.binlog_decoder import (
-    ChangeDecoder,
-    FollowedTable,
-    WindowReporter,
-)
+from spark_channel.connectors.mysql.binlog_decoder import ChangeDecoder
 from spark_channel.connectors.mysql.binlog_events import events, inflated
 from spark_channel.connectors.mysql.binlog_feed import BinlogFeed
 from spark_channel.connectors.mysql.binlog_position import MariadbGtids, MysqlGtids
@@ -31,6 +27,7 @@ from spark_channel.connectors.mysql.binlog_statements import (
     LoggedStatement,
     effects_of,
 )
+from spark_channel.connectors.mysql.binlog_table import FollowedTable, WindowReporter, becomes
 from spark_channel.connectors.mysql.binlog_values import LogColumn
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.incremental_snapshot import ChunkWindow
@@ -87,6 +84,7 @@ def test_ranges_of_mariadb_end_with_exactly_their_last_transactions() -> None:
     assert [left.takes(gtid) for gtid in seen] == [False, True, True, False, True, False]
     assert left.done
     assert str(upto.meet(MariadbGtids.parse("0-1-6,1-1-9"))) == "0-1-6,1-1-1"
+    assert str(upto.union(MariadbGtids.parse("0-1-6,1-1-9,3-1-1"))) == "0-2-7,1-1-9,2-1-1,3-1-1"
 
 
 Numbers = st.sets(st.integers(1, 40))
@@ -103,6 +101,7 @@ def test_sets_of_mysql_are_sets(one: set[int], other: set[int], more: int) -> No
         return {each for a, b in found.held.get(ONE, []) for each in range(a, b + 1)}
 
     assert numbers(made(one).meet(made(other))) == one & other
+    assert numbers(made(one).union(made(other))) == one | other
     assert made(one).covers(made(other)) == (one >= other)
     added = made(one)
     added.add((ONE, more))
@@ -110,6 +109,33 @@ def test_sets_of_mysql_are_sets(one: set[int], other: set[int], more: int) -> No
     left = made(one).remaining(made(other))
     assert {number for number in range(1, 41) if left.takes((ONE, number))} == other - one
     assert left.done
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "continues"),
+    [
+        ("int", "bigint", True),
+        ("bigint", "int", False),
+        ("int", "int unsigned", False),
+        ("decimal(8,2)", "decimal(10,3)", True),
+        ("decimal(8,2)", "decimal(8,3)", False),
+        ("varchar(20)", "text", True),
+        ("varchar(20)", "varchar(10)", True),
+        ("text", "int", False),
+        ("datetime(6)", "datetime(3)", False),
+        ("enum('a')", "enum('a','b')", True),
+        ("enum('a')", "varchar(9)", False),
+    ],
+)
+def test_a_table_continues_with_a_type_that_holds_each_value(
+    was: str, now: str, continues: bool
+) -> None:
+    def table(declared: str) -> FollowedTable:
+        columns = (*TABLE.columns[:1], ReadColumn("N", declared, pa.string(), ""))
+        return replace(TABLE, columns=columns)
+
+    assert (becomes(table(was), table(now)) == "") == continues
+    assert "key (id, x)" in becomes(TABLE, replace(TABLE, key=("id", "x")))
 
 
 # --- statements ---
@@ -448,7 +474,7 @@ TABLE = FollowedTable(
 
 def decoded(packets: list[bytes], upto: str = f"{ONE}:1-9") -> list[dict[str, object]]:
     remaining = MysqlGtids.parse("").remaining(MysqlGtids.parse(upto))
-    decoder = ChangeDecoder(TABLE, remaining, lambda expression, values: [])
+    decoder = ChangeDecoder([TABLE], remaining, lambda expression, values: [])
     return [
         row
         for batch in decoder.batches(events(packets, checksums=True))
@@ -490,7 +516,7 @@ def test_a_column_that_was_renamed_to_another_case_has_its_values(
         names=tuple(spelled.get(name, name) for name in TABLE.names),
         key=("ID",),
     )
-    decoder = ChangeDecoder(table, None, lambda expression, values: [], has=has)
+    decoder = ChangeDecoder([table], None, lambda expression, values: [], has=has)
     packets = [event(33, mysql_gtid(1)), *transaction(10, checksum=True)]
     found = [
         row
@@ -545,7 +571,7 @@ def test_a_window_of_mysql_is_told_what_a_snapshot_may_not_have_seen() -> None:
     key = [ReadColumn("id", "int unsigned", pa.uint64(), "")]
     telling = WindowReporter(window, key, begin.remaining(after), seen)
     decoder = ChangeDecoder(
-        TABLE, after.remaining(upto), lambda expression, values: [], telling=telling
+        [TABLE], after.remaining(upto), lambda expression, values: [], telling=telling
     )
     packets = [
         part
@@ -573,7 +599,7 @@ def test_a_window_is_told_as_the_log_is_read(monkeypatch: pytest.MonkeyPatch) ->
     key = [ReadColumn("id", "int unsigned", pa.uint64(), "")]
     telling = WindowReporter(window, key, nothing.remaining(nothing), nothing.remaining(nothing))
     decoder = ChangeDecoder(
-        TABLE, nothing.remaining(nothing), lambda expression, values: [], telling=telling
+        [TABLE], nothing.remaining(nothing), lambda expression, values: [], telling=telling
     )
     reported = []
 
@@ -712,7 +738,7 @@ def test_keys_that_are_damaged_are_told() -> None:
     seen = begin.remaining(low)
     key = [ReadColumn("item", "varchar(20)", pa.string(), "")]
     telling = WindowReporter(ChunkWindow(seen.takes), key, begin.remaining(after), seen)
-    decoder = ChangeDecoder(TABLE, after.remaining(after), _ask_nothing, telling=telling)
+    decoder = ChangeDecoder([TABLE], after.remaining(after), _ask_nothing, telling=telling)
     row = mysql_row(1).replace("é".encode(), b"\xff\xfe")
     packets = [
         event(33, mysql_gtid(3)),

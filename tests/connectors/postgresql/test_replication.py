@@ -660,7 +660,7 @@ def test_lag_is_told(table: Table) -> None:
 def test_the_lag_of_a_slot_that_is_read_is_not_waited_for(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_channel.connectors.postgresql.table_feed._LAG_BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("spark_channel.connectors.postgresql.feed._LAG_BUSY_SECONDS", 0.1)
     feed = table.feed()
     (token,) = feed.now()
     table.run("INSERT INTO $t SELECT i, repeat('x', 100), 0 FROM generate_series(1, 200000) i")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit
-from spark_channel.connectors.postgresql.feed import TablesFeed
+from spark_channel.connectors.postgresql.tables_feed import TablesFeed
 from spark_channel.errors import SchemaError
 from tests.connectors.postgresql.test_tables import NO_LIMIT, Shop, begin, follow, waits
 from tests.servers.postgres import PostgresServer

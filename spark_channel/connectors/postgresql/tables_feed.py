@@ -1,18 +1,24 @@
-"""The tables that one replication slot's feed follows, held to what the catalog says of them now."""
+"""A feed of several tables by one slot, which are held to what the catalog says of them now.
+
+Each batch has rows of one table, with that table's columns, and its name in the last column, `_table`.
+"""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.feed import TABLE as _TABLE
 from spark_channel.connectors.base.feed import (
+    FeedLag,
+    FeedLimit,
     FeedOptions,
     Token,
+    change_schema,
 )
-from spark_channel.connectors.postgresql.catalog import find_table
+from spark_channel.connectors.postgresql.catalog import find_table, oldest_of
+from spark_channel.connectors.postgresql.feed import FollowedTable, ReplicationFeed
 from spark_channel.connectors.postgresql.log_columns import (
     LogTypes,
     check_decodable,
@@ -20,6 +26,7 @@ from spark_channel.connectors.postgresql.log_columns import (
     row_key,
 )
 from spark_channel.connectors.postgresql.pgoutput import (
+    ChangeDecoder,
     TableColumns,
     TableShape,
     becomes,
@@ -32,59 +39,55 @@ from spark_channel.connectors.postgresql.publication import (
     check_published,
     find_listed,
     find_one,
-    is_pattern,
     left_out,
-    listed,
     look_up,
     named,
 )
+from spark_channel.connectors.postgresql.replication import flushed_lsn
 from spark_channel.connectors.postgresql.session import PgReadSession
-from spark_channel.connectors.postgresql.table_feed import (
-    ReplicationFeed,
-)
 from spark_channel.connectors.postgresql.tokens import TablePlace, TablesToken
-from spark_channel.connectors.postgresql.watermarks import obstacle
-from spark_channel.connectors.sql.log_feed import SchemaRule
+from spark_channel.connectors.postgresql.watermarks import PgWatermarks, obstacle
+from spark_channel.connectors.sql.incremental_snapshot import WatermarkLog
+from spark_channel.connectors.sql.log_tables import (
+    RANGE_SECONDS,
+    READ_AGAIN,
+    REMOVE,
+    NamedLog,
+    base_refused,
+    check_base,
+    check_names,
+    check_options,
+    is_pattern,
+    listed,
+    no_column,
+    not_followed,
+    renamed,
+    rows_schema,
+    rules_of,
+    warn_of_dropped,
+    warn_of_gone_rows,
+    with_name,
+)
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.source import ReadSource
-from spark_channel.errors import OptionError, SchemaError, SourceError
+from spark_channel.errors import SchemaError, SourceError
+from spark_channel.planning import Split
 
 if TYPE_CHECKING:
     from spark_channel.connectors.postgresql.reader import PostgresReader
 
-__all__ = ["OWN_COLUMNS", "FollowedTable", "FollowedTables", "digests", "no_column"]
+__all__ = ["TablesFeed"]
 
 _log = logging.getLogger(__name__)
 
-OWN_COLUMNS = (_TABLE, "_op", "_lsn", "_commit_ts")
-_REMOVE = (
-    "`spark-channel tunnel remove-table`, after which the tunnel continues with the others where it is (a channel that "
-    "is parked: after `spark-channel tunnel resume`)"
-)
+_INSTEAD = "'dbtable' and its own slot"
+"""How one table is followed."""
 _LEFT = (
     "Run `spark-channel tunnel resnapshot` for each, which does not tell of rows deleted meanwhile, "
-    f"and `spark-channel tunnel resume`; or {_REMOVE}"
+    f"and `spark-channel tunnel resume`; or {REMOVE}"
 )
 """What to do with tables that left the publication."""
-_READ_AGAIN = (
-    "`spark-channel tunnel resnapshot` for this table, which reads it again with the columns that it has now, and does "
-    "not tell of rows deleted meanwhile"
-)
-_MADE_AGAIN = f"Add it to the publication, run {_READ_AGAIN}, and `spark-channel tunnel resume`; or run {_REMOVE}"
-
-
-@dataclass(frozen=True)
-class FollowedTable:
-    """One table as a range has it: `schema` is that of its rows, in Arrow's types."""
-
-    name: str
-    oid: int
-    columns: TableColumns
-    schema: pa.Schema
-
-    @property
-    def label(self) -> str:
-        return f"table {self.name!r}"
+_MADE_AGAIN = f"Add it to the publication, run {READ_AGAIN}, and `spark-channel tunnel resume`; or run {REMOVE}"
 
 
 @dataclass(frozen=True)
@@ -102,21 +105,18 @@ class _Look:
         return token.reshaped(self.changed).held_by(self.published.entries).token()
 
 
-class FollowedTables(ReplicationFeed):
-    """Of a feed of several tables: which they are, and whether they can continue."""
+class TablesFeed(ReplicationFeed):
+    """One partition, as of one table. `schema` has only the columns that all batches have.
+
+    The options name the tables that a new tunnel begins with; later, its tokens have them.
+    """
+
+    has_tables = True
+    range_seconds = RANGE_SECONDS
 
     def __init__(self, reader: SqlReader, options: FeedOptions) -> None:
         assert options.tables is not None
-        for name, given in (
-            ("columns", reader.options.columns),
-            ("customSchema", reader.options.custom_schema),
-        ):
-            if given:
-                raise OptionError(
-                    f"option {name!r} goes with one table, and 'tables' names several: omit it, or follow the table "
-                    "by 'dbtable' and its own slot",
-                    option=name,
-                )
+        check_options(reader.options, _INSTEAD)
         self._items = listed(options.tables)
         self._has_base = options.has_base
         self._unchecked = [item for item in self._items if not is_pattern(item)]
@@ -125,12 +125,139 @@ class FollowedTables(ReplicationFeed):
         self._accepted: dict[tuple[int, str, str], TableColumns | None] = {}
         self._told_dropped: set[str] = set()
         super().__init__(reader, options)
-        advice = _advice(self._rule)
-        self._rule = SchemaRule(evolves=options.evolves, ignores=options.ignores, advice=advice)
-        # A range that was handed out is read whatever its tables have got or lost since: the next one tells.
-        self._range_rule = (
-            self._rule if options.ignores else SchemaRule(ignores=True, advice=advice, tells=False)
+        self._rule, self._range_rule = rules_of(options)
+
+    def _follow(self) -> None:
+        """Its positions have the tables."""
+
+    def schema(self) -> pa.Schema:
+        return rows_schema()
+
+    def _read_token(self, token: Token) -> TablesToken:
+        return TablesToken.read(token)
+
+    def earliest(self) -> list[Token]:
+        with self._session() as session:
+            tables = self._begin(session)
+            published = self._published(session, [each.oid for each, _ in tables])
+            made = self._made(session)
+            return [
+                self._token(self._confirmed(session) if made is None else made, tables, published)
+            ]
+
+    def now(self) -> list[Token]:
+        with self._session() as session:
+            tables = self._begin(session)
+            for each, _ in tables if self._has_base else ():
+                self._check_base(session, each)
+            published = self._published(session, [each.oid for each, _ in tables])
+            # The slot is made last: an error leaves none behind.
+            return [self._token(self._place_now(session), tables, published)]
+
+    def end_of(self, token: Token) -> Token:
+        with self._session() as session:
+            return replace(TablesToken.read(token), lsn=flushed_lsn(session)).token()
+
+    def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
+        (token,) = map(TablesToken.read, tokens)
+        bases = {}
+        with self._session() as session:
+            for name, place in token.tables.items():
+                table = self._table(name, place.oid, place.shape)
+                base = self._start(session, table, token.lsn)
+                bases[name] = replace(place, base=base, since=None if base is None else token.lsn)
+        made = replace(token, tables=bases, safe=token.lsn, doubt_at=token.lsn)
+        return [made.token()]
+
+    def joining(self, table: str, *, again: bool) -> Callable[[Token], Token]:
+        with self._session() as session:
+            oid = find_one(session, table).oid
+            found = look_up(session, [oid])[oid]
+            self._check_base(
+                session, found, "whose existing rows are read whatever 'tunnelType' is"
+            )
+            shape = self._look_at(session, found).columns
+            entries = self._published(session, [oid]).entries.get(oid, ())
+            at = flushed_lsn(session)
+
+        def changed(token: Token) -> Token:
+            old = TablesToken.read(token)
+            what = (found.name, found.oid, found.columns, shape, at, entries)
+            return (old.restarted(*what, self._takes) if again else old.joined(*what)).token()
+
+        return changed
+
+    def leaving(self, table: str) -> Callable[[Token], Token]:
+        def changed(token: Token) -> Token:
+            old = TablesToken.read(token)
+            meant = named(table, old.tables)
+            return old.left(meant[0] if len(meant) == 1 else table).token()
+
+        return changed
+
+    def _takes(self, was: TableColumns, now: TableColumns) -> bool:
+        """Whether a table continues with other columns, so that the log may have rows of both."""
+        return (self._rule.evolves or self._rule.ignores) and becomes(was, now) is None
+
+    def tables(self, token: Token) -> Collection[str]:
+        found = token.get("tables")
+        return tuple(found) if isinstance(found, dict) else ()
+
+    def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
+        token = TablesToken.read(after)
+        with self._session() as session:
+            while True:
+                look = self._check_tables(session, token)
+                made = self._planned(session, token, limit, upto, look.dropped)
+                if made is None:
+                    return after
+                # A table that has changed meanwhile is looked at again: what is refused is not handed out.
+                if _digests(look_up(session, list(look.digests))) == look.digests:
+                    return look.noted(made)
+
+    def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
+        raise base_refused(_INSTEAD)
+
+    def held_up(self, token: Token) -> str:
+        found = TablesToken.read(token)
+        if not found.awaited():
+            return ""
+        with self._session() as session:
+            return self._held_up(session, found)
+
+    def _held_up(self, session: PgReadSession, token: TablesToken) -> str:
+        waiting = token.awaited()
+        what = oldest_of(session, token.doubt) if waiting else ""
+        return f"existing rows of {', '.join(waiting)} wait for {what}" if what else ""
+
+    def lag(self, token: Token) -> FeedLag:
+        found = TablesToken.read(token)
+        with self._session() as session:
+            there = look_up(session, [each.oid for each in found.tables.values()])
+            present = [name for name, each in found.tables.items() if each.oid in there]
+            return self._lag(session, found, present, self._held_up(session, found))
+
+    def _decoder_of(self, table: FollowedTable, after: int, upto: int) -> ChangeDecoder:
+        made = ChangeDecoder(
+            TableShape(table.oid, table.label, table.columns.columns),
+            change_schema(table.schema),
+            after,
+            upto,
+            has=self._rule.has(no_column),
+            kinds=self._types.schema if self._rule.evolves else None,
+            advice=self._rule.advice,
         )
+        made.follow_key(table.columns.key, table.columns.apart)
+        return made
+
+    def _chunk_columns(self, table: FollowedTable) -> pa.Schema | None:
+        return None if self._rule.evolves else table.schema
+
+    def _given(self, batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
+        return with_name(batch, table)
+
+    def _given_log(self, log: PgWatermarks, table: str) -> WatermarkLog[int, pa.RecordBatch]:
+        return NamedLog(log, table)
 
     def _begin(self, session: PgReadSession) -> list[tuple[Found, TableColumns]]:
         """The tables that a new tunnel begins with."""
@@ -165,12 +292,7 @@ class FollowedTables(ReplicationFeed):
         """`joins`: what is said of a table that is not one of those that a tunnel begins with."""
         self._look_at(session, found)
         why = obstacle(session, self._reader_of(session, found.name, found.oid).resolve(session))
-        if why is not None:
-            raise SourceError(
-                f"table {found.name!r}{joins and f', {joins},'} cannot be read beside its changes: {why}. "
-                "Follow it by 'dbtable' and its own slot, or make a tunnel with it and tunnelType=stream, "
-                "which does not read existing rows"
-            )
+        check_base(found.name, why, _INSTEAD, joins)
 
     def _reader_of(self, session: PgReadSession, name: str, oid: int) -> SqlReader:
         """Of its existing rows."""
@@ -179,7 +301,7 @@ class FollowedTables(ReplicationFeed):
             return known
         found = look_up(session, [oid]).get(oid)
         if found is None:
-            raise SourceError(f"table {name!r} was dropped. Run {_REMOVE}")
+            raise SourceError(f"table {name!r} was dropped. Run {REMOVE}")
         options = self._reader.options.model_copy(update={"dbtable": found.sql})
         reader: PostgresReader = cast(Any, type(self._reader))(options)
         reader.fetch_size = self._reader.fetch_size
@@ -200,10 +322,7 @@ class FollowedTables(ReplicationFeed):
                 del self._readers[table.oid]
             self._forget(self._published(session, [table.oid]))
             return self._reader_of(session, table.name, table.oid)
-        _log.warning(
-            "%s was dropped before existing rows of it were read, which are gone: its changes in the log are delivered",
-            table.label,
-        )
+        warn_of_gone_rows(table.name)
         return None
 
     def _forget(self, now: Published) -> None:
@@ -228,14 +347,7 @@ class FollowedTables(ReplicationFeed):
     def _checked(
         self, session: PgReadSession, source: ReadSource, only: Collection[str] | None
     ) -> TableShape:
-        taken = [
-            name for name in source.names if name in OWN_COLUMNS and (only is None or name in only)
-        ]
-        if taken:
-            raise SchemaError(
-                f"{source.label} has a column {taken[0]!r}, which is a name of the feed's own: "
-                "rename the column, or omit the table"
-            )
+        check_names(source, only)
         if only is not None:
             check_decodable(source, lambda name: name not in only)
             return self._shape_of(session, source)
@@ -264,10 +376,7 @@ class FollowedTables(ReplicationFeed):
                 dropped.append(name)
                 continue
             if found.name != name:
-                raise SourceError(
-                    f"table {name!r} of the tunnel is {found.name!r} now. Rename it back; or run {_REMOVE}, and "
-                    f"`spark-channel tunnel add-table --table {found.name}`, which reads its existing rows again"
-                )
+                raise renamed(name, found.name)
             shape = self._continued(session, name, place, found)
             if shape is not None:
                 changed[name] = (found.columns, shape)
@@ -282,14 +391,9 @@ class FollowedTables(ReplicationFeed):
                 not named(item, (*dropped, *token.removed))
                 and find_one(session, item).name not in token.tables
             ):
-                raise OptionError(
-                    f"option 'tables' names {item!r}, which the tunnel does not follow: add it with `spark-channel "
-                    f"tunnel add-table --table {item}`",
-                    option="tables",
-                    got=item,
-                )
+                raise not_followed(item)
         self._unchecked = []
-        return _Look(now, digests(present), changed, dropped)
+        return _Look(now, _digests(present), changed, dropped)
 
     def _check_dropped(self, session: PgReadSession, name: str) -> None:
         """A table that is not there cannot change: all that the log has of it is delivered, and nothing follows.
@@ -303,12 +407,7 @@ class FollowedTables(ReplicationFeed):
             )
         if name not in self._told_dropped:
             self._told_dropped.add(name)
-            _log.warning(
-                "table %r of the tunnel was dropped: its changes up to then are delivered, and the other tables "
-                "continue. `spark-channel tunnel remove-table --table %s` removes it from the tunnel",
-                name,
-                name,
-            )
+            warn_of_dropped(name)
 
     def _continued(
         self, session: PgReadSession, name: str, place: TablePlace, found: Found
@@ -347,17 +446,5 @@ class FollowedTables(ReplicationFeed):
         return table.columns
 
 
-def digests(tables: Mapping[int, Found]) -> dict[int, str]:
+def _digests(tables: Mapping[int, Found]) -> dict[int, str]:
     return {oid: each.columns for oid, each in tables.items()}
-
-
-def _advice(rule: SchemaRule) -> str:
-    """What to do about columns that a table does not continue with."""
-    if rule.evolves:
-        return f"Run {_READ_AGAIN}"
-    other = "" if rule.ignores else ", or with ignore to continue without them"
-    return f"Start it again with onSchemaChange=evolve to continue with its new columns{other}; or run {_READ_AGAIN}"
-
-
-def no_column(_name: str) -> bool:
-    return False
