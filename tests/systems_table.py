@@ -22,6 +22,8 @@ TITLES = {
     "sqlite": "SQLite",
     "duckdb": "DuckDB",
     "redis": "Redis",
+    "kafka": "Kafka",
+    "elasticsearch": "OpenSearch",
     "parquet": FILES,
     "csv": FILES,
     "json": FILES,
@@ -32,9 +34,7 @@ TITLES = {
     "adbc": "ADBC drivers",
     "clickhouse": "ClickHouse",
     "http": "Web services (JSON over HTTP)",
-    "kafka": "Kafka",
     "mongodb": "MongoDB",
-    "elasticsearch": "Elasticsearch, OpenSearch",
     "streamload": "Doris, StarRocks, SelectDB",
 }
 """In the order of the table."""

@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from spark_channel.datax import load_job
-from tests.servers.elastic import elastic_server
 from tests.servers.mariadb import MariadbServer
+from tests.servers.opensearch import opensearch_server
 from tests.servers.postgres import PostgresServer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -110,20 +110,23 @@ def test_the_examples_with_a_server_run(
 
     prepare(postgres_server)
     prepare_mysql(mariadb_server)
-    with mongo_server() as mongo, elastic_server() as elastic:
+    with mongo_server() as mongo, opensearch_server() as elastic:
         mongo.put(
             "orders",
             [{"status": status, "customer": n} for n, status in enumerate(["paid", "open"] * 50)],
         )
-        elastic.login = "ApiKey secret"
-        elastic.indexes["logs-2024"] = {
-            str(n): {
-                "at": datetime(2024, 1, 31, tzinfo=UTC).isoformat(),
-                "level": level,
-                "http": {"status": n},
-            }
-            for n, level in enumerate(["info", "error"] * 50)
-        }
+        elastic.relay.login = "ApiKey secret"
+        elastic.put(
+            "logs-2024",
+            {
+                str(n): {
+                    "at": datetime(2024, 1, 31, tzinfo=UTC).isoformat(),
+                    "level": level,
+                    "http": {"status": n},
+                }
+                for n, level in enumerate(["info", "error"] * 50)
+            },
+        )
         postgresql = f"postgresql://127.0.0.1:{postgres_server.port}"
         servers = {
             **{shown: f"{postgresql}/{database}" for shown, database in POSTGRESQL.items()},
@@ -133,7 +136,7 @@ def test_the_examples_with_a_server_run(
         }
         secrets = {"SHOP_PASSWORD": "secret", "ELASTIC_API_KEY": "secret"}
         in_a_process(WITH_SERVER, empty_folder, {SERVERS: json.dumps(servers), **secrets})
-        assert len(mongo.documents("paid_orders")) == len(elastic.indexes["errors"]) == 50
+        assert len(mongo.documents("paid_orders")) == len(elastic.documents("errors")) == 50
     quickstart = (ROOT / "docs" / "quickstart-postgresql.md").read_text(encoding="utf-8")
     statements = re.findall(r'^psql .* -c "(.*)"$', quickstart, re.MULTILINE)
     assert [each.split()[0] for each in statements] == ["SELECT", "DROP"]

@@ -20,6 +20,7 @@ __all__ = ["PostgresServer", "account", "programs"]
 
 USER = "tester"
 PASSWORD = "s3cret-of-tester"
+_OTHERS = Path(__file__).resolve().parents[2] / "artifacts" / "postgresql"
 _START_SECONDS = 60.0
 _SETTINGS: Mapping[str, str] = {
     "listen_addresses": "127.0.0.1",
@@ -72,25 +73,29 @@ def free_port() -> int:
 class PostgresServer:
     """One server; `create` makes it, `start` and `stop` may be called in turn, `close` removes it.
 
-    A superuser `tester` logs in with a password over TCP; the same name needs none on the Unix socket.
+    A superuser `tester` logs in with a password over TCP; the same name needs none on the Unix socket. `version`: 13 or
+    18, as `.ci/servers` installs them; default: the one of the environment variable POSTGRESQL, else Debian's. Clients
+    are always Debian's.
     """
 
     directory: Path
     port: int
     ssl: bool = False
     settings: Mapping[str, str] = field(default_factory=lambda: _SETTINGS)
+    version: str | None = None
     _process: subprocess.Popen[bytes] | None = None
 
     user = USER
     password = PASSWORD
 
     @classmethod
-    def create(cls, *, ssl: bool = False, **settings: str) -> Self:
+    def create(cls, *, ssl: bool = False, version: str | None = None, **settings: str) -> Self:
         """A new cluster, started; `settings` go into postgresql.conf, `ssl` certifies 127.0.0.1."""
+        version = version or os.environ.get("POSTGRESQL")
         directory = Path(tempfile.mkdtemp(prefix="spark-channel-pg-"))
         if os.geteuid() == 0:
             shutil.chown(directory, "postgres", "postgres")
-        server = cls(directory, free_port(), ssl, {**_SETTINGS, **settings})
+        server = cls(directory, free_port(), ssl, {**_SETTINGS, **settings}, version)
         try:
             server._initialise()
             server.start()
@@ -137,8 +142,8 @@ class PostgresServer:
         secret = self.directory / "password"
         secret.write_text(PASSWORD)
         secret.chmod(0o644)
-        self._run(
-            "initdb",
+        self._command(
+            str(self.home / "initdb"),
             "-D",
             str(self.data),
             "-U",
@@ -182,6 +187,16 @@ class PostgresServer:
         (self.data / "server.key").chmod(0o600)
 
     @property
+    def home(self) -> Path:
+        """Where the server's own programs are."""
+        if self.version is None:
+            return programs()
+        found = _OTHERS / self.version / "bin"
+        if not found.is_dir():
+            raise RuntimeError(f"no PostgreSQL {self.version} is installed; run .ci/servers")
+        return found
+
+    @property
     def data(self) -> Path:
         return self.directory / "data"
 
@@ -207,7 +222,7 @@ class PostgresServer:
     def start(self) -> None:
         """Start, and return when it answers."""
         log = (self.directory / "log").open("ab")
-        arguments = [str(programs() / "postgres"), "-D", str(self.data), "-p", str(self.port)]
+        arguments = [str(self.home / "postgres"), "-D", str(self.data), "-p", str(self.port)]
         try:
             self._process = self._launch(arguments, log)
         finally:

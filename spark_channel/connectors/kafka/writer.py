@@ -389,7 +389,7 @@ class KafkaWriter(DirectWriter):
         )
 
     def _create(self) -> None:
-        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+        from confluent_kafka.admin import AdminClient, NewTopic
 
         options, link = self.options, BrokerStatus(self.options, TargetError)
         assert options.topic is not None

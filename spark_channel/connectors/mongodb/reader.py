@@ -69,7 +69,7 @@ class MongoReader(RecordReader):
         with connected(self.options, SourceError) as documents:
             if documents.find_one(self._filter(), {_ID: 1}) is None:
                 return []
-            if not _has_ids(documents):
+            if not _has_ids(documents) or not _reads_ranges(documents):
                 return [Split({"ordered": False})]
             rows = max(1, documents.estimated_document_count())
             size = _document_bytes(documents)
@@ -212,6 +212,16 @@ def _has_ids(documents: Documents) -> bool:
     """Whether it is a collection with the `_id` index, and no view and no time series."""
     found = documents.database.list_collections(filter={"name": documents.name})
     return all(each.get("type", "collection") == "collection" for each in islice(found, 1))
+
+
+def _reads_ranges(documents: Documents) -> bool:
+    """Whether the server reads ranges of an index: some that speak its protocol ignore the bounds, and return all."""
+    in_order = documents.find({}, {_ID: 1}).hint([(_ID, 1)]).sort(_ID, 1).limit(1)
+    return all(
+        next(documents.find({}, {_ID: 1}).hint([(_ID, 1)]).max([(_ID, first[_ID])]).limit(1), None)
+        is None
+        for first in in_order
+    )
 
 
 def _document_bytes(documents: Documents) -> int | None:

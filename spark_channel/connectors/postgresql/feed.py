@@ -85,6 +85,8 @@ __all__ = ["FollowedTable", "ReplicationFeed"]
 _log = logging.getLogger(__name__)
 
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 4 << 20
+_SKIPS_EMPTY = 150000
+"""Older servers show transactions without a change of the tables, too."""
 _LAG_BUSY_SECONDS = 5.0
 FRESH_BYTES = 16 << 20
 """A position without changes behind it stays behind the log by this much, at most: else the slot would keep what other
@@ -261,6 +263,8 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         most = limit.most_rows(CHANGE_BYTES)
         flushed = flushed_lsn(session)
         last = self._last_of(session, token.lsn, most or 1)
+        if session.version < _SKIPS_EMPTY and not self._has_changes(session, token.lsn):
+            last = None
         if last is None:
             if flushed - token.lsn < FRESH_BYTES:
                 return None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -12,16 +13,27 @@ from confluent_kafka import Producer
 
 from spark_channel.connectors import Receipt, WriteContext, load_reader, load_writer
 from spark_channel.connectors.base.contract import Reader, Writer
-from tests.servers.kafka import Broker, broker
+from tests.servers.kafka import KafkaServer, kafka_server
 
 
-@pytest.fixture
-def server() -> Iterator[Broker]:
-    with broker() as running:
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaServer]:
+    with kafka_server() as running:
         yield running
 
 
-def reader(server: Broker | str, **options: Any) -> Reader:
+@pytest.fixture
+def server(kafka: KafkaServer) -> Iterator[KafkaServer]:
+    """The session's broker, without topics."""
+    if not kafka.is_alive():
+        kafka.start()
+    yield kafka
+    kafka.relay.reset()
+    if kafka.is_alive():
+        kafka.delete(*kafka.topics())
+
+
+def reader(server: KafkaServer | str, **options: Any) -> Reader:
     address = server if isinstance(server, str) else server.address
     given = {
         "reader": "kafka",
@@ -43,7 +55,7 @@ def rows(found: Reader, advice: int = 1) -> list[dict[str, Any]]:
     return table(found, advice).to_pylist()  # type: ignore[no-any-return]
 
 
-def writer(server: Broker | str, **options: Any) -> Writer:
+def writer(server: KafkaServer | str, **options: Any) -> Writer:
     address = server if isinstance(server, str) else server.address
     given = {
         "writer": "kafka",
@@ -56,10 +68,15 @@ def writer(server: Broker | str, **options: Any) -> Writer:
 
 
 def write(
-    server: Broker | str, table: pa.Table, *, refused: Any = None, task: int = 0, **options: Any
+    server: KafkaServer | str,
+    table: pa.Table,
+    *,
+    refused: Any = None,
+    task: int = 0,
+    **options: Any,
 ) -> Receipt:
     found = writer(server, **options)
-    plan = found.prepare(WriteContext("job"), table.schema)
+    plan = found.prepare(WriteContext(uuid4().hex), table.schema)
     attempt = found.open(plan, task, 0)
     attempt.tolerant, attempt.refused = refused is not None, refused
     try:
@@ -74,7 +91,11 @@ def write(
 
 
 def put(
-    server: Broker, *values: bytes | None, topic: str = "orders", partition: int = 0, **more: Any
+    server: KafkaServer,
+    *values: bytes | None,
+    topic: str = "orders",
+    partition: int = 0,
+    **more: Any,
 ) -> None:
     """Another program's records, each in its own batch."""
     client = Producer({"bootstrap.servers": server.address})
@@ -84,13 +105,19 @@ def put(
     client.close()
 
 
-def transact(server: Broker, *values: bytes, end: str = "commit", name: str = "other") -> Producer:
-    """Another program's transaction; `end` "": it stays open."""
-    client = Producer({"bootstrap.servers": server.address, "transactional.id": name})
+def transact(
+    server: KafkaServer,
+    *values: str | bytes,
+    end: str = "commit",
+    key: str | None = None,
+    topic: str = "orders",
+) -> Producer:
+    """Another program's transaction; `end` "": it stays open. Without `key`, each value is its own key."""
+    client = Producer({"bootstrap.servers": server.address, "transactional.id": uuid4().hex})
     client.init_transactions(10)
     client.begin_transaction()
     for value in values:
-        client.produce("orders", value, partition=0)
+        client.produce(topic, value, key or value, partition=0)
     assert client.flush(10) == 0
     if end == "commit":
         client.commit_transaction(10)

@@ -12,12 +12,12 @@ from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOption
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.tunnel import Tunnel
 from tests.connectors.kafka.conftest import put, reader, transact
-from tests.servers.kafka import Broker
+from tests.servers.kafka import KafkaServer
 
 ALL = FeedLimit()
 
 
-def feed(server: Broker, **options: Any) -> ChangeFeed:
+def feed(server: KafkaServer, **options: Any) -> ChangeFeed:
     return reader(server, **options).feed(FeedOptions())
 
 
@@ -31,7 +31,7 @@ def read(found: ChangeFeed, after: Token, upto: Token) -> list[bytes]:
     ]
 
 
-def test_ranges_of_offsets(server: Broker) -> None:
+def test_ranges_of_offsets(server: KafkaServer) -> None:
     server.create("orders", 2)
     put(server, b"0", b"1", b"2")
     put(server, b"x", partition=1)
@@ -53,7 +53,7 @@ def test_ranges_of_offsets(server: Broker) -> None:
         found.reaches(start, other)
 
 
-def test_an_open_transaction_holds_the_stream_back(server: Broker) -> None:
+def test_an_open_transaction_holds_the_stream_back(server: KafkaServer) -> None:
     server.create("orders")
     put(server, b"0")
     (start,) = feed(server).earliest()
@@ -74,14 +74,11 @@ def test_an_open_transaction_holds_the_stream_back(server: Broker) -> None:
             "whose first record is 2: the topic's retention deleted",
         ),
         (lambda server: server.create("orders"), "which ends at 0: the topic was created again"),
-        (
-            lambda server: server.topics["orders"].append(server.topics["orders"][0]),
-            "has 2 partitions, and had 1",
-        ),
+        (lambda server: server.add_partitions("orders", 2), "has 2 partitions, and had 1"),
     ],
 )
 def test_records_that_a_stream_would_miss_are_an_error(
-    server: Broker, change: Any, message: str
+    server: KafkaServer, change: Any, message: str
 ) -> None:
     server.create("orders")
     put(server, b"0", b"1", b"2")
@@ -101,19 +98,19 @@ def test_records_that_a_stream_would_miss_are_an_error(
         {"topic": "orders", "partition": 0, "offset": "1", "of": 1},
     ],
 )
-def test_a_damaged_token(server: Broker, token: Token) -> None:
+def test_a_damaged_token(server: KafkaServer, token: Token) -> None:
     with pytest.raises(SourceError, match="it is damaged, or of another source"):
         feed(server).latest(token, ALL)
 
 
-def test_options_of_batch_reads(server: Broker) -> None:
+def test_options_of_batch_reads(server: KafkaServer) -> None:
     with pytest.raises(
         OptionError, match="'beginOffsets' is for batch reads; a stream takes 'startingOffsets'"
     ):
         feed(server, beginOffsets="earliest")
 
 
-def test_a_position_at_a_time_to_come(server: Broker) -> None:
+def test_a_position_at_a_time_to_come(server: KafkaServer) -> None:
     server.create("orders")
     put(server, b"0")
     found, now = feed(server), datetime.now(UTC)
@@ -122,7 +119,9 @@ def test_a_position_at_a_time_to_come(server: Broker) -> None:
     assert found.at(datetime(2020, 1, 1, tzinfo=UTC)) == found.earliest()
 
 
-def test_a_tunnel_reads_what_is_there_and_then_what_is_new(server: Broker, tmp_path: Path) -> None:
+def test_a_tunnel_reads_what_is_there_and_then_what_is_new(
+    server: KafkaServer, tmp_path: Path
+) -> None:
     server.create("orders", 2)
     put(server, b"0", b"1")
     put(server, b"x", partition=1)

@@ -12,7 +12,7 @@ from spark_channel.errors import ChannelError, JobFileError
 from tests.connectors.kafka.conftest import put, reader, rows
 from tests.datax.conftest import make_job
 from tests.datax.test_end_to_end import carry_out
-from tests.servers.kafka import Broker
+from tests.servers.kafka import KafkaServer
 
 AT = {"bootstrapServers": "h:9092", "topic": "orders"}
 BEGIN = {"beginOffset": "earliest"}
@@ -35,7 +35,7 @@ def writes(**given: Any) -> dict[str, Any]:
     return dict(load_job(make_job(writer="kafkawriter", writes=given)).spec.writer.options)
 
 
-def test_a_job_reads_json_into_files(server: Broker, tmp_path: Path) -> None:
+def test_a_job_reads_json_into_files(server: KafkaServer, tmp_path: Path) -> None:
     server.create("orders", 2)
     hour = int(datetime.fromisoformat("2024-01-31T08:00:00+08:00").timestamp() * 1000)
     put(server, b'{"id": 1, "who": {"name": "old"}}', timestamp=hour - 1)
@@ -65,7 +65,7 @@ def test_a_job_reads_json_into_files(server: Broker, tmp_path: Path) -> None:
     ]
 
 
-def test_a_job_writes_text_and_json(server: Broker, tmp_path: Path) -> None:
+def test_a_job_writes_text_and_json(server: KafkaServer, tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
     source.write_text("1,ann,2024-01-31 10:00:05,0.5\n2,\\N,2024-01-31 10:00:05,2.0\n")
     columns = [

@@ -15,17 +15,18 @@ from spark_channel.connectors.kafka.client import BrokerStatus
 from spark_channel.connectors.kafka.ranges import Edges, Range, offsets_at, splits_of
 from spark_channel.connectors.kafka.reader import _prefetch
 from spark_channel.errors import OptionError, SourceError
-from spark_channel.planning import Split
 from spark_channel.testing import reader_conformance
 from tests.connectors.kafka.conftest import put, reader, rows, table, transact
-from tests.servers.kafka import Broker
+from tests.servers.kafka import PASSWORD, KafkaServer
+
+pytestmark = pytest.mark.real_server("Apache Kafka", "kafka")
 
 
-def values(server: Broker, advice: int = 1, **options: Any) -> list[bytes]:
+def values(server: KafkaServer, advice: int = 1, **options: Any) -> list[bytes]:
     return [row["value"] for row in rows(reader(server, **options), advice)]
 
 
-def test_the_columns_are_those_of_sparks_source(server: Broker) -> None:
+def test_the_columns_are_those_of_sparks_source(server: KafkaServer) -> None:
     server.create("orders", 2)
     put(server, b"v", None, b"", key=b"k", timestamp=1_700_000_000_123)
     put(server, b"h", partition=1, headers=[("a", b"1"), ("a", None)])
@@ -58,7 +59,7 @@ def test_the_columns_are_those_of_sparks_source(server: Broker) -> None:
     assert rows(picked)[0] == {"offset": 0, "value": b"v"}
 
 
-def test_the_contract_of_readers(server: Broker) -> None:
+def test_the_contract_of_readers(server: KafkaServer) -> None:
     server.create("orders", 2)
     for number in range(4):
         put(server, b'{"id": %d}' % number, partition=number % 2)
@@ -66,29 +67,35 @@ def test_the_contract_of_readers(server: Broker) -> None:
     reader_conformance(lambda: reader(server, valueFormat="json"), expected=expected, advice=3)
 
 
-def test_gaps_of_compaction_and_of_transactions(server: Broker) -> None:
+def test_gaps_of_compaction_and_of_transactions(server: KafkaServer) -> None:
     """Neither lost rows nor a wait for records that do not exist."""
-    server.create("orders")
-    transact(server, b"a0", b"a1").close()  # 0, 1 and a marker
-    transact(server, b"b3", b"b4", end="abort").close()  # 3, 4 and a marker
-    put(server, b"c6", b"c7", b"c8", b"c9")
-    server.compact("orders", 0, 7, 9)
-    transact(server, b"d10").close()  # 10, and a marker at the end
-    part = server.topics["orders"][0]
-    assert (part.high, part.log[-1].control) == (12, True)
-    wanted = [b"a0", b"a1", b"c6", b"c8", b"d10"]
-    begun = time.monotonic()
-    for advice in (1, 2, 5, 12):
-        assert values(server, advice) == wanted, advice
+    topic = "compacted"
+    server.create(topic, cleanup_policy="compact", min_cleanable_dirty_ratio="0.001")
+    transact(server, "a0", "a1", topic=topic).close()  # 0, 1 and a marker
+    transact(server, "b3", "b4", end="abort", topic=topic).close()  # 3, 4 and a marker
+    for text, key in (("c6", "c6"), ("c7", "x"), ("c8", "c8"), ("c9", "x")):
+        put(server, text.encode(), key=key, topic=topic)
+    transact(server, "d10", key="x", topic=topic).close()  # 10 and a marker
+    # A record of a later week begins another segment, and the broker compacts those before the last one.
+    put(server, b"e12", key="e12", timestamp=int(time.time() * 1000) + 30 * 86_400_000, topic=topic)
+    transact(server, "f13", topic=topic).close()  # 13, and a marker at the end
+    assert server.end(topic) == 15
+    wanted = [b"a0", b"a1", b"c6", b"c8", b"d10", b"e12", b"f13"]
+    deadline = time.monotonic() + 60
+    while server.stored(topic) != [*wanted[:2], b"c6", b"c8", *wanted[4:]]:
+        assert time.monotonic() < deadline, "the broker does not compact"
+        time.sleep(0.1)
+    for advice in (1, 2, 5, 15):
+        assert values(server, advice, topic=topic) == wanted, advice
     # Cut so that each edge is in a gap once.
-    for edge in (1, 3, 4, 6, 8, 12):
-        pieces = values(server, endOffsets=edge) + values(server, beginOffsets=edge)
+    for edge in (1, 3, 4, 6, 8, 10, 12, 15):
+        pieces = values(server, endOffsets=edge, topic=topic) + values(
+            server, beginOffsets=edge, topic=topic
+        )
         assert pieces == wanted, edge
-    assert time.monotonic() - begun < 15
-    assert server.asked == {1}, "each request asks for committed records"
 
 
-def test_a_transaction_that_is_open_is_not_read(server: Broker) -> None:
+def test_a_transaction_that_is_open_is_not_read(server: KafkaServer) -> None:
     server.create("orders")
     put(server, b"before")
     client = transact(server, b"open", end="")
@@ -105,7 +112,7 @@ def test_a_transaction_that_is_open_is_not_read(server: Broker) -> None:
     assert values(server) == [b"before", b"open", b"behind", b"later"]
 
 
-def test_records_that_are_deleted_after_the_plan_are_an_error(server: Broker) -> None:
+def test_records_that_are_deleted_after_the_plan_are_an_error(server: KafkaServer) -> None:
     server.create("orders")
     put(server, b"0", b"1", b"2", b"3")
     found = reader(server)
@@ -150,7 +157,7 @@ def test_records_that_are_deleted_after_the_plan_are_an_error(server: Broker) ->
     ],
 )
 def test_offsets_that_a_topic_does_not_have(
-    server: Broker, options: dict[str, Any], message: str
+    server: KafkaServer, options: dict[str, Any], message: str
 ) -> None:
     server.create("orders")
     put(server, b"0", b"1", b"2", b"3")
@@ -159,7 +166,7 @@ def test_offsets_that_a_topic_does_not_have(
         reader(server, **options).split(1)
 
 
-def test_ranges_by_offsets_and_times(server: Broker) -> None:
+def test_ranges_by_offsets_and_times(server: KafkaServer) -> None:
     server.create("orders", 2)
     for hour in range(3):
         put(
@@ -219,7 +226,7 @@ def test_statistics_of_a_reader_that_is_held_are_few(monkeypatch: pytest.MonkeyP
         assert made["statistics.interval.ms"] == 15_000
 
 
-def test_splits_are_about_equal_and_an_empty_topic_has_none(server: Broker) -> None:
+def test_splits_are_about_equal_and_an_empty_topic_has_none(server: KafkaServer) -> None:
     server.create("orders", 3)
     assert reader(server).split(4) == []
     put(server, *[b"x"] * 9)
@@ -232,12 +239,12 @@ def test_splits_are_about_equal_and_an_empty_topic_has_none(server: Broker) -> N
     assert sorted(values(server, advice=5)) == [b"x"] * 9 + [b"y"]
 
 
-def test_brokers_that_fall_silent_are_an_error(server: Broker) -> None:
+def test_brokers_that_fall_silent_are_an_error(server: KafkaServer) -> None:
     server.create("orders")
     put(server, b"0")
-    found = reader(server, timeout=1)
+    found = reader(server.relayed, timeout=1)
     (split,) = found.split(1)
-    server.mute = True
+    server.relay.mute = True
     begun = time.monotonic()
     with pytest.raises(
         SourceError, match=r"nothing after -1 came for 1 s \('timeout'\).*advertised"
@@ -246,29 +253,25 @@ def test_brokers_that_fall_silent_are_an_error(server: Broker) -> None:
     assert time.monotonic() - begun < 10
 
 
-def test_no_right_to_a_consumer_group_is_needed(server: Broker) -> None:
+def test_no_right_to_a_consumer_group_is_needed(server: KafkaServer) -> None:
     server.create("orders")
+    server.create("others")
     put(server, b"0")
-    server.no_groups = True
-    found = reader(server, timeout=1)
-    (split,) = found.split(1)
-    part = server.topics["orders"][0]
-    part.high += 1  # so that the read waits, and meets the refusal
-    with pytest.raises(SourceError, match=r"nothing after 0 came for 1 s"):
-        list(found.read(Split({**split.params, "end": 2}, 2)))
-    part.high -= 1
-    assert values(server) == [b"0"]
+    guest = {"user": "guest", "password": PASSWORD, "securityProtocol": "SASL_PLAINTEXT"}
+    assert [row["value"] for row in rows(reader(server.login, **guest))] == [b"0"]
+    with pytest.raises(SourceError, match="topic 'others'"):
+        rows(reader(server.login, topic="others", **guest))
 
 
-def test_no_broker_and_no_topic(server: Broker) -> None:
+def test_no_broker_and_no_topic(server: KafkaServer) -> None:
     with pytest.raises(SourceError, match=r"no broker answered for 1 s .*check 'bootstrapServers'"):
         reader("127.0.0.1:1", timeout=1).split(1)
     with pytest.raises(SourceError, match="topic 'orders' does not exist"):
         reader(server).split(1)
-    assert server.topics == {}, "a read creates no topic"
+    assert server.topics() == {}, "a read creates no topic"
 
 
-def test_the_fields_of_json_values(server: Broker) -> None:
+def test_the_fields_of_json_values(server: KafkaServer) -> None:
     server.create("orders")
     put(
         server,
@@ -336,7 +339,7 @@ def test_the_fields_of_json_values(server: Broker) -> None:
     ],
 )
 def test_values_that_do_not_fit_are_named(
-    server: Broker, value: bytes, options: dict[str, Any], message: str
+    server: KafkaServer, value: bytes, options: dict[str, Any], message: str
 ) -> None:
     server.create("orders")
     put(server, value)
@@ -344,7 +347,7 @@ def test_values_that_do_not_fit_are_named(
         rows(reader(server, **options))
 
 
-def test_times_in_other_units_are_told(server: Broker) -> None:
+def test_times_in_other_units_are_told(server: KafkaServer) -> None:
     server.create("orders")
     put(server, b"{}", timestamp=1_700_000_000_000_000)  # microseconds
     found = table(reader(server, columns="timestamp"))["timestamp"].cast(pa.int64())
@@ -362,7 +365,7 @@ def test_times_in_other_units_are_told(server: Broker) -> None:
     assert len(rows(reader(server, columns="value"))) == 1
 
 
-def test_texts_are_cut_into_columns(server: Broker) -> None:
+def test_texts_are_cut_into_columns(server: KafkaServer) -> None:
     server.create("orders")
     put(server, b"1|ann|", b"2|-|x", key=b"k")
     given = {
@@ -377,7 +380,7 @@ def test_texts_are_cut_into_columns(server: Broker) -> None:
     assert rows(reader(server, **given, columns="name"))[1] == {"name": "-"}
 
 
-def test_under_a_limit_little_is_fetched_ahead(server: Broker) -> None:
+def test_under_a_limit_little_is_fetched_ahead(server: KafkaServer) -> None:
     server.create("orders")
     put(server, *[b"x" * 100] * 30)
     found = reader(server)
@@ -441,7 +444,7 @@ def test_options_are_refused_by_name(options: dict[str, Any], message: str) -> N
         reader("h:9092", **options)
 
 
-def test_columns_that_are_not_there(server: Broker) -> None:
+def test_columns_that_are_not_there(server: KafkaServer) -> None:
     with pytest.raises(OptionError, match="'columns' names 'x', which is not a column"):
         reader(server, columns="x").schema()
     server.create("orders")

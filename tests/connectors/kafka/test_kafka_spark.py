@@ -8,13 +8,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from tests.connectors.kafka.conftest import reader as kafka_reader
 from tests.connectors.kafka.conftest import rows
-from tests.servers.kafka import Broker
+from tests.servers.kafka import KafkaServer
 
 
 @pytest.mark.spark
 @pytest.mark.newest
 def test_spark_writes_reads_and_follows_topics(
-    server: Broker, spark: SparkSession, tmp_path: Path
+    server: KafkaServer, spark: SparkSession, tmp_path: Path
 ) -> None:
     server.create("orders", 2)
     server.create("copy")

@@ -1,18 +1,15 @@
 """Writes to topics: the content of a record, and that each record is delivered or reported as refused."""
 
 import json
-import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
 
 from spark_channel.connectors import FetchSize, WriteContext, load_writer
 from spark_channel.connectors.kafka import writer as deliver
@@ -25,16 +22,22 @@ from spark_channel.errors import (
     UnsupportedError,
 )
 from tests.connectors.kafka.conftest import put, reader, rows, transact, write, writer
-from tests.servers.kafka import Broker, broker
+from tests.servers.kafka import PASSWORD, KafkaServer
 
-PASSWORD = "s3cret of/tester:%"
+pytestmark = pytest.mark.real_server("Apache Kafka", "kafka")
 
 
-def values(server: Broker | str, **options: Any) -> list[bytes]:
+@pytest.fixture
+def job() -> str:
+    """The id of a job that no other test has: brokers remember the transactions of its tasks."""
+    return uuid4().hex
+
+
+def values(server: KafkaServer | str, **options: Any) -> list[bytes]:
     return [row["value"] for row in rows(reader(server, **options))]
 
 
-def test_rows_with_kafkas_own_columns(server: Broker) -> None:
+def test_rows_with_kafkas_own_columns(server: KafkaServer) -> None:
     server.create("orders", 3)
     server.create("others", 1)
     headers = pa.array(
@@ -58,7 +61,7 @@ def test_rows_with_kafkas_own_columns(server: Broker) -> None:
     assert (third["key"], third["value"]) == (None, None)
 
 
-def test_rows_as_json_and_back(server: Broker) -> None:
+def test_rows_as_json_and_back(server: KafkaServer) -> None:
     server.create("orders", 2)
     at = datetime(2024, 1, 31, 8, 30, tzinfo=UTC)
     table = pa.table(
@@ -89,7 +92,7 @@ def test_rows_as_json_and_back(server: Broker) -> None:
     assert sorted(back, key=lambda row: row["id"]) == table.drop_columns("tags").to_pylist()
 
 
-def test_rows_as_text(server: Broker) -> None:
+def test_rows_as_text(server: KafkaServer) -> None:
     server.create("orders")
     at = pa.array([datetime(2024, 1, 31, 8, 30, tzinfo=UTC)], pa.timestamp("us", "UTC"))
     table = pa.table({"id": [1], "n": pa.array([None], pa.string()), "x": [2.0], "at": at})
@@ -104,7 +107,7 @@ def test_rows_as_text(server: Broker) -> None:
     assert values(server) == [b"1-,-NULL-,-2.0-,-2024-01-31 16:30:00.000000"]
 
 
-def test_equal_keys_are_in_the_partition_that_java_would_choose(server: Broker) -> None:
+def test_equal_keys_are_in_the_partition_that_java_would_choose(server: KafkaServer) -> None:
     """murmur2, as Java's producers and Spark's sink do."""
     server.create("orders", 4)
     write(
@@ -120,29 +123,29 @@ def test_equal_keys_are_in_the_partition_that_java_would_choose(server: Broker) 
     assert found[b"a-little-bit-long-string"] == (-985981536 & 0x7FFFFFFF) % 4
 
 
-def test_a_lost_answer_writes_nothing_twice(server: Broker) -> None:
+def test_a_lost_answer_writes_nothing_twice(server: KafkaServer) -> None:
     server.create("orders")
-    server.lose = 2
+    server.relay.lose = 2
     table = pa.table({"value": [f"v{number}" for number in range(50)]})
-    assert write(server, table, batchSize=10).rows == 50
-    assert server.lose == 0
-    assert server.writes >= 7, "the client has sent again"
+    assert write(server.relayed, table, batchSize=10).rows == 50
+    assert server.relay.lose == 0
+    assert server.relay.writes >= 7, "the client has sent again"
     assert values(server) == [f"v{number}".encode() for number in range(50)]
 
 
-def test_a_record_without_a_confirmed_delivery_fails_the_task(server: Broker) -> None:
+def test_a_record_without_a_confirmed_delivery_fails_the_task(server: KafkaServer) -> None:
     server.create("orders")
-    server.lose = 1_000_000
+    server.relay.lose = 1_000_000
     begun = time.monotonic()
     with pytest.raises(
         TargetError, match=r"2 records have no confirmed delivery \('deliveryTimeout' 1 s\)"
     ):
-        write(server, pa.table({"value": ["a", "b"]}), deliveryTimeout=1)
+        write(server.relayed, pa.table({"value": ["a", "b"]}), deliveryTimeout=1)
     assert time.monotonic() - begun < 15
 
 
 def test_records_that_do_not_fit_into_memory_wait_for_deliveries(
-    server: Broker, monkeypatch: pytest.MonkeyPatch
+    server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.create("orders")
     waits: list[int] = []
@@ -159,7 +162,7 @@ def test_records_that_do_not_fit_into_memory_wait_for_deliveries(
     assert values(server) == [f"{number:01000d}".encode() for number in range(4_000)]
 
 
-def test_a_record_larger_than_the_memory_is_refused(server: Broker) -> None:
+def test_a_record_larger_than_the_memory_is_refused(server: KafkaServer) -> None:
     """It would wait for room forever."""
     server.create("orders")
     given: dict[str, Any] = {
@@ -175,23 +178,22 @@ def test_a_record_larger_than_the_memory_is_refused(server: Broker) -> None:
     assert values(server) == [b"a", b"b"]
 
 
-def test_a_record_that_is_refused_is_one_row(server: Broker) -> None:
-    server.create("orders")
-    server.largest = 5_000
+def test_a_record_that_is_refused_is_one_row(server: KafkaServer) -> None:
+    server.create("orders", max_message_bytes="5000")
     table = pa.table({"value": ["a", "x" * 6_000, "b", "c"]})
     with pytest.raises(
         TargetError, match=r"refused 1 of 4 rows, the first of them: MSG_SIZE_TOO_LARGE"
     ):
         write(server, table)
     assert sorted(values(server)) == [b"a", b"b", b"c"], "the others of its batch are written, once"
-    server.create("orders")
+    server.create("orders", max_message_bytes="5000")
     refused: list[tuple[int, str]] = []
     receipt = write(server, table, refused=lambda row, why: refused.append((row.num_rows, why)))
     assert receipt.rows == 3
     assert [(count, why[:18]) for count, why in refused] == [(1, "MSG_SIZE_TOO_LARGE")]
 
 
-def test_rows_that_are_no_records(server: Broker) -> None:
+def test_rows_that_are_no_records(server: KafkaServer) -> None:
     server.create("orders")
     for table, options, why in (
         (
@@ -212,16 +214,16 @@ def test_rows_that_are_no_records(server: Broker) -> None:
     assert values(server) == []
 
 
-def test_a_task_is_one_transaction(server: Broker) -> None:
+def test_a_task_is_one_transaction(server: KafkaServer, job: str) -> None:
     server.create("orders")
     found = writer(server, transactional="true", batchSize=1)
     table = pa.table({"value": ["a", "b"]})
-    plan = found.prepare(WriteContext("job"), table.schema)
+    plan = found.prepare(WriteContext(job), table.schema)
     failed = found.open(plan, 0, 0)
     failed.write(table.to_batches()[0])
     hanging = found.open(plan, 1, 1)
     hanging.write(table.to_batches()[0])
-    assert server.topics["orders"][0].high == 4
+    assert server.end("orders") == 4
     failed.rollback()
     # Another attempt of task 1 takes over from one that hangs.
     attempt = found.open(plan, 1, 2)
@@ -238,12 +240,12 @@ def test_a_task_is_one_transaction(server: Broker) -> None:
     assert empty.close().rows == 0
 
 
-def test_a_task_that_has_committed_is_not_written_again(server: Broker) -> None:
+def test_a_task_that_has_committed_is_not_written_again(server: KafkaServer, job: str) -> None:
     """Its success was lost: another attempt finds the record, which is in the same transaction as the rows."""
     server.create("orders")
     found = writer(server, transactional="true")
     (batch,) = pa.table({"value": ["a", "b"]}).to_batches()
-    plan = found.prepare(WriteContext("job"), batch.schema)
+    plan = found.prepare(WriteContext(job), batch.schema)
     assert not plan.at_least_once
     assert found.committed(plan, 0) is None
     failed = found.open(plan, 0, 0)
@@ -261,16 +263,18 @@ def test_a_task_that_has_committed_is_not_written_again(server: Broker) -> None:
     assert known is not None
     assert (known.task, known.rows, known.nbytes) == (0, 2, batch.nbytes)
     assert values(server) == [b"a", b"b"]
-    other = found.prepare(WriteContext("another"), batch.schema)
+    other = found.prepare(WriteContext(f"{job}-2"), batch.schema)
     assert found.committed(other, 0) is None
     assert writer(server).committed(plan, 0) is None
 
 
-def test_refused_rows_of_an_attempt_whose_success_was_lost_are_counted(server: Broker) -> None:
+def test_refused_rows_of_an_attempt_whose_success_was_lost_are_counted(
+    server: KafkaServer, job: str
+) -> None:
     server.create("orders")
     found = writer(server, transactional="true")
     (batch,) = pa.table({"value": ["a", "b"], "partition": [0, -1]}).to_batches()
-    plan = found.prepare(WriteContext("job"), batch.schema)
+    plan = found.prepare(WriteContext(job), batch.schema)
     dirty = []
     for number in range(2):
         refused: list[str] = []
@@ -287,9 +291,8 @@ def test_refused_rows_of_an_attempt_whose_success_was_lost_are_counted(server: B
     assert values(server) == [b"a"]
 
 
-def test_a_transaction_with_a_refused_record_is_not_committed(server: Broker) -> None:
-    server.create("orders")
-    server.largest = 5_000
+def test_a_transaction_with_a_refused_record_is_not_committed(server: KafkaServer) -> None:
+    server.create("orders", max_message_bytes="5000")
     with pytest.raises(
         TargetError, match=r"None of the task's records will be visible.*MSG_SIZE_TOO_LARGE"
     ):
@@ -302,7 +305,7 @@ def test_a_transaction_with_a_refused_record_is_not_committed(server: Broker) ->
     assert values(server) == []
 
 
-def test_topics_are_made_when_asked_for_only(server: Broker) -> None:
+def test_topics_are_made_when_asked_for_only(server: KafkaServer, job: str) -> None:
     table = pa.table({"value": ["a"]})
     found = writer(server)
     assert found.exists() is False
@@ -310,16 +313,16 @@ def test_topics_are_made_when_asked_for_only(server: Broker) -> None:
         TargetError,
         match="topic 'orders' does not exist; check 'topic', create it, or set 'createTopic'",
     ):
-        found.prepare(WriteContext("job"), table.schema)
+        found.prepare(WriteContext(job), table.schema)
     create: dict[str, Any] = {"createTopic": "true", "topicPartitions": 2, "replicationFactor": 1}
     made = writer(server, **create)
-    made.rehearse(WriteContext("job"), table.schema)
-    assert server.topics == {}
+    made.rehearse(WriteContext(job), table.schema)
+    assert server.topics() == {}
     write(server, table, **create)
-    assert len(server.topics["orders"]) == 2
+    assert server.topics() == {"orders": 2}
     write(server, table, **create, partition=1)
     assert found.exists() is True
-    assert sum(part.high for part in server.topics["orders"]) == 2
+    assert sum(server.end("orders", part) for part in range(2)) == 2
 
 
 @pytest.mark.parametrize(
@@ -369,16 +372,17 @@ def test_topics_are_made_when_asked_for_only(server: Broker) -> None:
     ],
 )
 def test_what_cannot_be_kept_is_refused_by_name(
-    server: Broker,
+    server: KafkaServer,
     options: dict[str, Any],
     context: dict[str, Any],
     error: type[Exception],
     message: str,
+    job: str,
 ) -> None:
     server.create("orders")
     with pytest.raises(error, match=message):
         writer(server, **options).prepare(
-            WriteContext("job", **context), pa.schema([("value", pa.string())])
+            WriteContext(job, **context), pa.schema([("value", pa.string())])
         )
 
 
@@ -414,20 +418,21 @@ def test_columns_without_a_place_in_a_record(
         found.check(pa.schema(schema))  # type: ignore[attr-defined]
 
 
-def test_a_login_is_used_and_never_shown(server: Broker) -> None:
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_login_is_used_and_never_shown(server: KafkaServer, mechanism: str) -> None:
     server.create("orders")
-    server.login = ("tester", PASSWORD)
     login: dict[str, Any] = {
         "user": "tester",
         "password": PASSWORD,
         "securityProtocol": "SASL_PLAINTEXT",
+        "saslMechanism": mechanism,
     }
-    write(server, pa.table({"value": ["a"]}), **login)
-    assert values(server, **login) == [b"a"]
+    write(server.login, pa.table({"value": ["a"]}), **login)
+    assert values(server.login, **login) == [b"a"]
     begun = time.monotonic()
     for work, error in (
-        (lambda given: values(server, **given), SourceError),
-        (lambda given: write(server, pa.table({"value": ["a"]}), **given), TargetError),
+        (lambda given: values(server.login, **given), SourceError),
+        (lambda given: write(server.login, pa.table({"value": ["a"]}), **given), TargetError),
     ):
         with pytest.raises(error, match="check 'user', 'password', 'saslMechanism'") as met:
             work({**login, "password": "wr0ng of tester"})
@@ -435,7 +440,7 @@ def test_a_login_is_used_and_never_shown(server: Broker) -> None:
     assert time.monotonic() - begun < 15, (
         "a login that is refused is not tried again until 'timeout'"
     )
-    given = {"writer": "kafka", "bootstrapServers": server.address, "topic": "t", **login}
+    given = {"writer": "kafka", "bootstrapServers": server.login, "topic": "t", **login}
     given["clientProperties"] = '{"ssl.key.password": "hidden-too"}'
     found = load_writer(given)[0]
     texts = f"{found.options!r} {found.options} {type(found.options).shown(given)}"
@@ -443,132 +448,90 @@ def test_a_login_is_used_and_never_shown(server: Broker) -> None:
     assert "hidden-too" not in texts
 
 
-def cluster() -> tuple[Producer, str]:
-    """librdkafka's own, of two brokers: another implementation of the protocol than the tests' broker."""
-    client = Producer({"bootstrap.servers": "x:1", "test.mock.num.brokers": 2, "log_level": 0})
-    found = client.list_topics(timeout=10).brokers.values()
-    return client, ",".join(f"{each.host}:{each.port}" for each in found)
+def test_tls_verifies_the_broker(server: KafkaServer) -> None:
+    server.create("orders")
+    user = {"user": "tester", "password": PASSWORD}
+    login: dict[str, Any] = {**user, "sslrootcert": str(server.certificate)}
+    write(server.tls, pa.table({"value": ["a"]}), **login)
+    assert values(server.tls, **login) == [b"a"]
+    for options in (user, {"securityProtocol": "SSL"}):
+        with pytest.raises(SourceError, match="certificate verify failed"):
+            values(server.tls, **options, timeout=1)
+    with pytest.raises(
+        OptionError, match=r"'sslrootcert' got '/no-such\.pem', which is not a file"
+    ):
+        values(server.tls, sslrootcert="/no-such.pem")
 
 
-def test_tls_verifies_the_broker(tmp_path: Path) -> None:
-    certificate, key = tmp_path / "ca.pem", tmp_path / "key.pem"
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-new",
-            "-x509",
-            "-days",
-            "2",
-            "-nodes",
-            "-subj",
-            "/CN=127.0.0.1",
-            "-newkey",
-            "rsa:2048",
-            "-addext",
-            "subjectAltName=IP:127.0.0.1",
-            "-keyout",
-            key,
-            "-out",
-            certificate,
-        ],
-        check=True,
-        capture_output=True,
-    )
-    with broker(certificate, key) as server:
-        server.create("orders")
-        server.login = ("tester", PASSWORD)
-        login: dict[str, Any] = {
-            "user": "tester",
-            "password": PASSWORD,
-            "sslrootcert": str(certificate),
-        }
-        write(server, pa.table({"value": ["a"]}), **login)
-        assert values(server, **login) == [b"a"]
-        for options in ({"user": "tester", "password": PASSWORD}, {"securityProtocol": "SSL"}):
-            with pytest.raises(SourceError, match="certificate verify failed"):
-                values(server, **options, timeout=1)
-        with pytest.raises(
-            OptionError, match=r"'sslrootcert' got '/no-such\.pem', which is not a file"
-        ):
-            values(server, sslrootcert="/no-such.pem")
+def test_a_user_without_the_right_to_write(server: KafkaServer) -> None:
+    server.create("orders")
+    guest: dict[str, Any] = {
+        "user": "guest",
+        "password": PASSWORD,
+        "securityProtocol": "SASL_PLAINTEXT",
+    }
+    with pytest.raises(TargetError, match="check 'user', 'password', 'saslMechanism', and the"):
+        write(server.login, pa.table({"value": ["a"]}), **guest)
+    assert values(server) == []
 
 
-@pytest.fixture
-def mock() -> Iterator[str]:
-    client, address = cluster()
-    yield address
-    client.close()
-
-
-def test_brokers_that_vanish_during_a_read() -> None:
-    client, mock = cluster()
-    made = Producer({"bootstrap.servers": mock, "batch.num.messages": 10})
-    for _ in range(300):
-        made.produce("orders", b"x" * 1_000, partition=0)
-    assert made.flush(10) == 0
-    made.close()
-    found = reader(mock, timeout=1, partitions="0")
+def test_a_broker_that_vanishes_during_a_read(server: KafkaServer) -> None:
+    server.create("orders")
+    put(server, *[b"x" * 1_000] * 300)
+    found = reader(server, timeout=1)
     found.fetch_size = FetchSize(rows=10)
     (split,) = found.split(1)
     batches = found.read(split)
     read = [next(batches).num_rows]
-    client.close()
+    server.kill()
     with pytest.raises(SourceError, match=r"nothing after \d+ came for 1 s \('timeout'\)"):
         read.extend(batch.num_rows for batch in batches)
     assert 0 < sum(read) < 300
 
 
-def test_a_transaction_ends_when_the_brokers_have_vanished() -> None:
+def test_a_transaction_ends_when_the_broker_has_vanished(server: KafkaServer, job: str) -> None:
     """The client's own `close` waits for the end of a transaction that is open, forever."""
-    client, mock = cluster()
-    made = Producer({"bootstrap.servers": mock})
-    made.produce("orders", b"first")
-    assert made.flush(10) == 0
-    made.close()
+    server.create("orders")
     (batch,) = pa.table({"value": ["a"]}).to_batches()
-    found = writer(mock, transactional="true", timeout=1)
-    attempt = found.open(found.prepare(WriteContext("job"), batch.schema), 0, 0)
+    found = writer(server, transactional="true", timeout=1)
+    attempt = found.open(found.prepare(WriteContext(job), batch.schema), 0, 0)
     attempt.write(batch)
-    client.close()
+    server.kill()
     ends = threading.Thread(target=attempt.rollback, daemon=True)
     ends.start()
     ends.join(20)
     assert not ends.is_alive()
 
 
-def test_a_cluster_of_two_brokers(mock: str) -> None:
-    for _ in range(2):
-        assert writer(mock).exists() is False, "asking for a topic does not make it"
-    made = Producer({"bootstrap.servers": mock})
-    made.produce("orders", b"first")  # which makes the topic
-    assert made.flush(10) == 0
-    made.close()
-    table = pa.table({"id": list(range(1_000)), "name": [f"n{number}" for number in range(1_000)]})
-    for transactional in ("false", "true"):
-        receipt = write(
-            mock,
-            table,
-            valueFormat="json",
-            keyColumns="id",
-            compression="zstd",
-            transactional=transactional,
-        )
-        assert receipt.rows == 1_000
-    found = reader(mock)
-    splits = found.split(6)
-    assert len({(split.params["topic"], split.params["partition"]) for split in splits}) == 4
-    ids = [
-        json.loads(value)["id"]
-        for split in splits
-        for batch in found.read(split)
-        for value in batch.column("value").to_pylist()
-        if value != b"first"
-    ]
-    assert sorted(ids) == sorted([*range(1_000), *range(1_000)])
+@pytest.mark.parametrize("transactional", ["false", "true"])
+def test_a_broker_that_is_killed_during_a_write(
+    server: KafkaServer, job: str, transactional: str
+) -> None:
+    """It comes back within `deliveryTimeout`: each record is there once, in order."""
+    server.create("orders", 2)
+    found = writer(
+        server, batchSize=50, deliveryTimeout=60, timeout=60, transactional=transactional
+    )
+    schema = pa.schema([("value", pa.string()), ("partition", pa.int32())])
+    plan = found.prepare(WriteContext(job), schema)
+    attempt = found.open(plan, 0, 0)
+    back: threading.Thread | None = None
+    for number in range(100):
+        if number == 40:
+            server.kill()
+            back = threading.Thread(target=server.start)
+            back.start()
+        texts = [f"{number:03d}-{row:02d}" for row in range(20)]
+        attempt.write(pa.record_batch([texts, [0, 1] * 10], schema=schema))
+    assert attempt.close().rows == 2_000
+    assert back is not None
+    back.join(60)
+    wanted = [f"{number:03d}-{row:02d}".encode() for number in range(100) for row in range(20)]
+    for part in range(2):
+        assert values(server, partitions=part) == wanted[part::2]
 
 
-def test_other_programs_see_what_is_written(server: Broker) -> None:
+def test_other_programs_see_what_is_written(server: KafkaServer) -> None:
     """The records of a task and those of others lie in one log, in the order of their arrival."""
     server.create("orders")
     put(server, b"before")

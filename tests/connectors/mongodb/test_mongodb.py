@@ -18,6 +18,7 @@ bson = pytest.importorskip("bson", reason="pymongo is not installed")
 
 from tests.datax.conftest import make_job  # noqa: E402
 from tests.datax.test_end_to_end import carry_out  # noqa: E402
+from tests.servers.ferretdb import FerretServer  # noqa: E402
 from tests.servers.mongo import MongoServer, mongo_server  # noqa: E402
 
 MOMENT = datetime(2024, 1, 31, 8, 30, 0, 123000, UTC)
@@ -40,7 +41,7 @@ def server(running: MongoServer) -> MongoServer:
     return running
 
 
-def reader(server: MongoServer, **options: Any) -> Reader:
+def reader(server: MongoServer | FerretServer, **options: Any) -> Reader:
     made, warnings = load_reader({"url": server.url, "collection": "t", **options})
     assert warnings == []
     return made
@@ -54,7 +55,7 @@ def read(found: Reader, advice: int = 1) -> pa.Table:
 
 
 def write(
-    server: MongoServer, rows: pa.Table, *, overwrite: bool = False, **options: Any
+    server: MongoServer | FerretServer, rows: pa.Table, *, overwrite: bool = False, **options: Any
 ) -> list[tuple[Any, str]]:
     """The refused rows, of a write that allows them when `dirty` is given."""
     dirty = options.pop("dirty", False)

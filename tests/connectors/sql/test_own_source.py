@@ -17,8 +17,8 @@ from spark_channel.progress import TransferReport
 from spark_channel.transfers.carry_out import carry_out
 from tests.connectors.sql.places import Place, open_place
 from tests.servers.clickhouse import PASSWORD, USER, clickhouse_server
-from tests.servers.elastic import elastic_server
 from tests.servers.mongo import mongo_server
+from tests.servers.opensearch import opensearch_server
 
 ROWS = 300
 _KINDS = ("sqlite", "postgresql", "mysql", "duckdb", "adbc-sqlite", "adbc-postgresql")
@@ -478,9 +478,9 @@ def _mongodb() -> Iterator[tuple[Endpoint, Endpoint]]:
 
 @contextmanager
 def _elasticsearch() -> Iterator[tuple[Endpoint, Endpoint]]:
-    with elastic_server() as server:
+    with opensearch_server() as server:
         for name in ("t", "other"):
-            server.indexes[name] = {str(n): {"v": n} for n in range(10)}
+            server.put(name, {str(n): {"v": n} for n in range(10)})
         at = {"url": server.url, "schema": "v BIGINT"}
         yield (
             Endpoint("elasticsearch", {**at, "index": "t"}),

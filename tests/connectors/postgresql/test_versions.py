@@ -1,0 +1,78 @@
+"""What matters most, on the oldest and the newest supported server beside the one of the other tests."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from spark_channel.connectors.base.feed import FeedLimit
+from spark_channel.options import CommitMode
+from tests.connectors.postgresql.conftest import Pg
+from tests.connectors.postgresql.test_claims import (  # noqa: F401 - they run here, too
+    test_a_driver_that_wakes_up_after_its_pair_was_published_adds_nothing,
+    test_a_driver_that_was_overtaken_publishes_nothing,
+    test_staging_of_a_live_run_stays_and_that_of_a_dead_one_goes,
+)
+from tests.connectors.postgresql.test_conformance import (  # noqa: F401 - as above
+    test_the_reader_keeps_the_contract,
+    test_the_writer_keeps_the_contract,
+)
+from tests.connectors.postgresql.test_replication import (  # noqa: F401 - as above
+    Table,
+    table,
+    test_a_delete_has_what_the_replica_identity_names,
+    test_a_limit_cuts_between_transactions,
+    test_a_partitioned_table_is_followed_by_its_root,
+    test_base_and_changes_hold_every_row,
+    test_every_change_comes_in_commit_order,
+)
+from tests.connectors.postgresql.test_write import (  # noqa: F401 - as above
+    test_a_published_pair_is_a_no_op,
+    test_apply_takes_the_last_change_of_each_key,
+    test_partitioned_targets,
+    test_upsert_and_skip_existing,
+)
+from tests.servers.postgres import PostgresServer
+
+
+@pytest.fixture(scope="module", params=["13", "18"])
+def postgres_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    server = PostgresServer.create(version=request.param)
+    yield server
+    server.close()
+
+
+def test_the_server_is_the_one_that_is_named(postgres_server: PostgresServer) -> None:
+    assert postgres_server.psql("SHOW server_version").split(".")[0] == postgres_server.version
+
+
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_generated_columns_are_read_and_not_written(pg: Pg, commit: CommitMode) -> None:
+    virtual = "VIRTUAL" if pg.server.version == "18" else "STORED"
+    columns = (
+        f"(id bigint PRIMARY KEY, twice bigint GENERATED ALWAYS AS (id * 2) {virtual}, "
+        "thrice bigint GENERATED ALWAYS AS (id * 3) STORED)"
+    )
+    pg.psql(
+        f"CREATE TABLE t {columns}; CREATE TABLE u {columns};"
+        "INSERT INTO t SELECT g FROM generate_series(1, 50) g"
+    )
+    found = pg.read("t", advice=4).sort_by("id")
+    assert found.to_pylist()[9] == {"id": 10, "twice": 20, "thrice": 30}
+    pg.write(found.select(["id"]), dbtable="u", commit=commit)
+    assert pg.read("u").sort_by("id").equals(found)
+
+
+def test_an_idle_table_gives_no_ranges_whatever_others_write(table: Table) -> None:  # noqa: F811 - the fixture
+    """Servers before 15 send transactions in which nothing was published."""
+    feed = table.feed()
+    (at,) = feed.now()
+    table.server.psql("CREATE TABLE IF NOT EXISTS other (n int); INSERT INTO other VALUES (1)")
+    assert feed.latest(at, FeedLimit()) == at
+    table.server.psql("INSERT INTO other VALUES (2)")
+    assert feed.latest(at, FeedLimit()) == at
+
+
+def test_a_type_that_only_newer_servers_have_is_not_needed(pg: Pg) -> None:
+    pg.write(pa.table({"id": [1], "at": pa.array([0], pa.timestamp("us", "UTC"))}), dbtable="made")
+    assert pg.read("made").num_rows == 1
