@@ -6,7 +6,7 @@ from spark_channel.connectors.sql.catalog import TargetTable
 from spark_channel.connectors.sql.publish import Merge
 from spark_channel.connectors.sql.sqlite_conflicts import has_triggers, insert_words
 
-__all__ = ["AdbcMerge", "affected", "insert_into", "may_skip"]
+__all__ = ["AdbcMerge", "may_skip"]
 
 _POSTGRES = """
 WITH RECURSIVE family (oid) AS (
@@ -35,23 +35,25 @@ def insert_into(session: AdbcSession, target: TargetTable, sql: str) -> str:
     return insert_words(session.rows, target.name) if sql == "sqlite" else "INSERT"
 
 
-def affected(session: AdbcSession, statement: str, sql: str) -> int | None:
-    """Run an INSERT: the rows that it stored, None if the driver does not report them."""
-    count = session.affected(statement)
-    if sql == "sqlite":
-        count = int(session.value("SELECT changes()"))
-    return None if count < 0 else count
-
-
 class AdbcMerge(Merge):
     """By ON CONFLICT."""
 
+    order = ""
+
     def __init__(
-        self, session: AdbcSession, dialect: AdbcDialect, target: TargetTable, rows: str, mode: str
+        self,
+        session: AdbcSession,
+        dialect: AdbcDialect,
+        target: TargetTable,
+        rows: str,
+        mode: str,
+        count: int = 0,
     ) -> None:
-        super().__init__(session.rows, dialect, target, rows, mode)
-        self._session, self._sql = session, dialect.sql
+        super().__init__(session, dialect, target, rows, mode, count)
         self.insert = insert_into(session, target, dialect.sql)
 
     def _affected(self, statement: str) -> int | None:
-        return affected(self._session, statement, self._sql)
+        count: int = self._session.affected(statement)
+        if self._dialect.sql == "sqlite":
+            count = int(self._session.value("SELECT changes()"))
+        return None if count < 0 else count

@@ -27,7 +27,7 @@ from spark_channel.connectors.adbc.session import (
     is_conflict,
     is_lost,
 )
-from spark_channel.connectors.adbc.stored import AdbcMerge, affected, insert_into, may_skip
+from spark_channel.connectors.adbc.stored import AdbcMerge, may_skip
 from spark_channel.connectors.base.contract import Reader, Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.sql.catalog import Column, TargetTable, WriteColumn
@@ -184,9 +184,7 @@ class AdbcTask(SqlTask):
             return
         rows, target = pa.concat_tables(self._kept), self._plan.target
         if target.key:
-            self._host.merge(
-                self._session, self._plan, self._host.stage_all(self._session, self._plan, rows)
-            )
+            self._host.merge_all(self._session, self._plan, rows)
         else:
             self._host.append(self._session, self._plan, rows)
 
@@ -230,9 +228,6 @@ class AdbcWriter(SqlWriter):
     @property
     def shown(self) -> str:
         return f"the database of ADBC driver {self.options.driver}"
-
-    def check(self, context: WriteContext) -> None:
-        self.check_scripts()
 
     def session(
         self, failure: type[TargetError], purpose: str = "write", *, patient: bool = True
@@ -360,22 +355,7 @@ class AdbcWriter(SqlWriter):
     ) -> SqlPlan:
         return plan  # each attempt makes its own table
 
-    def make_ready(
-        self,
-        session: AdbcSession,
-        plan: SqlPlan,
-        place: WriteTarget,
-        context: WriteContext,
-        *,
-        first: bool,
-    ) -> SqlPlan:
-        if first:
-            self._ready(session, plan)
-        return plan
-
-    def _ready(self, session: AdbcSession, plan: SqlPlan) -> None:
-        """The table is there, and empty for an overwrite; `preSql` has run."""
-        self.script(session, self.options.pre_sql, "preSql")
+    def ready(self, session: AdbcSession, plan: SqlPlan, *, empty: bool) -> None:
         target = plan.target
         if session.spelled(target.schema or None, target.name, folds=self._folds) is None:
             fields = [pa.field(each.target, each.kind) for each in target.columns]
@@ -391,33 +371,37 @@ class AdbcWriter(SqlWriter):
                 raise
             if target.key:
                 make_unique(session, target, self.dialect)
-        elif plan.overwrite:
+        elif empty:
             session.rows(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
 
     def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
         return AdbcTask(self, plan, task, attempt)
 
-    def publish_staged(
+    def staged(
         self, session: AdbcSession, plan: SqlPlan, receipts: Sequence[Receipt]
+    ) -> list[tuple[str, int]]:
+        schema = plan.target.schema
+        return self.staged_tables(session, receipts, lambda name: self.dialect.place(schema, name))
+
+    def publish_staged(
+        self, session: AdbcSession, plan: SqlPlan, staged: list[tuple[str, int]]
     ) -> None:
-        self._ready(session, plan)
+        self.ready(session, plan, empty=plan.overwrite)
         target = plan.target
-        listed = ", ".join(map(self.dialect.quoted, target.staged_names))
-        tables = self.staged_tables(
-            session, receipts, lambda name: self.dialect.place(target.schema, name)
-        )
         if not target.key:
-            for table, staged in tables:
-                self._insert(session, target, table, staged)
+            for table, rows in staged:
+                self.merge(session, plan, table, rows)
             return
         merged = self.stage_all(session, plan, arranged(plan.schema.empty_table(), target))
+        listed = ", ".join(map(self.dialect.quoted, target.staged_names))
         before = 0
-        for table, staged in tables:
+        for table, rows in staged:
             session.rows(
                 f"INSERT INTO {merged} ({listed}, {PLACE}) SELECT {listed}, {PLACE} + {before:d} FROM {table}"  # noqa: S608
             )
-            before += staged
-        self.merge(session, plan, merged)
+            before += rows
+        self.merge(session, plan, merged, before)
+        session.rows(f"DROP TABLE {merged}")
 
     def stage_all(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> str:
         """A staging table, as SQL, for the rows of all tasks, or of one; `rows` are in it."""
@@ -433,27 +417,22 @@ class AdbcWriter(SqlWriter):
         """
         target = plan.target
         if may_skip(session, target, self.sql_name):
-            stage = self.stage_all(session, plan, rows)
-            self._insert(session, target, stage, rows.num_rows)
-            session.rows(f"DROP TABLE {stage}")
+            self.merge_all(session, plan, rows)
             return
         stored = session.ingest(target.schema, target.name, rows, "append")
         if stored >= 0:
             hold_stored(target.label, rows.num_rows, stored)
 
-    def _insert(self, session: AdbcSession, target: TargetTable, stage: str, rows: int) -> None:
-        """Add the `rows` of a staging table to the table."""
-        listed = ", ".join(map(self.dialect.quoted, target.names))
-        insert = insert_into(session, target, self.sql_name)
-        statement = f"{insert} INTO {target.sql} ({listed}) SELECT {listed} FROM {stage}"  # noqa: S608
-        stored = affected(session, statement, self.sql_name)
-        if stored is not None:
-            hold_stored(target.label, rows, stored)
-
-    def merge(self, session: AdbcSession, plan: SqlPlan, stage: str) -> None:
-        """Merge the rows of a staging table into the target, and drop it."""
-        AdbcMerge(session, self.dialect, plan.target, stage, self.options.write_mode).bring()
+    def merge_all(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> None:
+        """Bring `rows` into the table through a staging table."""
+        stage = self.stage_all(session, plan, rows)
+        self.merge(session, plan, stage, rows.num_rows)
         session.rows(f"DROP TABLE {stage}")
+
+    def merge(self, session: AdbcSession, plan: SqlPlan, stage: str, rows: int) -> None:
+        """Bring the `rows` of a staging table into the table."""
+        mode = self.options.write_mode
+        AdbcMerge(session, self.dialect, plan.target, stage, mode, rows).bring()
 
     def stages(self, session: AdbcSession, place: WriteTarget, beginning: str) -> list[str]:
         return [

@@ -75,7 +75,7 @@ def insert_files(
         counted.batches(),
     )
     try:
-        _DuckdbMerge(session.rows, DuckdbWriteDialect(), target, _STAGE, options.write_mode).bring()
+        _DuckdbMerge(session, DuckdbWriteDialect(), target, _STAGE, options.write_mode).bring()
     finally:
         try:
             session.rows(f"DROP TABLE IF EXISTS {_STAGE}")
@@ -86,6 +86,9 @@ def insert_files(
 
 class _DuckdbMerge(Merge):
     may_skip = False  # DuckDB has no triggers and no rules
+
+    def _affected(self, statement: str) -> None:
+        self._run(statement)
 
 
 class _Counted:
@@ -172,9 +175,8 @@ class DuckdbWriter(FileWriter):
     def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
         return "job"
 
-    def new_place(self) -> WriteTarget:
-        schema, name = name_readings(self.options.dbtable, "duckdb", "main")[-1]
-        return self.place(schema, name)
+    def new_place(self, session: Any) -> tuple[str, str]:
+        return name_readings(self.options.dbtable, "duckdb", "main")[-1]
 
     def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
         return DuckdbTaskWriter(self, plan, task, attempt)

@@ -18,7 +18,7 @@ from spark_channel.connectors.mysql.session import (
 from spark_channel.connectors.mysql.write_dialect import MysqlWriteDialect, staged_columns
 from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
 from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
-from spark_channel.connectors.sql.publish import PLACE, Merge, dropped, hold_planned
+from spark_channel.connectors.sql.publish import PLACE, Merge, dropped
 from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS, in_pieces
 from spark_channel.connectors.sql.write_protocol import SqlPlan
@@ -27,7 +27,6 @@ from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 __all__ = [
     "COMMITTING_WORDS",
     "IGNORING",
-    "check_table",
     "claims_of",
     "create_stage",
     "create_table",
@@ -218,11 +217,6 @@ def drop_if_empty(session: MysqlWriteSession, target: TargetTable) -> None:
         )
 
 
-def check_table(session: MysqlWriteSession, target: TargetTable) -> None:
-    """`hold_planned`."""
-    hold_planned(MysqlWriteDialect(), target, table_named(session, target.schema, target.name))
-
-
 def hold_affected(table: str, sent: int, affected: int, words: tuple[str, str]) -> None:
     """Hold a statement to have stored all rows; `words`: how it begins and ends.
 
@@ -322,19 +316,9 @@ class _MysqlMerge(Merge):
 
     may_skip = False  # its triggers cannot
 
-    def __init__(
-        self,
-        session: MysqlWriteSession,
-        dialect: MysqlWriteDialect,
-        target: TargetTable,
-        rows: str,
-        mode: str,
-    ) -> None:
-        super().__init__(session.rows, dialect, target, rows, mode)
-        self._session = session
-
     def _affected(self, statement: str) -> int:
-        return self._session.affected(statement)[0]
+        affected: int = self._session.affected(statement)[0]
+        return affected
 
     def _keep_last(self) -> None:
         last = self.quoted(_LAST)

@@ -1,35 +1,35 @@
 """SqlTaskWriter: gathers, judges, loads, receipts."""
 
+import logging
 import secrets
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Receipt, RowTally, TaskWriter
 from spark_channel.connectors.base.feed import OPERATION
+from spark_channel.connectors.base.types import plain_kind
 from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.publish import PLACE
 from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import WriteSession
-from spark_channel.connectors.sql.write_protocol import HeartbeatThread, SqlPlan
-from spark_channel.connectors.sql.writer import SqlWriter
+from spark_channel.connectors.sql.write_protocol import HeartbeatThread, SqlPlan, WriteProtocol
 from spark_channel.errors import BatchRefusedError, TargetError
 
 __all__ = [
     "ATTEMPT",
     "BatchBuffer",
+    "NothingWriter",
     "SqlTask",
     "TableTask",
 ]
 
-
-# Combines small batches into one that is worth a call of the database.
-
-
+_log = logging.getLogger(__name__)
 _MOST_BYTES = 16 << 20
 
 
@@ -98,7 +98,7 @@ class SqlTask(TaskWriter):
     seconds: ClassVar[float] = 0.5
     """How long rows may be gathered. See `BatchBuffer`."""
 
-    def __init__(self, writer: SqlWriter, plan: Any, task: int, attempt: int) -> None:
+    def __init__(self, writer: WriteProtocol, plan: Any, task: int, attempt: int) -> None:
         self._writer, self._plan, self._task, self._attempt = writer, plan, task, attempt
         self._options: Any = writer.options
         self._tally = RowTally(task, attempt)
@@ -195,6 +195,9 @@ class SqlTask(TaskWriter):
         if session is not None:
             session.close()
 
+    def _new_session(self) -> Any:
+        return self._writer.session(TargetError, f"write {self._plan.job}", patient=False)
+
     def _show_life(self) -> None:
         self._sign = HeartbeatThread(partial(self._writer.beat, self._plan))
 
@@ -252,9 +255,9 @@ _ROWS_OF_A_TASK = 1 << 40
 class TableTask(SqlTask):
     """`commit=job`: each batch is staged in a separate session, so that nothing stays locked between two."""
 
-    def __init__(self, writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> None:
+    def __init__(self, writer: WriteProtocol, plan: SqlPlan, task: int, attempt: int) -> None:
         super().__init__(writer, plan, task, attempt)
-        self._host: Any = writer  # a `TableWriter`
+        self._host: Any = writer  # an `SqlWriter`, whose module imports this one
         self._stored, self._mark = 0, secrets.randbits(62)
         self._show_life()
 
@@ -262,7 +265,11 @@ class TableTask(SqlTask):
         drops = self._plan.commit == "job" and self._stored and not self._tally.ended
         super().rollback()
         if drops:
-            self._host.forget(self._plan, self._mark)
+            try:
+                with self._new_session() as session:
+                    session.rows(self._host.forgets(self._plan, self._mark))
+            except TargetError as error:  # the job's end removes it all
+                _log.debug("rows of attempt %d stay in staging: %s", self._mark, error)
 
     def store(self, rows: pa.Table, before: int) -> None:
         for batch in rows.combine_chunks().to_batches():
@@ -271,14 +278,11 @@ class TableTask(SqlTask):
     def judge(self, batch: pa.RecordBatch) -> None:
         """Rows of one batch: all of them, or none."""
         plan, held = self._plan, self._plan.claim
-        columns = [
-            self._host.values(each.name, batch.column(each.name), plan)
-            for each in plan.target.columns
-        ]
+        columns = [self._values(each.name, batch.column(each.name)) for each in plan.target.columns]
         if plan.target.operation is not None:
             columns.append(batch.column(OPERATION).to_pylist())
         if plan.commit == "job":
-            with self._host.session(TargetError) as session, session.transaction():
+            with self._new_session() as session, session.transaction():
                 claims = self._claims(session)
                 claims.show_life(held, claims.peek(held))
                 self._load(session, columns, staged=True)
@@ -295,6 +299,30 @@ class TableTask(SqlTask):
             if self.tolerant and self._host.is_refusal(error):
                 raise BatchRefusedError(str(error)) from error
             raise
+
+    def _values(self, name: str, array: pa.Array) -> list[Any]:
+        """A column as `WriteSession.load` takes it.
+
+        Raises:
+            BatchRefusedError: a value that the database would change.
+        """
+        dialect = self._host.dialect
+        try:
+            array = pc.cast(array, plain_kind(array.type))
+            if dialect.tick > 1 and (
+                pa.types.is_timestamp(array.type) or pa.types.is_time(array.type)
+            ):
+                ticks = pc.cast(array, pa.int64())
+                whole = pc.multiply(pc.divide(ticks, dialect.tick), dialect.tick)
+                if pc.any(pc.not_equal(whole, ticks)).as_py():
+                    raise pa.ArrowInvalid(
+                        f"{dialect.product} keeps multiples of {dialect.tick} microseconds"
+                    )
+        except pa.ArrowInvalid as error:
+            label = self._plan.target.label
+            where = f"column {name!r} cannot be stored in table {label!r} exactly"
+            raise BatchRefusedError(f"{where}: {error}") from None
+        return list(array.to_pylist())
 
     def finish(self) -> dict[str, Any]:
         if self._plan.commit == "task":
@@ -319,7 +347,7 @@ class TableTask(SqlTask):
     def _begun(self) -> WriteSession:
         """The session with the transaction of `commit=task`; `_done` when another attempt has committed."""
         if self._session is None:
-            self._session = self._host.session(TargetError)
+            self._session = self._new_session()
             claims = self._claims(self._session)
             claims.peek(self._plan.claim)
             self._done = claims.task(self._plan.claim, self._task)
@@ -344,3 +372,19 @@ class TableTask(SqlTask):
             if not self._host.is_lost(error):
                 raise
             self._settle(error)
+
+
+class NothingWriter(TaskWriter):
+    """For a task, or a job, that was committed before: takes rows, keeps none, and gives `receipt`."""
+
+    def __init__(self, receipt: Receipt) -> None:
+        self._receipt = receipt
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        pass
+
+    def close(self) -> Receipt:
+        return self._receipt
+
+    def rollback(self) -> None:
+        pass

@@ -16,7 +16,6 @@ from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.file_database import FileTask, FileWriter
 from spark_channel.connectors.sql.publish import PLACE, Merge
-from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.sqlite_conflicts import has_triggers, insert_words
 from spark_channel.connectors.sql.statements import is_plain_name, parsed_name
 from spark_channel.connectors.sql.write_protocol import WriteTarget
@@ -35,7 +34,6 @@ from spark_channel.options import WriteOptions
 __all__ = [
     "SqliteTaskWriter",
     "SqliteWriter",
-    "bring",
     "insert_files",
     "insert_one",
 ]
@@ -71,7 +69,7 @@ def insert_files(
                 session.insert(sql, table.slice(start, options.batch_size))
             del table
     if stage is not None:
-        bring(session, target, options, stage, rows)
+        _SqliteMerge(session, target, options, stage, rows).bring()
         session.rows(f"DROP TABLE {stage}")
     return rows
 
@@ -97,27 +95,19 @@ def goes_through_stage(
     return options.write_mode != "insert" or has_triggers(session.rows, target.name)
 
 
-def bring(
-    session: SqliteSession, target: TargetTable, options: SqliteWriteOptions, stage: str, rows: int
-) -> None:
-    """Bring the `rows` of `stage` (SQL) into the table.
-
-    Raises:
-        TargetError: SQLite refused a row or the table skipped one, a key holds NULL, two rows have one key, or `_op`
-            says nothing known.
-    """
-    if options.write_mode != "insert":
-        _SqliteMerge(session, target, stage, options.write_mode).bring()
-        return
-    names = ", ".join(map(SqliteWriteDialect().quoted, target.names))
-    insert = insert_words(session.rows, target.name)
-    session.rows(f"{insert} INTO {target.sql} ({names}) SELECT {names} FROM {stage} ORDER BY rowid")  # noqa: S608
-    hold_stored(target.label, rows, int(session.value("SELECT changes()")))
-
-
 class _SqliteMerge(Merge):
-    def __init__(self, session: SqliteSession, target: TargetTable, rows: str, mode: str) -> None:
-        super().__init__(session.rows, SqliteWriteDialect(), target, rows, mode)
+    order = " ORDER BY rowid"
+
+    def __init__(
+        self,
+        session: SqliteSession,
+        target: TargetTable,
+        options: SqliteWriteOptions,
+        stage: str,
+        rows: int,
+    ) -> None:
+        """`stage` is SQL, and has so many `rows`."""
+        super().__init__(session, SqliteWriteDialect(), target, stage, options.write_mode, rows)
         self.insert = insert_words(session.rows, target.name)
 
     def _affected(self, statement: str) -> int:
@@ -186,8 +176,9 @@ class BatchValidator:
         self._session.insert(self._insert, encoded)
         if self._stage is None:
             return
+        rows = encoded.num_rows
         try:
-            bring(self._session, self._target, self._options, self._stage, encoded.num_rows)
+            _SqliteMerge(self._session, self._target, self._options, self._stage, rows).bring()
         except TargetError as error:
             if error.__cause__ is not None:  # SQLite's own trouble, not a key or an operation
                 raise
@@ -298,8 +289,8 @@ class SqliteWriter(FileWriter):
     def check_file(self) -> None:
         check_file(self.path, TargetError)
 
-    def new_place(self) -> WriteTarget:
-        return self.place("main", self._new_name())
+    def new_place(self, session: Any) -> tuple[str, str]:
+        return "main", self._new_name()
 
     def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
         return SqliteTaskWriter(self, plan, task, attempt)
