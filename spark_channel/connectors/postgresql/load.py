@@ -117,14 +117,8 @@ _OVERLAPPED_SECONDS, _OVERLAPPED_PART = 4.0, 0.6
 where the next task is read meanwhile: the slower, the less is seen of it."""
 _LEAST_PIECE, _LEAST_PIECES = 50, 16
 """In how many pieces at least, if they are not smaller: between two the transaction is idle, which servers may end."""
-TASK_SECONDS, _SOME_MORE = 2.5, 1.1
-_OPEN_SECONDS, _SILENT_SECONDS = 3.25, 1.5
-"""A task's rows are added as they come if the task is expected to last no longer than the first; a transaction is left
-once it lasts longer than the second, or the server counts so many seconds without a statement, as in a pause."""
-_SILENT = f"""
-SELECT set_config(name, least(nullif(setting::bigint, 0), {round(_SILENT_SECONDS * 1000)})::text, true)
-FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'
-"""  # noqa: S608 - a number of ours
+TASK_SECONDS = 2.5
+"""How long a task should last under a limit: its rows are held, and added at its end."""
 
 
 class _PostgresTask(SqlTask):
@@ -340,17 +334,12 @@ class LimitedTaskWriter(StagedTaskWriter):
 
     Rows are held here, up to `capacityBytes` of them; those of a larger task go into a staging table of the attempt's
     own, as with `commit=job`. In the end one short transaction adds them to the table, fences and notes the task.
-
-    Where the whole task is expected to fit such a transaction, its rows are added as they come, and held as well: if it
-    does not fit, or the connection is lost, they are added in the end.
     """
 
     def __init__(self, writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> None:
         self._made = False
         self._held: list[pa.Table] = []
         self._held_bytes = 0
-        self._opened_at: float | None = None
-        self._adds = True
         super().__init__(writer, plan, task, attempt)
         self._begun = self._clock.now()
 
@@ -390,52 +379,10 @@ class LimitedTaskWriter(StagedTaskWriter):
         self._held.append(rows)
         self._held_bytes += rows.nbytes
         if self._held_bytes > min(self._options.capacity_bytes, _MOST_HELD):
-            self._leave()
             held, self._held = self._held, []
             self.spread = _MOVE_SECONDS / len(held)
             for each in held:
                 super().store(each, before)
-        elif self._adds and (self._opened_at is not None or self._is_short):
-            self._add_at_once(rows)
-        else:
-            self._adds = False
-
-    @property
-    def _is_short(self) -> bool:
-        """Whether the task is expected to last no longer than its transaction may."""
-        rows, speed, seconds = self.expected_rows, self._writer.task_speed, self.expected_seconds
-        if rows is not None and speed:
-            seconds = max(seconds or 0.0, rows / speed)
-        return self._is_plain and seconds is not None and seconds <= TASK_SECONDS * _SOME_MORE
-
-    def _add_at_once(self, rows: pa.Table) -> None:
-        """In the transaction that ends with the task, which other attempts' rows may make wait or fail."""
-        session, target = self._session, self._plan.target
-        try:
-            if self._opened_at is None:
-                self._hold_session()
-                session = self._session
-                session.rows(DIALECT.begin)
-                session.rows(_SILENT)
-                self._opened_at = self._clock.now()
-            elif self._clock.now() - self._opened_at > _OPEN_SECONDS:
-                self._leave()
-                return
-            self._copy(session, target.schema, target.name, rows)
-        except TargetError as error:
-            if isinstance(error, BatchRefusedError):
-                raise
-            _log.debug("task %d adds its rows in the end: %s", self._task, error)
-            self._lost = is_gone(error)
-            self._leave()
-
-    def _leave(self) -> None:
-        """The rows that were added are taken back; they are held, and added in the end."""
-        self._adds, self._opened_at = False, None
-        session = self._session
-        if not session.is_idle:
-            session.roll_back()
-        self._lost = self._lost or not session.is_idle
 
     def _stage_chunk(self, rows: pa.RecordBatch | pa.Table) -> None:
         if not self._made:
@@ -447,7 +394,6 @@ class LimitedTaskWriter(StagedTaskWriter):
 
     def finish(self) -> dict[str, Any]:
         if self._done is None:
-            self._writer.task_speed = self._tally.rows / max(self._clock.now() - self._begun, 1e-3)
             try:
                 Retry(self._options.retry_timeout, what=f"committing task {self._task}").call(
                     self._move, lambda error: isinstance(error, _NotMovedError)
@@ -468,23 +414,18 @@ class LimitedTaskWriter(StagedTaskWriter):
     def _move(self) -> None:
         """All of the task in one transaction, or nothing of it."""
         try:
-            if self._opened_at is None:
-                self._hold_session()
-                self._session.rows(DIALECT.begin)
-                self._bring(self._session)
+            # What ends a connection in a pause is no failure: a new one is made also where `retryTimeout` is 0.
+            self._lost = self._lost or self._session is None or not self._session.answers()
+            self._hold_session()
             session = self._session
+            session.rows(DIALECT.begin)
+            self._bring(session)
             added = self._add_task(session)
-            if (
-                added
-            ):  # after the fence, from where the server ends a silent session: a drop holds a lock
+            if added:
+                # After the fence, from where the server ends a silent session: a drop holds a lock.
                 drop_stage(session, self._plan.place.staging, self._staging)
         except TargetError as error:
-            is_open, self._lost, self._opened_at = self._opened_at is not None, True, None
-            if (
-                is_gone(error) and is_open
-            ):  # as the server ends it in a pause, also where retryTimeout is 0
-                self._move()
-                return
+            self._lost = True
             if is_gone(error):
                 raise _NotMovedError(str(error)) from error.__cause__
             self._done_or_raise(self._session, error)

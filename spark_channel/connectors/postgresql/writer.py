@@ -64,8 +64,6 @@ class PostgresWriter(SqlWriter):
     Options: ClassVar[type[WriteOptions]] = PostgresWriteOptions
     options: PostgresWriteOptions
     dialect = DIALECT
-    task_speed: float | None = None
-    """Rows per second of the last limited task in this process."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
