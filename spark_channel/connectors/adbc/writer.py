@@ -12,10 +12,12 @@ import pyarrow as pa
 
 from spark_channel.connectors.adbc.dialect import (
     AdbcDialect,
+    AdbcMerge,
     arranged,
     claim_dialect,
     hold_unique,
     make_unique,
+    may_skip,
     placed,
 )
 from spark_channel.connectors.adbc.session import (
@@ -27,7 +29,6 @@ from spark_channel.connectors.adbc.session import (
     is_conflict,
     is_lost,
 )
-from spark_channel.connectors.adbc.stored import AdbcMerge, may_skip
 from spark_channel.connectors.base.contract import Reader, Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.sql.catalog import Column, TargetTable, WriteColumn
@@ -94,7 +95,7 @@ class AdbcTask(SqlTask):
         new = self._stage is None
         if self._stage is None:
             self._peek()
-            self._stage = f"{self._plan.stage}{self._task}_{self._attempt}_{secrets.token_hex(2)}"
+            self._stage = self._new_stage()
         self._session.ingest(target.schema, self._stage, rows, "create" if new else "append")
         self._session.commit()
 
@@ -123,7 +124,7 @@ class AdbcTask(SqlTask):
             longest=2.0,
             what=f"committing task {self._task}",
         )
-        retry.call(self._commit, lambda error: isinstance(error, TargetError) and is_busy(error))
+        retry.call(self._add_all, lambda error: isinstance(error, TargetError) and is_busy(error))
         return {}
 
     def rollback(self) -> None:
@@ -145,7 +146,7 @@ class AdbcTask(SqlTask):
             claims.show_life(self._plan.claim, found)
         self._session.commit()
 
-    def _commit(self) -> None:
+    def _add_all(self) -> None:
         session, held = self._session, self._plan.claim
         claims = self._claims(session)
         try:
@@ -166,12 +167,7 @@ class AdbcTask(SqlTask):
             if is_conflict(error) and not is_lost(error) and self._is_done():
                 return
             raise
-        try:
-            session.commit()
-        except TargetError as error:
-            if not is_lost(error):
-                raise
-            self._settle(error)
+        self._commit(session)
 
     def _is_done(self) -> bool:
         """Whether another attempt has committed these rows meanwhile."""
@@ -252,6 +248,9 @@ class AdbcWriter(SqlWriter):
 
     def undo(self, session: AdbcSession) -> None:
         session.rollback()
+
+    def end(self, session: AdbcSession) -> None:
+        session.commit()
 
     def is_conflict(self, error: TargetError) -> bool:
         return is_conflict(error)

@@ -1,7 +1,6 @@
 """Staging tables, claims and merge in one transaction."""
 
 import logging
-import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,7 +20,6 @@ from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, Clai
 from spark_channel.connectors.sql.publish import PLACE, Merge, dropped
 from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS, in_pieces
-from spark_channel.connectors.sql.write_protocol import SqlPlan
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 
 __all__ = [
@@ -37,7 +35,6 @@ __all__ = [
     "hold",
     "hold_affected",
     "insert_staged",
-    "new_stage",
     "stage_names",
     "table_in",
     "take_over",
@@ -71,10 +68,6 @@ def create_stage(
     word = "TEMPORARY " if temporary else ""
     comment = "" if temporary else f" COMMENT='spark-channel, {utc_now():%Y-%m-%dT%H:%M:%SZ}'"
     session.rows(f"CREATE {word}TABLE {name} ({', '.join(lines)}) ENGINE=InnoDB{comment}")
-
-
-def new_stage(plan: SqlPlan, task: int, attempt: int) -> str:
-    return f"{plan.stage}{task}_{attempt}_{secrets.token_hex(2)}"
 
 
 def table_in(database: str, table: str) -> str:

@@ -22,7 +22,6 @@ from spark_channel.connectors.mysql.publish import (
     hold,
     hold_affected,
     insert_staged,
-    new_stage,
     table_in,
     take_over,
 )
@@ -320,7 +319,7 @@ class StagedWriter(_MysqlTask):
 
     def _create(self) -> None:
         if self._table is None:
-            self._table = new_stage(self._plan, self._task, self._attempt)
+            self._table = self._new_stage()
         try:
             create_stage(
                 self._session,
@@ -511,19 +510,16 @@ class DirectWriter(_MysqlTask):
             self._begin(session)
             if self._done is not None:
                 return
-            session.rows("SAVEPOINT spark_channel_batch")
-            try:
-                self._loader.load(batch)
+            with self._judged(session):
+                try:
+                    self._loader.load(batch)
+                except BadValueError as error:
+                    raise self._refused(error, self._tally.rows) from None
+                except RefusedRowsError as error:
+                    raise BatchRefusedError(str(error)) from None
                 if not self._straight:
                     self._bring_in(session, batch.num_rows)
                     session.rows(f"DELETE FROM {self._temporary}")  # noqa: S608 - a constant
-            except (BadValueError, RefusedRowsError, TargetError) as error:
-                if isinstance(error, TargetError) and not is_of_rows(error):
-                    raise
-                session.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
-                if isinstance(error, BadValueError):
-                    raise self._refused(error, self._tally.rows) from None
-                raise BatchRefusedError(str(error)) from None
         except LostConnectionError as error:
             raise TargetError(
                 f"{error.text}. The attempt's rows were lost with the connection"

@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -197,14 +198,6 @@ class _PostgresTask(SqlTask):
         super()._end()
         if session is not None:
             self._writer.kept.give(session)
-
-    def _commit(self, session: PgWriteSession) -> None:
-        try:
-            session.rows("COMMIT")
-        except TargetError as error:
-            if not is_gone(error):
-                raise
-            self._settle(error)
 
     def _done_or_raise(self, session: PgWriteSession, error: TargetError) -> None:
         """Another attempt has committed these rows, so that their keys are there: this one is done with them."""
@@ -523,16 +516,13 @@ class DirectTaskWriter(_PostgresTask):
         if self._done is not None:
             return
         try:
-            if self.tolerant:
-                session.rows("SAVEPOINT batch")
-            self._insert(session, rows)
-            if self.tolerant:
-                session.rows("SET CONSTRAINTS ALL IMMEDIATE")
-                session.rows("RELEASE SAVEPOINT batch")
+            with self._judged(session) if self.tolerant else nullcontext():
+                self._insert(session, rows)
+                if self.tolerant:
+                    session.rows("SET CONSTRAINTS ALL IMMEDIATE")
         except TargetError as error:
-            if self.tolerant and (isinstance(error, BatchRefusedError) or is_refused_data(error)):
-                session.rows("ROLLBACK TO SAVEPOINT batch")
-                raise BatchRefusedError(str(error)) from error
+            if self.tolerant and isinstance(error, BatchRefusedError):
+                raise
             self._done_or_raise(session, error)
 
     def _insert(self, session: PgWriteSession, rows: pa.RecordBatch | pa.Table) -> None:

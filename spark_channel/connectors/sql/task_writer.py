@@ -2,7 +2,8 @@
 
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
 
@@ -224,12 +225,48 @@ class SqlTask(TaskWriter):
             return False
         return True
 
-    def _settle(self, error: BaseException) -> None:
-        """After a COMMIT without an answer: the receipt with which the task committed, or `error`."""
-        self._session.close()
-        self._done = self._writer.settle(self._plan, self._task)
-        if self._done is None:
-            raise error
+    def _commit(self, session: Any) -> None:
+        """COMMIT. Without an answer: the receipt with which the task committed.
+
+        Raises:
+            TargetError: it did not commit.
+        """
+        try:
+            self._writer.end(session)
+        except TargetError as error:
+            if not self._writer.is_lost(error) or self._writer.is_conflict(error):
+                raise
+            session.close()
+            self._done = self._writer.settle(self._plan, self._task)
+            if self._done is None:
+                raise
+
+    @contextmanager
+    def _judged(self, session: Any) -> Iterator[None]:
+        """Around a batch that is put into the open transaction: all of it or nothing.
+
+        Raises:
+            BatchRefusedError: the database refuses a row.
+        """
+        session.rows("SAVEPOINT spark_channel_batch")
+        try:
+            yield
+        except TargetError as error:
+            if not self._writer.is_refusal(error):
+                raise
+            try:
+                session.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
+                session.rows("RELEASE SAVEPOINT spark_channel_batch")
+            except TargetError:
+                raise error from None  # it has ended the transaction itself
+            if isinstance(error, BatchRefusedError):
+                raise
+            raise BatchRefusedError(str(error)) from error
+        session.rows("RELEASE SAVEPOINT spark_channel_batch")
+
+    def _new_stage(self) -> str:
+        """A staging table of this attempt alone."""
+        return f"{self._plan.stage}{self._task}_{self._attempt}_{secrets.token_hex(2)}"
 
     def _refused(self, error: BadValueError, before: int | None = None) -> BatchRefusedError:
         """The error for a value that cannot be stored; `before` rows were accepted before its batch."""
@@ -290,15 +327,10 @@ class TableTask(SqlTask):
         session = self._begun()
         if self._done is not None:
             return
-        try:
-            with session.savepoint():
-                self._load(session, columns, staged=bool(plan.target.key))
-                if plan.target.key and self.tolerant:
-                    self._bring(session)
-        except TargetError as error:
-            if self.tolerant and self._host.is_refusal(error):
-                raise BatchRefusedError(str(error)) from error
-            raise
+        with self._judged(session) if self.tolerant else nullcontext():
+            self._load(session, columns, staged=bool(plan.target.key))
+            if plan.target.key and self.tolerant:
+                self._bring(session)
 
     def _values(self, name: str, array: pa.Array) -> list[Any]:
         """A column as `WriteSession.load` takes it.
@@ -326,7 +358,12 @@ class TableTask(SqlTask):
 
     def finish(self) -> dict[str, Any]:
         if self._plan.commit == "task":
-            self._commit(self._begun())
+            session = self._begun()
+            if self._done is None:
+                if self._plan.target.key and not self.tolerant:
+                    self._bring(session)
+                if self._add_task(session):
+                    self._commit(session)
         return {"mark": self._mark}
 
     def _load(
@@ -358,20 +395,6 @@ class TableTask(SqlTask):
     def _bring(self, session: WriteSession) -> None:
         self._host.bring(session, self._plan, self._stored)
         session.rows(f"DELETE FROM {self._host.staging(self._plan)}")  # noqa: S608 - a quoted name
-
-    def _commit(self, session: WriteSession) -> None:
-        if self._done is not None:
-            return
-        if self._plan.target.key and not self.tolerant:
-            self._bring(session)
-        if not self._add_task(session):
-            return
-        try:
-            session.commit()
-        except TargetError as error:
-            if not self._host.is_lost(error):
-                raise
-            self._settle(error)
 
 
 class NothingWriter(TaskWriter):

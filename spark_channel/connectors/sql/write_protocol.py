@@ -183,6 +183,13 @@ class WriteProtocol(Writer):
         else:
             session.rows("ROLLBACK")
 
+    def end(self, session: Any) -> None:
+        """End a transaction with its changes."""
+        if isinstance(session, WriteSession):
+            session.commit()
+        else:
+            session.rows("COMMIT")
+
     def claims(self, session: Any, place: WriteTarget) -> Claims:
         return (
             Claims(session, self.claim_dialect(session, place)) if place.has_ledger else NoClaims()

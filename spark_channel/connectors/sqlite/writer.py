@@ -1,7 +1,7 @@
 """Writes a table of a SQLite file: atomically (`commit=job`), or task by task (`commit=task`)."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -115,7 +115,6 @@ class _SqliteMerge(Merge):
         return int(self._run("SELECT changes()")[0][0])
 
 
-_SAVEPOINT = "spark_channel_batch"
 _KEYS = "temp.spark_channel_keys"
 
 
@@ -132,10 +131,11 @@ class BatchValidator:
         target: TargetTable,
         options: SqliteWriteOptions,
         encode: Callable[[pa.RecordBatch], pa.RecordBatch],
+        judged: Callable[[SqliteSession], AbstractContextManager[None]],
     ) -> None:
         self._session = session
         self._target = target
-        self._encode = encode
+        self._encode, self._judged = encode, judged
         self._options = options
         self._stage: str | None = None
         self._notes = options.write_mode in ("upsert", "skipExisting")
@@ -154,17 +154,8 @@ class BatchValidator:
             BatchRefusedError: SQLite refuses one of them, and holds none. TargetError: it cannot go on.
         """
         encoded = self._encode(batch)
-        self._session.rows(f"SAVEPOINT {_SAVEPOINT}")
-        try:
+        with self._judged(self._session):
             self._put(encoded)
-        except TargetError as error:
-            self._roll_back(error)
-            if isinstance(error, BatchRefusedError):
-                raise
-            if refuses_data(error):
-                raise BatchRefusedError(str(error)) from error
-            raise
-        self._session.rows(f"RELEASE {_SAVEPOINT}")
 
     def close(self) -> None:
         """Drop the temporary tables."""
@@ -199,14 +190,6 @@ class BatchValidator:
                 f"another row before it has the key ({', '.join(self._target.key)}): which of them is meant? "
                 "Keep one row per key"
             ) from error
-
-    def _roll_back(self, error: TargetError) -> None:
-        try:
-            self._session.rows(f"ROLLBACK TO {_SAVEPOINT}")
-            self._session.rows(f"RELEASE {_SAVEPOINT}")
-        except TargetError:
-            # SQLite has ended the transaction itself, as it does when the disk is full: that is the cause.
-            raise error from None
 
 
 class SqliteTaskWriter(FileTask):
@@ -256,7 +239,9 @@ class SqliteTaskWriter(FileTask):
         """Insert what SQLite takes; every other row goes to `refused`, and does not count as a row of this task."""
         assert self.refused is not None, "the host allows dirty rows and takes none"
         refused = self.refused
-        judge = BatchValidator(session, self._plan.target, self._options, self._encode)
+        judge = BatchValidator(
+            session, self._plan.target, self._options, self._encode, self._judged
+        )
 
         def refuse(row: pa.RecordBatch, reason: str) -> None:
             self._tally.rows -= row.num_rows
