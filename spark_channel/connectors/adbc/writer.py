@@ -39,7 +39,7 @@ from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.target_columns import merge_key
-from spark_channel.connectors.sql.task_writer import SqlTask
+from spark_channel.connectors.sql.task_writer import SqlTaskWriter
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import (
@@ -61,7 +61,7 @@ __all__ = [
 _BUSY_SECONDS = 60.0
 
 
-class AdbcTask(SqlTask):
+class AdbcTaskWriter(SqlTaskWriter):
     """`commit=job` commits batches into a staging table; `commit=task` buffers, and ingests everything with the
     task's row beside the claim in one transaction at the end, so that no lock is held meanwhile. With `tolerant` that
     transaction is open from the first row on, and the target judges each batch under a savepoint.
@@ -374,7 +374,7 @@ class AdbcWriter(SqlWriter):
             session.rows(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
 
     def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
-        return AdbcTask(self, plan, task, attempt)
+        return AdbcTaskWriter(self, plan, task, attempt)
 
     def staged(
         self, session: AdbcSession, plan: SqlPlan, receipts: Sequence[Receipt]

@@ -21,7 +21,7 @@ from spark_channel.connectors.duckdb.session import DuckdbSession, DuckdbWriteOp
 from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.dialect import WriteDialect
-from spark_channel.connectors.sql.file_database import FileTask, FileWriter
+from spark_channel.connectors.sql.file_database import FileTaskWriter, FileWriter
 from spark_channel.connectors.sql.publish import PLACE, Merge
 from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import session_script
@@ -108,7 +108,7 @@ class _Counted:
                     yield batch
 
 
-class DuckdbTaskWriter(FileTask):
+class DuckdbTaskWriter(FileTaskWriter):
     """Checks values as the table's columns take them."""
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors.mysql.dialect import table_named
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.mysql.session import (
     IGNORED_ROWS,
-    TABLE_EXISTS,
     MysqlWriteSession,
     code_of,
     quoted,
@@ -17,7 +15,7 @@ from spark_channel.connectors.mysql.session import (
 from spark_channel.connectors.mysql.write_dialect import MysqlWriteDialect, staged_columns
 from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
 from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
-from spark_channel.connectors.sql.publish import PLACE, Merge, dropped
+from spark_channel.connectors.sql.publish import PLACE, Merge
 from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS, in_pieces
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
@@ -27,7 +25,6 @@ __all__ = [
     "IGNORING",
     "claims_of",
     "create_stage",
-    "create_table",
     "drop_if_empty",
     "drop_tables",
     "duplicate_words",
@@ -172,21 +169,6 @@ def end_sessions(session: MysqlWriteSession, names: Sequence[str]) -> None:
                     session.rows(f"KILL {int(holder)}")
                 except ChannelError:
                     pass  # it has ended meanwhile
-
-
-def create_table(session: MysqlWriteSession, target: TargetTable) -> bool:
-    """Make the table when it is not there; whether this session made it. Commits."""
-    if table_named(session, target.schema, target.name) is not None:
-        return False
-    if target.create is None:
-        raise dropped(target)
-    try:
-        session.rows(target.create)
-    except TargetError as error:
-        if code_of(error) != TABLE_EXISTS:
-            raise
-        return False
-    return True
 
 
 def drop_if_empty(session: MysqlWriteSession, target: TargetTable) -> None:

@@ -41,13 +41,13 @@ from spark_channel.connectors.mysql.write_dialect import (
 )
 from spark_channel.connectors.sql.catalog import WriteColumn
 from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.task_writer import SqlTask
+from spark_channel.connectors.sql.task_writer import SqlTaskWriter
 from spark_channel.connectors.sql.write_protocol import SqlPlan
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.retry import Retry
 
-__all__ = ["DirectWriter", "Loader", "RefusedRowsError", "is_of_rows", "open_task"]
+__all__ = ["DirectTaskWriter", "Loader", "RefusedRowsError", "is_of_rows", "open_task"]
 
 _log = logging.getLogger(__name__)
 _MOST_PACKET = 4 << 20
@@ -196,7 +196,7 @@ _DATA_ERRORS = frozenset(
 """What the server says of rows, rather than of itself: NULL, duplicate, range, length, foreign key, check."""
 
 
-class _MysqlTask(SqlTask):
+class _MysqlTaskWriter(SqlTaskWriter):
     """Shared by both commit modes: the messages of refusals."""
 
     _options: MysqlWriteOptions
@@ -228,7 +228,7 @@ class _MysqlTask(SqlTask):
         )
 
 
-class StagedWriter(_MysqlTask):
+class StagedTaskWriter(_MysqlTaskWriter):
     """`commit=job`: its own staging table, filled in chunks that are committed one by one.
 
     After a lost connection the rows of the table are counted: a chunk is there whole or not at all.
@@ -348,7 +348,7 @@ class StagedWriter(_MysqlTask):
         return count == after
 
 
-class DirectWriter(_MysqlTask):
+class DirectTaskWriter(_MysqlTaskWriter):
     """`commit=task`: the rows and the task's row in the claims, in one transaction that holds the claim at its end.
 
     `writeMode=insert` loads batches straight into the table. The other modes, and all under a limit, gather rows in a
@@ -566,7 +566,7 @@ def is_of_rows(error: TargetError) -> bool:
 def open_task(writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
     """The writer of an attempt, as the plan's commit mode asks."""
     try:
-        return (DirectWriter if plan.commit == "task" else StagedWriter)(
+        return (DirectTaskWriter if plan.commit == "task" else StagedTaskWriter)(
             writer, plan, task, attempt
         )
     except LostConnectionError as error:

@@ -15,7 +15,6 @@ from spark_channel.connectors.mysql.options import MysqlWriteOptions, address_of
 from spark_channel.connectors.mysql.publish import (
     COMMITTING_WORDS,
     claims_of,
-    create_table,
     drop_if_empty,
     drop_tables,
     hold,
@@ -241,7 +240,7 @@ class MysqlWriter(SqlWriter):
         target = plan.target
         hold(session, _table_lock(target.label))
         session.end_when_silent()
-        made = create and create_table(session, target)
+        made = create and self.make_table(session, target)
         try:
             yield
         except TargetError:

@@ -32,7 +32,7 @@ from spark_channel.connectors.postgresql.session import (
 )
 from spark_channel.connectors.postgresql.types import encode
 from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.task_writer import SqlTask
+from spark_channel.connectors.sql.task_writer import SqlTaskWriter
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, ChannelError, SupersededError, TargetError
 from spark_channel.retry import Retry
@@ -122,7 +122,7 @@ TASK_SECONDS = 2.5
 """How long a task should last under a limit: its rows are held, and added at its end."""
 
 
-class _PostgresTask(SqlTask):
+class _PostgresTaskWriter(SqlTaskWriter):
     """Shared by both commit modes: batches are encoded and sent."""
 
     _writer: Any  # a PostgresWriter, whose module imports this one
@@ -231,7 +231,7 @@ class _PostgresTask(SqlTask):
             _log.debug("task %d could not look at its claim: %s", self._task, error)
 
 
-class StagedTaskWriter(_PostgresTask):
+class StagedTaskWriter(_PostgresTaskWriter):
     """`commit=job`: rows go into the staging table in chunks, a transaction each.
 
     A chunk is kept until it is committed. When the connection is lost, a new one asks what became of it, and it is
@@ -464,7 +464,7 @@ class _NoStagingError(Exception):
     """This role may not create a table in the target's schema."""
 
 
-class DirectTaskWriter(_PostgresTask):
+class DirectTaskWriter(_PostgresTaskWriter):
     """`commit=task`: rows and the task's row beside the claim in one transaction.
 
     A task that has committed is not written again: its rows are taken and dropped. When dirty rows are allowed, each

@@ -32,14 +32,14 @@ from spark_channel.connectors.sql.file_staging import (
     target_errors,
 )
 from spark_channel.connectors.sql.publish import refuse_two_receipts
-from spark_channel.connectors.sql.task_writer import SqlTask
+from spark_channel.connectors.sql.task_writer import SqlTaskWriter
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import CommitError, SupersededError, TargetError
 
 __all__ = [
     "FilePlan",
-    "FileTask",
+    "FileTaskWriter",
     "FileWriter",
 ]
 
@@ -360,7 +360,7 @@ def _hold_writable(path: Path, product: str, beside: str) -> None:
             )
 
 
-class FileTask(SqlTask):
+class FileTaskWriter(SqlTaskWriter):
     """One attempt of one task: stages in a file of its own, which one without rows has not.
 
     A database implements `encode`.

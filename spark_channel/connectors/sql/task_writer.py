@@ -1,4 +1,7 @@
-"""SqlTaskWriter: gathers, judges, loads, receipts."""
+"""One attempt of one task: its rows are gathered, loaded, and noted beside the claim.
+
+`SqlTaskWriter` is for every database, and `TableTaskWriter` for one without a faster way than `WriteSession.load`.
+"""
 
 import logging
 import secrets
@@ -26,12 +29,23 @@ __all__ = [
     "ATTEMPT",
     "BatchBuffer",
     "NothingWriter",
-    "SqlTask",
-    "TableTask",
+    "SqlTaskWriter",
+    "TableTaskWriter",
 ]
 
 _log = logging.getLogger(__name__)
 _MOST_BYTES = 16 << 20
+_SPREAD = 1 / 3
+"""Of the time in which rows have gathered: the next ones gather meanwhile."""
+_LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
+"""Of the time since the last ones were sent, under a limit; and in seconds."""
+_LIMITED_SECONDS = 0.25
+ATTEMPT = "spark_channel_attempt"
+"""The column of a staging table that says which attempt a row is of, by a random number.
+
+A driver that begins the same job again counts its attempts from the start.
+"""
+_ROWS_OF_A_TASK = 1 << 40
 
 
 class BatchBuffer:
@@ -78,18 +92,8 @@ class BatchBuffer:
         return batches
 
 
-# One attempt of one task, for every database. Each database has its own way to load the rows.
-
-
-_SPREAD = 1 / 3
-"""Of the time in which rows have gathered: the next ones gather meanwhile."""
-_LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
-"""Of the time since the last ones were sent, under a limit; and in seconds."""
-_LIMITED_SECONDS = 0.25
-
-
-class SqlTask(TaskWriter):
-    """Gathers batches until they are worth a call of the database.
+class SqlTaskWriter(TaskWriter):
+    """Gathers batches until they are worth a call of the database; each database has its own way to load them.
 
     A database implements `store`, `finish`, and `judge` where it takes refused rows back one by one; it sets
     `_session`, which ends with the attempt, and `_done` when another attempt has committed: this one's rows are then
@@ -277,20 +281,10 @@ class SqlTask(TaskWriter):
         )
 
 
-# One attempt of one task: into the run's staging table, or in one transaction into the table
-# itself.
-
-
-ATTEMPT = "spark_channel_attempt"
-"""The column of a staging table that says which attempt a row is of, by a random number.
-
-A driver that begins the same job again counts its attempts from the start.
-"""
-_ROWS_OF_A_TASK = 1 << 40
-
-
-class TableTask(SqlTask):
-    """`commit=job`: each batch is staged in a separate session, so that nothing stays locked between two."""
+class TableTaskWriter(SqlTaskWriter):
+    """`commit=job`: each batch goes into the run's staging table in a separate session, so that nothing stays locked
+    between two. `commit=task`: one transaction, with all rows of the task.
+    """
 
     def __init__(self, writer: WriteProtocol, plan: SqlPlan, task: int, attempt: int) -> None:
         super().__init__(writer, plan, task, attempt)

@@ -25,6 +25,7 @@ from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.publish import (
     PLACE,
     Merge,
+    dropped,
     hold_receipt,
     make_ready,
     refuse_two_receipts,
@@ -40,7 +41,7 @@ from spark_channel.connectors.sql.target_columns import (
     old_target,
     wider_columns,
 )
-from spark_channel.connectors.sql.task_writer import ATTEMPT, NothingWriter, TableTask
+from spark_channel.connectors.sql.task_writer import ATTEMPT, NothingWriter, TableTaskWriter
 from spark_channel.connectors.sql.write_protocol import (
     SqlPlan,
     WriteProtocol,
@@ -164,9 +165,8 @@ class SqlWriter(WriteProtocol):
                 plan = self.make_staging(session, plan, place, context)
                 self._end_overtaken(session, taken, place, context)
             else:
-                self._end_overtaken(
-                    session, taken, place, context
-                )  # their locks are on what is made ready
+                # Before the table is made ready, on which their locks are.
+                self._end_overtaken(session, taken, place, context)
                 with self.preparing(session, plan), self.transaction(session):
                     held, first = claims.make_ready(held, overwrite=plan.overwrite)
                     if first:
@@ -410,8 +410,7 @@ class SqlWriter(WriteProtocol):
             f"Nothing of this job is in table {plan.place.label!r}: its transaction was rolled back"
         )
 
-    # --- a database without tables that can be made and filled in one transaction, or one that has its own way to load
-    # rows, overrides some of these ---
+    # --- the steps of a write that stages rows in one table: a database with a faster way has its own ---
 
     def check(self, context: WriteContext) -> None:
         """Before a session is opened: hold options and scripts to be usable."""
@@ -468,7 +467,7 @@ class SqlWriter(WriteProtocol):
     def preparing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
         """Around the transaction of `make_ready`: for what cannot be in it."""
         if self.dialect.ddl_commits:
-            self._make(session, plan)
+            self.make_table(session, plan.target)
             if plan.target.key:
                 self.make_staging(session, plan, plan.place, WriteContext(plan.job))
         yield
@@ -478,20 +477,21 @@ class SqlWriter(WriteProtocol):
     ) -> SqlPlan:
         """`commit=task`, inside a transaction: with `first` create or empty the table; else hold it to be there."""
         self.ready(session, plan, empty=first and plan.overwrite)
-        return plan
+        makes_stage = plan.target.key and not self.dialect.ddl_commits
+        return self.make_staging(session, plan, place, context) if makes_stage else plan
 
     def ready(self, session: Any, plan: SqlPlan, *, empty: bool) -> None:
         """Inside a transaction: the table is there as it was planned, and `empty` if that is asked for."""
         make_ready(session, self.dialect, plan.target, self.options, overwrite=empty)
 
     def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
-        return TableTask(self, plan, task, attempt)
+        return TableTaskWriter(self, plan, task, attempt)
 
     @contextmanager
     def publishing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
         """Around the transaction that publishes: for what cannot be in it."""
         if self.dialect.ddl_commits:
-            self._make(session, plan)
+            self.make_table(session, plan.target)
         yield
 
     def staged(self, session: Any, plan: Any, receipts: Sequence[Receipt]) -> Any:
@@ -526,6 +526,10 @@ class SqlWriter(WriteProtocol):
         """The statement that removes what an attempt staged."""
         return f"DELETE FROM {self.staging(plan)} WHERE {ATTEMPT} = {int(mark)}"  # noqa: S608 - a quoted name
 
+    def stages(self, session: Any, place: WriteTarget, beginning: str) -> list[str]:
+        """By `Dialect.table_names`, for a database without schemas."""
+        return [each for each in self.dialect.table_names(session) if each.startswith(beginning)]
+
     def drop_stage(self, session: Any, place: WriteTarget, name: str) -> None:
         try:
             session.rows(f"DROP TABLE {self.dialect.place(place.staging, name)}")
@@ -536,15 +540,19 @@ class SqlWriter(WriteProtocol):
                 "staging %s is gone, or stays until a later job removes it: %s", name, error
             )
 
-    def _make(self, session: Any, plan: SqlPlan) -> None:
-        """Make the table when it is not there."""
-        create = plan.target.create
-        if create is not None and self.dialect.find_table(session, plan.target.sql) is None:
-            try:
-                session.rows(create)
-            except TargetError as error:
-                if not self.is_conflict(error):  # else another job made it at the same moment
-                    raise
+    def make_table(self, session: Any, target: TargetTable) -> bool:
+        """Outside a transaction: make the table when it is not there. Whether this session made it."""
+        if self.dialect.find_table(session, target.sql) is not None:
+            return False
+        if target.create is None:
+            raise dropped(target)
+        try:
+            session.rows(target.create)
+        except TargetError as error:
+            if not self.is_conflict(error) or self.dialect.find_table(session, target.sql) is None:
+                raise
+            return False  # another job made it at the same moment
+        return True
 
     def script(
         self, session: Any, texts: Sequence[str], option: str, *, written: bool = False

@@ -14,7 +14,7 @@ from spark_channel.connectors.sql.catalog import Column, TargetTable
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.file_database import FileTask, FileWriter
+from spark_channel.connectors.sql.file_database import FileTaskWriter, FileWriter
 from spark_channel.connectors.sql.publish import PLACE, Merge
 from spark_channel.connectors.sql.sqlite_conflicts import has_triggers, insert_words
 from spark_channel.connectors.sql.statements import is_plain_name, parsed_name
@@ -192,7 +192,7 @@ class BatchValidator:
             ) from error
 
 
-class SqliteTaskWriter(FileTask):
+class SqliteTaskWriter(FileTaskWriter):
     """When dirty rows are allowed (with `commit=task`), batches are staged as they come and judged in `close`, each
     under a savepoint: the file's only write lock is not held while a slow source is read.
     """

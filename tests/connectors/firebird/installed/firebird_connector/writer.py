@@ -58,10 +58,3 @@ class FirebirdWriter(SqlWriter):
             longest_name=LONGEST,
             reserved={"row_count": '"ROW_COUNT"'},
         )
-
-    def stages(self, session: Any, place: WriteTarget, beginning: str) -> list[str]:
-        query = "SELECT TRIM(RDB$RELATION_NAME) FROM RDB$RELATIONS WHERE RDB$RELATION_NAME STARTING WITH ?"
-        return [
-            self.dialect.spelled(name)
-            for (name,) in session.rows(query, (self.dialect.spelled(beginning),))
-        ]
