@@ -301,7 +301,6 @@ class GroupTransfer:
         )
         try:
             with self._opened(writer, plan, task, counters) as task_writer:
-                self._expect(task, task_writer)
                 self._drain(in_flight, task_writer, plan, log)
                 task_writer.overlapped = lane.holds
                 with counters.trace.timed("publish"):
@@ -316,12 +315,6 @@ class GroupTransfer:
             return TaskOutcome(task.id, None, log.finish())
         counters.enter(Phase.DONE)
         return TaskOutcome(task.id, part.into(receipt), replace(part, samples=()))
-
-    def _expect(self, task: Task, task_writer: TaskWriter) -> None:
-        source, split = self._work.source_of(task)
-        fetch = source.reader.fetch_size
-        task_writer.expected_rows = split.rows
-        task_writer.expected_seconds = None if fetch.guessed else fetch.lasts(split)
 
     @contextlib.contextmanager
     def _opened(

@@ -12,10 +12,12 @@ import pyarrow as pa
 
 from spark_channel.connectors.adbc.dialect import (
     AdbcDialect,
+    AdbcMerge,
     arranged,
     claim_dialect,
     hold_unique,
     make_unique,
+    may_skip,
     placed,
 )
 from spark_channel.connectors.adbc.session import (
@@ -27,7 +29,6 @@ from spark_channel.connectors.adbc.session import (
     is_conflict,
     is_lost,
 )
-from spark_channel.connectors.adbc.stored import AdbcMerge, affected, insert_into, may_skip
 from spark_channel.connectors.base.contract import Reader, Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.sql.catalog import Column, TargetTable, WriteColumn
@@ -38,7 +39,7 @@ from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.target_columns import merge_key
-from spark_channel.connectors.sql.task_writer import SqlTask
+from spark_channel.connectors.sql.task_writer import SqlTaskWriter
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import (
@@ -60,7 +61,7 @@ __all__ = [
 _BUSY_SECONDS = 60.0
 
 
-class AdbcTask(SqlTask):
+class AdbcTaskWriter(SqlTaskWriter):
     """`commit=job` commits batches into a staging table; `commit=task` buffers, and ingests everything with the
     task's row beside the claim in one transaction at the end, so that no lock is held meanwhile. With `tolerant` that
     transaction is open from the first row on, and the target judges each batch under a savepoint.
@@ -94,7 +95,7 @@ class AdbcTask(SqlTask):
         new = self._stage is None
         if self._stage is None:
             self._peek()
-            self._stage = f"{self._plan.stage}{self._task}_{self._attempt}_{secrets.token_hex(2)}"
+            self._stage = self._new_stage()
         self._session.ingest(target.schema, self._stage, rows, "create" if new else "append")
         self._session.commit()
 
@@ -123,7 +124,7 @@ class AdbcTask(SqlTask):
             longest=2.0,
             what=f"committing task {self._task}",
         )
-        retry.call(self._commit, lambda error: isinstance(error, TargetError) and is_busy(error))
+        retry.call(self._add_all, lambda error: isinstance(error, TargetError) and is_busy(error))
         return {}
 
     def rollback(self) -> None:
@@ -145,7 +146,7 @@ class AdbcTask(SqlTask):
             claims.show_life(self._plan.claim, found)
         self._session.commit()
 
-    def _commit(self) -> None:
+    def _add_all(self) -> None:
         session, held = self._session, self._plan.claim
         claims = self._claims(session)
         try:
@@ -166,12 +167,7 @@ class AdbcTask(SqlTask):
             if is_conflict(error) and not is_lost(error) and self._is_done():
                 return
             raise
-        try:
-            session.commit()
-        except TargetError as error:
-            if not is_lost(error):
-                raise
-            self._settle(error)
+        self._commit(session)
 
     def _is_done(self) -> bool:
         """Whether another attempt has committed these rows meanwhile."""
@@ -184,9 +180,7 @@ class AdbcTask(SqlTask):
             return
         rows, target = pa.concat_tables(self._kept), self._plan.target
         if target.key:
-            self._host.merge(
-                self._session, self._plan, self._host.stage_all(self._session, self._plan, rows)
-            )
+            self._host.merge_all(self._session, self._plan, rows)
         else:
             self._host.append(self._session, self._plan, rows)
 
@@ -231,9 +225,6 @@ class AdbcWriter(SqlWriter):
     def shown(self) -> str:
         return f"the database of ADBC driver {self.options.driver}"
 
-    def check(self, context: WriteContext) -> None:
-        self.check_scripts()
-
     def session(
         self, failure: type[TargetError], purpose: str = "write", *, patient: bool = True
     ) -> AdbcSession:
@@ -257,6 +248,9 @@ class AdbcWriter(SqlWriter):
 
     def undo(self, session: AdbcSession) -> None:
         session.rollback()
+
+    def end(self, session: AdbcSession) -> None:
+        session.commit()
 
     def is_conflict(self, error: TargetError) -> bool:
         return is_conflict(error)
@@ -360,22 +354,7 @@ class AdbcWriter(SqlWriter):
     ) -> SqlPlan:
         return plan  # each attempt makes its own table
 
-    def make_ready(
-        self,
-        session: AdbcSession,
-        plan: SqlPlan,
-        place: WriteTarget,
-        context: WriteContext,
-        *,
-        first: bool,
-    ) -> SqlPlan:
-        if first:
-            self._ready(session, plan)
-        return plan
-
-    def _ready(self, session: AdbcSession, plan: SqlPlan) -> None:
-        """The table is there, and empty for an overwrite; `preSql` has run."""
-        self.script(session, self.options.pre_sql, "preSql")
+    def ready(self, session: AdbcSession, plan: SqlPlan, *, empty: bool) -> None:
         target = plan.target
         if session.spelled(target.schema or None, target.name, folds=self._folds) is None:
             fields = [pa.field(each.target, each.kind) for each in target.columns]
@@ -391,33 +370,37 @@ class AdbcWriter(SqlWriter):
                 raise
             if target.key:
                 make_unique(session, target, self.dialect)
-        elif plan.overwrite:
+        elif empty:
             session.rows(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
 
     def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
-        return AdbcTask(self, plan, task, attempt)
+        return AdbcTaskWriter(self, plan, task, attempt)
+
+    def staged(
+        self, session: AdbcSession, plan: SqlPlan, receipts: Sequence[Receipt]
+    ) -> list[tuple[str, int]]:
+        schema = plan.target.schema
+        return self.staged_tables(session, receipts, lambda name: self.dialect.place(schema, name))
 
     def publish_staged(
-        self, session: AdbcSession, plan: SqlPlan, receipts: Sequence[Receipt]
+        self, session: AdbcSession, plan: SqlPlan, staged: list[tuple[str, int]]
     ) -> None:
-        self._ready(session, plan)
+        self.ready(session, plan, empty=plan.overwrite)
         target = plan.target
-        listed = ", ".join(map(self.dialect.quoted, target.staged_names))
-        tables = self.staged_tables(
-            session, receipts, lambda name: self.dialect.place(target.schema, name)
-        )
         if not target.key:
-            for table, staged in tables:
-                self._insert(session, target, table, staged)
+            for table, rows in staged:
+                self.merge(session, plan, table, rows)
             return
         merged = self.stage_all(session, plan, arranged(plan.schema.empty_table(), target))
+        listed = ", ".join(map(self.dialect.quoted, target.staged_names))
         before = 0
-        for table, staged in tables:
+        for table, rows in staged:
             session.rows(
                 f"INSERT INTO {merged} ({listed}, {PLACE}) SELECT {listed}, {PLACE} + {before:d} FROM {table}"  # noqa: S608
             )
-            before += staged
-        self.merge(session, plan, merged)
+            before += rows
+        self.merge(session, plan, merged, before)
+        session.rows(f"DROP TABLE {merged}")
 
     def stage_all(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> str:
         """A staging table, as SQL, for the rows of all tasks, or of one; `rows` are in it."""
@@ -433,27 +416,22 @@ class AdbcWriter(SqlWriter):
         """
         target = plan.target
         if may_skip(session, target, self.sql_name):
-            stage = self.stage_all(session, plan, rows)
-            self._insert(session, target, stage, rows.num_rows)
-            session.rows(f"DROP TABLE {stage}")
+            self.merge_all(session, plan, rows)
             return
         stored = session.ingest(target.schema, target.name, rows, "append")
         if stored >= 0:
             hold_stored(target.label, rows.num_rows, stored)
 
-    def _insert(self, session: AdbcSession, target: TargetTable, stage: str, rows: int) -> None:
-        """Add the `rows` of a staging table to the table."""
-        listed = ", ".join(map(self.dialect.quoted, target.names))
-        insert = insert_into(session, target, self.sql_name)
-        statement = f"{insert} INTO {target.sql} ({listed}) SELECT {listed} FROM {stage}"  # noqa: S608
-        stored = affected(session, statement, self.sql_name)
-        if stored is not None:
-            hold_stored(target.label, rows, stored)
-
-    def merge(self, session: AdbcSession, plan: SqlPlan, stage: str) -> None:
-        """Merge the rows of a staging table into the target, and drop it."""
-        AdbcMerge(session, self.dialect, plan.target, stage, self.options.write_mode).bring()
+    def merge_all(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> None:
+        """Bring `rows` into the table through a staging table."""
+        stage = self.stage_all(session, plan, rows)
+        self.merge(session, plan, stage, rows.num_rows)
         session.rows(f"DROP TABLE {stage}")
+
+    def merge(self, session: AdbcSession, plan: SqlPlan, stage: str, rows: int) -> None:
+        """Bring the `rows` of a staging table into the table."""
+        mode = self.options.write_mode
+        AdbcMerge(session, self.dialect, plan.target, stage, mode, rows).bring()
 
     def stages(self, session: AdbcSession, place: WriteTarget, beginning: str) -> list[str]:
         return [

@@ -340,9 +340,6 @@ class TaskWriter(ABC):
     refused: Callable[[pa.RecordBatch, str], None] | None = None
     overlapped: bool = False
     """The host reads the next task's rows while `close` runs. Under a limit it may then spread its work."""
-    expected_rows: int | None = None
-    expected_seconds: float | None = None
-    """Estimates by the host, before the first `write`: the task's rows, and how long they last under the limit."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:

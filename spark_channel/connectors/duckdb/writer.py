@@ -21,7 +21,7 @@ from spark_channel.connectors.duckdb.session import DuckdbSession, DuckdbWriteOp
 from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.dialect import WriteDialect
-from spark_channel.connectors.sql.file_database import FileTask, FileWriter
+from spark_channel.connectors.sql.file_database import FileTaskWriter, FileWriter
 from spark_channel.connectors.sql.publish import PLACE, Merge
 from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import session_script
@@ -75,7 +75,7 @@ def insert_files(
         counted.batches(),
     )
     try:
-        _DuckdbMerge(session.rows, DuckdbWriteDialect(), target, _STAGE, options.write_mode).bring()
+        _DuckdbMerge(session, DuckdbWriteDialect(), target, _STAGE, options.write_mode).bring()
     finally:
         try:
             session.rows(f"DROP TABLE IF EXISTS {_STAGE}")
@@ -86,6 +86,9 @@ def insert_files(
 
 class _DuckdbMerge(Merge):
     may_skip = False  # DuckDB has no triggers and no rules
+
+    def _affected(self, statement: str) -> None:
+        self._run(statement)
 
 
 class _Counted:
@@ -105,7 +108,7 @@ class _Counted:
                     yield batch
 
 
-class DuckdbTaskWriter(FileTask):
+class DuckdbTaskWriter(FileTaskWriter):
     """Checks values as the table's columns take them."""
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -172,9 +175,8 @@ class DuckdbWriter(FileWriter):
     def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
         return "job"
 
-    def new_place(self) -> WriteTarget:
-        schema, name = name_readings(self.options.dbtable, "duckdb", "main")[-1]
-        return self.place(schema, name)
+    def new_place(self, session: Any) -> tuple[str, str]:
+        return name_readings(self.options.dbtable, "duckdb", "main")[-1]
 
     def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
         return DuckdbTaskWriter(self, plan, task, attempt)

@@ -1,16 +1,13 @@
 """Staging tables, claims and merge in one transaction."""
 
 import logging
-import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors.mysql.dialect import table_named
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.mysql.session import (
     IGNORED_ROWS,
-    TABLE_EXISTS,
     MysqlWriteSession,
     code_of,
     quoted,
@@ -18,19 +15,16 @@ from spark_channel.connectors.mysql.session import (
 from spark_channel.connectors.mysql.write_dialect import MysqlWriteDialect, staged_columns
 from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
 from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
-from spark_channel.connectors.sql.publish import PLACE, Merge, dropped, hold_planned
+from spark_channel.connectors.sql.publish import PLACE, Merge
 from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS, in_pieces
-from spark_channel.connectors.sql.write_protocol import SqlPlan
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 
 __all__ = [
     "COMMITTING_WORDS",
     "IGNORING",
-    "check_table",
     "claims_of",
     "create_stage",
-    "create_table",
     "drop_if_empty",
     "drop_tables",
     "duplicate_words",
@@ -38,7 +32,6 @@ __all__ = [
     "hold",
     "hold_affected",
     "insert_staged",
-    "new_stage",
     "stage_names",
     "table_in",
     "take_over",
@@ -72,10 +65,6 @@ def create_stage(
     word = "TEMPORARY " if temporary else ""
     comment = "" if temporary else f" COMMENT='spark-channel, {utc_now():%Y-%m-%dT%H:%M:%SZ}'"
     session.rows(f"CREATE {word}TABLE {name} ({', '.join(lines)}) ENGINE=InnoDB{comment}")
-
-
-def new_stage(plan: SqlPlan, task: int, attempt: int) -> str:
-    return f"{plan.stage}{task}_{attempt}_{secrets.token_hex(2)}"
 
 
 def table_in(database: str, table: str) -> str:
@@ -182,21 +171,6 @@ def end_sessions(session: MysqlWriteSession, names: Sequence[str]) -> None:
                     pass  # it has ended meanwhile
 
 
-def create_table(session: MysqlWriteSession, target: TargetTable) -> bool:
-    """Make the table when it is not there; whether this session made it. Commits."""
-    if table_named(session, target.schema, target.name) is not None:
-        return False
-    if target.create is None:
-        raise dropped(target)
-    try:
-        session.rows(target.create)
-    except TargetError as error:
-        if code_of(error) != TABLE_EXISTS:
-            raise
-        return False
-    return True
-
-
 def drop_if_empty(session: MysqlWriteSession, target: TargetTable) -> None:
     """Drop a table that was made for a publish which failed, unless another job has put rows into it. Commits.
 
@@ -216,11 +190,6 @@ def drop_if_empty(session: MysqlWriteSession, target: TargetTable) -> None:
             target.label,
             error,
         )
-
-
-def check_table(session: MysqlWriteSession, target: TargetTable) -> None:
-    """`hold_planned`."""
-    hold_planned(MysqlWriteDialect(), target, table_named(session, target.schema, target.name))
 
 
 def hold_affected(table: str, sent: int, affected: int, words: tuple[str, str]) -> None:
@@ -322,19 +291,9 @@ class _MysqlMerge(Merge):
 
     may_skip = False  # its triggers cannot
 
-    def __init__(
-        self,
-        session: MysqlWriteSession,
-        dialect: MysqlWriteDialect,
-        target: TargetTable,
-        rows: str,
-        mode: str,
-    ) -> None:
-        super().__init__(session.rows, dialect, target, rows, mode)
-        self._session = session
-
     def _affected(self, statement: str) -> int:
-        return self._session.affected(statement)[0]
+        affected: int = self._session.affected(statement)[0]
+        return affected
 
     def _keep_last(self) -> None:
         last = self.quoted(_LAST)

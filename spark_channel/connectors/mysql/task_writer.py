@@ -22,7 +22,6 @@ from spark_channel.connectors.mysql.publish import (
     hold,
     hold_affected,
     insert_staged,
-    new_stage,
     table_in,
     take_over,
 )
@@ -42,13 +41,13 @@ from spark_channel.connectors.mysql.write_dialect import (
 )
 from spark_channel.connectors.sql.catalog import WriteColumn
 from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.task_writer import SqlTask
+from spark_channel.connectors.sql.task_writer import SqlTaskWriter
 from spark_channel.connectors.sql.write_protocol import SqlPlan
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.retry import Retry
 
-__all__ = ["DirectWriter", "Loader", "RefusedRowsError", "is_of_rows", "open_task"]
+__all__ = ["DirectTaskWriter", "Loader", "RefusedRowsError", "is_of_rows", "open_task"]
 
 _log = logging.getLogger(__name__)
 _MOST_PACKET = 4 << 20
@@ -197,7 +196,7 @@ _DATA_ERRORS = frozenset(
 """What the server says of rows, rather than of itself: NULL, duplicate, range, length, foreign key, check."""
 
 
-class _MysqlTask(SqlTask):
+class _MysqlTaskWriter(SqlTaskWriter):
     """Shared by both commit modes: the messages of refusals."""
 
     _options: MysqlWriteOptions
@@ -229,7 +228,7 @@ class _MysqlTask(SqlTask):
         )
 
 
-class StagedWriter(_MysqlTask):
+class StagedTaskWriter(_MysqlTaskWriter):
     """`commit=job`: its own staging table, filled in chunks that are committed one by one.
 
     After a lost connection the rows of the table are counted: a chunk is there whole or not at all.
@@ -320,7 +319,7 @@ class StagedWriter(_MysqlTask):
 
     def _create(self) -> None:
         if self._table is None:
-            self._table = new_stage(self._plan, self._task, self._attempt)
+            self._table = self._new_stage()
         try:
             create_stage(
                 self._session,
@@ -349,7 +348,7 @@ class StagedWriter(_MysqlTask):
         return count == after
 
 
-class DirectWriter(_MysqlTask):
+class DirectTaskWriter(_MysqlTaskWriter):
     """`commit=task`: the rows and the task's row in the claims, in one transaction that holds the claim at its end.
 
     `writeMode=insert` loads batches straight into the table. The other modes, and all under a limit, gather rows in a
@@ -511,19 +510,16 @@ class DirectWriter(_MysqlTask):
             self._begin(session)
             if self._done is not None:
                 return
-            session.rows("SAVEPOINT spark_channel_batch")
-            try:
-                self._loader.load(batch)
+            with self._judged(session):
+                try:
+                    self._loader.load(batch)
+                except BadValueError as error:
+                    raise self._refused(error, self._tally.rows) from None
+                except RefusedRowsError as error:
+                    raise BatchRefusedError(str(error)) from None
                 if not self._straight:
                     self._bring_in(session, batch.num_rows)
                     session.rows(f"DELETE FROM {self._temporary}")  # noqa: S608 - a constant
-            except (BadValueError, RefusedRowsError, TargetError) as error:
-                if isinstance(error, TargetError) and not is_of_rows(error):
-                    raise
-                session.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
-                if isinstance(error, BadValueError):
-                    raise self._refused(error, self._tally.rows) from None
-                raise BatchRefusedError(str(error)) from None
         except LostConnectionError as error:
             raise TargetError(
                 f"{error.text}. The attempt's rows were lost with the connection"
@@ -570,7 +566,7 @@ def is_of_rows(error: TargetError) -> bool:
 def open_task(writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
     """The writer of an attempt, as the plan's commit mode asks."""
     try:
-        return (DirectWriter if plan.commit == "task" else StagedWriter)(
+        return (DirectTaskWriter if plan.commit == "task" else StagedTaskWriter)(
             writer, plan, task, attempt
         )
     except LostConnectionError as error:

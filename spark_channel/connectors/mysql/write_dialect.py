@@ -110,6 +110,7 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
     """See `WriteDialect`."""
 
     begin = "START TRANSACTION"
+    ddl_commits = True
 
     new_types: ClassVar = {
         **{kind: declared for declared, kind in SIGNED.items() if declared != "mediumint"},

@@ -14,9 +14,7 @@ from spark_channel.connectors.mysql.dialect import MysqlTable, name_places
 from spark_channel.connectors.mysql.options import MysqlWriteOptions, address_of
 from spark_channel.connectors.mysql.publish import (
     COMMITTING_WORDS,
-    check_table,
     claims_of,
-    create_table,
     drop_if_empty,
     drop_tables,
     hold,
@@ -128,10 +126,7 @@ class MysqlWriter(SqlWriter):
     def is_denied(self, error: TargetError) -> bool:
         return code_of(error) in _DENIED
 
-    def look(self, session: Any) -> WriteTarget:
-        table = self.dialect.find_table(session, self.options.dbtable)
-        if table is not None:
-            return WriteTarget(table.schema, table.name, table.label, table)
+    def new_place(self, session: Any) -> tuple[str, str]:
         names = name_places(session, self.options.dbtable)
         if not names:
             raise OptionError(
@@ -143,7 +138,7 @@ class MysqlWriter(SqlWriter):
             session.value("SELECT @@lower_case_table_names") == 1
         ):  # the name under which it will be found
             database, name = database.lower(), name.lower()
-        return WriteTarget(database, name, f"{database}.{name}")
+        return database, name
 
     def plan(
         self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
@@ -200,17 +195,6 @@ class MysqlWriter(SqlWriter):
                     session.rows(statement)
             yield
 
-    def make_ready(
-        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
-    ) -> SqlPlan:
-        target = plan.target
-        if first and not self._pre_sql_commits:
-            self.script(session, self.options.pre_sql, "preSql")
-        check_table(session, target)
-        if first and plan.overwrite:
-            session.rows(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
-        return plan
-
     def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
         return open_task(self, plan, task, attempt)
 
@@ -219,19 +203,17 @@ class MysqlWriter(SqlWriter):
         with self._alone(session, plan, create=plan.commit == "job"):
             yield
 
-    def publish_staged(self, session: Any, plan: Any, receipts: Sequence[Receipt]) -> None:
-        target = plan.target
-        self.script(session, self.options.pre_sql, "preSql")
-        check_table(session, target)
-        if plan.overwrite:
-            session.rows(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
-        stages = self.staged_tables(
+    def staged(self, session: Any, plan: Any, receipts: Sequence[Receipt]) -> list[tuple[str, int]]:
+        return self.staged_tables(
             session, receipts, lambda name: table_in(plan.place.staging, name)
         )
+
+    def publish_staged(self, session: Any, plan: Any, staged: list[tuple[str, int]]) -> None:
+        self.ready(session, plan, empty=plan.overwrite)
         paced = (
             self.options.is_limited and not plan.overwrite
         )  # which has locked the rows that it deleted
-        insert_staged(session, target, self.options, list(stages), paced=paced)
+        insert_staged(session, plan.target, self.options, staged, paced=paced)
 
     def stages(self, session: Any, place: WriteTarget, beginning: str) -> list[str]:
         return stage_names(session, place.staging, beginning)
@@ -258,7 +240,7 @@ class MysqlWriter(SqlWriter):
         target = plan.target
         hold(session, _table_lock(target.label))
         session.end_when_silent()
-        made = create and create_table(session, target)
+        made = create and self.make_table(session, target)
         try:
             yield
         except TargetError:
@@ -269,7 +251,11 @@ class MysqlWriter(SqlWriter):
     def script(
         self, session: Any, texts: Sequence[str], option: str, *, written: bool = False
     ) -> None:
-        """DDL in `postSql`, which only `commit=task` accepts, commits a transaction that is complete by then."""
+        """DDL, which only `commit=task` accepts, commits: in `preSql` it ran before the transaction (`preparing`), in
+        `postSql` that is complete.
+        """
+        if option == "preSql" and self._pre_sql_commits:
+            return
         if not (written and _commits(texts, option)):
             super().script(session, texts, option, written=written)
             return

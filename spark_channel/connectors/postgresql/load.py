@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +32,7 @@ from spark_channel.connectors.postgresql.session import (
 )
 from spark_channel.connectors.postgresql.types import encode
 from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.task_writer import SqlTask
+from spark_channel.connectors.sql.task_writer import SqlTaskWriter
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, ChannelError, SupersededError, TargetError
 from spark_channel.retry import Retry
@@ -117,17 +118,11 @@ _OVERLAPPED_SECONDS, _OVERLAPPED_PART = 4.0, 0.6
 where the next task is read meanwhile: the slower, the less is seen of it."""
 _LEAST_PIECE, _LEAST_PIECES = 50, 16
 """In how many pieces at least, if they are not smaller: between two the transaction is idle, which servers may end."""
-TASK_SECONDS, _SOME_MORE = 2.5, 1.1
-_OPEN_SECONDS, _SILENT_SECONDS = 3.25, 1.5
-"""A task's rows are added as they come if the task is expected to last no longer than the first; a transaction is left
-once it lasts longer than the second, or the server counts so many seconds without a statement, as in a pause."""
-_SILENT = f"""
-SELECT set_config(name, least(nullif(setting::bigint, 0), {round(_SILENT_SECONDS * 1000)})::text, true)
-FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'
-"""  # noqa: S608 - a number of ours
+TASK_SECONDS = 2.5
+"""How long a task should last under a limit: its rows are held, and added at its end."""
 
 
-class _PostgresTask(SqlTask):
+class _PostgresTaskWriter(SqlTaskWriter):
     """Shared by both commit modes: batches are encoded and sent."""
 
     _writer: Any  # a PostgresWriter, whose module imports this one
@@ -204,14 +199,6 @@ class _PostgresTask(SqlTask):
         if session is not None:
             self._writer.kept.give(session)
 
-    def _commit(self, session: PgWriteSession) -> None:
-        try:
-            session.rows("COMMIT")
-        except TargetError as error:
-            if not is_gone(error):
-                raise
-            self._settle(error)
-
     def _done_or_raise(self, session: PgWriteSession, error: TargetError) -> None:
         """Another attempt has committed these rows, so that their keys are there: this one is done with them."""
         session.roll_back()
@@ -244,7 +231,7 @@ class _PostgresTask(SqlTask):
             _log.debug("task %d could not look at its claim: %s", self._task, error)
 
 
-class StagedTaskWriter(_PostgresTask):
+class StagedTaskWriter(_PostgresTaskWriter):
     """`commit=job`: rows go into the staging table in chunks, a transaction each.
 
     A chunk is kept until it is committed. When the connection is lost, a new one asks what became of it, and it is
@@ -340,17 +327,12 @@ class LimitedTaskWriter(StagedTaskWriter):
 
     Rows are held here, up to `capacityBytes` of them; those of a larger task go into a staging table of the attempt's
     own, as with `commit=job`. In the end one short transaction adds them to the table, fences and notes the task.
-
-    Where the whole task is expected to fit such a transaction, its rows are added as they come, and held as well: if it
-    does not fit, or the connection is lost, they are added in the end.
     """
 
     def __init__(self, writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> None:
         self._made = False
         self._held: list[pa.Table] = []
         self._held_bytes = 0
-        self._opened_at: float | None = None
-        self._adds = True
         super().__init__(writer, plan, task, attempt)
         self._begun = self._clock.now()
 
@@ -390,52 +372,10 @@ class LimitedTaskWriter(StagedTaskWriter):
         self._held.append(rows)
         self._held_bytes += rows.nbytes
         if self._held_bytes > min(self._options.capacity_bytes, _MOST_HELD):
-            self._leave()
             held, self._held = self._held, []
             self.spread = _MOVE_SECONDS / len(held)
             for each in held:
                 super().store(each, before)
-        elif self._adds and (self._opened_at is not None or self._is_short):
-            self._add_at_once(rows)
-        else:
-            self._adds = False
-
-    @property
-    def _is_short(self) -> bool:
-        """Whether the task is expected to last no longer than its transaction may."""
-        rows, speed, seconds = self.expected_rows, self._writer.task_speed, self.expected_seconds
-        if rows is not None and speed:
-            seconds = max(seconds or 0.0, rows / speed)
-        return self._is_plain and seconds is not None and seconds <= TASK_SECONDS * _SOME_MORE
-
-    def _add_at_once(self, rows: pa.Table) -> None:
-        """In the transaction that ends with the task, which other attempts' rows may make wait or fail."""
-        session, target = self._session, self._plan.target
-        try:
-            if self._opened_at is None:
-                self._hold_session()
-                session = self._session
-                session.rows(DIALECT.begin)
-                session.rows(_SILENT)
-                self._opened_at = self._clock.now()
-            elif self._clock.now() - self._opened_at > _OPEN_SECONDS:
-                self._leave()
-                return
-            self._copy(session, target.schema, target.name, rows)
-        except TargetError as error:
-            if isinstance(error, BatchRefusedError):
-                raise
-            _log.debug("task %d adds its rows in the end: %s", self._task, error)
-            self._lost = is_gone(error)
-            self._leave()
-
-    def _leave(self) -> None:
-        """The rows that were added are taken back; they are held, and added in the end."""
-        self._adds, self._opened_at = False, None
-        session = self._session
-        if not session.is_idle:
-            session.roll_back()
-        self._lost = self._lost or not session.is_idle
 
     def _stage_chunk(self, rows: pa.RecordBatch | pa.Table) -> None:
         if not self._made:
@@ -447,7 +387,6 @@ class LimitedTaskWriter(StagedTaskWriter):
 
     def finish(self) -> dict[str, Any]:
         if self._done is None:
-            self._writer.task_speed = self._tally.rows / max(self._clock.now() - self._begun, 1e-3)
             try:
                 Retry(self._options.retry_timeout, what=f"committing task {self._task}").call(
                     self._move, lambda error: isinstance(error, _NotMovedError)
@@ -468,23 +407,18 @@ class LimitedTaskWriter(StagedTaskWriter):
     def _move(self) -> None:
         """All of the task in one transaction, or nothing of it."""
         try:
-            if self._opened_at is None:
-                self._hold_session()
-                self._session.rows(DIALECT.begin)
-                self._bring(self._session)
+            # What ends a connection in a pause is no failure: a new one is made also where `retryTimeout` is 0.
+            self._lost = self._lost or self._session is None or not self._session.answers()
+            self._hold_session()
             session = self._session
+            session.rows(DIALECT.begin)
+            self._bring(session)
             added = self._add_task(session)
-            if (
-                added
-            ):  # after the fence, from where the server ends a silent session: a drop holds a lock
+            if added:
+                # After the fence, from where the server ends a silent session: a drop holds a lock.
                 drop_stage(session, self._plan.place.staging, self._staging)
         except TargetError as error:
-            is_open, self._lost, self._opened_at = self._opened_at is not None, True, None
-            if (
-                is_gone(error) and is_open
-            ):  # as the server ends it in a pause, also where retryTimeout is 0
-                self._move()
-                return
+            self._lost = True
             if is_gone(error):
                 raise _NotMovedError(str(error)) from error.__cause__
             self._done_or_raise(self._session, error)
@@ -530,7 +464,7 @@ class _NoStagingError(Exception):
     """This role may not create a table in the target's schema."""
 
 
-class DirectTaskWriter(_PostgresTask):
+class DirectTaskWriter(_PostgresTaskWriter):
     """`commit=task`: rows and the task's row beside the claim in one transaction.
 
     A task that has committed is not written again: its rows are taken and dropped. When dirty rows are allowed, each
@@ -582,16 +516,13 @@ class DirectTaskWriter(_PostgresTask):
         if self._done is not None:
             return
         try:
-            if self.tolerant:
-                session.rows("SAVEPOINT batch")
-            self._insert(session, rows)
-            if self.tolerant:
-                session.rows("SET CONSTRAINTS ALL IMMEDIATE")
-                session.rows("RELEASE SAVEPOINT batch")
+            with self._judged(session) if self.tolerant else nullcontext():
+                self._insert(session, rows)
+                if self.tolerant:
+                    session.rows("SET CONSTRAINTS ALL IMMEDIATE")
         except TargetError as error:
-            if self.tolerant and (isinstance(error, BatchRefusedError) or is_refused_data(error)):
-                session.rows("ROLLBACK TO SAVEPOINT batch")
-                raise BatchRefusedError(str(error)) from error
+            if self.tolerant and isinstance(error, BatchRefusedError):
+                raise
             self._done_or_raise(session, error)
 
     def _insert(self, session: PgWriteSession, rows: pa.RecordBatch | pa.Table) -> None:

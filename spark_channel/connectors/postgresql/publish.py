@@ -19,7 +19,7 @@ from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import TargetTable
 from spark_channel.connectors.sql.publish import PLACE, Merge, is_ready
 from spark_channel.connectors.sql.row_counts import hold_gone
-from spark_channel.connectors.sql.session import in_pieces, run_in_transaction
+from spark_channel.connectors.sql.session import in_pieces
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import BatchRefusedError, CommitError, TargetError
 
@@ -29,6 +29,7 @@ __all__ = [
     "bring_staged",
     "create_stage",
     "drop_stage",
+    "hold_staged",
     "is_there",
     "keys_sql",
     "new_table",
@@ -68,8 +69,8 @@ class PostgresMerge(Merge):
         self, session: PgWriteSession, target: TargetTable, rows: str, mode: str, *, count: int = 0
     ) -> None:
         """`count`: how many `rows` there are."""
-        super().__init__(session.rows, DIALECT, target, rows, mode)
-        self._session, self._count = session, count
+        super().__init__(session, DIALECT, target, rows, mode, count)
+        self._session: PgWriteSession = session
         self._columns = written_columns(target)
         self.writers: int | None = None
         """How many tasks wrote the rows; None = others may write to the same target."""
@@ -309,25 +310,33 @@ def patient_lock(session: PgSession, target: TargetTable) -> Iterator[None]:
     session.rows(f"SELECT set_config('lock_timeout', '{own}', true)")
 
 
+def hold_staged(
+    session: PgWriteSession,
+    plan: PostgresPlan,
+    options: PostgresWriteOptions,
+    receipts: Sequence[Receipt],
+) -> None:
+    """Leave exactly the rows of `receipts` in the staging table.
+
+    Raises:
+        CommitError: staged rows are gone.
+    """
+    stage = table_sql(plan.place.staging, plan.staging)
+    if session.value(f"SELECT to_regclass({literal_sql(stage)})::text") is None:
+        raise CommitError(f"the staging table {stage} is gone")
+    session.rows(_LOCK.format(stage=stage, name=literal_sql(stage)))
+    _keep_only(session, stage, receipts, _pages_to_pace(session, stage, options, overwrite=False))
+
+
 def publish_stage(
     session: PgWriteSession,
     plan: PostgresPlan,
     options: PostgresWriteOptions,
     receipts: Sequence[Receipt],
 ) -> None:
-    """Bring exactly the rows of `receipts` into the table, and drop the staging.
-
-    Raises:
-        CommitError: staged rows are gone.
-    """
+    """Bring the rows of `receipts`, which are all that the staging table has, into the table, and drop the staging."""
     target, stage = plan.target, table_sql(plan.place.staging, plan.staging)
-    if session.value(f"SELECT to_regclass({literal_sql(stage)})::text") is None:
-        raise CommitError(f"the staging table {stage} is gone")
-    session.rows(_LOCK.format(stage=stage, name=literal_sql(stage)))
-    _keep_only(session, stage, receipts, _pages_to_pace(session, stage, options, overwrite=False))
-    run_in_transaction(session, DIALECT.script(options.pre_sql, "preSql"), "preSql", written=False)
-    there = is_there(session, target, options, overwrite=plan.overwrite)
-    if there:
+    if is_there(session, target, options, overwrite=plan.overwrite):
         writers = sum(bool(receipt.rows) for receipt in receipts)
         rows = sum(receipt.rows for receipt in receipts)
         bring_staged(session, plan, stage, options, rows, overwrite=plan.overwrite, writers=writers)

@@ -27,6 +27,7 @@ from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.publish import (
     create_stage,
     drop_stage,
+    hold_staged,
     is_there,
     keys_sql,
     new_table,
@@ -63,8 +64,6 @@ class PostgresWriter(SqlWriter):
     Options: ClassVar[type[WriteOptions]] = PostgresWriteOptions
     options: PostgresWriteOptions
     dialect = DIALECT
-    task_speed: float | None = None
-    """Rows per second of the last limited task in this process."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -92,9 +91,6 @@ class PostgresWriter(SqlWriter):
 
         return PostgresHealth(self.options, TargetError, self.row_cost)
 
-    def check(self, context: WriteContext) -> None:
-        self.check_scripts()
-
     def is_refusal(self, error: BaseException) -> bool:
         return super().is_refusal(error) or is_refused_data(error)
 
@@ -119,13 +115,7 @@ class PostgresWriter(SqlWriter):
     def claim_dialect(self, session: PgWriteSession, place: WriteTarget) -> ClaimDialect:
         return claim_dialect(session.rows, place.schema, ledger=place.ledger)
 
-    def look(self, session: PgWriteSession) -> WriteTarget:
-        table = find_table(session, self.options.dbtable)
-        schema, name = (table.schema, table.name) if table is not None else self._new_place(session)
-        return WriteTarget(schema, name, f"{schema}.{name}", table)
-
-    def _new_place(self, session: PgWriteSession) -> tuple[str, str]:
-        """The schema and name of a table that is to be created."""
+    def new_place(self, session: PgWriteSession) -> tuple[str, str]:
         space, name = new_name(self.options)
         known = session.value("SELECT current_schema()") if space is None else space
         where = literal_sql(known)
@@ -212,8 +202,6 @@ class PostgresWriter(SqlWriter):
         first: bool,
     ) -> PostgresPlan:
         own = _own(plan)
-        if first:
-            self.script(session, self.options.pre_sql, "preSql")
         if first and self._kept(place, plan) is None:
             return self._create(session, own, context)
         there = find_table(session, own.target.sql)
@@ -256,10 +244,16 @@ class PostgresWriter(SqlWriter):
                 f"AND usename = session_user AND application_name = {literal_sql(name)}"
             )
 
-    def publish_staged(
+    def staged(
         self, session: PgWriteSession, plan: PostgresPlan, receipts: Sequence[Receipt]
+    ) -> Sequence[Receipt]:
+        hold_staged(session, plan, self.options, receipts)
+        return receipts
+
+    def publish_staged(
+        self, session: PgWriteSession, plan: PostgresPlan, staged: Sequence[Receipt]
     ) -> None:
-        publish_stage(session, plan, self.options, receipts)
+        publish_stage(session, plan, self.options, staged)
 
     def stages(self, session: PgWriteSession, place: WriteTarget, beginning: str) -> list[str]:
         return stages(session, place.staging, beginning)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     )
     from spark_channel.connectors.sql.source import ReadSource
     from spark_channel.connectors.sql.splits import Quantiles, Splitter
-    from spark_channel.connectors.sql.table_writer import TableWriter
     from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
     from spark_channel.connectors.sql.writer import SqlWriter
 else:
@@ -57,7 +56,6 @@ else:
             "session": ["BatchSize", "Session", "WriteSession", "session_script"],
             "source": ["ReadSource"],
             "splits": ["Quantiles", "Splitter"],
-            "table_writer": ["TableWriter"],
             "write_protocol": ["SqlPlan", "WriteTarget"],
             "writer": ["SqlWriter"],
         },
@@ -85,7 +83,6 @@ __all__ = [
     "SqlWriter",
     "StandardMerge",
     "Table",
-    "TableWriter",
     "TargetTable",
     "WriteColumn",
     "WriteDialect",

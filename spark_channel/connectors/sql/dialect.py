@@ -335,6 +335,12 @@ class WriteDialect(Dialect):
     begin = "BEGIN"
     """The statement that begins a transaction that writes."""
     has_savepoints = True
+    ddl_commits = False
+    """Whether DDL commits, or a new table can be used only after that. Then a table is made before the transaction that
+    fills it, and never dropped: a write that fails leaves it, empty.
+    """
+    tick = 1
+    """The microseconds that the database's times are multiples of."""
 
     new_types: ClassVar[Mapping[pa.DataType, str]] = {}
     """The declared types of new columns, by `plain_kind`."""

@@ -1,4 +1,9 @@
-"""Writing a database that is one file."""
+"""Writing a database that is one file: rows are staged beside it, and inserted on the driver's host.
+
+A file that is not there yet has nowhere to keep a claim. With `commit=job` it is made whole, with the claim and the
+rows in it, under another name, and gets its own by a link, which fails when another job was first: then the rows are
+published into that file as into any other. A job that fails leaves no file, and removes none that others use.
+"""
 
 import hashlib
 import logging
@@ -26,28 +31,17 @@ from spark_channel.connectors.sql.file_staging import (
     stages_beside,
     target_errors,
 )
-from spark_channel.connectors.sql.publish import make_ready, refuse_two_receipts
-from spark_channel.connectors.sql.task_writer import SqlTask
+from spark_channel.connectors.sql.publish import refuse_two_receipts
+from spark_channel.connectors.sql.task_writer import SqlTaskWriter
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import CommitError, SupersededError, TargetError
 
 __all__ = [
     "FilePlan",
-    "FileTask",
+    "FileTaskWriter",
     "FileWriter",
 ]
-
-
-# The writer of a database that is one file: rows are staged beside it, and inserted on the driver's
-# host.
-#
-# A file that is not there yet has nowhere to keep a claim. With `commit=job` it is made whole, with
-# the claim and the
-# rows in it, under another name, and gets its own by a link, which fails when another job was
-# first: then the rows are
-# published into that file as into any other. A job that fails leaves no file, and removes none that
-# others use.
 
 
 _log = logging.getLogger(__name__)
@@ -81,29 +75,19 @@ class FileWriter(SqlWriter):
         self.path: Path = options.file
 
     def check(self, context: WriteContext) -> None:
-        self.check_scripts()
+        super().check(context)
         if self.path.exists():
             self.check_file()
         _hold_writable(self.path, self.dialect.product, self.beside)
 
-    def look(self, session: Any) -> WriteTarget:
-        table = self.dialect.find_table(session, self.options.dbtable)
-        return self.new_place() if table is None else self.place(table.schema, table.name, table)
-
-    @staticmethod
-    def place(schema: str, name: str, table: Table | None = None) -> WriteTarget:
+    def place(self, schema: str, name: str, table: Table | None = None) -> WriteTarget:
         label = name if schema.lower() == "main" else f"{schema}.{name}"
         return WriteTarget(schema, name, label, table, folds=True)
 
     def make_ready(
         self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
     ) -> SqlPlan:
-        if first:
-            self.script(session, self.options.pre_sql, "preSql")
-        make_ready(
-            session, self.dialect, plan.target, self.options, overwrite=plan.overwrite and first
-        )
-        return self._staged(plan)
+        return self._staged(super().make_ready(session, plan, place, context, first=first))
 
     @property
     def shown(self) -> str:
@@ -116,7 +100,7 @@ class FileWriter(SqlWriter):
         self.check(context)
         if self.path.exists() or context.commit == "task":
             return super().prepare(context, schema)
-        place = self.new_place()
+        place = self.place(*self.new_place(None))
         self._check_place(place)
         position = context.stream[1] if context.stream else None
         held = HeldClaim(Identity.of(place.claimed, context), context.job, _NOT_TAKEN, position)
@@ -220,17 +204,17 @@ class FileWriter(SqlWriter):
             return []
         return super().abort(plan, receipts)
 
-    def publish_staged(self, session: Any, plan: Any, receipts: Sequence[Receipt]) -> None:
-        files = self.staged_files(plan, receipts)
-        self.script(session, self.options.pre_sql, "preSql")
-        make_ready(session, self.dialect, plan.target, self.options, overwrite=plan.overwrite)
+    def publish_staged(self, session: Any, plan: Any, staged: Any) -> None:
+        files, promised = staged
+        self.ready(session, plan, empty=plan.overwrite)
         inserted = self.insert_files(session, plan, files)
-        promised = sum(receipt.rows for receipt in receipts)
         if inserted != promised:
             raise CommitError(f"{inserted} rows are staged, and the receipts say {promised}")
 
-    def staged_files(self, plan: FilePlan, receipts: Sequence[Receipt]) -> list[Path]:
-        """The files that `receipts` name, in the order of their tasks.
+    def staged(
+        self, session: Any, plan: FilePlan, receipts: Sequence[Receipt]
+    ) -> tuple[list[Path], int]:
+        """The files that `receipts` name, in the order of their tasks, and how many rows are promised.
 
         Raises:
             CommitError: one is not there any more.
@@ -244,7 +228,7 @@ class FileWriter(SqlWriter):
                     raise CommitError(
                         f"the staged file {files[-1]} of task {receipt.task} is not there any more"
                     )
-        return files
+        return files, sum(receipt.rows for receipt in receipts)
 
     def _staged(self, plan: SqlPlan) -> FilePlan:
         assert isinstance(plan, FilePlan)
@@ -346,10 +330,6 @@ class FileWriter(SqlWriter):
     def check_file(self) -> None:
         """Hold the file to be a database that can be read."""
 
-    @abstractmethod
-    def new_place(self) -> WriteTarget:
-        """The place that `dbtable` names in a file that does not exist."""
-
 
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
@@ -380,11 +360,11 @@ def _hold_writable(path: Path, product: str, beside: str) -> None:
             )
 
 
-# One attempt of one task that stages its rows in a file beside the database.
+class FileTaskWriter(SqlTaskWriter):
+    """One attempt of one task: stages in a file of its own, which one without rows has not.
 
-
-class FileTask(SqlTask):
-    """Stages under a separate name; an attempt without rows stages nothing. A database implements `encode`."""
+    A database implements `encode`.
+    """
 
     _writer: FileWriter
 

@@ -18,6 +18,7 @@ __all__ = [
     "StandardMerge",
     "dropped",
     "hold_planned",
+    "hold_receipt",
     "holds_unique",
     "is_ready",
     "make_ready",
@@ -38,6 +39,18 @@ def refuse_two_receipts(receipts: Sequence[Receipt]) -> None:
     twice = [task for task, count in counts.items() if count > 1]
     if twice:
         raise CommitError(f"two receipts of task {min(twice)}: nothing was published")
+
+
+def hold_receipt(receipt: Receipt, staged: int) -> None:
+    """Hold a task to have staged as many rows as its receipt says.
+
+    Raises:
+        CommitError: it has not.
+    """
+    if staged != receipt.rows:
+        raise CommitError(
+            f"{staged} rows of task {receipt.task} are staged, and its receipt says {receipt.rows}"
+        )
 
 
 def make_ready(
@@ -67,11 +80,11 @@ def is_ready(
     overwrite: bool,
 ) -> bool:
     """As `make_ready`, but leaves a table to the caller that is to be made: False."""
-    table = dialect.find_table(session, target.sql)
-    if table is not None and overwrite and not options.truncate:
+    table, stays = dialect.find_table(session, target.sql), dialect.ddl_commits
+    if table is not None and overwrite and not options.truncate and not stays:
         session.rows(f"DROP TABLE {target.sql}")
         table = None
-    if table is None and target.create is not None:
+    if table is None and target.create is not None and not stays:
         return False
     hold_planned(dialect, target, table)
     if overwrite:
@@ -135,24 +148,28 @@ PLACE = "spark_channel_place"
 class Merge:
     """For databases with ON CONFLICT. Another one overrides `_keep_last`, `_delete` and `_write`.
 
-    `run` runs a statement and returns its rows. `rows` is a table, as SQL, that has the columns of `target`, and for a
-    change feed `OPERATION` and `PLACE` besides.
+    `rows` is a table, as SQL, that has the columns of `target`, and for a change feed `OPERATION` and `PLACE` besides;
+    there are `count` of them, which `mode` insert asks for.
     """
 
     insert = "INSERT"
+    order: ClassVar[str] = f" ORDER BY {PLACE}"
+    """Behind a SELECT of the rows: the order in which they came."""
     may_skip: ClassVar[bool] = True
     """Whether the database has triggers or rules that skip rows, and reports success."""
 
     def __init__(
         self,
-        run: Callable[[str], Sequence[tuple[Any, ...]]],
+        session: Any,
         dialect: Dialect,
         target: TargetTable,
         rows: str,
         mode: str,
+        count: int = 0,
     ) -> None:
-        self._run, self._dialect, self._target, self._rows = run, dialect, target.sql, rows
-        self._names, self._key, self._mode = target.names, target.key, mode
+        self._session, self._dialect, self._target, self._rows = session, dialect, target.sql, rows
+        self._run: Callable[[str], Sequence[tuple[Any, ...]]] = session.rows
+        self._names, self._key, self._mode, self._count = target.names, target.key, mode, count
         self._label = target.label
         self._operation = self.quoted(OPERATION)
 
@@ -163,6 +180,9 @@ class Merge:
             TargetError: a key holds NULL, two rows have one key, `OPERATION` says nothing known, or the database
                 refused a row, or skipped one.
         """
+        if self._mode == "insert":
+            self._append()
+            return
         self.refuse_bad_keys()
         if self._mode == "apply":
             self._refuse_unknown_operations()
@@ -174,6 +194,15 @@ class Merge:
         stored = self._write(update=self._mode != "skipExisting")
         if self.may_skip:
             self._hold_written(stored)
+
+    def _append(self) -> None:
+        """Insert the rows in the order in which they came."""
+        names = self.listed(self._names)
+        stored = self._affected(
+            f"{self.insert} INTO {self._target} ({names}) SELECT {names} FROM {self._rows}{self.order}"  # noqa: S608
+        )
+        if stored is not None:
+            hold_stored(self._label, self._count, stored)
 
     def refuse_bad_keys(self) -> None:
         """Hold the keys to be there, and, but for a change feed, to be there once."""
@@ -222,8 +251,8 @@ class Merge:
 
     def _affected(self, statement: str) -> int | None:
         """Run a statement: the rows that it stored; None = the database does not report them."""
-        self._run(statement)
-        return None
+        stored: int | None = self._session.stored(statement)
+        return stored
 
     def _write(self, *, update: bool) -> int | None:
         """Insert the rows; those whose keys are there are updated, or skipped.

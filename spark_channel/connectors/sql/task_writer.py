@@ -1,36 +1,51 @@
-"""SqlTaskWriter: gathers, judges, loads, receipts."""
+"""One attempt of one task: its rows are gathered, loaded, and noted beside the claim.
 
+`SqlTaskWriter` is for every database, and `TableTaskWriter` for one without a faster way than `WriteSession.load`.
+"""
+
+import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Receipt, RowTally, TaskWriter
 from spark_channel.connectors.base.feed import OPERATION
+from spark_channel.connectors.base.types import plain_kind
 from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.publish import PLACE
 from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import WriteSession
-from spark_channel.connectors.sql.write_protocol import HeartbeatThread, SqlPlan
-from spark_channel.connectors.sql.writer import SqlWriter
+from spark_channel.connectors.sql.write_protocol import HeartbeatThread, SqlPlan, WriteProtocol
 from spark_channel.errors import BatchRefusedError, TargetError
 
 __all__ = [
     "ATTEMPT",
     "BatchBuffer",
-    "SqlTask",
-    "TableTask",
+    "NothingWriter",
+    "SqlTaskWriter",
+    "TableTaskWriter",
 ]
 
-
-# Combines small batches into one that is worth a call of the database.
-
-
+_log = logging.getLogger(__name__)
 _MOST_BYTES = 16 << 20
+_SPREAD = 1 / 3
+"""Of the time in which rows have gathered: the next ones gather meanwhile."""
+_LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
+"""Of the time since the last ones were sent, under a limit; and in seconds."""
+_LIMITED_SECONDS = 0.25
+ATTEMPT = "spark_channel_attempt"
+"""The column of a staging table that says which attempt a row is of, by a random number.
+
+A driver that begins the same job again counts its attempts from the start.
+"""
+_ROWS_OF_A_TASK = 1 << 40
 
 
 class BatchBuffer:
@@ -77,18 +92,8 @@ class BatchBuffer:
         return batches
 
 
-# One attempt of one task, for every database. Each database has its own way to load the rows.
-
-
-_SPREAD = 1 / 3
-"""Of the time in which rows have gathered: the next ones gather meanwhile."""
-_LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
-"""Of the time since the last ones were sent, under a limit; and in seconds."""
-_LIMITED_SECONDS = 0.25
-
-
-class SqlTask(TaskWriter):
-    """Gathers batches until they are worth a call of the database.
+class SqlTaskWriter(TaskWriter):
+    """Gathers batches until they are worth a call of the database; each database has its own way to load them.
 
     A database implements `store`, `finish`, and `judge` where it takes refused rows back one by one; it sets
     `_session`, which ends with the attempt, and `_done` when another attempt has committed: this one's rows are then
@@ -98,7 +103,7 @@ class SqlTask(TaskWriter):
     seconds: ClassVar[float] = 0.5
     """How long rows may be gathered. See `BatchBuffer`."""
 
-    def __init__(self, writer: SqlWriter, plan: Any, task: int, attempt: int) -> None:
+    def __init__(self, writer: WriteProtocol, plan: Any, task: int, attempt: int) -> None:
         self._writer, self._plan, self._task, self._attempt = writer, plan, task, attempt
         self._options: Any = writer.options
         self._tally = RowTally(task, attempt)
@@ -195,6 +200,9 @@ class SqlTask(TaskWriter):
         if session is not None:
             session.close()
 
+    def _new_session(self) -> Any:
+        return self._writer.session(TargetError, f"write {self._plan.job}", patient=False)
+
     def _show_life(self) -> None:
         self._sign = HeartbeatThread(partial(self._writer.beat, self._plan))
 
@@ -221,12 +229,48 @@ class SqlTask(TaskWriter):
             return False
         return True
 
-    def _settle(self, error: BaseException) -> None:
-        """After a COMMIT without an answer: the receipt with which the task committed, or `error`."""
-        self._session.close()
-        self._done = self._writer.settle(self._plan, self._task)
-        if self._done is None:
-            raise error
+    def _commit(self, session: Any) -> None:
+        """COMMIT. Without an answer: the receipt with which the task committed.
+
+        Raises:
+            TargetError: it did not commit.
+        """
+        try:
+            self._writer.end(session)
+        except TargetError as error:
+            if not self._writer.is_lost(error) or self._writer.is_conflict(error):
+                raise
+            session.close()
+            self._done = self._writer.settle(self._plan, self._task)
+            if self._done is None:
+                raise
+
+    @contextmanager
+    def _judged(self, session: Any) -> Iterator[None]:
+        """Around a batch that is put into the open transaction: all of it or nothing.
+
+        Raises:
+            BatchRefusedError: the database refuses a row.
+        """
+        session.rows("SAVEPOINT spark_channel_batch")
+        try:
+            yield
+        except TargetError as error:
+            if not self._writer.is_refusal(error):
+                raise
+            try:
+                session.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
+                session.rows("RELEASE SAVEPOINT spark_channel_batch")
+            except TargetError:
+                raise error from None  # it has ended the transaction itself
+            if isinstance(error, BatchRefusedError):
+                raise
+            raise BatchRefusedError(str(error)) from error
+        session.rows("RELEASE SAVEPOINT spark_channel_batch")
+
+    def _new_stage(self) -> str:
+        """A staging table of this attempt alone."""
+        return f"{self._plan.stage}{self._task}_{self._attempt}_{secrets.token_hex(2)}"
 
     def _refused(self, error: BadValueError, before: int | None = None) -> BatchRefusedError:
         """The error for a value that cannot be stored; `before` rows were accepted before its batch."""
@@ -237,24 +281,14 @@ class SqlTask(TaskWriter):
         )
 
 
-# One attempt of one task: into the run's staging table, or in one transaction into the table
-# itself.
+class TableTaskWriter(SqlTaskWriter):
+    """`commit=job`: each batch goes into the run's staging table in a separate session, so that nothing stays locked
+    between two. `commit=task`: one transaction, with all rows of the task.
+    """
 
-
-ATTEMPT = "spark_channel_attempt"
-"""The column of a staging table that says which attempt a row is of, by a random number.
-
-A driver that begins the same job again counts its attempts from the start.
-"""
-_ROWS_OF_A_TASK = 1 << 40
-
-
-class TableTask(SqlTask):
-    """`commit=job`: each batch is staged in a separate session, so that nothing stays locked between two."""
-
-    def __init__(self, writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> None:
+    def __init__(self, writer: WriteProtocol, plan: SqlPlan, task: int, attempt: int) -> None:
         super().__init__(writer, plan, task, attempt)
-        self._host: Any = writer  # a `TableWriter`
+        self._host: Any = writer  # an `SqlWriter`, whose module imports this one
         self._stored, self._mark = 0, secrets.randbits(62)
         self._show_life()
 
@@ -262,7 +296,11 @@ class TableTask(SqlTask):
         drops = self._plan.commit == "job" and self._stored and not self._tally.ended
         super().rollback()
         if drops:
-            self._host.forget(self._plan, self._mark)
+            try:
+                with self._new_session() as session:
+                    session.rows(self._host.forgets(self._plan, self._mark))
+            except TargetError as error:  # the job's end removes it all
+                _log.debug("rows of attempt %d stay in staging: %s", self._mark, error)
 
     def store(self, rows: pa.Table, before: int) -> None:
         for batch in rows.combine_chunks().to_batches():
@@ -271,14 +309,11 @@ class TableTask(SqlTask):
     def judge(self, batch: pa.RecordBatch) -> None:
         """Rows of one batch: all of them, or none."""
         plan, held = self._plan, self._plan.claim
-        columns = [
-            self._host.values(each.name, batch.column(each.name), plan)
-            for each in plan.target.columns
-        ]
+        columns = [self._values(each.name, batch.column(each.name)) for each in plan.target.columns]
         if plan.target.operation is not None:
             columns.append(batch.column(OPERATION).to_pylist())
         if plan.commit == "job":
-            with self._host.session(TargetError) as session, session.transaction():
+            with self._new_session() as session, session.transaction():
                 claims = self._claims(session)
                 claims.show_life(held, claims.peek(held))
                 self._load(session, columns, staged=True)
@@ -286,19 +321,43 @@ class TableTask(SqlTask):
         session = self._begun()
         if self._done is not None:
             return
+        with self._judged(session) if self.tolerant else nullcontext():
+            self._load(session, columns, staged=bool(plan.target.key))
+            if plan.target.key and self.tolerant:
+                self._bring(session)
+
+    def _values(self, name: str, array: pa.Array) -> list[Any]:
+        """A column as `WriteSession.load` takes it.
+
+        Raises:
+            BatchRefusedError: a value that the database would change.
+        """
+        dialect = self._host.dialect
         try:
-            with session.savepoint():
-                self._load(session, columns, staged=bool(plan.target.key))
-                if plan.target.key and self.tolerant:
-                    self._bring(session)
-        except TargetError as error:
-            if self.tolerant and self._host.is_refusal(error):
-                raise BatchRefusedError(str(error)) from error
-            raise
+            array = pc.cast(array, plain_kind(array.type))
+            if dialect.tick > 1 and (
+                pa.types.is_timestamp(array.type) or pa.types.is_time(array.type)
+            ):
+                ticks = pc.cast(array, pa.int64())
+                whole = pc.multiply(pc.divide(ticks, dialect.tick), dialect.tick)
+                if pc.any(pc.not_equal(whole, ticks)).as_py():
+                    raise pa.ArrowInvalid(
+                        f"{dialect.product} keeps multiples of {dialect.tick} microseconds"
+                    )
+        except pa.ArrowInvalid as error:
+            label = self._plan.target.label
+            where = f"column {name!r} cannot be stored in table {label!r} exactly"
+            raise BatchRefusedError(f"{where}: {error}") from None
+        return list(array.to_pylist())
 
     def finish(self) -> dict[str, Any]:
         if self._plan.commit == "task":
-            self._commit(self._begun())
+            session = self._begun()
+            if self._done is None:
+                if self._plan.target.key and not self.tolerant:
+                    self._bring(session)
+                if self._add_task(session):
+                    self._commit(session)
         return {"mark": self._mark}
 
     def _load(
@@ -319,7 +378,7 @@ class TableTask(SqlTask):
     def _begun(self) -> WriteSession:
         """The session with the transaction of `commit=task`; `_done` when another attempt has committed."""
         if self._session is None:
-            self._session = self._host.session(TargetError)
+            self._session = self._new_session()
             claims = self._claims(self._session)
             claims.peek(self._plan.claim)
             self._done = claims.task(self._plan.claim, self._task)
@@ -331,16 +390,18 @@ class TableTask(SqlTask):
         self._host.bring(session, self._plan, self._stored)
         session.rows(f"DELETE FROM {self._host.staging(self._plan)}")  # noqa: S608 - a quoted name
 
-    def _commit(self, session: WriteSession) -> None:
-        if self._done is not None:
-            return
-        if self._plan.target.key and not self.tolerant:
-            self._bring(session)
-        if not self._add_task(session):
-            return
-        try:
-            session.commit()
-        except TargetError as error:
-            if not self._host.is_lost(error):
-                raise
-            self._settle(error)
+
+class NothingWriter(TaskWriter):
+    """For a task, or a job, that was committed before: takes rows, keeps none, and gives `receipt`."""
+
+    def __init__(self, receipt: Receipt) -> None:
+        self._receipt = receipt
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        pass
+
+    def close(self) -> Receipt:
+        return self._receipt
+
+    def rollback(self) -> None:
+        pass

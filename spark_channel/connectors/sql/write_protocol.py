@@ -30,6 +30,8 @@ from spark_channel.connectors.base.contract import (
     WritePlan,
     Writer,
 )
+from spark_channel.connectors.base.health import RowCost
+from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
 from spark_channel.connectors.sql.catalog import NOWHERE, TargetTable
 from spark_channel.connectors.sql.claim_tables import (
     STAGE,
@@ -40,14 +42,11 @@ from spark_channel.connectors.sql.claim_tables import (
 )
 from spark_channel.connectors.sql.claims import Claims, NoClaims, UntrustedClaimsError
 from spark_channel.connectors.sql.options import LedgerOptions, SqlWriteOptions
-from spark_channel.connectors.sql.session import (
-    transaction,
-)
+from spark_channel.connectors.sql.session import WriteSession, transaction
 from spark_channel.connectors.sql.statements import parsed_name
-from spark_channel.errors import (
-    SupersededError,
-    TargetError,
-)
+from spark_channel.connectors.sql.stored import stored_table
+from spark_channel.errors import OptionError, SupersededError, TargetError
+from spark_channel.options import CommitMode
 from spark_channel.retry import Retry
 
 __all__ = ["WAYS", "HeartbeatThread", "SqlPlan", "WriteProtocol", "WriteTarget", "own_plan"]
@@ -63,6 +62,11 @@ WAYS = (
     "without them, at least once"
 )
 _JOIN_SECONDS = 5.0
+_OWN = {
+    (Overlap.SURE, True): "its source is",
+    (Overlap.PERHAPS, True): "its source may be",
+    (Overlap.PERHAPS, False): "its source may be, since this application has planned a read of",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,11 @@ class WriteProtocol(Writer):
 
     options: SqlWriteOptions
     dialect: Any
-    """A `WriteDialect`, where `transaction`, `script` and `target` are not overridden."""
+    """A `WriteDialect`."""
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self.row_cost = RowCost()
 
     @property
     def script_dialect(self) -> str:
@@ -164,12 +172,23 @@ class WriteProtocol(Writer):
     @contextmanager
     def transaction(self, session: Any) -> Iterator[None]:
         """Commits in the end; any exception rolls back."""
-        with transaction(session, self.dialect.begin):
+        is_own = isinstance(session, WriteSession)
+        with session.transaction() if is_own else transaction(session, self.dialect.begin):
             yield
 
     def undo(self, session: Any) -> None:
         """End a transaction without its changes."""
-        session.rows("ROLLBACK")
+        if isinstance(session, WriteSession):
+            session.undo()
+        else:
+            session.rows("ROLLBACK")
+
+    def end(self, session: Any) -> None:
+        """End a transaction with its changes."""
+        if isinstance(session, WriteSession):
+            session.commit()
+        else:
+            session.rows("COMMIT")
 
     def claims(self, session: Any, place: WriteTarget) -> Claims:
         return (
@@ -238,6 +257,94 @@ class WriteProtocol(Writer):
                 return str(error)
             raise
         return ""
+
+    def stored(self) -> Stored | None:
+        return self.run(
+            TargetError,
+            "look",
+            lambda session: self._stored_at(session, self.look(session)),
+            begins=True,
+        )
+
+    def _stored_at(self, session: Any, place: WriteTarget) -> Stored | None:
+        table = place.table
+        if table is None:
+            return None
+        is_view = getattr(table, "is_view", False)
+        return stored_table(session, self.dialect, place.schema, place.name, is_view=is_view)
+
+    def _commit_apart(
+        self, session: Any, place: WriteTarget, context: WriteContext
+    ) -> tuple[CommitMode, Stored | None]:
+        """The commit mode, which keeps the write's rows from its own source; and what a task must not read.
+
+        Raises:
+            OptionError: the source is the target, and the user or the role's rights leave only `task`.
+        """
+        commit: CommitMode = context.commit or self.default_commit(place, context)
+        commit = commit if place.has_ledger else "task"
+        target = self._stored_at(session, place) if commit == "task" and context.reads else None
+        if target is None:
+            return commit, None
+        found = most_overlap(context.reads, target)
+        if not context.reads_surely:
+            found = min(found, Overlap.PERHAPS)
+        if found is Overlap.NONE:
+            return commit, None
+        if context.commit is None and place.has_ledger and not self.options.tolerates_dirty_rows:
+            hint = (
+                ""
+                if found is Overlap.SURE
+                else ". If the rows come from elsewhere, set 'commit' to task"
+            )
+            _log.info(
+                "job %s stages its rows (commit=job): %s table %s, and would read the rows that tasks commit%s",
+                context.job,
+                _OWN[found, context.reads_surely],
+                place.label,
+                hint,
+            )
+            return "job", None
+        self._refuse_own_source(place, context, found)
+        return commit, target
+
+    def _refuse_own_source(self, place: WriteTarget, context: WriteContext, found: Overlap) -> None:
+        """What may have been emptied cannot be told from what was; rows that tasks add are found by the tasks."""
+        first = (
+            "an overwrite with commit=task empties it"
+            if context.overwrite
+            else "with commit=task, 'preSql' changes it"
+            if self.options.pre_sql
+            else ""
+        )
+        if found is Overlap.PERHAPS and not first:
+            return
+        why = (
+            f"{first} before its rows are read"
+            if first
+            else "with commit=task, rows that its tasks commit would be read and written again"
+        )
+        asked = (
+            "omit 'maxDirtyRows' and 'maxDirtyFraction', which need commit=task"
+            if self.options.tolerates_dirty_rows
+            else "set 'commit' to job, or omit it"
+            if place.has_ledger
+            else f"give the job what commit=job needs ({WAYS})"
+        )
+        raise OptionError(
+            f"{_OWN[found, context.reads_surely]} the target, table {place.label!r}: {why}. "
+            f"To write into the table that is read, {asked}; or write into another table",
+            option="commit",
+            got="task",
+            takes="job",
+        )
+
+    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
+        """`task` writes an append once instead of twice; keys are told apart only within one transaction."""
+        if context.stream is not None:
+            return "job"
+        append = place.table is not None and not context.overwrite
+        return "task" if append and self.options.write_mode == "insert" else "job"
 
     def _take(
         self, session: Any, claims: Claims, place: WriteTarget, context: WriteContext

@@ -5,7 +5,6 @@ the table. Either transaction holds the run's claim, so that a run that was over
 """
 
 import logging
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,26 +19,30 @@ from spark_channel.connectors.base.contract import (
     WritePlan,
 )
 from spark_channel.connectors.base.feed import row_fields
-from spark_channel.connectors.base.health import RowCost
-from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
-from spark_channel.connectors.sql.catalog import Column, TargetTable
+from spark_channel.connectors.sql.catalog import Column, Table, TargetTable
 from spark_channel.connectors.sql.claim_tables import is_own_table
 from spark_channel.connectors.sql.options import SqlWriteOptions
-from spark_channel.connectors.sql.publish import refuse_two_receipts
+from spark_channel.connectors.sql.publish import (
+    PLACE,
+    Merge,
+    dropped,
+    hold_receipt,
+    make_ready,
+    refuse_two_receipts,
+)
 from spark_channel.connectors.sql.session import (
     BY_ITSELF,
     run_in_transaction,
     split_script,
 )
-from spark_channel.connectors.sql.stored import stored_table
 from spark_channel.connectors.sql.target_columns import (
     added_columns,
     new_target,
     old_target,
     wider_columns,
 )
+from spark_channel.connectors.sql.task_writer import ATTEMPT, NothingWriter, TableTaskWriter
 from spark_channel.connectors.sql.write_protocol import (
-    WAYS,
     SqlPlan,
     WriteProtocol,
     WriteTarget,
@@ -52,29 +55,24 @@ from spark_channel.errors import (
     SupersededError,
     TargetError,
 )
-from spark_channel.options import CommitMode, WriteOptions
+from spark_channel.options import WriteOptions
 
-__all__ = ["NothingWriter", "SqlWriter"]
+__all__ = ["SqlWriter"]
 
 
 _log = logging.getLogger(__name__)
 _EXPLAINS_RIGHTS = ("postgres", "mysql")
 """Databases that check the rights of a statement that they only explain."""
-_OWN = {
-    (Overlap.SURE, True): "its source is",
-    (Overlap.PERHAPS, True): "its source may be",
-    (Overlap.PERHAPS, False): "its source may be, since this application has planned a read of",
-}
 
 
 class SqlWriter(WriteProtocol):
-    """A database implements the methods below the line; what it does not stage in tables it stages in files."""
+    """A database implements what `WriteProtocol` leaves to it: a session, what its errors mean, and its claims.
+
+    Rows are staged in one table by `WriteSession.load`, or loaded into the table itself, and merged by `Merge`.
+    """
 
     Options: ClassVar[type[WriteOptions]] = SqlWriteOptions
-
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
-        self.row_cost = RowCost()
+    Merge: ClassVar[type[Merge]] = Merge
 
     def exists(self) -> bool | None:
         return self.run(
@@ -167,11 +165,12 @@ class SqlWriter(WriteProtocol):
                 plan = self.make_staging(session, plan, place, context)
                 self._end_overtaken(session, taken, place, context)
             else:
-                self._end_overtaken(
-                    session, taken, place, context
-                )  # their locks are on what is made ready
+                # Before the table is made ready, on which their locks are.
+                self._end_overtaken(session, taken, place, context)
                 with self.preparing(session, plan), self.transaction(session):
                     held, first = claims.make_ready(held, overwrite=plan.overwrite)
+                    if first:
+                        self.script(session, self.options.pre_sql, "preSql")
                     plan = self.make_ready(
                         session, replace(plan, held=held), place, context, first=first
                     )
@@ -181,87 +180,6 @@ class SqlWriter(WriteProtocol):
         except BaseException:
             self._give_back(session, plan, overtaken)
             raise
-
-    def stored(self) -> Stored | None:
-        return self.run(
-            TargetError,
-            "look",
-            lambda session: self._stored_at(session, self.look(session)),
-            begins=True,
-        )
-
-    def _stored_at(self, session: Any, place: WriteTarget) -> Stored | None:
-        table = place.table
-        if table is None:
-            return None
-        is_view = getattr(table, "is_view", False)
-        return stored_table(session, self.dialect, place.schema, place.name, is_view=is_view)
-
-    def _commit_apart(
-        self, session: Any, place: WriteTarget, context: WriteContext
-    ) -> tuple[CommitMode, Stored | None]:
-        """The commit mode, which keeps the write's rows from its own source; and what a task must not read.
-
-        Raises:
-            OptionError: the source is the target, and the user or the role's rights leave only `task`.
-        """
-        commit: CommitMode = context.commit or self.default_commit(place, context)
-        commit = commit if place.has_ledger else "task"
-        target = self._stored_at(session, place) if commit == "task" and context.reads else None
-        if target is None:
-            return commit, None
-        found = most_overlap(context.reads, target)
-        if not context.reads_surely:
-            found = min(found, Overlap.PERHAPS)
-        if found is Overlap.NONE:
-            return commit, None
-        if context.commit is None and place.has_ledger and not self.options.tolerates_dirty_rows:
-            hint = (
-                ""
-                if found is Overlap.SURE
-                else ". If the rows come from elsewhere, set 'commit' to task"
-            )
-            _log.info(
-                "job %s stages its rows (commit=job): %s table %s, and would read the rows that tasks commit%s",
-                context.job,
-                _OWN[found, context.reads_surely],
-                place.label,
-                hint,
-            )
-            return "job", None
-        self._refuse_own_source(place, context, found)
-        return commit, target
-
-    def _refuse_own_source(self, place: WriteTarget, context: WriteContext, found: Overlap) -> None:
-        """What may have been emptied cannot be told from what was; rows that tasks add are found by the tasks."""
-        first = (
-            "an overwrite with commit=task empties it"
-            if context.overwrite
-            else "with commit=task, 'preSql' changes it"
-            if self.options.pre_sql
-            else ""
-        )
-        if found is Overlap.PERHAPS and not first:
-            return
-        why = (
-            f"{first} before its rows are read"
-            if first
-            else "with commit=task, rows that its tasks commit would be read and written again"
-        )
-        asked = (
-            "omit 'maxDirtyRows' and 'maxDirtyFraction', which need commit=task"
-            if self.options.tolerates_dirty_rows
-            else "set 'commit' to job, or omit it"
-            if place.has_ledger
-            else f"give the job what commit=job needs ({WAYS})"
-        )
-        raise OptionError(
-            f"{_OWN[found, context.reads_surely]} the target, table {place.label!r}: {why}. "
-            f"To write into the table that is read, {asked}; or write into another table",
-            option="commit",
-            got="task",
-            takes="job",
-        )
 
     def _new_fields(
         self, place: WriteTarget, context: WriteContext, schema: pa.Schema
@@ -463,7 +381,9 @@ class SqlWriter(WriteProtocol):
             if plan.commit == "job":
                 if plan.overwrite:
                     claims.overwrite(plan.claim)
-                self.publish_staged(session, plan, receipts)
+                staged = self.staged(session, plan, receipts)
+                self.script(session, self.options.pre_sql, "preSql")
+                self.publish_staged(session, plan, staged)
             else:
                 claims.hold_committed(plan.claim, receipts)
             rows, nbytes = (
@@ -473,13 +393,6 @@ class SqlWriter(WriteProtocol):
             claims.publish(plan.claim, rows=rows, nbytes=nbytes)
             # Last: where a procedure commits inside, the rows are not there without the note that they are published.
             self.script(session, self.options.post_sql, "postSql", written=True)
-
-    def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
-        """`task` writes an append once instead of twice; keys are told apart only within one transaction."""
-        if context.stream is not None:
-            return "job"
-        append = place.table is not None and not context.overwrite
-        return "task" if append and self.options.write_mode == "insert" else "job"
 
     def _check_place(self, place: WriteTarget) -> None:
         if is_own_table(place.name):
@@ -497,11 +410,32 @@ class SqlWriter(WriteProtocol):
             f"Nothing of this job is in table {plan.place.label!r}: its transaction was rolled back"
         )
 
-    # --- what a database implements ---
+    # --- the steps of a write that stages rows in one table: a database with a faster way has its own ---
 
-    @abstractmethod
     def check(self, context: WriteContext) -> None:
         """Before a session is opened: hold options and scripts to be usable."""
+        if self.dialect.ddl_commits and context.overwrite and not self.options.truncate:
+            raise OptionError(
+                f"option 'truncate' got false; {self.dialect.product} cannot drop a table, "
+                "make it again and fill it in one transaction. Omit it, or drop the table first",
+                option="truncate",
+                got="false",
+                takes="true",
+            )
+        self.check_scripts()
+
+    def look(self, session: Any) -> WriteTarget:
+        table = self.dialect.find_table(session, self.options.dbtable)
+        if table is not None:
+            return self.place(table.schema, table.name, table)
+        return self.place(*self.new_place(session))
+
+    def new_place(self, session: Any) -> tuple[str, str]:
+        """The schema and the name of the table that `dbtable` names and the write creates."""
+        return "", self.options.dbtable
+
+    def place(self, schema: str, name: str, table: Table | None = None) -> WriteTarget:
+        return WriteTarget(schema, name, f"{schema}.{name}" if schema else name, table)
 
     def plan(
         self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
@@ -513,36 +447,112 @@ class SqlWriter(WriteProtocol):
         """
         return replace(plan, target=self.target(plan, place))
 
-    @abstractmethod
     def make_staging(
         self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
         """`commit=job`: what tasks need before they stage. Safe twice."""
-
-    @abstractmethod
-    def make_ready(
-        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
-    ) -> SqlPlan:
-        """`commit=task`, inside a transaction: with `first` run preSql, create or empty the table; else check it."""
-
-    @abstractmethod
-    def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter: ...
+        if not self.stages(session, place, plan.stage):
+            own = [f"{ATTEMPT} BIGINT NOT NULL", f"{PLACE} BIGINT NOT NULL"]
+            own += [
+                self.dialect.definition(replace(each.column, not_null=False))
+                for each in plan.target.columns
+            ]
+            if plan.target.operation is not None:
+                own.append(f"{self.dialect.quoted(plan.target.operation)} VARCHAR(20)")
+            listed = f"{', '.join(own)}, PRIMARY KEY ({ATTEMPT}, {PLACE})"
+            session.rows(f"CREATE TABLE {self.staging(plan)} ({listed})")
+        return plan
 
     @contextmanager
     def preparing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
         """Around the transaction of `make_ready`: for what cannot be in it."""
+        if self.dialect.ddl_commits:
+            self.make_table(session, plan.target)
+            if plan.target.key:
+                self.make_staging(session, plan, plan.place, WriteContext(plan.job))
         yield
+
+    def make_ready(
+        self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext, *, first: bool
+    ) -> SqlPlan:
+        """`commit=task`, inside a transaction: with `first` create or empty the table; else hold it to be there."""
+        self.ready(session, plan, empty=first and plan.overwrite)
+        makes_stage = plan.target.key and not self.dialect.ddl_commits
+        return self.make_staging(session, plan, place, context) if makes_stage else plan
+
+    def ready(self, session: Any, plan: SqlPlan, *, empty: bool) -> None:
+        """Inside a transaction: the table is there as it was planned, and `empty` if that is asked for."""
+        make_ready(session, self.dialect, plan.target, self.options, overwrite=empty)
+
+    def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
+        return TableTaskWriter(self, plan, task, attempt)
 
     @contextmanager
     def publishing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
         """Around the transaction that publishes: for what cannot be in it."""
+        if self.dialect.ddl_commits:
+            self.make_table(session, plan.target)
         yield
 
-    @abstractmethod
-    def publish_staged(self, session: Any, plan: Any, receipts: Sequence[Receipt]) -> None:
-        """`commit=job`, inside the transaction that publishes: preSql, the table made or emptied, exactly the rows of
-        `receipts` brought in.
+    def staged(self, session: Any, plan: Any, receipts: Sequence[Receipt]) -> Any:
+        """`commit=job`, first in the transaction that publishes: what `publish_staged` brings in.
+
+        Raises:
+            CommitError: it is not exactly what `receipts` promise.
         """
+        counts = f"SELECT {ATTEMPT}, COUNT(*) FROM {self.staging(plan)} GROUP BY {ATTEMPT}"  # noqa: S608 - a quoted name
+        found = dict(session.rows(counts))
+        for receipt in receipts:
+            hold_receipt(receipt, found.pop(receipt.details["mark"], 0))
+        for mark in found:
+            session.rows(self.forgets(plan, mark))
+        return sum(receipt.rows for receipt in receipts)
+
+    def publish_staged(self, session: Any, plan: Any, staged: Any) -> None:
+        """After `preSql`: the table made or emptied, and what `staged` returned brought in."""
+        self.ready(session, plan, empty=plan.overwrite)
+        self.bring(session, plan, staged)
+
+    def bring(self, session: Any, plan: SqlPlan, count: int) -> None:
+        """All rows of the staging table that this transaction sees, into the table. There are `count`."""
+        rows, mode = self.staging(plan), self.options.write_mode
+        self.Merge(session, self.dialect, plan.target, rows, mode, count).bring()
+
+    def staging(self, plan: SqlPlan) -> str:
+        """The staging table, in a statement: one for all attempts of the run."""
+        return str(self.dialect.place(plan.place.staging, plan.stage))
+
+    def forgets(self, plan: SqlPlan, mark: int) -> str:
+        """The statement that removes what an attempt staged."""
+        return f"DELETE FROM {self.staging(plan)} WHERE {ATTEMPT} = {int(mark)}"  # noqa: S608 - a quoted name
+
+    def stages(self, session: Any, place: WriteTarget, beginning: str) -> list[str]:
+        """By `Dialect.table_names`, for a database without schemas."""
+        return [each for each in self.dialect.table_names(session) if each.startswith(beginning)]
+
+    def drop_stage(self, session: Any, place: WriteTarget, name: str) -> None:
+        try:
+            session.rows(f"DROP TABLE {self.dialect.place(place.staging, name)}")
+        except TargetError as error:
+            if self.stages(session, place, name) and not self.is_lost(error):
+                raise
+            _log.warning(
+                "staging %s is gone, or stays until a later job removes it: %s", name, error
+            )
+
+    def make_table(self, session: Any, target: TargetTable) -> bool:
+        """Outside a transaction: make the table when it is not there. Whether this session made it."""
+        if self.dialect.find_table(session, target.sql) is not None:
+            return False
+        if target.create is None:
+            raise dropped(target)
+        try:
+            session.rows(target.create)
+        except TargetError as error:
+            if not self.is_conflict(error) or self.dialect.find_table(session, target.sql) is None:
+                raise
+            return False  # another job made it at the same moment
+        return True
 
     def script(
         self, session: Any, texts: Sequence[str], option: str, *, written: bool = False
@@ -563,21 +573,18 @@ class SqlWriter(WriteProtocol):
     @staticmethod
     def staged_tables(
         session: Any, receipts: Sequence[Receipt], sql: Callable[[str], str]
-    ) -> Iterator[tuple[str, int]]:
+    ) -> list[tuple[str, int]]:
         """The staging tables that `receipts` name, as `sql` writes them, in the order of their tasks, with their rows.
 
         Raises:
             CommitError: one holds more rows than its receipt says, or fewer.
         """
+        tables = []
         for receipt in sorted(receipts, key=lambda each: each.task):
-            if (name := receipt.details.get("table")) is None:
-                continue
-            staged = int(session.value(f"SELECT COUNT(*) FROM {sql(name)}"))  # noqa: S608 - a quoted name
-            if staged != receipt.rows:
-                raise CommitError(
-                    f"{staged} rows of task {receipt.task} are staged, and its receipt says {receipt.rows}"
-                )
-            yield sql(name), staged
+            if (name := receipt.details.get("table")) is not None:
+                hold_receipt(receipt, int(session.value(f"SELECT COUNT(*) FROM {sql(name)}")))  # noqa: S608
+                tables.append((sql(name), receipt.rows))
+        return tables
 
     def target(self, plan: SqlPlan, place: WriteTarget) -> TargetTable:
         """The match of the rows' columns to the table's, or to a new table's."""
@@ -595,19 +602,3 @@ def _with_wider(place: WriteTarget, wider: Sequence[tuple[Column, Column]]) -> W
     made = {old.name: new for old, new in wider}
     columns = tuple(made.get(each.name, each) for each in place.table.columns)
     return replace(place, table=replace(place.table, columns=columns))
-
-
-class NothingWriter(TaskWriter):
-    """For a task, or a job, that was committed before: takes rows, keeps none, and gives `receipt`."""
-
-    def __init__(self, receipt: Receipt) -> None:
-        self._receipt = receipt
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        pass
-
-    def close(self) -> Receipt:
-        return self._receipt
-
-    def rollback(self) -> None:
-        pass

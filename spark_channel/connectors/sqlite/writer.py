@@ -1,7 +1,7 @@
 """Writes a table of a SQLite file: atomically (`commit=job`), or task by task (`commit=task`)."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -14,9 +14,8 @@ from spark_channel.connectors.sql.catalog import Column, TargetTable
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.file_database import FileTask, FileWriter
+from spark_channel.connectors.sql.file_database import FileTaskWriter, FileWriter
 from spark_channel.connectors.sql.publish import PLACE, Merge
-from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.sqlite_conflicts import has_triggers, insert_words
 from spark_channel.connectors.sql.statements import is_plain_name, parsed_name
 from spark_channel.connectors.sql.write_protocol import WriteTarget
@@ -35,7 +34,6 @@ from spark_channel.options import WriteOptions
 __all__ = [
     "SqliteTaskWriter",
     "SqliteWriter",
-    "bring",
     "insert_files",
     "insert_one",
 ]
@@ -71,7 +69,7 @@ def insert_files(
                 session.insert(sql, table.slice(start, options.batch_size))
             del table
     if stage is not None:
-        bring(session, target, options, stage, rows)
+        _SqliteMerge(session, target, options, stage, rows).bring()
         session.rows(f"DROP TABLE {stage}")
     return rows
 
@@ -97,27 +95,19 @@ def goes_through_stage(
     return options.write_mode != "insert" or has_triggers(session.rows, target.name)
 
 
-def bring(
-    session: SqliteSession, target: TargetTable, options: SqliteWriteOptions, stage: str, rows: int
-) -> None:
-    """Bring the `rows` of `stage` (SQL) into the table.
-
-    Raises:
-        TargetError: SQLite refused a row or the table skipped one, a key holds NULL, two rows have one key, or `_op`
-            says nothing known.
-    """
-    if options.write_mode != "insert":
-        _SqliteMerge(session, target, stage, options.write_mode).bring()
-        return
-    names = ", ".join(map(SqliteWriteDialect().quoted, target.names))
-    insert = insert_words(session.rows, target.name)
-    session.rows(f"{insert} INTO {target.sql} ({names}) SELECT {names} FROM {stage} ORDER BY rowid")  # noqa: S608
-    hold_stored(target.label, rows, int(session.value("SELECT changes()")))
-
-
 class _SqliteMerge(Merge):
-    def __init__(self, session: SqliteSession, target: TargetTable, rows: str, mode: str) -> None:
-        super().__init__(session.rows, SqliteWriteDialect(), target, rows, mode)
+    order = " ORDER BY rowid"
+
+    def __init__(
+        self,
+        session: SqliteSession,
+        target: TargetTable,
+        options: SqliteWriteOptions,
+        stage: str,
+        rows: int,
+    ) -> None:
+        """`stage` is SQL, and has so many `rows`."""
+        super().__init__(session, SqliteWriteDialect(), target, stage, options.write_mode, rows)
         self.insert = insert_words(session.rows, target.name)
 
     def _affected(self, statement: str) -> int:
@@ -125,7 +115,6 @@ class _SqliteMerge(Merge):
         return int(self._run("SELECT changes()")[0][0])
 
 
-_SAVEPOINT = "spark_channel_batch"
 _KEYS = "temp.spark_channel_keys"
 
 
@@ -142,10 +131,11 @@ class BatchValidator:
         target: TargetTable,
         options: SqliteWriteOptions,
         encode: Callable[[pa.RecordBatch], pa.RecordBatch],
+        judged: Callable[[SqliteSession], AbstractContextManager[None]],
     ) -> None:
         self._session = session
         self._target = target
-        self._encode = encode
+        self._encode, self._judged = encode, judged
         self._options = options
         self._stage: str | None = None
         self._notes = options.write_mode in ("upsert", "skipExisting")
@@ -164,17 +154,8 @@ class BatchValidator:
             BatchRefusedError: SQLite refuses one of them, and holds none. TargetError: it cannot go on.
         """
         encoded = self._encode(batch)
-        self._session.rows(f"SAVEPOINT {_SAVEPOINT}")
-        try:
+        with self._judged(self._session):
             self._put(encoded)
-        except TargetError as error:
-            self._roll_back(error)
-            if isinstance(error, BatchRefusedError):
-                raise
-            if refuses_data(error):
-                raise BatchRefusedError(str(error)) from error
-            raise
-        self._session.rows(f"RELEASE {_SAVEPOINT}")
 
     def close(self) -> None:
         """Drop the temporary tables."""
@@ -186,8 +167,9 @@ class BatchValidator:
         self._session.insert(self._insert, encoded)
         if self._stage is None:
             return
+        rows = encoded.num_rows
         try:
-            bring(self._session, self._target, self._options, self._stage, encoded.num_rows)
+            _SqliteMerge(self._session, self._target, self._options, self._stage, rows).bring()
         except TargetError as error:
             if error.__cause__ is not None:  # SQLite's own trouble, not a key or an operation
                 raise
@@ -209,16 +191,8 @@ class BatchValidator:
                 "Keep one row per key"
             ) from error
 
-    def _roll_back(self, error: TargetError) -> None:
-        try:
-            self._session.rows(f"ROLLBACK TO {_SAVEPOINT}")
-            self._session.rows(f"RELEASE {_SAVEPOINT}")
-        except TargetError:
-            # SQLite has ended the transaction itself, as it does when the disk is full: that is the cause.
-            raise error from None
 
-
-class SqliteTaskWriter(FileTask):
+class SqliteTaskWriter(FileTaskWriter):
     """When dirty rows are allowed (with `commit=task`), batches are staged as they come and judged in `close`, each
     under a savepoint: the file's only write lock is not held while a slow source is read.
     """
@@ -265,7 +239,9 @@ class SqliteTaskWriter(FileTask):
         """Insert what SQLite takes; every other row goes to `refused`, and does not count as a row of this task."""
         assert self.refused is not None, "the host allows dirty rows and takes none"
         refused = self.refused
-        judge = BatchValidator(session, self._plan.target, self._options, self._encode)
+        judge = BatchValidator(
+            session, self._plan.target, self._options, self._encode, self._judged
+        )
 
         def refuse(row: pa.RecordBatch, reason: str) -> None:
             self._tally.rows -= row.num_rows
@@ -298,8 +274,8 @@ class SqliteWriter(FileWriter):
     def check_file(self) -> None:
         check_file(self.path, TargetError)
 
-    def new_place(self) -> WriteTarget:
-        return self.place("main", self._new_name())
+    def new_place(self, session: Any) -> tuple[str, str]:
+        return "main", self._new_name()
 
     def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
         return SqliteTaskWriter(self, plan, task, attempt)

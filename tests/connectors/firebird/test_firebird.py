@@ -27,7 +27,7 @@ from spark_channel.testing import reader_conformance, writer_conformance
 from tests.connectors.firebird import INSTALLED, install
 from tests.servers.firebird import FirebirdServer
 
-MOST_LINES = 500
+MOST_LINES = 420
 
 
 @dataclass

@@ -11,6 +11,7 @@ from spark_channel.connectors import TaskWriter, WritePlan
 from spark_channel.connectors.postgresql import PostgresWriter
 from spark_channel.connectors.postgresql.load import LimitedTaskWriter, StagedTaskWriter
 from spark_channel.connectors.postgresql.publish import bring_staged
+from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.testing import VirtualClock
 from spark_channel.transfers.limits import JobLimits
@@ -229,16 +230,10 @@ def test_held_rows_are_added_slowly_most_of_all_where_nobody_waits(
     assert pg.psql("SELECT count(*) FROM t") == "10000"
 
 
-def _short(
-    pg: Pg, **options: Any
-) -> tuple[PostgresWriter, WritePlan, LimitedTaskWriter, VirtualClock]:
-    """An attempt that is expected to be short enough for one transaction."""
+def _held(pg: Pg, **options: Any) -> tuple[PostgresWriter, WritePlan, TaskWriter]:
+    """An attempt whose rows wait in memory."""
     writer, plan = _begun(pg, capacityBytes="1MiB", **options)
-    task, clock = writer.open(plan, 0, next(_attempts)), _Naps()
-    assert isinstance(task, LimitedTaskWriter)
-    task._clock, task._begun = clock, clock.now()
-    task.expected_rows, task.expected_seconds = 40, 2.0
-    return writer, plan, task, clock
+    return writer, plan, writer.open(plan, 0, next(_attempts))
 
 
 def _send(task: TaskWriter, *batches: pa.RecordBatch) -> None:
@@ -247,57 +242,11 @@ def _send(task: TaskWriter, *batches: pa.RecordBatch) -> None:
         task.flush()
 
 
-def test_rows_of_a_short_task_are_added_as_they_come(pg: Pg) -> None:
-    writer, plan, task, _ = _short(pg)
-    _send(task, _rows(0, 10), _rows(10, 20))
-    assert pg.psql(OPEN) == "1"
-    assert pg.psql("SELECT count(*) FROM t") == "0"
-    assert pg.psql("SELECT pg_relation_size('t') > 0") == "t"
-    writer.commit(plan, [task.close()])
-    assert pg.psql("SELECT count(*), sum(id) FROM t") == "20|190"
-    assert pg.staged() == []
-
-
-def test_a_task_that_lasts_longer_than_expected_leaves_its_transaction(pg: Pg) -> None:
-    writer, plan, task, clock = _short(pg)
-    _send(task, _rows(0, 10))
-    clock.advance(3.5)
-    _send(task, _rows(10, 20))
-    assert pg.psql(OPEN) == "0"
-    _send(task, _rows(20, 30))
-    assert pg.psql(OPEN) == "0"
-    receipt = task.close()
-    assert writer.task_speed == pytest.approx(30 / 3.5, rel=0.2)
-    other = writer.open(plan, 1, next(_attempts))
-    assert isinstance(other, LimitedTaskWriter)
-    other.expected_rows, other.expected_seconds = 40, 2.0  # which would take 5 s at that speed
-    _send(other, _rows(30, 40))
-    assert pg.psql(OPEN) == "0"
-    writer.commit(plan, [receipt, other.close()])
-    assert pg.psql("SELECT count(*), sum(id) FROM t") == "40|780"
-
-
-@pytest.mark.parametrize(("own", "seconds"), [("0", 2.0), ("300ms", 0.8)])
-def test_a_paused_task_holds_nothing_also_if_its_process_stands_still(
-    pg: Pg, own: str, seconds: float
-) -> None:
-    """The server ends the transaction, after 1.5 s or the DBA's shorter time. Its rows are added in the end, once."""
-    set_own = f"SET idle_in_transaction_session_timeout = '{own}'"
-    writer, plan, task, _ = _short(pg, sessionInitStatement=set_own)
-    _send(task, _rows(0, 10))
-    assert pg.psql(OPEN) == "1"
-    pg.psql(f"SELECT pg_sleep({seconds})")
-    assert pg.psql(OPEN) == "0"
-    _send(task, _rows(10, 20))
-    writer.commit(plan, [task.close()])
-    assert pg.psql("SELECT count(*), sum(id) FROM t") == "20|190"
-
-
 @pytest.mark.parametrize("retry", ["5", "0"])
 @pytest.mark.parametrize("when", ["between", "before the end"])
-def test_a_connection_that_is_lost_beside_added_rows(pg: Pg, when: str, retry: str) -> None:
+def test_a_connection_that_is_lost_beside_held_rows(pg: Pg, when: str, retry: str) -> None:
     """A limit's pause ends it, too: `retryTimeout` is about failures alone."""
-    writer, plan, task, _ = _short(pg, retryTimeout=retry)
+    writer, plan, task = _held(pg, retryTimeout=retry)
     _send(task, _rows(0, 10))
     pg.kill_sessions("spark-channel write%")
     if when == "between":
@@ -306,44 +255,26 @@ def test_a_connection_that_is_lost_beside_added_rows(pg: Pg, when: str, retry: s
     assert pg.psql("SELECT count(*) FROM t") == ("20" if when == "between" else "10")
 
 
-def test_a_transaction_that_the_server_ends_as_too_long_is_begun_again(
+def test_rows_are_added_as_other_transactions_left_them_whatever_the_default_is(
     pg: Pg, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by transaction_timeout, whose code does not mean a lost connection."""
-    writer, plan, task, _ = _short(pg, retryTimeout="0")
-    _send(task, _rows(0, 10))
-    pg.kill_sessions("spark-channel write%")
-    with monkeypatch.context() as patched:
-        patched.setattr("spark_channel.connectors.postgresql.load.is_gone", lambda _error: False)
-        _send(task, _rows(10, 20))
-    writer.commit(plan, [task.close()])
-    assert pg.psql("SELECT count(*) FROM t") == "20"
+    bring, seen = LimitedTaskWriter._bring, list[str]()
 
+    def look(task: LimitedTaskWriter, session: PgWriteSession) -> None:
+        bring(task, session)
+        seen.append(session.value("SHOW transaction_isolation"))
 
-def test_a_transaction_that_is_not_begun_well_is_left(
-    pg: Pg, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spark_channel.connectors.postgresql.load._SILENT", "SELECT 1 / 0")
-    writer, plan, task, _ = _short(pg)
-    _send(task, _rows(0, 10))
-    assert pg.psql(OPEN) == "0"
-    writer.commit(plan, [task.close()])
-    assert pg.psql("SELECT count(*) FROM t") == "10"
-
-
-def test_rows_are_added_as_other_transactions_left_them_whatever_the_default_is(pg: Pg) -> None:
+    monkeypatch.setattr(LimitedTaskWriter, "_bring", look)
     set_own = "SET default_transaction_isolation = 'serializable'"
-    _, _, task, _ = _short(pg, sessionInitStatement=set_own)
+    _, _, task = _held(pg, sessionInitStatement=set_own)
     _send(task, _rows(0, 10))
-    assert task._session.value("SHOW transaction_isolation") == "read committed"
-    task.rollback()
+    task.close()
+    assert seen == ["read committed"]
 
 
 def test_another_attempt_that_has_added_the_same_rows(pg: Pg) -> None:
-    writer, plan, first, _ = _short(pg)
+    writer, plan, first = _held(pg)
     second = writer.open(plan, 0, next(_attempts))
-    assert isinstance(second, LimitedTaskWriter)
-    second.expected_rows, second.expected_seconds = 40, 2.0
     _send(first, _rows(0, 10))
     receipt = first.close()
     _send(second, _rows(0, 10))  # its keys are there
@@ -353,7 +284,7 @@ def test_another_attempt_that_has_added_the_same_rows(pg: Pg) -> None:
 
 
 def test_a_row_that_the_table_refuses_is_told(pg: Pg) -> None:
-    _, _, task, _ = _short(pg)
+    _, _, task = _held(pg)
     _send(task, _rows(0, 10, "bad"), _rows(10, 20))
     with pytest.raises(TargetError, match="a row is refused"):
         task.close()
@@ -384,9 +315,10 @@ def test_the_tasks_of_one_thread_share_a_connection(pg: Pg) -> None:
 
 
 def test_a_connection_with_an_open_transaction_is_not_kept(pg: Pg) -> None:
-    writer, _, task, _ = _short(pg)
+    writer, _, task = _held(pg)
+    assert isinstance(task, LimitedTaskWriter)
     with writer.writing():
-        _send(task, _rows(0, 10))
+        task._session.rows("BEGIN")
         assert pg.psql(OPEN) == "1"
         task.rollback()
         assert pg.psql(PIDS) == ""

@@ -216,12 +216,11 @@ def _limited(pg: Pooled, rows: pa.Table) -> None:
     writer.commit(plan, tasks)
 
 
-def _at_once(pg: Pooled, rows: pa.Table) -> None:
-    """Under a limit, as rows come."""
+def _held(pg: Pooled, rows: pa.Table) -> None:
+    """Under a limit, from memory."""
     writer = pg.writer("copy", rowsPerSecond="1M", capacityBytes="10MiB")
     plan = writer.prepare(pg.context(commit="task"), rows.schema)
-    task: Any = writer.open(plan, 0, 0)
-    task.expected_rows, task.expected_seconds, task.spread = ROWS, 1.0, 0.01
+    task = writer.open(plan, 0, 0)
     for part in _parts(rows):
         task.write(part.combine_chunks().to_batches()[0])
         task.flush()
@@ -252,7 +251,7 @@ WRITES: dict[str, Callable[[Pooled, pa.Table], Any]] = {
         sessionInitStatement="SET work_mem = '2MB'",
     ),
     "limited": _limited,
-    "limited, as they come": _at_once,
+    "limited, from memory": _held,
     "native, commit=task": lambda pg, _: _native(pg, "task"),
     "native, commit=job": lambda pg, _: _native(pg, "job"),
 }

@@ -75,6 +75,8 @@ class FirebirdDialect(WriteDialect):
     """See `WriteDialect`."""
 
     product = "Firebird"
+    ddl_commits = True  # a new table can be used only after its transaction
+    tick = 100
     new_types = {  # noqa: RUF012 - never changed
         pa.bool_(): "BOOLEAN",
         pa.int8(): "SMALLINT",

@@ -8,7 +8,7 @@ import pyarrow as pa
 from firebird.driver import DatabaseError, Isolation, TraAccessMode, connect, tpb
 
 from firebird_connector.options import Address
-from spark_channel.connectors.sql import BatchSize, WriteSession
+from spark_channel.connectors.sql import BatchSize, WriteSession, session_script
 from spark_channel.errors import ChannelError
 
 __all__ = ["BUSY", "DATA", "LOST", "TAKEN", "FirebirdSession", "has_code"]
@@ -54,6 +54,9 @@ class FirebirdSession(WriteSession):
         self._transaction = self._connection.transaction_manager(
             tpb(isolation=isolation, lock_timeout=wait, access_mode=access)
         )
+        with self.closed_on_failure():
+            for statement in session_script(options, ""):
+                self.rows(statement)
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.explained(), self._implied(), closing(self._transaction.cursor()) as cursor:

@@ -5,26 +5,27 @@ from typing import Any
 from firebird_connector.dialect import LONGEST, FirebirdDialect
 from firebird_connector.options import FirebirdWriteOptions
 from firebird_connector.session import BUSY, DATA, LOST, TAKEN, FirebirdSession, has_code
-from spark_channel.connectors.sql import ClaimDialect, StandardMerge, TableWriter, WriteTarget
+from spark_channel.connectors.sql import ClaimDialect, SqlWriter, StandardMerge, WriteTarget
 from spark_channel.errors import TargetError
 
 __all__ = ["FirebirdWriter"]
 
 
-class FirebirdWriter(TableWriter):
-    """See `TableWriter`; times are multiples of 100 microseconds."""
+class FirebirdWriter(SqlWriter):
+    """See `SqlWriter`."""
 
     Options = FirebirdWriteOptions
     options: FirebirdWriteOptions
     dialect = FirebirdDialect()
     Merge = StandardMerge
-    tick = 100
 
     @property
     def shown(self) -> str:
         return self.options.place
 
-    def connect(self, failure: type[TargetError]) -> FirebirdSession:
+    def session(
+        self, failure: type[TargetError], purpose: str, *, patient: bool
+    ) -> FirebirdSession:
         return FirebirdSession(self.options, failure)
 
     def is_conflict(self, error: TargetError) -> bool:
@@ -57,10 +58,3 @@ class FirebirdWriter(TableWriter):
             longest_name=LONGEST,
             reserved={"row_count": '"ROW_COUNT"'},
         )
-
-    def stages(self, session: Any, place: WriteTarget, beginning: str) -> list[str]:
-        query = "SELECT TRIM(RDB$RELATION_NAME) FROM RDB$RELATIONS WHERE RDB$RELATION_NAME STARTING WITH ?"
-        return [
-            self.dialect.spelled(name)
-            for (name,) in session.rows(query, (self.dialect.spelled(beginning),))
-        ]

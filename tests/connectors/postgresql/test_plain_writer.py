@@ -1,0 +1,156 @@
+"""The base of every SQL writer, by itself, on a database whose tables are made in transactions."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from spark_channel.connectors.postgresql.dialect import DIALECT
+from spark_channel.connectors.postgresql.options import PostgresWriteOptions
+from spark_channel.connectors.sql import (
+    ClaimDialect,
+    Column,
+    SqlWriter,
+    Table,
+    WriteDialect,
+    WriteSession,
+    WriteTarget,
+)
+from spark_channel.connectors.sql.dialect import marked
+from spark_channel.connectors.sql.postgresql_claims import claim_dialect
+from spark_channel.errors import ChannelError, TargetError
+from spark_channel.options import CommitMode
+from spark_channel.testing import writer_conformance
+from tests.connectors.postgresql.conftest import Pg
+
+
+class PlainDialect(WriteDialect):
+    product, sql = "PostgreSQL", "postgres"
+    new_types: ClassVar = {pa.int64(): "bigint", pa.string(): "text"}
+
+    def find_table(self, session: Any, text: str) -> Table | None:
+        found = DIALECT.find_table(session, text)
+        if found is None:
+            return None
+        columns = tuple(Column(each.name, each.declared, each.not_null) for each in found.columns)
+        return Table(found.schema, found.name, columns, unique=found.unique, primary=found.primary)
+
+    def table_names(self, session: Any) -> list[str]:
+        return list(DIALECT.table_names(session))
+
+    def describe(self, session: Any, query: str) -> tuple[Column, ...]:
+        raise NotImplementedError
+
+    def arrow_type(self, column: Column) -> pa.DataType:
+        return {"bigint": pa.int64(), "text": pa.string()}[column.declared]
+
+
+class Session(WriteSession):
+    failures = (psycopg.Error,)
+
+    def __init__(self, options: PostgresWriteOptions) -> None:
+        self.place = options.address.shown
+        self._connection = psycopg.connect(options.conninfo(), autocommit=True)
+        self.rows(f'SET search_path = "{options.current_schema}"')
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        sql = marked(sql, lambda _number: "%s") if parameters else sql
+        with self.explained(), self._connection.cursor() as cursor:
+            cursor.execute(sql, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def load(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
+        marks = ", ".join(["%s"] * len(names))
+        with self.explained(), self._connection.cursor() as cursor:
+            cursor.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})", rows)
+            return int(cursor.rowcount)
+
+    def begin(self) -> None:
+        self.rows("BEGIN")
+
+    def commit(self) -> None:
+        self.rows("COMMIT")
+
+    def undo(self) -> None:
+        try:
+            self.rows("ROLLBACK")
+        except TargetError:
+            pass  # the connection is lost
+
+    def explain(self, error: BaseException) -> ChannelError:
+        return TargetError(str(error))
+
+
+class PlainWriter(SqlWriter):
+    """What the documentation asks for, and nothing faster."""
+
+    Options = PostgresWriteOptions
+    options: PostgresWriteOptions
+    dialect = PlainDialect()
+    shown = "PostgreSQL"
+
+    def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> Session:
+        return Session(self.options)
+
+    def new_place(self, session: Session) -> tuple[str, str]:
+        return session.value("SELECT current_schema()"), self.options.dbtable
+
+    def stages(self, session: Session, place: WriteTarget, beginning: str) -> list[str]:
+        query = "SELECT tablename FROM pg_tables WHERE schemaname = ? AND starts_with(tablename, ?)"
+        return [str(name) for (name,) in session.rows(query, (place.staging, beginning))]
+
+    def claim_dialect(self, session: Session, place: WriteTarget) -> ClaimDialect:
+        return claim_dialect(session.rows, place.schema, ledger=place.ledger)
+
+    def is_lost(self, error: BaseException) -> bool:
+        return isinstance(error.__cause__, psycopg.OperationalError)
+
+    def is_conflict(self, error: TargetError) -> bool:
+        return isinstance(error.__cause__, psycopg.errors.IntegrityError)
+
+    def is_refusal(self, error: BaseException) -> bool:
+        refused = psycopg.errors.IntegrityError | psycopg.errors.DataError
+        return super().is_refusal(error) or isinstance(error.__cause__, refused)
+
+
+@pytest.fixture
+def plain(pg: Pg) -> Callable[..., PlainWriter]:
+    return lambda **options: PlainWriter(pg.writer("t", retryTimeout=5, **options).options)
+
+
+@pytest.mark.parametrize(
+    ("commit", "more"), [("job", {}), ("task", {"writeMode": "upsert", "keyColumns": "id"})]
+)
+def test_the_base_alone_keeps_the_contract(
+    pg: Pg, plain: Callable[..., PlainWriter], commit: CommitMode, more: dict[str, Any]
+) -> None:
+    pg.psql("CREATE TABLE t (id bigint PRIMARY KEY, name text)" if more else "SELECT 1")
+
+    def read_back() -> pa.Table | None:
+        return pg.read("t") if pg.psql("SELECT to_regclass('t') IS NOT NULL") == "t" else None
+
+    writer_conformance(
+        lambda: plain(**more), read_back=read_back, commits=[commit], leftovers=pg.staged
+    )
+    assert pg.server.connections() == 0
+
+
+def test_a_refused_batch_leaves_no_savepoint(pg: Pg, plain: Callable[..., PlainWriter]) -> None:
+    pg.psql("CREATE TABLE t (id bigint PRIMARY KEY CHECK (id < 9))")
+    writer = plain(maxDirtyRows=9)
+    rows = [pa.record_batch({"id": pa.array([number], pa.int64())}) for number in (1, 10, 11, 2)]
+    plan = writer.prepare(pg.context(commit="task"), rows[0].schema)
+    task: Any = writer.open(plan, 0, 0)
+    task.tolerant = True
+    task.write(rows[0])
+    for batch in rows[1:3]:
+        with pytest.raises(TargetError, match="violates check constraint"):
+            task.write(batch)
+    task.write(rows[3])
+    with pytest.raises(TargetError, match="savepoint"):
+        task._session.rows("RELEASE SAVEPOINT spark_channel_batch")
+    task._session.undo()
+    task.rollback()
+    writer.abort(plan, None)
