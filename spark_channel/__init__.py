@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.api import run, transfer
+    from spark_channel.api import replicate, run, transfer
     from spark_channel.progress import TransferReport
     from spark_channel.service import SharedLimit
     from spark_channel.spark.explain import explain
@@ -23,7 +23,7 @@ else:
     __getattr__, __dir__ = lazy.exports(
         __name__,
         {
-            "api": ["run", "transfer"],
+            "api": ["replicate", "run", "transfer"],
             "progress": ["TransferReport"],
             "service": ["SharedLimit"],
             "spark.session": ["last_report", "register"],
@@ -42,6 +42,7 @@ __all__ = [
     "explain",
     "last_report",
     "register",
+    "replicate",
     "run",
     "throttle",
     "transfer",

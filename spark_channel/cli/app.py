@@ -349,6 +349,65 @@ def copy(
 
 
 @app.command()
+def replicate(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE",
+            help="A YAML file that names source, target and streams; `schema` prints its JSON schema.",
+            show_default=False,
+        ),
+    ],
+    select: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Copy these tables alone: names and patterns, separated by commas.",
+        ),
+    ] = None,
+    full_refresh: Annotated[
+        bool, typer.Option("--full-refresh", help="Replace all rows, also of incremental tables.")
+    ] = False,
+    shared_limit: _SharedLimit = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(
+            help="local: this machine without Spark; spark: Spark; auto: local, unless --master or --conf is given, "
+            "or spark-submit runs the command."
+        ),
+    ] = "auto",
+    master: _Master = None,
+    conf: _Conf = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json", help="File for the report as JSON; default: not written."
+        ),
+    ] = None,
+    output: _Output = "text",
+) -> None:
+    """Copy many tables, as a YAML file describes them, under one limit.
+
+    Exit codes: 0 done, 1 failed, 2 bad input, 3 a table was parked, 130 interrupted, 143 ended by SIGTERM.
+    """
+    from spark_channel.cli.replicate import ReplicateOptions
+    from spark_channel.cli.replicate import replicate as replicate_file
+
+    options = ReplicateOptions(
+        select=[each.strip() for each in (select or "").split(",") if each.strip()],
+        full_refresh=full_refresh,
+        shared_limit=shared_limit,
+        engine=engine,
+        master=master,
+        conf=conf or [],
+        report=report,
+        json_output=output == "json",
+    )
+    if code := replicate_file(words, options):
+        raise typer.Exit(code)
+
+
+@app.command()
 def plan(
     job: _Job,
     parameters: _Parameters = None,

@@ -33,6 +33,9 @@ __all__ = [
     "JobRun",
     "RunOptions",
     "carry_out_jobs",
+    "chosen_engine",
+    "open_engine",
+    "parse_conf",
     "run_jobs",
     "session",
 ]
@@ -193,7 +196,7 @@ def _run_all(
         return
     with (
         _shared_limit(options) as more,
-        _engine(engine, specs, options.master, settings) as (move, last, cancel),
+        open_engine(engine, specs, options.master, settings) as (move, last, cancel),
     ):
         run.carry_out(move, last, cancel, more)
 
@@ -367,9 +370,10 @@ def _shared_limit(options: RunOptions) -> Iterator[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _engine(
+def open_engine(
     engine: str, specs: Sequence[TransferSpec], master: str | None, settings: dict[str, str]
 ) -> Iterator[tuple[_Move, _Last, Callable[[], None]]]:
+    """What carries out a transfer, gives the last report of a job, and ends all jobs."""
     with _local_engine(specs) if engine == "local" else _spark_engine(master, settings) as made:
         yield made
 
