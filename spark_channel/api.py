@@ -141,12 +141,14 @@ def replicate(
     *,
     select: Sequence[str] = (),
     full_refresh: bool = False,
+    once: bool = False,
     shared_limit: str | None = None,
 ) -> "ReplicationReport":
     """Copy the tables that a YAML file names, and wait for them; docs/replicate.md describes the file.
 
     With `spark` None it runs in this process, without Spark. `file` is a path, or the file's data. `select` are names
-    or patterns of tables; without them all are copied. `full_refresh` replaces all rows of incremental tables.
+    or patterns of tables; without them all are copied. `full_refresh` replaces all rows of incremental tables. `once`:
+    tables of mode `full_then_changes` are followed up to now, and not until the program is ended.
 
     A table that fails is parked: the others go on, and `report.parked` says why.
 
@@ -155,11 +157,17 @@ def replicate(
         ChannelError: the source or the target cannot be opened; no table was begun.
     """
     from spark_channel.replication import load_replication, replicate_on
+    from spark_channel.replication.progress import TablesProgress
     from spark_channel.replication.run import RunSettings
 
     found = load_replication(file)
+    progress = TablesProgress()
     settings = RunSettings(
-        select=tuple(select), full_refresh=full_refresh, shared_limit=shared_limit
+        ended=progress.table_ended,
+        select=tuple(select),
+        full_refresh=full_refresh,
+        once=once,
+        shared_limit=shared_limit,
     )
     if spark is not None:
         from spark_channel.spark.session import context_of
@@ -176,7 +184,7 @@ def replicate(
         return replicate_on(found, partial(carry_out, spark), cancel, settings)
     from spark_channel.local import carry_out_here, local_engine
 
-    with local_engine(served=False) as engine:
+    with progress, local_engine(served=False, display=progress) as engine:
         return replicate_on(found, partial(carry_out_here, engine), engine.cancel, settings)
 
 

@@ -103,6 +103,16 @@ _DirtyRowsPath = Annotated[
 _SharedLimit = Annotated[
     str | None, typer.Option(help="The name of a limit that `spark-channel limits serve` serves.")
 ]
+_Windows = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--window",
+        metavar='"DAYS TIMES LIMIT"',
+        help="Another limit by the time: 'Mon-Fri 08:00-18:00 5k', '22:00-06:00 64MB', 'Sat-Sun unlimited', "
+        "'12:00-13:00 pause'; may be given several times, and the first that holds counts.",
+    ),
+]
+_Timezone = Annotated[str, typer.Option(help="Time zone of --window, such as Europe/Berlin.")]
 _AllContent = Annotated[
     bool, typer.Option("--all-content", help="Run each entry of job.content; DataX runs the first.")
 ]
@@ -262,6 +272,8 @@ def copy(
         str | None,
         typer.Option(help="Limit in Arrow bytes per second, such as 64MB; default: unlimited."),
     ] = None,
+    window: _Windows = None,
+    timezone: _Timezone = "UTC",
     shared_limit: _SharedLimit = None,
     protect: Annotated[
         str | None,
@@ -327,9 +339,9 @@ def copy(
         txn=txn,
         dry_run=dry_run,
         of_job={
-            "rowsPerSecond": rows_per_second,
-            "bytesPerSecond": bytes_per_second,
-            "sharedLimit": shared_limit,
+            "rowsPerSecond": None if window else rows_per_second,
+            "bytesPerSecond": None if window else bytes_per_second,
+            "sharedLimit": None if window else shared_limit,
             "protect": protect,
             "channels": channels,
             "commit": commit,
@@ -341,6 +353,11 @@ def copy(
         conf=conf or [],
         dirty_rows_path=dirty_rows_path,
         engine=engine,
+        rows_per_second=rows_per_second if window else None,
+        bytes_per_second=bytes_per_second if window else None,
+        shared_limit=shared_limit if window else None,
+        windows=window or (),
+        timezone=timezone,
         report=report,
         json_output=output == "json",
     )
@@ -354,7 +371,9 @@ def replicate(
         list[str],
         typer.Argument(
             metavar="FILE",
-            help="A YAML file that names source, target and streams; `schema` prints its JSON schema.",
+            help="A YAML file that names source, target and streams. Before it may stand: `status`, what the target "
+            "records of each table; `reset`, with names of tables behind the file: the next run replaces all their "
+            "rows. `schema` alone prints the file's JSON schema.",
             show_default=False,
         ),
     ],
@@ -368,6 +387,14 @@ def replicate(
     full_refresh: Annotated[
         bool, typer.Option("--full-refresh", help="Replace all rows, also of incremental tables.")
     ] = False,
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once",
+            help="Follow tables of mode full_then_changes up to now; default: until ended.",
+        ),
+    ] = False,
+    dry_run: _DryRun = False,
     shared_limit: _SharedLimit = None,
     engine: Annotated[
         EngineName,
@@ -396,6 +423,8 @@ def replicate(
     options = ReplicateOptions(
         select=[each.strip() for each in (select or "").split(",") if each.strip()],
         full_refresh=full_refresh,
+        once=once,
+        dry_run=dry_run,
         shared_limit=shared_limit,
         engine=engine,
         master=master,
@@ -429,7 +458,7 @@ def check(
         bool, typer.Option("--connect", help="Open both ends: login, table, columns and rights.")
     ] = False,
 ) -> None:
-    """Show for each job file whether it runs, needs a driver, or is refused, with every reason.
+    """Show for each job file, or YAML file of `replicate`, whether it runs, needs a driver, or is refused, and why.
 
     Exit codes: 0, or 2 when one is refused.
     """

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 Policy = Literal["evolve", "freeze", "discard_row", "discard_value"]
-Mode = Literal["full", "incremental"]
+Mode = Literal["full", "incremental", "full_then_changes"]
 _KEEPS_ONE_LINE = {"shown": 80}
 
 
@@ -111,7 +111,9 @@ class StreamOptions(_Part):
 
     disabled: bool | None = Field(None, description="leave the tables out; default: false")
     mode: Mode | None = Field(
-        None, description="`full` replaces the table's rows; `incremental` adds those that are new"
+        None,
+        description="`full` replaces the table's rows; `incremental` adds those that are new; "
+        "`full_then_changes` copies them once, and then applies each change of the source's log",
     )
     object: str | None = Field(
         None,

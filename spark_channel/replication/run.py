@@ -8,7 +8,7 @@ import queue
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,22 +19,22 @@ from spark_channel.connectors import Reader, Writer, find_connector
 from spark_channel.errors import (
     ChannelError,
     OptionError,
-    SchemaError,
     SourceError,
 )
 from spark_channel.option_types import resolve_references
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import StreamBatch
 from spark_channel.progress import TransferReport
+from spark_channel.replication.changes import Follower, key_of
 from spark_channel.replication.config import Limit, Replication
 from spark_channel.replication.drift import Decision, LoadColumns, decide
 from spark_channel.replication.masks import MaskColumns, mask_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
 from spark_channel.replication.tables import FoundTables, TableCopy, find_tables
-from spark_channel.service.windows import Speeds, WindowKeeper, zone_of
+from spark_channel.service.windows import Speeds, WindowKeeper, windowed_limit, zone_of
 from spark_channel.transform.transformer import Transformer, prepare
 
-__all__ = ["Move", "RunSettings", "replicate_on"]
+__all__ = ["Move", "RunSettings", "TableRun", "replicate_on", "writer_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ class RunSettings:
 
     select: Sequence[str] = ()
     full_refresh: bool = False
+    dry_run: bool = False
+    once: bool = False
     shared_limit: str | None = None
     ended: Callable[[TableOutcome, int, int], None] | None = None
 
@@ -77,6 +79,8 @@ def replicate_on(
     with _limited(replication.limit, settings) as (more, keeper):
         try:
             run.carry_out(more, cancel)
+            if run.followed:
+                run.follow(settings)
         finally:
             run.report.seconds = clock.now() - run.began
             if keeper is not None:
@@ -105,24 +109,9 @@ def _limited(
     if not windows and otherwise == Speeds():
         yield {}, None
         return
-    from spark_channel.service import SharedLimit
-
-    first = otherwise if otherwise != Speeds() else Speeds(rows=1)
-    name = f"replicate-{os.getpid()}"
-    with SharedLimit(name, first.rows, first.nbytes) as shared:
-        paused = [False]
-
-        def apply(speeds: Speeds) -> None:
-            if speeds.paused:
-                shared.pause()
-            else:
-                shared.set(speeds.rows, speeds.nbytes)
-                if paused[0]:
-                    shared.resume()
-            paused[0] = speeds.paused
-
-        with WindowKeeper(windows, otherwise, zone_of(limit.timezone), apply) as keeper:
-            yield {"sharedLimit": shared.name}, keeper
+    zone = zone_of(limit.timezone)
+    with windowed_limit(f"replicate-{os.getpid()}", otherwise, windows, zone) as (shared, keeper):
+        yield {"sharedLimit": shared.name}, keeper
 
 
 class _Run:
@@ -138,6 +127,9 @@ class _Run:
     ) -> None:
         self._replication = replication
         self._copies = found.copies
+        self.followed = [
+            place for place, each in enumerate(self._copies) if each.mode == "full_then_changes"
+        ]
         self._move = move
         self._settings = settings
         self._clock = clock
@@ -154,7 +146,8 @@ class _Run:
 
     def carry_out(self, more: Mapping[str, Any], cancel: Callable[[], None]) -> None:
         left: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for place in range(len(self._copies)):
+        batch = [place for place, each in enumerate(self._copies) if place not in self.followed]
+        for place in batch:
             left.put(place)
         ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
@@ -170,7 +163,7 @@ class _Run:
             finally:
                 ended.put(failed)
 
-        most = min(self._replication.parallel, len(self._copies))
+        most = min(self._replication.parallel, len(batch))
         threads = [
             threading.Thread(target=work, name=f"spark-channel-table-{number}", daemon=True)
             for number in range(most)
@@ -190,21 +183,60 @@ class _Run:
                     thread.join()
             raise
 
+    def follow(self, settings: RunSettings) -> None:
+        """Follow the tables of mode `full_then_changes`, after the others: up to now (`once`), or until it is ended."""
+        limit, began = self._replication.limit, self._clock.now()
+        speeds = {"rowsPerSecond": limit.rows_per_second, "bytesPerSecond": limit.bytes_per_second}
+        more = {name: speed for name, speed in speeds.items() if speed is not None}
+        outcomes = {each.stream: each for each in self.report.tables}
+        ready = []
+        for place in self.followed:
+            copy = self._copies[place]
+            try:
+                if copy.fault:
+                    raise OptionError(copy.fault)
+                key_of(copy)
+                ready.append(copy)
+            except ChannelError as error:
+                self._park(self.report.tables[place], error)
+        if not ready:
+            return
+        try:
+            if limit.windows or settings.shared_limit is not None:
+                raise OptionError(
+                    "limit.windows and --shared-limit do not hold for tables of mode full_then_changes, which are read "
+                    "by one tunnel: give limit.rows_per_second alone, or put these tables into a file of their own",
+                    option="limit",
+                )
+            Follower(self._replication, ready, outcomes, self.report).run(more, once=settings.once)
+        except ChannelError as error:
+            for each in ready:
+                self._park(outcomes[each.stream], error)
+        for each in ready:
+            outcome = outcomes[each.stream]
+            outcome.seconds = self._clock.now() - began
+            if outcome.state == "not run":
+                outcome.state = "unchanged"
+
+    @staticmethod
+    def _park(outcome: TableOutcome, error: ChannelError) -> None:
+        outcome.state, outcome.why = "parked", _why(error)
+        outcome.error_type = type(error).__name__
+        _log.warning("%s is parked: %s", outcome.stream, outcome.why)
+
     def _one(self, place: int, more: Mapping[str, Any]) -> None:
         copy, outcome = self._copies[place], self.report.tables[place]
         began = self._clock.now()
         try:
             if copy.fault:
                 raise OptionError(copy.fault)
-            _TableRun(copy, outcome, self._settings, self.report, self._clock).run(self._move, more)
+            TableRun(copy, outcome, self._settings, self.report, self._clock).run(self._move, more)
         except ChannelError as error:
             if self._cancelled:
                 outcome.why = "the run was ended"
                 return
-            outcome.state, outcome.why = "parked", _why(error, copy)
-            outcome.error_type = type(error).__name__
+            self._park(outcome, error)
             outcome.rows = outcome.nbytes = 0
-            _log.warning("%s is parked: %s", copy.stream, outcome.why)
         finally:
             outcome.seconds = self._clock.now() - began
             with self._lock:
@@ -214,33 +246,19 @@ class _Run:
                 self._settings.ended(outcome, number, len(self._copies))
 
 
-def _why(error: ChannelError, copy: TableCopy) -> str:
-    """The message of an error. One of a source is not shown where columns are masked: it may quote a value."""
-    text = (
-        str(error)
-        .replace("option 'cursorColumn'", "update_key")
-        .replace("'cursorColumn'", "update_key")
-    )
-    masks = [each for each in (copy.options.columns or {}).values() if each != "keep"]
-    if masks and isinstance(error, SourceError | SchemaError) and _quotes_a_value(error):
-        return (
-            f"{type(error).__name__}: the message may quote a value, and columns of {copy.stream} are masked, so it is "
-            "withheld. Copy the table without masks to a safe place to see it"
-        )
-    return text
+def _why(error: ChannelError) -> str:
+    """The message of an error, with the words of the file."""
+    text = str(error).replace("option 'cursorColumn'", "update_key")
+    return text.replace("'cursorColumn'", "update_key")
 
 
-def _quotes_a_value(error: BaseException) -> bool:
-    """Whether a value of the rows may be in the message: what a reader says of the source itself has none."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if getattr(seen, "quotes_value", False):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
+def writer_of(copy: TableCopy) -> Writer:
+    """The writer of a table's target, which is not opened yet."""
+    made: Writer = _opened(copy.writer, "writer")
+    return made
 
 
-class _TableRun:
+class TableRun:
     """One table, once."""
 
     def __init__(
@@ -249,33 +267,35 @@ class _TableRun:
         outcome: TableOutcome,
         settings: RunSettings,
         report: ReplicationReport,
-        clock: Clock,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._copy, self._outcome, self._settings = copy, outcome, settings
         self._report, self._clock = report, clock
-        self._writing = _opened(copy.writer, "writer")
-        self._reading = _opened(copy.reader, "reader")
+        self._writing = writer_of(copy)
+        self._reading: Reader = _opened(copy.reader, "reader")
 
     def run(self, move: Move, more: Mapping[str, Any]) -> None:
         copy, outcome = self._copy, self._outcome
-        planned = self._increment() if copy.mode == "incremental" else self._whole()
-        if planned is None:
-            outcome.state = "unchanged"
-            return
-        spec = self._spec(planned)
+        spec = self.spec()
         if spec is None:
             outcome.state = "unchanged"
             return
         outcome.report = move(spec, {**more, "jobId": _job_id(copy.stream)})
         outcome.rows, outcome.nbytes = outcome.report.rows, outcome.report.bytes
-        outcome.position = planned.stream.position if copy.mode == "incremental" else None
+        if copy.mode == "incremental" and spec.stream is not None:
+            outcome.position = spec.stream.position
         outcome.state = "done"
+
+    def spec(self) -> TransferSpec | None:
+        """The table's transfer; None = there is nothing to copy."""
+        planned = self._increment() if self._copy.mode == "incremental" else self._whole()
+        return None if planned is None else self._spec(planned)
 
     def _whole(self) -> "_Planned":
         """The next version of the table: a later run has a higher number, also on a host whose clock is late."""
         name = self._copy.state_name()
         known = self._writing.stream_progress(name)
-        last = -1 if known is None else known.position
+        last = -1 if known is None or known.position is None else known.position
         now = (self._report.started_at - _EPOCH) // timedelta(microseconds=1)
         return _Planned(StreamBatch(name, max(now, last + 1)), overwrite=True)
 
@@ -286,8 +306,9 @@ class _TableRun:
         known = self._writing.stream_progress(name)
         there = self._is_there()
         if known is not None and (self._settings.full_refresh or not there):
-            self._writing.forget_stream(name)
-            known = None
+            if not self._settings.dry_run:
+                self._writing.forget_stream(name)
+            known = replace(known, position=None)
         if known is None and there and not self._settings.full_refresh:
             raise OptionError(
                 f"{copy.object} is there, and has no record of this stream: this is its first run, or its update_key, "
@@ -305,16 +326,16 @@ class _TableRun:
             return _Planned(stream, overwrite=True, condition="1 = 0")
         late = copy.options.late_seconds
         waits = found.waits_seconds if late is None else late
-        if waits and after is not None:
+        if waits and not self._settings.dry_run:
             self._clock.sleep(waits)  # rows up to the position may not be committed yet
         stream = StreamBatch(name, found.position, chained=True, previous=previous)
         return _Planned(stream, overwrite=previous is None, condition=found.condition)
 
     def _is_there(self) -> bool:
         there = self._writing.exists()
-        return self._target_schema() is not None if there is None else there
+        return self.target_schema() is not None if there is None else there
 
-    def _target_schema(self) -> pa.Schema | None:
+    def target_schema(self) -> pa.Schema | None:
         """The columns of the target; None = it is not there, or nothing reads it."""
         if self._writing.exists() is False:
             return None
@@ -337,6 +358,8 @@ class _TableRun:
         if options.load_columns:
             steps.append(LoadColumns(self._report.run_id, self._report.started_at))
         reader, writer = dict(copy.reader), dict(copy.writer)
+        if options.columns and "hidevalues" in self._reading.Options.names():
+            reader["hideValues"] = "true"
         if planned.condition:
             where = reader.get("where")
             reader["where"] = (
@@ -362,7 +385,7 @@ class _TableRun:
             return Decision()  # files: an overwrite brings its own columns
         arriving = prepare(steps, self._reading.schema()).output_schema
         return decide(
-            self._copy.contract, arriving, self._target_schema(), keeps_columns=keeps_columns
+            self._copy.contract, arriving, self.target_schema(), keeps_columns=keeps_columns
         )
 
     def _write_options(

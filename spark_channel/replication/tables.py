@@ -16,8 +16,9 @@ from spark_channel.option_types import resolve_references
 from spark_channel.replication.config import Contract, Place, Replication, StreamOptions
 from spark_channel.replication.masks import state_of_masks
 from spark_channel.replication.patterns import is_pattern, matches, selected
+from spark_channel.tunnel.options import STREAM_OPTIONS
 
-__all__ = ["FoundTables", "TableCopy", "connector_of", "find_tables"]
+__all__ = ["FoundTables", "TableCopy", "batch_options", "connector_of", "find_tables"]
 
 _DEFAULT_OBJECT = "{schema}_{table}"
 _UNSAFE = re.compile(r"[^\w .,=@+-]")
@@ -92,6 +93,13 @@ def connector_of(place: Place, half: str) -> Connector:
     return connector
 
 
+def batch_options(place: Place) -> dict[str, Any]:
+    """The options without those of the source's log, which a read of a table does not take."""
+    return {
+        key: value for key, value in place.options().items() if key.lower() not in STREAM_OPTIONS
+    }
+
+
 def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTables:
     """The tables of the source's catalog that the streams name. Opens the source.
 
@@ -115,7 +123,7 @@ def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTa
 
 def _probe(place: Place, connector: Connector, half: str) -> dict[str, Any]:
     """Options that are complete, for a look at the connector's own."""
-    given = resolve_references(place.options())
+    given = resolve_references(batch_options(place))
     if "dbtable" in connector.options_class(half).names():
         given["dbtable"] = "nothing"
     return given
@@ -164,7 +172,7 @@ def _copy(
     shown, writer = target.named(options.object or _DEFAULT_OBJECT, table)
     reader: dict[str, Any] = {
         "reader": connector_of(replication.source, "reader").name,
-        **replication.source.options(),
+        **batch_options(replication.source),
         "dbtable": table.dbtable,
         **(options.source_options or {}),
     }

@@ -3,26 +3,35 @@
 import logging
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
+from spark_channel.errors import OptionError
 from spark_channel.option_types import parse_amount
+from spark_channel.service.shared_limit import SharedLimit, parse_rates
 
 __all__ = [
+    "Applied",
     "Speeds",
     "Window",
     "WindowKeeper",
     "parse_window",
+    "parse_windows",
     "seconds_for",
     "seconds_to_next_minute",
     "speeds_at",
+    "speeds_of",
+    "windowed_limit",
     "zone_of",
 ]
 
+_UNLIMITED = 10**12
+"""Rows per second of a shared limit that holds nothing up: it always has a speed."""
 _log = logging.getLogger(__name__)
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -244,3 +253,68 @@ class WindowKeeper:
                 self.look()
             except Exception:
                 _log.warning("the limit's window could not be applied; trying again", exc_info=True)
+
+
+def parse_windows(
+    texts: Sequence[str], timezone: str, option: str
+) -> tuple[tuple[Window, ...], ZoneInfo]:
+    """The windows and the zone of a command's options.
+
+    Raises:
+        OptionError: one makes no sense; `option` is the name of the windows' option.
+    """
+    try:
+        zone = zone_of(timezone)
+    except ValueError as error:
+        raise OptionError(
+            f"option '--timezone' got {timezone!r}; it takes {error}", option="--timezone"
+        ) from None
+    found = []
+    for text in texts:
+        try:
+            found.append(parse_window(text))
+        except ValueError as error:
+            raise OptionError(
+                f"option {option!r} got {text!r}; it takes {error}", option=option, got=text
+            ) from None
+    return tuple(found), zone
+
+
+def speeds_of(rows: str | None, nbytes: str | None) -> Speeds:
+    """The speeds that a command's options name.
+
+    Raises:
+        OptionError: one is not a speed.
+    """
+    return Speeds() if rows is None and nbytes is None else Speeds(*parse_rates(rows, nbytes))
+
+
+@contextmanager
+def windowed_limit(
+    name: str, otherwise: Speeds, windows: Sequence[Window], zone: ZoneInfo
+) -> Iterator[tuple[SharedLimit, WindowKeeper]]:
+    """A shared limit that is served in a `with` block, and changed as the windows say."""
+    first = otherwise if otherwise != Speeds() else Speeds(_UNLIMITED)
+    with (
+        SharedLimit(name, first.rows, first.nbytes) as shared,
+        WindowKeeper(windows, otherwise, zone, Applied(shared)) as keeper,
+    ):
+        yield shared, keeper
+
+
+class Applied:
+    """Applies speeds to a shared limit; a pause of somebody else's is left alone."""
+
+    def __init__(self, shared: SharedLimit) -> None:
+        self._shared = shared
+        self._paused = False
+
+    def __call__(self, speeds: Speeds) -> None:
+        if speeds.paused:
+            self._shared.pause()
+        else:
+            unlimited = speeds == Speeds()
+            self._shared.set(_UNLIMITED if unlimited else speeds.rows, speeds.nbytes)
+            if self._paused:
+                self._shared.resume()
+        self._paused = speeds.paused

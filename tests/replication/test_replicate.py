@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 import spark_channel
-from spark_channel.errors import ChannelError, JobFileError
+from spark_channel.errors import ChannelError, JobFileError, OptionError
 from spark_channel.replication import ReplicationReport
 
 KEY = "0123456789abcdef0123"
@@ -164,3 +164,233 @@ def test_what_no_table_can_be_read_from(shop: Shop) -> None:
         )
     with pytest.raises(JobFileError, match=r"target: .*parqet"):
         shop.replicate({"*": {}}, {"path": "x", "writer": "parqet"})
+
+
+EVENTS = {"events": {"mode": "incremental", "update_key": "n"}}
+
+
+def events(shop: Shop, first: int, last: int) -> None:
+    rows = ", ".join(f"({n}, 'e{n}')" for n in range(first, last + 1))
+    shop.run(
+        "CREATE TABLE IF NOT EXISTS events (n INTEGER PRIMARY KEY, what TEXT);"
+        f"INSERT INTO events VALUES {rows}"
+    )
+
+
+@pytest.mark.parametrize("where", ["database", "parquet", "delta"])
+def test_an_incremental_table_adds_each_row_once(shop: Shop, where: str) -> None:
+    target = None if where == "database" else {"path": str(shop.folder / "lake"), "writer": where}
+
+    def arrived() -> list[int]:
+        reader = (
+            {"url": f"sqlite:{shop.folder}/dw.db", "dbtable": "events"}
+            if target is None
+            else {"path": str(shop.folder / "lake/events"), "reader": where}
+        )
+        out = {"name": "json", "path": str(shop.folder / "out")}
+        spark_channel.transfer(None, reader, out, mode="overwrite")
+        text = "".join(each.read_text() for each in (shop.folder / "out").glob("*.json*"))
+        return sorted(json.loads(line)["n"] for line in text.splitlines())
+
+    events(shop, 1, 5)
+    found: list[tuple[str, int]] = []
+    for last in (5, 5, 7, 7):
+        if last == 7 and len(found) == 2:
+            events(shop, 6, 7)
+        report = shop.replicate(EVENTS, target)
+        assert report.exit_code == 0, why(report)
+        found.append((report.tables[0].state, report.rows))
+        assert arrived() == list(range(1, last + 1))
+    assert found == [("done", 5), ("unchanged", 0), ("done", 2), ("unchanged", 0)]
+
+
+def test_rows_with_a_primary_key_are_updated(shop: Shop) -> None:
+    shop.run(
+        "CREATE TABLE stock (id INTEGER PRIMARY KEY, at TIMESTAMP, n INTEGER);"
+        "INSERT INTO stock VALUES (1, '2026-01-01 10:00:00', 1), (2, '2026-01-01 10:00:00', 2)"
+    )
+    streams = {"stock": {"mode": "incremental", "update_key": "at", "primary_key": "id"}}
+    assert shop.replicate(streams).rows == 2
+    no_key = {"stock": {"mode": "incremental", "update_key": "at", "object": "other"}}
+    assert "give primary_key" in why(shop.replicate(no_key))
+    shop.run("UPDATE stock SET n = 20, at = '2026-01-01 10:00:00.5' WHERE id = 2")
+    shop.run(
+        "INSERT INTO stock VALUES (3, '2026-01-01 10:00:00', 3)"
+    )  # as late as rows that are there
+    report = shop.replicate(streams)
+    assert report.exit_code == 0, why(report)
+    assert shop.rows("SELECT id, n FROM stock ORDER BY id") == [(1, 1), (2, 20), (3, 3)]
+
+
+def test_of_two_runs_at_a_time_one_adds_the_rows(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The inner run publishes between the outer one's look at the source and its publication."""
+    from spark_channel import local
+
+    events(shop, 1, 3)
+    shop.replicate(EVENTS)
+    events(shop, 4, 6)
+    carry_out, inner = local.carry_out_here, []
+
+    def overtaken(*given: Any) -> Any:
+        monkeypatch.setattr(local, "carry_out_here", carry_out)
+        events(shop, 7, 8)
+        inner.append(shop.replicate(EVENTS))
+        return carry_out(*given)
+
+    monkeypatch.setattr(local, "carry_out_here", overtaken)
+    outer = shop.replicate(EVENTS)
+    assert inner[0].rows == 5
+    assert outer.rows == 0
+    assert shop.rows("SELECT n FROM events ORDER BY n") == [(n,) for n in range(1, 9)]
+
+
+def test_an_increment_that_was_planned_too_early_is_refused(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The inner run ends below the outer one's position: the rows between are in both."""
+    from spark_channel import local
+
+    events(shop, 1, 3)
+    shop.replicate(EVENTS)
+    events(shop, 4, 6)
+    carry_out, inner = local.carry_out_here, []
+
+    def overtaken(*given: Any) -> Any:
+        monkeypatch.setattr(local, "carry_out_here", carry_out)
+        shop.run(
+            "CREATE TABLE later AS SELECT * FROM events WHERE n > 5; DELETE FROM events WHERE n > 5"
+        )
+        inner.append(shop.replicate(EVENTS))
+        shop.run("INSERT INTO events SELECT * FROM later")
+        return carry_out(*given)
+
+    monkeypatch.setattr(local, "carry_out_here", overtaken)
+    outer = shop.replicate(EVENTS)
+    assert inner[0].rows == 2
+    assert "another run has published meanwhile" in why(outer)
+    assert shop.replicate(EVENTS).rows == 1
+    assert shop.rows("SELECT n FROM events ORDER BY n") == [(n,) for n in range(1, 7)]
+
+
+def test_a_target_that_was_dropped_gets_all_rows_again(shop: Shop) -> None:
+    events(shop, 1, 3)
+    shop.replicate(EVENTS)
+    with closing(sqlite3.connect(shop.folder / "dw.db")) as connection:
+        connection.execute("DROP TABLE events")
+    assert shop.replicate(EVENTS).rows == 3
+    (shop.folder / "dw.db").unlink()
+    assert shop.replicate(EVENTS).rows == 3
+
+
+def test_a_table_without_a_record_is_not_replaced_unless_asked(shop: Shop) -> None:
+    events(shop, 1, 3)
+    with closing(sqlite3.connect(shop.folder / "dw.db")) as connection:
+        connection.executescript(
+            "CREATE TABLE events (n INTEGER, what TEXT); INSERT INTO events VALUES (9, 'mine')"
+        )
+    report = shop.replicate(EVENTS)
+    assert "--full-refresh --select 'events'" in why(report)
+    assert shop.rows("SELECT n FROM events") == [(9,)]
+    assert shop.replicate(EVENTS, full_refresh=True).rows == 3
+    assert shop.replicate(EVENTS).rows == 0
+    changed = {"events": {**EVENTS["events"], "where": "n > 1"}}
+    assert "where or columns" in why(shop.replicate(changed))
+
+
+def test_an_empty_table_and_one_that_shrank(shop: Shop) -> None:
+    events(shop, 1, 1)
+    shop.run("DELETE FROM events")
+    assert shop.replicate(EVENTS).exit_code == 0
+    assert shop.rows("SELECT count(*) FROM events") == [(0,)]
+    events(shop, 1, 4)
+    assert shop.replicate(EVENTS).rows == 4
+    shop.run("DELETE FROM events WHERE n > 2")
+    assert shop.replicate(EVENTS, full_refresh=True).rows == 2
+    events(shop, 3, 3)
+    assert shop.replicate(EVENTS).rows == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"update_key": "x"}, "update_key names 'x', which table 'events' does not have"),
+        ({"update_key": "what"}, "what"),
+        ({}, "needs update_key"),
+        ({"update_key": "n", "columns": {"n": "sha256"}}, "update_key 'n' has mask sha256"),
+        (
+            {"update_key": "n", "primary_key": "what", "columns": {"what": "null"}},
+            "does not tell rows apart",
+        ),
+    ],
+)
+def test_an_update_key_that_is_none(shop: Shop, options: dict[str, Any], said: str) -> None:
+    events(shop, 1, 2)
+    report = shop.replicate({"events": {"mode": "incremental", **options}})
+    assert said in why(report)
+
+
+def test_drift_follows_the_contract(shop: Shop) -> None:
+    def run(**contract: str) -> ReplicationReport:
+        return shop.replicate({"users": {"contract": contract}})
+
+    assert "contract.tables is freeze" in why(run(tables="freeze"))
+    assert states(run(tables="discard_row")) == {"users": "unchanged"}
+    assert run().rows == 2
+    shop.run("ALTER TABLE users ADD COLUMN age INTEGER; UPDATE users SET age = 7 WHERE id = 1")
+    said = why(run(columns="freeze"))
+    assert "ADD COLUMN age (int64)" in said
+    assert run(columns="discard_value").rows == 2
+    assert run(columns="discard_row").rows == 1
+    assert shop.rows("SELECT id FROM users") == [(2,)]
+    assert run().rows == 2
+    assert shop.rows("SELECT id, age FROM users ORDER BY id") == [(1, 7), (2, None)]
+    shop.run(
+        "ALTER TABLE users DROP COLUMN age; ALTER TABLE users ADD COLUMN age TEXT; UPDATE users SET age = id || 'x'"
+    )
+    assert "'age' is string and was int64, and contract.data_type is freeze" in why(run())
+    assert run(data_type="discard_value").rows == 2
+    assert shop.rows("SELECT id, age FROM users ORDER BY id") == [(1, None), (2, None)]
+    assert run(data_type="discard_row").rows == 0
+
+
+def test_load_columns(shop: Shop) -> None:
+    report = shop.replicate({"users": {"load_columns": "true"}})
+    assert report.exit_code == 0, why(report)
+    assert shop.rows("SELECT DISTINCT _run_id FROM users") == [(report.run_id,)]
+    assert shop.rows("SELECT count(_loaded_at) FROM users") == [(2,)]
+
+
+def test_status_and_reset(shop: Shop) -> None:
+    from spark_channel.replication.config import load_replication
+    from spark_channel.replication.status import reset_tables, status_of
+
+    events(shop, 1, 3)
+    streams = {**EVENTS, "users": {}, "gone": {}}
+    file = load_replication(
+        {
+            "source": {"url": f"sqlite:{shop.file}"},
+            "target": {"url": f"sqlite:{shop.folder}/dw.db"},
+            "streams": streams,
+        }
+    )
+    assert {each.stream: each.state for each in status_of(file)} == {
+        "events": "not copied",
+        "users": "not copied",
+        "gone": "unknown",
+    }
+    shop.replicate(streams)
+    found = {each.stream: each for each in status_of(file)}
+    assert (found["events"].rows, found["events"].position) == (3, 3)
+    assert (found["users"].rows, found["users"].state) == (2, "copied")
+    assert found["events"].published_at
+    assert reset_tables(file, ["ev*"]) == ["events"]
+    assert {each.stream: each.state for each in status_of(file)}["events"] == "reset"
+    with pytest.raises(OptionError, match="reset got nothing_like_it"):
+        reset_tables(file, ["nothing_like_it"])
+    with pytest.raises(OptionError, match="reset got no table"):
+        reset_tables(file, [])
+    events(shop, 4, 4)
+    assert shop.replicate(EVENTS).rows == 4
+    assert shop.rows("SELECT count(*) FROM events") == [(4,)]

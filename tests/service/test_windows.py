@@ -5,10 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from spark_channel.errors import OptionError
+from spark_channel.service import SharedLimit
 from spark_channel.service.windows import (
+    Applied,
     Speeds,
     WindowKeeper,
     parse_window,
+    parse_windows,
     seconds_for,
     seconds_to_next_minute,
     speeds_at,
@@ -190,6 +194,35 @@ def test_a_thread_looks_once_a_minute() -> None:
         clock.advance(31)
         assert looked.acquire(timeout=10)
     assert [speeds for _, _, speeds in keeper.changes] == [FAST, SLOW]
+
+
+def test_a_shared_limit_follows_the_windows() -> None:
+    with SharedLimit("test-windows", 100) as shared:
+        apply = Applied(shared)
+        seen = []
+        for speeds in (SLOW, Speeds(paused=True), Speeds(), Speeds(nbytes=64), FAST):
+            apply(speeds)
+            status = shared.status()
+            seen.append((status.rows_per_second, status.bytes_per_second, status.paused))
+    assert seen == [
+        (5_000, None, False),
+        (5_000, None, True),
+        (10**12, None, False),
+        (None, 64, False),
+        (50_000, None, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "zone", "why"),
+    [
+        (["Mon 5 k"], "UTC", "'--window' got 'Mon 5 k'; it takes days"),
+        ([], "Mars", "'--timezone' got 'Mars'"),
+    ],
+)
+def test_an_option_that_is_no_window(texts: list[str], zone: str, why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        parse_windows(texts, zone, "--window")
 
 
 def test_a_minute_ends_where_the_next_begins() -> None:

@@ -100,9 +100,9 @@ class Follows:
 
 @dataclass(frozen=True, slots=True)
 class StreamProgress:
-    """The last batch that a stream has published, its size, and when."""
+    """The last batch that a stream has published, its size, and when. `position` None: it was forgotten since."""
 
-    position: int
+    position: int | None
     rows: int
     nbytes: int
     published_at: str
@@ -293,8 +293,8 @@ def forget(found: Claim) -> Claim:
 
 
 def progress_of(found: Claim | None) -> StreamProgress | None:
-    """What a stream has published; None = nothing."""
-    if found is None or found.last is None:
+    """What a stream has published; None = nothing yet."""
+    if found is None or found.position is None:
         return None
     return StreamProgress(found.last, found.rows, found.nbytes, found.published_at or "")
 

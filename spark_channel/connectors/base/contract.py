@@ -180,6 +180,10 @@ class Reader(SplitReader):
             f"{type(self).__name__} has no catalog of tables; it reads one table, folder or topic"
         )
 
+    def primary_key(self) -> tuple[str, ...]:
+        """Driver. The columns of the table's primary key; () = it has none, or the source knows no keys."""
+        return ()
+
     def increment(self, column: str, after: int | None, *, again: bool) -> Increment:
         """Driver. The rows that are past position `after` of a column that grows; None = all.
 
@@ -502,7 +506,7 @@ class Writer(ABC):
         return None
 
     def stream_progress(self, stream: str) -> StreamProgress | None:
-        """Driver, before `prepare`. What a stream has published to this target; None = nothing, or it was forgotten.
+        """Driver, before `prepare`. What a stream has published to this target; None = nothing yet.
 
         Raises:
             UnsupportedError: the target keeps no such record.

@@ -14,7 +14,7 @@ from spark_channel.connectors.base.feed import FeedOptions
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.cursor_feed import CursorFeed, Followed
 from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.source import cursor_of, cursor_type
+from spark_channel.connectors.sql.source import cursor_literal, cursor_of, cursor_type
 from spark_channel.errors import SchemaError
 
 __all__ = ["next_increment"]
@@ -46,15 +46,24 @@ def next_increment(reader: Followed, column: str, after: int | None, *, again: b
                 f"update_key {name!r} of {look.source.label} is {declared}; it takes a column of whole numbers, dates "
                 "or timestamps"
             )
+        texts = reader.dialect.times_are_texts and pa.types.is_temporal(kind)
+        if texts and not again:
+            raise SchemaError(
+                f"update_key {name!r} of {look.source.label} holds times as texts, of which several may mean one "
+                "moment: give primary_key, so that rows may be read again, or a column of whole numbers"
+            )
         highest = look.highest(name)
         end = highest if again else cursor_of(feed.now()[0], name)
-        quoted = reader.dialect.quoted(name)
-        upto = None if end is None else _position(end, kind)
+        upto = None if end is None else _position(end, kind, name)
         if upto is None or (after is not None and upto <= after):
             return Increment(None, "", feed.waits_seconds)
-        compare = ">=" if again else ">"
-        conditions = [f"{quoted} <= {_literal(reader.dialect, upto, kind, about)}"]
-        if after is not None:
+        quoted = reader.dialect.quoted(name)
+        conditions = [f"{quoted} <= {cursor_literal(look.source, name, end)}"]
+        if after is not None and texts:
+            day = (_moment(after, kind) - timedelta(days=1)).date()
+            conditions.append(f"{quoted} >= {reader.dialect.literal(day.isoformat(), about)}")
+        elif after is not None:
+            compare = ">=" if again else ">"
             conditions.append(f"{quoted} {compare} {_literal(reader.dialect, after, kind, about)}")
         return Increment(upto, " AND ".join(conditions), feed.waits_seconds)
 
@@ -66,26 +75,37 @@ def _has_positions(kind: pa.DataType) -> bool:
     )
 
 
-def _position(value: Any, kind: pa.DataType) -> int:
+def _position(value: Any, kind: pa.DataType, name: str) -> int:
     """The position of a value as `CursorQuery.highest` returns it."""
-    if pa.types.is_date(kind):
-        return (date.fromisoformat(str(value)[:10]) - _EPOCH.date()).days
-    if pa.types.is_timestamp(kind):
-        found = datetime.fromisoformat(str(value))
-        found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-        return (found - _EPOCH) // _MICROSECOND
-    number = int(value)
+    try:
+        if pa.types.is_date(kind):
+            return (date.fromisoformat(str(value)[:10]) - _EPOCH.date()).days
+        if pa.types.is_timestamp(kind):
+            found = datetime.fromisoformat(str(value))
+            found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+            return (found - _EPOCH) // _MICROSECOND
+        number = int(value)
+    except ValueError:
+        raise SchemaError(
+            f"update_key {name!r} has a highest value that is not {kind}: correct it, or leave it out with where"
+        ) from None
     if not -_LARGEST < number < _LARGEST:
-        raise SchemaError(f"update_key has the value {number}; it takes numbers up to 2**62")
+        raise SchemaError(
+            f"update_key {name!r} has the value {number}; it takes numbers up to 2**62"
+        )
     return number
 
 
+def _moment(position: int, kind: pa.DataType) -> datetime:
+    days = pa.types.is_date(kind)
+    return _EPOCH + (timedelta(days=position) if days else position * _MICROSECOND)
+
+
 def _literal(dialect: Dialect, position: int, kind: pa.DataType, column: Column) -> str:
+    value: Any = position
     if pa.types.is_date(kind):
-        value: Any = _EPOCH.date() + timedelta(days=position)
+        value = _moment(position, kind).date()
     elif pa.types.is_timestamp(kind):
-        value = _EPOCH + position * _MICROSECOND
+        value = _moment(position, kind)
         value = value if kind.tz is not None else value.replace(tzinfo=None)
-    else:
-        value = position
     return dialect.literal(dialect.bound(value, column), column)

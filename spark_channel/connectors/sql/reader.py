@@ -96,6 +96,10 @@ class SqlReader(Reader):
             for schema, name, rows, nbytes in found
         ]
 
+    def primary_key(self) -> tuple[str, ...]:
+        with self.looking() as (_, source):
+            return () if source.table is None else source.table.primary
+
     def increment(self, column: str, after: int | None, *, again: bool) -> Increment:
         from spark_channel.connectors.sql.increment import next_increment
 
@@ -363,8 +367,9 @@ class SqlReader(Reader):
         """The error for a value of a column, in the row that `where` describes."""
         column = error.column
         declared = f", declared {column.declared}," if column.declared else ""
+        what = f"a value that {column.kind} cannot hold" if self.options.hide_values else error.what
         return SourceError(
-            f"column {column.name!r}{declared} of {source.label} in {session.place}{where} holds {error.what}. "
+            f"column {column.name!r}{declared} of {source.label} in {session.place}{where} holds {what}. "
             f"{self.dialect.misfit_advice(column)}"
         )
 
