@@ -437,6 +437,18 @@ def replicate(
 
 
 @app.command()
+def convert(jobs: _Jobs, parameters: _Parameters = None) -> None:
+    """Print DataX jobs that replace tables as one YAML file of `replicate`; says which jobs do not fit, and why.
+
+    Exit codes: 0 all fit, 3 some do not, 2 none does.
+    """
+    from spark_channel.cli.replicate import convert as convert_files
+
+    if code := convert_files(jobs, parameters or []):
+        raise typer.Exit(code)
+
+
+@app.command()
 def plan(
     job: _Job,
     parameters: _Parameters = None,

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from spark_channel.cli.plan import check_place, publish_text, without_pandas
+from spark_channel.cli.plan import check_place, job_files, load, publish_text, without_pandas
 from spark_channel.cli.run import EngineName, chosen_engine, open_engine, parse_conf
 from spark_channel.connectors.base.registry import has_third_parties
-from spark_channel.errors import OptionError
+from spark_channel.errors import JobFileError, OptionError
 from spark_channel.local import cores
 from spark_channel.progress.summary import duration, short
 from spark_channel.replication.config import json_schema, load_replication
+from spark_channel.replication.convert import convert_jobs
 from spark_channel.replication.progress import TablesProgress
 from spark_channel.replication.report import PARKED, ReplicationReport
 from spark_channel.replication.run import RunSettings, replicate_on
@@ -24,7 +25,7 @@ from spark_channel.replication.status import plan_replication, reset_tables, sta
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["ReplicateOptions", "replicate"]
+__all__ = ["ReplicateOptions", "convert", "replicate"]
 
 _ACTIONS = ("status", "reset", "schema")
 _COLORS = {"done": "green", "unchanged": "green", "parked": "red", "not run": "yellow"}
@@ -69,6 +70,28 @@ def replicate(words: Sequence[str], options: ReplicateOptions) -> int:
             print(f"{name} is reset: the next run replaces all its rows")  # noqa: T201 - the command line talks
         return 0
     return _plan(Path(file), options) if options.dry_run else _run(Path(file), options)
+
+
+def convert(given: Sequence[Path], parameters: Sequence[str]) -> int:
+    """Print the jobs in these files and folders as one file of `replicate`. Returns the exit code.
+
+    Raises:
+        OptionError: a folder without job files.
+    """
+    specs, refused = [], []
+    for path in job_files(given):
+        try:
+            loaded = load(path, parameters, all_content=True, named=True)
+        except JobFileError as error:
+            refused.append((str(path), str(error)))
+            continue
+        specs += [(str(path), spec) for spec in loaded.specs]
+    made = convert_jobs(specs)
+    refused += made.refused
+    for name, why in refused:
+        _say(f"{name}: {why}")
+    print(made.text, end="")  # noqa: T201 - the command line talks
+    return 0 if not refused else PARKED if made.text else 2
 
 
 def _status(file: Path, options: ReplicateOptions) -> int:

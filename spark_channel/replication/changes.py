@@ -70,6 +70,7 @@ class Follower:
         made = self._make_tables()
         if tunnel.exists():
             self._follow_others(tunnel, options, made)
+            tunnel.resume()
         else:
             tunnel.create()
         self._id = tunnel.store.get(tunnel.name).id

@@ -18,6 +18,7 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
 from spark_channel.connectors import Reader, Writer, find_connector
 from spark_channel.errors import (
     ChannelError,
+    JobCancelledError,
     OptionError,
     SourceError,
 )
@@ -138,6 +139,7 @@ class _Run:
         self._lock = threading.Lock()
         self._ended = 0
         self._cancelled = False
+        self._stopped = threading.Event()
         run_id = f"{self._at:%Y%m%dT%H%M%S}.{self._at.microsecond:06d}Z"
         self.report = ReplicationReport(run_id, self._at, notes=found.notes)
         self.report.tables = [
@@ -145,17 +147,42 @@ class _Run:
         ]
 
     def carry_out(self, more: Mapping[str, Any], cancel: Callable[[], None]) -> None:
-        left: queue.SimpleQueue[int] = queue.SimpleQueue()
         batch = [place for place, each in enumerate(self._copies) if place not in self.followed]
+        left: queue.SimpleQueue[int] = queue.SimpleQueue()
         for place in batch:
             left.put(place)
+        late: queue.SimpleQueue[tuple[int, TableRun, TransferSpec]] = queue.SimpleQueue()
         ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+        def next_one() -> None:
+            try:
+                place = left.get_nowait()
+            except queue.Empty:
+                place, run, spec = late.get_nowait()  # all tables have been looked at
+                self._one(place, lambda: run.copy(spec, self._move, more))
+                return
+
+            def begin() -> bool:
+                run = TableRun(
+                    self._copies[place],
+                    self.report.tables[place],
+                    self._settings,
+                    self.report,
+                    self,
+                )
+                spec = run.spec()
+                if spec is not None and run.waits:
+                    late.put((place, run, spec))
+                    return False
+                return run.copy(spec, self._move, more)
+
+            self._one(place, begin)
 
         def work() -> None:
             failed: BaseException | None = None
             try:
                 while not self._cancelled:
-                    self._one(left.get_nowait(), more)
+                    next_one()
             except queue.Empty:
                 pass
             except BaseException as error:
@@ -177,6 +204,7 @@ class _Run:
                     raise failed
         except BaseException:
             self._cancelled = True
+            self._stopped.set()
             cancel()
             for thread in threads:
                 if thread.ident is not None:
@@ -219,26 +247,39 @@ class _Run:
                 outcome.state = "unchanged"
 
     @staticmethod
-    def _park(outcome: TableOutcome, error: ChannelError) -> None:
+    def _park(outcome: TableOutcome, error: Exception) -> None:
         outcome.state, outcome.why = "parked", _why(error)
         outcome.error_type = type(error).__name__
         _log.warning("%s is parked: %s", outcome.stream, outcome.why)
 
-    def _one(self, place: int, more: Mapping[str, Any]) -> None:
-        copy, outcome = self._copies[place], self.report.tables[place]
-        began = self._clock.now()
+    def wait(self, seconds: float) -> None:
+        """
+        Raises:
+            JobCancelledError: the run was ended meanwhile.
+        """
+        if seconds > 0 and self._stopped.wait(seconds):
+            raise JobCancelledError("the run was ended")
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def _one(self, place: int, step: Callable[[], bool]) -> None:
+        """One step of a table; it returns whether the table has ended. A table that fails has, too."""
+        outcome, began = self.report.tables[place], self._clock.now()
+        has_ended = True
         try:
-            if copy.fault:
-                raise OptionError(copy.fault)
-            TableRun(copy, outcome, self._settings, self.report, self._clock).run(self._move, more)
-        except ChannelError as error:
+            if self._copies[place].fault:
+                raise OptionError(self._copies[place].fault)
+            has_ended = step()
+        except Exception as error:
             if self._cancelled:
                 outcome.why = "the run was ended"
                 return
             self._park(outcome, error)
             outcome.rows = outcome.nbytes = 0
         finally:
-            outcome.seconds = self._clock.now() - began
+            outcome.seconds += self._clock.now() - began
+        if has_ended:
             with self._lock:
                 self._ended += 1
                 number = self._ended
@@ -246,8 +287,12 @@ class _Run:
                 self._settings.ended(outcome, number, len(self._copies))
 
 
-def _why(error: ChannelError) -> str:
+def _why(error: Exception) -> str:
     """The message of an error, with the words of the file."""
+    if not isinstance(error, ChannelError):
+        _log.debug("the error was raised here", exc_info=error)
+        first = next(iter(str(error).splitlines()), "no message")
+        return f"{type(error).__name__}: {first}"
     text = str(error).replace("option 'cursorColumn'", "update_key")
     return text.replace("'cursorColumn'", "update_key")
 
@@ -267,24 +312,29 @@ class TableRun:
         outcome: TableOutcome,
         settings: RunSettings,
         report: ReplicationReport,
-        clock: Clock = SYSTEM_CLOCK,
+        pace: "_Run | None" = None,
     ) -> None:
         self._copy, self._outcome, self._settings = copy, outcome, settings
-        self._report, self._clock = report, clock
+        self._report, self._pace = report, pace
+        self._ready_at = 0.0
+        self.waits = False
         self._writing = writer_of(copy)
         self._reading: Reader = _opened(copy.reader, "reader")
 
-    def run(self, move: Move, more: Mapping[str, Any]) -> None:
+    def copy(self, spec: TransferSpec | None, move: Move, more: Mapping[str, Any]) -> bool:
+        """Carry out what `spec` returned, when all of its rows are committed."""
         copy, outcome = self._copy, self._outcome
-        spec = self.spec()
         if spec is None:
             outcome.state = "unchanged"
-            return
+            return True
+        if self.waits and self._pace is not None:
+            self._pace.wait(self._ready_at - self._pace.now())
         outcome.report = move(spec, {**more, "jobId": _job_id(copy.stream)})
         outcome.rows, outcome.nbytes = outcome.report.rows, outcome.report.bytes
         if copy.mode == "incremental" and spec.stream is not None:
             outcome.position = spec.stream.position
         outcome.state = "done"
+        return True
 
     def spec(self) -> TransferSpec | None:
         """The table's transfer; None = there is nothing to copy."""
@@ -326,8 +376,8 @@ class TableRun:
             return _Planned(stream, overwrite=True, condition="1 = 0")
         late = copy.options.late_seconds
         waits = found.waits_seconds if late is None else late
-        if waits and not self._settings.dry_run:
-            self._clock.sleep(waits)  # rows up to the position may not be committed yet
+        if waits and self._pace is not None:  # rows up to the position may not be committed yet
+            self.waits, self._ready_at = True, self._pace.now() + waits
         stream = StreamBatch(name, found.position, chained=True, previous=previous)
         return _Planned(stream, overwrite=previous is None, condition=found.condition)
 

@@ -78,7 +78,11 @@ def test_a_full_name_counts_most_and_a_later_pattern_more() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("mode: full", "mode: ful", r"defaults.mode got 'ful'; it takes full or incremental"),
+        (
+            "mode: full",
+            "mode: ful",
+            r"defaults.mode got 'ful'; it takes full, incremental or full_then",
+        ),
         ("source:", "sorce:", r"sorce is not known; did you mean 'source'\?"),
         (
             "primary_key:",

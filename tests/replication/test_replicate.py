@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,9 @@ from deltalake import DeltaTable
 
 import spark_channel
 from spark_channel.errors import ChannelError, JobFileError, OptionError
-from spark_channel.replication import ReplicationReport
+from spark_channel.progress import JobProgress, JobSpec
+from spark_channel.replication import ReplicationReport, TableOutcome
+from spark_channel.replication.progress import TablesProgress
 
 KEY = "0123456789abcdef0123"
 
@@ -394,3 +397,31 @@ def test_status_and_reset(shop: Shop) -> None:
     events(shop, 4, 4)
     assert shop.replicate(EVENTS).rows == 4
     assert shop.rows("SELECT count(*) FROM events") == [(4,)]
+
+
+def test_one_progress_adds_up_all_tables() -> None:
+    said: list[str] = []
+    progress = TablesProgress(said.append)
+    assert progress.line() == ""
+    running = [JobProgress(name, JobSpec("transfer")) for name in ("a", "b")]
+    for each in running:
+        progress.job_opened(each)
+    progress.table_ended(TableOutcome("shop.x", "x", "full", "done", rows=7, seconds=1), 1, 3)
+    assert progress.line() == "1 of 3 tables done, 2 running: 7 rows, 0 rows/s"
+    progress.job_closed(running[0])
+    progress.table_ended(TableOutcome("shop.y", "", "full", "parked"), 2, 3)
+    assert progress.line().startswith("2 of 3 tables done, 1 running")
+    assert said == ["1/3 shop.x -> x: 7 rows in 1.0 s", "2/3 shop.y: parked in 0.0 s"]
+
+
+def test_many_small_tables_cost_little_each(shop: Shop) -> None:
+    """In CPU time of this process, which another load on the machine does not change much."""
+    shop.run(
+        "".join(f"CREATE TABLE m{n} (a INT); INSERT INTO m{n} VALUES ({n});" for n in range(31))
+    )
+    shop.replicate({"m30": {}})  # what is imported and made once
+    began = time.process_time()
+    report = shop.replicate({"m*": {}}, select=["m?", "m1?", "m2?"])
+    seconds = time.process_time() - began
+    assert (len(report.tables), report.rows, report.exit_code) == (30, 30, 0), why(report)
+    assert seconds / 30 < 0.3

@@ -180,13 +180,14 @@ def test_a_plan_moves_nothing_and_names_what_is_missing(pg: PostgresServer) -> N
 def test_tables_are_followed_by_the_log(
     pg: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Base, changes, a table that the file has later, a run that was killed before its checkpoint; masks all along."""
+    """Base, changes, a table that the file has later, and one that refuses a row for a while; masks all along."""
     monkeypatch.setenv("PII_KEY", "0123456789abcdef0123")
     slot = "rep_follow"
     pg.psql(
         f'CREATE PUBLICATION {slot} FOR TABLE rep_a.plain, rep_a."Mixed Case", "Rep.B"."dot.ted"'
     )
     source = {**pg.login, "publication": slot, "slot": slot, "heartbeatInterval": "5"}
+    source["maxRetryInterval"] = "0.2"
     target = {**pg.login, "currentSchema": "rep_dw"}
     streams: dict[str, Any] = {
         "rep_a.plain": {"mode": "full_then_changes", "columns": {"name": "hmac(${env:PII_KEY})"}},
@@ -230,8 +231,15 @@ def test_tables_are_followed_by_the_log(
             == "0"
         )
         assert pg.psql('SELECT id FROM rep_dw."Rep.B_dot.ted"').strip() == "7"
-        assert {each.state for each in run().tables} <= {"done", "unchanged"}
+        pg.psql("ALTER TABLE rep_dw.rep_a_plain ADD CONSTRAINT small CHECK (id < 2000)")
+        pg.psql("INSERT INTO rep_a.plain VALUES (2000, 'y', NULL, 1)")
+        report = run()
+        assert report.exit_code == 3
+        assert "small" in report.parked[0].why
         assert pg.psql("SELECT count(*) FROM rep_dw.rep_a_plain").strip() == "291"
+        pg.psql("ALTER TABLE rep_dw.rep_a_plain DROP CONSTRAINT small")
+        assert {each.state for each in run().tables} <= {"done", "unchanged"}
+        assert pg.psql("SELECT count(*) FROM rep_dw.rep_a_plain").strip() == "292"
     finally:
         pg.psql(
             f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{slot}';"

@@ -112,6 +112,15 @@ class FileWriter(SqlWriter):
     def exists(self) -> bool | None:
         return self.path.exists() and super().exists()
 
+    def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
+        if self.path.exists():
+            super().rehearse(context, schema)
+            return
+        self.check(context)
+        place = self.new_place()
+        self._check_place(place)
+        self.plan(None, SqlPlan(context.job, schema, "job", place=place), place, context)
+
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         self.check(context)
         if self.path.exists() or context.commit == "task":
