@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import threading
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -26,6 +27,7 @@ from spark_channel.tunnel.source import StreamSource
 
 __all__ = ["Follower", "key_of", "tunnel_name"]
 
+_NAME = re.compile(r'"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^."`]+)')
 _OPERATION = "_op"
 _OF_LOG = ("_lsn", "_commit_ts", "_table")
 _SCHEMA_CHANGES = {
@@ -52,6 +54,9 @@ class Follower:
     ) -> None:
         self._replication, self._report = replication, report
         self._copies = {each.stream: each for each in copies}
+        self._by_name = {
+            (each.table.schema, each.table.name): each for each in copies if each.table is not None
+        }
         self._outcomes = outcomes
         self._lock = threading.Lock()
         self._keys = {each.stream: key_of(each) for each in copies}
@@ -109,13 +114,16 @@ class Follower:
             if not each.is_base and each.state != ChannelState.TERMINATED
             for name in feed.tables(each.token)
         }
-        for copy in self._copies.values():
-            if copy.table is not None and copy.stream not in known:
+        there = {_parts(name) for name in known}
+        for parts, copy in self._by_name.items():
+            assert copy.table is not None
+            if parts not in there:
                 tunnel.add_table(copy.table.dbtable)
-            elif copy.table is not None and copy.stream in made:
+            elif copy.stream in made:
                 tunnel.resnapshot(copy.table.dbtable)
-        for name in known - set(self._copies):
-            tunnel.remove_table(name)
+        for name in known:
+            if _parts(name) not in self._by_name:
+                tunnel.remove_table(name)
 
     def stop(self) -> None:
         """End after the deliveries at hand, from any thread."""
@@ -141,11 +149,11 @@ class Follower:
 
     def _process(self, delivery: Delivery) -> None:
         batches = list(delivery.batches)  # bounded by the range
-        if delivery.table not in self._copies:
+        copy = self._by_name.get(_parts(delivery.table))
+        if copy is None:
             raise TunnelError(
                 f"the tunnel delivers {delivery.table}, which no stream names: reset the tunnel {delivery.tunnel!r}"
             )
-        copy = self._copies[delivery.table]
         if not batches:
             return
         steps = self._steps(copy)
@@ -195,6 +203,15 @@ class Follower:
             writer.abort(plan, None)
             raise
         return int(rows.num_rows)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Schema and table of a name as feeds write it: what is no plain name is quoted."""
+    found = [
+        (quoted or ticked).replace('""', '"').replace("``", "`") if quoted or ticked else plain
+        for quoted, ticked, plain in _NAME.findall(name)
+    ]
+    return ("", found[0]) if len(found) == 1 else (found[0], found[-1])
 
 
 def _changed(batch: pa.RecordBatch, steps: Sequence[Transformer]) -> pa.RecordBatch:

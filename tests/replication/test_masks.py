@@ -173,14 +173,11 @@ def test_no_byte_that_leaves_has_a_masked_value(
         states = {each.stream: each.state for each in report.tables}
         assert states["bad"] == "parked"
         texts += [report.to_json(), repr(report), str(report)]
-        with closing(
-            sqlite3.connect(source)
-        ) as connection:  # a column that comes later is masked, too
-            connection.executescript(
-                f"ALTER TABLE drift ADD COLUMN email TEXT; UPDATE drift SET email = '{SECRET}';"
-                if "not done" not in states.values() and len(texts) == 3
-                else "SELECT 1"
-            )
+        if len(texts) == 3:
+            with closing(sqlite3.connect(source)) as connection:
+                connection.executescript(
+                    f"ALTER TABLE drift ADD COLUMN email TEXT; UPDATE drift SET email = '{SECRET}'"
+                )
     assert states["drift"] == "done", report.to_json()
     captured = capfd.readouterr()
     texts += [captured.out, captured.err, caplog.text]

@@ -9,6 +9,7 @@ import pytest
 
 import spark_channel
 from spark_channel.replication import ReplicationReport
+from spark_channel.replication.changes import _parts
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
@@ -246,3 +247,18 @@ def test_tables_are_followed_by_the_log(
             f"DROP PUBLICATION {slot}; DROP TABLE IF EXISTS spark_channel_tunnel_clients, "
             "spark_channel_tunnel_channels, spark_channel_tunnels CASCADE"
         )
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("shop.orders", ("shop", "orders")),
+        ('rep_a."Mixed Case"', ("rep_a", "Mixed Case")),
+        ('"Rep.B"."dot.ted"', ("Rep.B", "dot.ted")),
+        ('"a""b".c', ('a"b', "c")),
+        ("`a``b`.`c.d`", ("a`b", "c.d")),
+        ("orders", ("", "orders")),
+    ],
+)
+def test_the_names_of_feeds(text: str, parts: tuple[str, str]) -> None:
+    assert _parts(text) == parts
