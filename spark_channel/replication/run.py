@@ -20,6 +20,7 @@ from spark_channel.errors import (
     ChannelError,
     JobCancelledError,
     OptionError,
+    SchemaError,
     SourceError,
 )
 from spark_channel.option_types import resolve_references
@@ -317,6 +318,7 @@ class TableRun:
         self._copy, self._outcome, self._settings = copy, outcome, settings
         self._report, self._pace = report, pace
         self._ready_at = 0.0
+        self._planned: _Planned | None = None
         self.waits = False
         self._writing = writer_of(copy)
         self._reading: Reader = _opened(copy.reader, "reader")
@@ -329,7 +331,14 @@ class TableRun:
             return True
         if self.waits and self._pace is not None:
             self._pace.wait(self._ready_at - self._pace.now())
-        outcome.report = move(spec, {**more, "jobId": _job_id(copy.stream)})
+        given = {**more, "jobId": _job_id(copy.stream)}
+        try:
+            outcome.report = move(spec, given)
+        except SchemaError:
+            again = self._after_refusal()
+            if again is None:
+                raise
+            outcome.report = move(again, given)
         outcome.rows, outcome.nbytes = outcome.report.rows, outcome.report.bytes
         if copy.mode == "incremental" and spec.stream is not None:
             outcome.position = spec.stream.position
@@ -338,8 +347,24 @@ class TableRun:
 
     def spec(self) -> TransferSpec | None:
         """The table's transfer; None = there is nothing to copy."""
-        planned = self._increment() if self._copy.mode == "incremental" else self._whole()
-        return None if planned is None else self._spec(planned)
+        self._planned = self._increment() if self._copy.mode == "incremental" else self._whole()
+        if self._planned is None:
+            return None
+        # To look at the columns of both ends takes as long as to copy a small table, and they seldom differ.
+        later = self._copy.contract.tables == "evolve" and self._keeps_columns
+        return self._spec(self._planned, looks=self._settings.dry_run or not later)
+
+    def _after_refusal(self) -> TransferSpec | None:
+        """The transfer as the contract wants it, of columns that the target refuses; None = it has no other."""
+        assert self._planned is not None
+        first = self._spec(self._planned, looks=False)
+        again = self._spec(self._planned, looks=True)
+        return None if again == first else again
+
+    @property
+    def _keeps_columns(self) -> bool:
+        """Whether the target has columns of its own, to which it adds or compares those of the rows."""
+        return "onschemachange" in self._writing.Options.names()
 
     def _whole(self) -> "_Planned":
         """The next version of the table: a later run has a higher number, also on a host whose clock is late."""
@@ -400,7 +425,7 @@ class TableRun:
             _log.debug("the target of %s cannot be read: %s", self._copy.stream, error)
             return None
 
-    def _spec(self, planned: "_Planned") -> TransferSpec | None:
+    def _spec(self, planned: "_Planned", *, looks: bool) -> TransferSpec | None:
         copy, options = self._copy, self._copy.options
         steps: list[Transformer] = []
         if options.columns:
@@ -415,7 +440,7 @@ class TableRun:
             reader["where"] = (
                 planned.condition if where is None else f"({where}) AND {planned.condition}"
             )
-        decision = self._decide(planned, steps)
+        decision = self._decide(planned, steps) if looks else Decision()
         if decision.skip:
             self._outcome.why = decision.skip
             return None
@@ -429,14 +454,11 @@ class TableRun:
         )
 
     def _decide(self, planned: "_Planned", steps: Sequence[Transformer]) -> Decision:
-        names = self._writing.Options.names()
-        keeps_columns = "onschemachange" in names
-        if planned.overwrite and not keeps_columns:
+        if planned.overwrite and not self._keeps_columns:
             return Decision()  # files: an overwrite brings its own columns
         arriving = prepare(steps, self._reading.schema()).output_schema
-        return decide(
-            self._copy.contract, arriving, self.target_schema(), keeps_columns=keeps_columns
-        )
+        target = self.target_schema()
+        return decide(self._copy.contract, arriving, target, keeps_columns=self._keeps_columns)
 
     def _write_options(
         self, planned: "_Planned", writer: Mapping[str, Any], decision: Decision
