@@ -9,16 +9,18 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from spark_channel.errors import ChannelError, JobCancelledError
 from spark_channel.planning import TaskGroup, TransferSpec
 from spark_channel.progress import JobProgress, TransferReport
 from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer
-from spark_channel.service.jobs import JobListener
 from spark_channel.signals import ending_on_sigterm
 from spark_channel.transfers.carry_out import carry_out
 from spark_channel.transfers.task import Runner, TaskGroupAttempt
+
+if TYPE_CHECKING:
+    from spark_channel.service.jobs import JobListener
 
 __all__ = [
     "LocalEngine",
@@ -144,7 +146,7 @@ class LocalEngine:
     shown one by one.
     """
 
-    def __init__(self, *, served: bool = False, display: JobListener | None = None) -> None:
+    def __init__(self, *, served: bool = False, display: "JobListener | None" = None) -> None:
         self._served = served
         self._display = display
         self._ends = contextlib.ExitStack()
@@ -261,7 +263,7 @@ _SPEEDS = {"rowspersecond", "bytespersecond"}
 
 
 @contextlib.contextmanager
-def local_engine(*, served: bool, display: JobListener | None = None) -> Iterator[LocalEngine]:
+def local_engine(*, served: bool, display: "JobListener | None" = None) -> Iterator[LocalEngine]:
     """The engine for a `with` block, in which SIGTERM ends the jobs as Ctrl-C does."""
     with ending_on_sigterm(), LocalEngine(served=served, display=display) as engine:
         yield engine

@@ -180,21 +180,26 @@ def events(shop: Shop, first: int, last: int) -> None:
     )
 
 
+def target_of(shop: Shop, where: str) -> dict[str, str] | None:
+    return None if where == "database" else {"path": str(shop.folder / "lake"), "writer": where}
+
+
+def arrived(shop: Shop, where: str) -> list[int]:
+    """The numbers of the events in the target."""
+    reader = (
+        {"url": f"sqlite:{shop.folder}/dw.db", "dbtable": "events"}
+        if where == "database"
+        else {"path": str(shop.folder / "lake/events"), "reader": where}
+    )
+    out = {"name": "json", "path": str(shop.folder / "out")}
+    spark_channel.transfer(None, reader, out, mode="overwrite")
+    text = "".join(each.read_text() for each in (shop.folder / "out").glob("*.json*"))
+    return sorted(json.loads(line)["n"] for line in text.splitlines())
+
+
 @pytest.mark.parametrize("where", ["database", "parquet", "delta"])
 def test_an_incremental_table_adds_each_row_once(shop: Shop, where: str) -> None:
-    target = None if where == "database" else {"path": str(shop.folder / "lake"), "writer": where}
-
-    def arrived() -> list[int]:
-        reader = (
-            {"url": f"sqlite:{shop.folder}/dw.db", "dbtable": "events"}
-            if target is None
-            else {"path": str(shop.folder / "lake/events"), "reader": where}
-        )
-        out = {"name": "json", "path": str(shop.folder / "out")}
-        spark_channel.transfer(None, reader, out, mode="overwrite")
-        text = "".join(each.read_text() for each in (shop.folder / "out").glob("*.json*"))
-        return sorted(json.loads(line)["n"] for line in text.splitlines())
-
+    target = target_of(shop, where)
     events(shop, 1, 5)
     found: list[tuple[str, int]] = []
     for last in (5, 5, 7, 7):
@@ -203,7 +208,7 @@ def test_an_incremental_table_adds_each_row_once(shop: Shop, where: str) -> None
         report = shop.replicate(EVENTS, target)
         assert report.exit_code == 0, why(report)
         found.append((report.tables[0].state, report.rows))
-        assert arrived() == list(range(1, last + 1))
+        assert arrived(shop, where) == list(range(1, last + 1))
     assert found == [("done", 5), ("unchanged", 0), ("done", 2), ("unchanged", 0)]
 
 
@@ -249,14 +254,17 @@ def test_of_two_runs_at_a_time_one_adds_the_rows(
     assert shop.rows("SELECT n FROM events ORDER BY n") == [(n,) for n in range(1, 9)]
 
 
+@pytest.mark.parametrize("where", ["database", "parquet", "delta"])
 def test_an_increment_that_was_planned_too_early_is_refused(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """The inner run ends below the outer one's position: the rows between are in both."""
     from spark_channel import local
 
+    target = target_of(shop, where)
+
     events(shop, 1, 3)
-    shop.replicate(EVENTS)
+    shop.replicate(EVENTS, target)
     events(shop, 4, 6)
     carry_out, inner = local.carry_out_here, []
 
@@ -265,16 +273,16 @@ def test_an_increment_that_was_planned_too_early_is_refused(
         shop.run(
             "CREATE TABLE later AS SELECT * FROM events WHERE n > 5; DELETE FROM events WHERE n > 5"
         )
-        inner.append(shop.replicate(EVENTS))
+        inner.append(shop.replicate(EVENTS, target))
         shop.run("INSERT INTO events SELECT * FROM later")
         return carry_out(*given)
 
     monkeypatch.setattr(local, "carry_out_here", overtaken)
-    outer = shop.replicate(EVENTS)
+    outer = shop.replicate(EVENTS, target)
     assert inner[0].rows == 2
     assert "another run has published meanwhile" in why(outer)
-    assert shop.replicate(EVENTS).rows == 1
-    assert shop.rows("SELECT n FROM events ORDER BY n") == [(n,) for n in range(1, 7)]
+    assert shop.replicate(EVENTS, target).rows == 1
+    assert arrived(shop, where) == [*range(1, 7)]
 
 
 def test_a_target_that_was_dropped_gets_all_rows_again(shop: Shop) -> None:
