@@ -94,6 +94,14 @@ def test_the_tables_of_postgresql(pg: PostgresServer, tmp_path: Path, writer: st
     assert report.tables[0].stream in ("rep_a.plain", "rep_a.parts")  # the largest is begun first
     assert rows_of(replicate(pg.login, target, streams)) == PG_ROWS
     if writer == "postgresql":
+        file = {
+            "source": pg.login,
+            "target": target,
+            "streams": {"rep_a.plain": {"object": "é" * 31 + "{table}"}},
+        }
+        parked = spark_channel.replicate(None, file).parked
+        assert "whose name is cut after 63 bytes" in parked[0].why
+    if writer == "postgresql":
         same = "SELECT count(*) FROM (SELECT * FROM rep_a.plain EXCEPT ALL SELECT * FROM rep_dw.rep_a_plain) x"
         assert pg.psql(same).strip() == "0"
         assert pg.psql('SELECT count(*) FROM rep_dw."Rep.B_dot.ted"').strip() == "1"

@@ -115,6 +115,7 @@ class PostgresDialect(Dialect):
     product = "PostgreSQL"
     sql = "postgres"
     tables_sql = _TABLES
+    cuts_names_at = 63
     whole_rows = True
     row_values = True
     cuts_by_bytes = True
