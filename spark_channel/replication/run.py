@@ -7,6 +7,7 @@ import os
 import queue
 import re
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -28,11 +29,12 @@ from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import StreamBatch
 from spark_channel.progress import TransferReport
 from spark_channel.replication.changes import Follower, key_of
-from spark_channel.replication.config import Limit, Replication
+from spark_channel.replication.config import Replication
 from spark_channel.replication.drift import Decision, LoadColumns, decide
 from spark_channel.replication.masks import MaskColumns, mask_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
 from spark_channel.replication.tables import FoundTables, TableCopy, find_tables
+from spark_channel.service.shared_limit import MOST_JOBS
 from spark_channel.service.windows import Speeds, WindowKeeper, windowed_limit, zone_of
 from spark_channel.transform.transformer import Transformer, prepare
 
@@ -78,7 +80,8 @@ def replicate_on(
     for note in found.notes:
         _log.warning(note)
     run = _Run(replication, found, move, settings, clock)
-    with _limited(replication.limit, settings) as (more, keeper):
+    run.hold_together()
+    with _limited(replication, settings) as (more, keeper):
         try:
             run.carry_out(more, cancel)
             if run.followed:
@@ -94,9 +97,10 @@ def replicate_on(
 
 @contextlib.contextmanager
 def _limited(
-    limit: Limit, settings: RunSettings
+    replication: Replication, settings: RunSettings
 ) -> Iterator[tuple[dict[str, Any], WindowKeeper | None]]:
     """The options that make one limit hold for all tables, and what changes it by the time."""
+    limit = replication.limit
     otherwise = Speeds(limit.rows_per_second, limit.bytes_per_second)
     windows = limit.parsed
     if settings.shared_limit is not None:
@@ -112,7 +116,10 @@ def _limited(
         yield {}, None
         return
     zone = zone_of(limit.timezone)
-    with windowed_limit(f"replicate-{os.getpid()}", otherwise, windows, zone) as (shared, keeper):
+    name = f"replicate-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    # A job that has ended may count for a moment, beside those that run.
+    most = max(MOST_JOBS, 2 * replication.parallel)
+    with windowed_limit(name, otherwise, windows, zone, max_jobs=most) as (shared, keeper):
         yield {"sharedLimit": shared.name}, keeper
 
 
@@ -212,6 +219,28 @@ class _Run:
                     thread.join()
             raise
 
+    def hold_together(self) -> None:
+        """Hold `select` to take all tables that the tunnel follows: it has one position for all of them.
+
+        Raises:
+            OptionError: it takes some of them.
+        """
+        if not self.followed or not self._settings.select:
+            return
+        taken = {self._copies[place].stream for place in self.followed}
+        every = find_tables(self._replication).copies
+        left = [
+            each.stream
+            for each in every
+            if each.mode == "full_then_changes" and each.stream not in taken
+        ]
+        if left:
+            raise OptionError(
+                f"--select takes {min(taken)} and not {left[0]}, and one tunnel follows both: select all tables of "
+                "mode full_then_changes, or none",
+                option="--select",
+            )
+
     def follow(self, settings: RunSettings) -> None:
         """Follow the tables of mode `full_then_changes`, after the others: up to now (`once`), or until it is ended."""
         limit, began = self._replication.limit, self._clock.now()
@@ -238,7 +267,7 @@ class _Run:
                     option="limit",
                 )
             Follower(self._replication, ready, outcomes, self.report).run(more, once=settings.once)
-        except ChannelError as error:
+        except Exception as error:
             for each in ready:
                 self._park(outcomes[each.stream], error)
         for each in ready:

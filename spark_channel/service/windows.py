@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
 from spark_channel.errors import OptionError
 from spark_channel.option_types import parse_amount
-from spark_channel.service.shared_limit import SharedLimit, parse_rates
+from spark_channel.service.shared_limit import MOST_JOBS, SharedLimit, parse_rates
 
 __all__ = [
     "Applied",
@@ -291,12 +291,17 @@ def speeds_of(rows: str | None, nbytes: str | None) -> Speeds:
 
 @contextmanager
 def windowed_limit(
-    name: str, otherwise: Speeds, windows: Sequence[Window], zone: ZoneInfo
+    name: str,
+    otherwise: Speeds,
+    windows: Sequence[Window],
+    zone: ZoneInfo,
+    *,
+    max_jobs: int = MOST_JOBS,
 ) -> Iterator[tuple[SharedLimit, WindowKeeper]]:
     """A shared limit that is served in a `with` block, and changed as the windows say."""
     first = otherwise if otherwise != Speeds() else Speeds(_UNLIMITED)
     with (
-        SharedLimit(name, first.rows, first.nbytes) as shared,
+        SharedLimit(name, first.rows, first.nbytes, max_jobs=max_jobs) as shared,
         WindowKeeper(windows, otherwise, zone, Applied(shared)) as keeper,
     ):
         yield shared, keeper

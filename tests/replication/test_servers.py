@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import spark_channel
+from spark_channel.errors import OptionError
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.changes import _parts
 from tests.servers.mariadb import MariadbServer
@@ -205,11 +206,13 @@ def test_tables_are_followed_by_the_log(
         "rep_a.empty": {},
     }
 
-    def run() -> ReplicationReport:
+    def run(*select: str) -> ReplicationReport:
         file = {"source": source, "target": target, "streams": streams}
-        return spark_channel.replicate(None, file, once=True)
+        return spark_channel.replicate(None, file, once=True, select=select)
 
     try:
+        with pytest.raises(OptionError, match=r"--select takes rep_a\.plain and not rep_a"):
+            run("rep_a.plain")
         report = run()
         states = {each.stream: (each.state, each.rows) for each in report.tables}
         assert states == {
