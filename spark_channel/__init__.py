@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.api import run, transfer, verify
+    from spark_channel.api import replicate, run, transfer, verify
     from spark_channel.progress import TransferReport
     from spark_channel.service import SharedLimit
     from spark_channel.spark.explain import explain
@@ -24,7 +24,7 @@ else:
     __getattr__, __dir__ = lazy.exports(
         __name__,
         {
-            "api": ["run", "transfer", "verify"],
+            "api": ["replicate", "run", "transfer", "verify"],
             "progress": ["TransferReport"],
             "service": ["SharedLimit"],
             "spark.session": ["last_report", "register"],
@@ -45,6 +45,7 @@ __all__ = [
     "explain",
     "last_report",
     "register",
+    "replicate",
     "run",
     "throttle",
     "transfer",

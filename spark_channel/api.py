@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from spark_channel.datax import load_job
@@ -13,11 +14,15 @@ from spark_channel.progress import TransferReport
 from spark_channel.transfers.options import read_targets
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
+    from spark_channel.replication import ReplicationReport
     from spark_channel.verification.report import VerifyReport
 
 __all__ = [
+    "replicate",
     "run",
     "transfer",
     "verify",
@@ -194,6 +199,59 @@ def verify(
 
     with local_engine(served=has_speed(spec, given)) as engine:
         return verify_with(engine, spec, given, settings, repairs)
+
+
+def replicate(
+    spark: "SparkSession | None",
+    file: "str | Path | Mapping[str, Any]",
+    *,
+    select: Sequence[str] = (),
+    full_refresh: bool = False,
+    once: bool = False,
+    shared_limit: str | None = None,
+) -> "ReplicationReport":
+    """Copy the tables that a YAML file names, and wait for them; docs/replicate.md describes the file.
+
+    With `spark` None it runs in this process, without Spark. `file` is a path, or the file's data. `select` are names
+    or patterns of tables; without them all are copied. `full_refresh` replaces all rows of incremental tables. `once`:
+    tables of mode `full_then_changes` are followed up to now, and not until the program is ended.
+
+    A table that fails is parked: the others go on, and `report.parked` says why.
+
+    Raises:
+        JobFileError: the file is broken; names the path in it, what it got and what it takes.
+        ChannelError: the source or the target cannot be opened; no table was begun.
+    """
+    from spark_channel.replication import load_replication, replicate_on
+    from spark_channel.replication.progress import TablesProgress
+    from spark_channel.replication.run import RunSettings
+
+    found = load_replication(file)
+    progress = TablesProgress()
+    settings = RunSettings(
+        ended=progress.table_ended,
+        select=tuple(select),
+        full_refresh=full_refresh,
+        once=once,
+        shared_limit=shared_limit,
+    )
+    if spark is not None:
+        from spark_channel.spark.session import context_of
+        from spark_channel.spark.transfer import carry_out
+
+        context = context_of(spark)
+
+        def cancel() -> None:
+            if context is None:
+                spark.interruptAll()
+            else:
+                context.cancelAllJobs()
+
+        return replicate_on(found, partial(carry_out, spark), cancel, settings)
+    from spark_channel.local import carry_out_here, local_engine
+
+    with progress, local_engine(served=False, display=progress) as engine:
+        return replicate_on(found, partial(carry_out_here, engine), engine.cancel, settings)
 
 
 def _carry_out(

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from spark_channel.errors import ChannelError, JobCancelledError
 from spark_channel.planning import TaskGroup, TransferSpec
@@ -18,6 +18,9 @@ from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer
 from spark_channel.signals import ending_on_sigterm
 from spark_channel.transfers.carry_out import carry_out
 from spark_channel.transfers.task import Runner, TaskGroupAttempt
+
+if TYPE_CHECKING:
+    from spark_channel.service.jobs import JobListener
 
 __all__ = [
     "LocalEngine",
@@ -139,11 +142,13 @@ class LocalEngine:
     """See `Engine`. All channels of a job run beside each other, whatever number of cores there is.
 
     Used in a `with` block, whose end shows what was not shown yet and ends the service. With `served`, the limits
-    of its jobs can be looked at and changed by `spark-channel limits`.
+    of its jobs can be looked at and changed by `spark-channel limits`. `display` shows the jobs, which are otherwise
+    shown one by one.
     """
 
-    def __init__(self, *, served: bool = False) -> None:
+    def __init__(self, *, served: bool = False, display: "JobListener | None" = None) -> None:
         self._served = served
+        self._display = display
         self._ends = contextlib.ExitStack()
         self._server: ServiceServer | None = None
         self._lock = threading.Lock()
@@ -229,7 +234,8 @@ class LocalEngine:
     def _serve(self) -> ServiceServer:
         server = ServiceServer()
         server.jobs.subscribe(self)
-        server.jobs.subscribe(self._ends.enter_context(ProgressDisplay()))
+        display = self._display or self._ends.enter_context(ProgressDisplay())
+        server.jobs.subscribe(display)
         address = server.start()
         self._ends.callback(server.stop)
         if self._served:
@@ -257,9 +263,9 @@ _SPEEDS = {"rowspersecond", "bytespersecond"}
 
 
 @contextlib.contextmanager
-def local_engine(*, served: bool) -> Iterator[LocalEngine]:
+def local_engine(*, served: bool, display: "JobListener | None" = None) -> Iterator[LocalEngine]:
     """The engine for a `with` block, in which SIGTERM ends the jobs as Ctrl-C does."""
-    with ending_on_sigterm(), LocalEngine(served=served) as engine:
+    with ending_on_sigterm(), LocalEngine(served=served, display=display) as engine:
         yield engine
 
 

@@ -83,6 +83,9 @@ WITH_SPARK = [page for page in PAGES if blocks(page) and needs_spark(page)]
 
 @pytest.mark.parametrize("page", PLAIN, ids=lambda page: page.name)
 def test_the_examples_of_a_page_run(page: Path, empty_folder: Path) -> None:
+    for name, text in FILE.findall(page.read_text(encoding="utf-8")):
+        if name.endswith(".yml") and "/" not in name:
+            (empty_folder / name).write_text(text)
     run(page)
 
 

@@ -103,6 +103,16 @@ _DirtyRowsPath = Annotated[
 _SharedLimit = Annotated[
     str | None, typer.Option(help="The name of a limit that `spark-channel limits serve` serves.")
 ]
+_Windows = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--window",
+        metavar='"DAYS TIMES LIMIT"',
+        help="Another limit by the time: 'Mon-Fri 08:00-18:00 5k', '22:00-06:00 64MB', 'Sat-Sun unlimited', "
+        "'12:00-13:00 pause'; may be given several times, and the first that holds counts.",
+    ),
+]
+_Timezone = Annotated[str, typer.Option(help="Time zone of --window, such as Europe/Berlin.")]
 _AllContent = Annotated[
     bool, typer.Option("--all-content", help="Run each entry of job.content; DataX runs the first.")
 ]
@@ -262,6 +272,8 @@ def copy(
         str | None,
         typer.Option(help="Limit in Arrow bytes per second, such as 64MB; default: unlimited."),
     ] = None,
+    window: _Windows = None,
+    timezone: _Timezone = "UTC",
     shared_limit: _SharedLimit = None,
     protect: Annotated[
         str | None,
@@ -327,9 +339,9 @@ def copy(
         txn=txn,
         dry_run=dry_run,
         of_job={
-            "rowsPerSecond": rows_per_second,
-            "bytesPerSecond": bytes_per_second,
-            "sharedLimit": shared_limit,
+            "rowsPerSecond": None if window else rows_per_second,
+            "bytesPerSecond": None if window else bytes_per_second,
+            "sharedLimit": None if window else shared_limit,
             "protect": protect,
             "channels": channels,
             "commit": commit,
@@ -341,6 +353,11 @@ def copy(
         conf=conf or [],
         dirty_rows_path=dirty_rows_path,
         engine=engine,
+        rows_per_second=rows_per_second if window else None,
+        bytes_per_second=bytes_per_second if window else None,
+        shared_limit=shared_limit if window else None,
+        windows=window or (),
+        timezone=timezone,
         report=report,
         json_output=output == "json",
     )
@@ -501,6 +518,89 @@ def verify(
 
 
 @app.command()
+def replicate(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE",
+            help="A YAML file that names source, target and streams. Before it may stand: `status`, what the target "
+            "records of each table; `reset`, with names of tables behind the file: the next run replaces all their "
+            "rows. `schema` alone prints the file's JSON schema.",
+            show_default=False,
+        ),
+    ],
+    select: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Copy these tables alone: names and patterns, separated by commas.",
+        ),
+    ] = None,
+    full_refresh: Annotated[
+        bool, typer.Option("--full-refresh", help="Replace all rows, also of incremental tables.")
+    ] = False,
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once",
+            help="Follow tables of mode full_then_changes up to now; default: until ended.",
+        ),
+    ] = False,
+    dry_run: _DryRun = False,
+    shared_limit: _SharedLimit = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(
+            help="local: this machine without Spark; spark: Spark; auto: local, unless --master or --conf is given, "
+            "or spark-submit runs the command."
+        ),
+    ] = "auto",
+    master: _Master = None,
+    conf: _Conf = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json", help="File for the report as JSON; default: not written."
+        ),
+    ] = None,
+    output: _Output = "text",
+) -> None:
+    """Copy many tables, as a YAML file describes them, under one limit.
+
+    Exit codes: 0 done, 1 failed, 2 bad input, 3 a table was parked, 130 interrupted, 143 ended by SIGTERM.
+    """
+    from spark_channel.cli.replicate import ReplicateOptions
+    from spark_channel.cli.replicate import replicate as replicate_file
+
+    options = ReplicateOptions(
+        select=[each.strip() for each in (select or "").split(",") if each.strip()],
+        full_refresh=full_refresh,
+        once=once,
+        dry_run=dry_run,
+        shared_limit=shared_limit,
+        engine=engine,
+        master=master,
+        conf=conf or [],
+        report=report,
+        json_output=output == "json",
+    )
+    if code := replicate_file(words, options):
+        raise typer.Exit(code)
+
+
+@app.command()
+def convert(jobs: _Jobs, parameters: _Parameters = None) -> None:
+    """Print DataX jobs that replace tables as one YAML file of `replicate`; says which jobs do not fit, and why.
+
+    Exit codes: 0 all fit, 3 some do not, 2 none does.
+    """
+    from spark_channel.cli.replicate import convert as convert_files
+
+    if code := convert_files(jobs, parameters or []):
+        raise typer.Exit(code)
+
+
+@app.command()
 def plan(
     job: _Job,
     parameters: _Parameters = None,
@@ -522,7 +622,7 @@ def check(
         bool, typer.Option("--connect", help="Open both ends: login, table, columns and rights.")
     ] = False,
 ) -> None:
-    """Show for each job file whether it runs, needs a driver, or is refused, with every reason.
+    """Show for each job file, or YAML file of `replicate`, whether it runs, needs a driver, or is refused, and why.
 
     Exit codes: 0, or 2 when one is refused.
     """

@@ -4,6 +4,7 @@ import os
 import queue
 import re
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,7 @@ from spark_channel.service import (
     sql_value,
 )
 from spark_channel.service.shared_limit import MOST_JOBS
+from spark_channel.service.windows import Applied, WindowKeeper, parse_windows, speeds_of
 from spark_channel.signals import woken_by_signals
 
 __all__ = ["limits"]
@@ -31,6 +33,15 @@ limits = typer.Typer(
     help="Serve a shared limit; list, show, change, pause and resume those of this host."
 )
 
+_Windows = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar='"DAYS TIMES LIMIT"',
+        help="Another limit by the time: 'Mon-Fri 08:00-18:00 5k', '22:00-06:00 64MB', 'Sat-Sun unlimited', "
+        "'12:00-13:00 pause'; may be given several times, and the first that holds counts.",
+    ),
+]
+_Timezone = Annotated[str, typer.Option(help="Time zone of --window, such as Europe/Berlin.")]
 _Name = Annotated[str, typer.Argument(help="The limit's name; of a job, its id.")]
 _Rows = Annotated[str | None, typer.Option(help="Rows per second, such as 50k.")]
 _Bytes = Annotated[str | None, typer.Option(help="Arrow bytes per second, such as 64MB.")]
@@ -99,9 +110,12 @@ def serve(
             help="What happens while the database does not answer: the limit stays, is lowered, or is 0."
         ),
     ] = UnreachablePolicy.HOLD,
+    window: _Windows = None,
+    timezone: _Timezone = "UTC",
 ) -> None:
     """Serve a limit until interrupted."""
     probe = None
+    windows, zone = parse_windows(window or (), timezone, "--window")
     if any(
         each is not None for each in (probe_url, probe_query, probe_user, probe_password, pressure)
     ):
@@ -144,7 +158,7 @@ def serve(
         woken_by_signals(),
         SharedLimit(
             name,
-            rows_per_second,
+            rows_per_second if rows_per_second or bytes_per_second or not windows else "1",
             bytes_per_second,
             host=host,
             port=port,
@@ -161,7 +175,9 @@ def serve(
             typer.echo(
                 f"elsewhere as sharedLimit={served.address}, sharedLimitToken=${{file:{token_file}}}"
             )
-        ended.get()
+        speeds = speeds_of(rows_per_second, bytes_per_second)
+        with WindowKeeper(windows, speeds, zone, Applied(served)) if windows else nullcontext():
+            ended.get()
     typer.echo(f"limit {name} is served no more")
 
 

@@ -297,6 +297,8 @@ def check_jobs(
 
 def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -> Verdict:
     """Return whether the job can run, judged by its text; with `connect`, by its source and target, too."""
+    if path.suffix.lower() in (".yml", ".yaml"):
+        return _check_replication(path, connect=connect)
     found = check_job_file(path, variables)
     if found.faults or found.loaded is None:
         faults = found.faults
@@ -310,6 +312,24 @@ def check_job(path: Path, variables: dict[str, str], *, connect: bool = False) -
     if needs:
         return Verdict(_NEEDS, tuple(dict.fromkeys(needs)), found.notes)
     return Verdict(_RUNS, (), found.notes)
+
+
+def _check_replication(path: Path, *, connect: bool) -> Verdict:
+    from spark_channel.replication.check import check_replication
+
+    faults, needs = check_replication(path)
+    if faults or needs or not connect:
+        return Verdict(_REFUSED if faults else _NEEDS if needs else _RUNS, tuple(faults or needs))
+    from spark_channel.replication.config import load_replication
+    from spark_channel.replication.run import RunSettings
+    from spark_channel.replication.status import plan_replication
+
+    try:
+        made = plan_replication(load_replication(path), RunSettings(), parallelism=1)
+    except ChannelError as error:
+        return Verdict(_REFUSED, (str(error),))
+    found = tuple(f"{each.stream}: {each.fault}" for each in made.tables if each.fault)
+    return Verdict(_REFUSED if found else _RUNS, found, made.notes)
 
 
 def _connect(specs: Sequence[TransferSpec]) -> None:

@@ -28,11 +28,16 @@ from spark_channel.signals import ending_on_signals, raise_if_ended
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_channel.service.jobs import JobListener
+
 __all__ = [
     "EngineName",
     "JobRun",
     "RunOptions",
     "carry_out_jobs",
+    "chosen_engine",
+    "open_engine",
+    "parse_conf",
     "run_jobs",
     "session",
 ]
@@ -125,6 +130,8 @@ class RunOptions:
     parallel: int = 1
     rows_per_second: str | None = None
     bytes_per_second: str | None = None
+    windows: Sequence[str] = ()
+    timezone: str = "UTC"
     shared_limit: str | None = None
     report: Path | None = None
     json_output: bool = False
@@ -193,7 +200,7 @@ def _run_all(
         return
     with (
         _shared_limit(options) as more,
-        _engine(engine, specs, options.master, settings) as (move, last, cancel),
+        open_engine(engine, specs, options.master, settings) as (move, last, cancel),
     ):
         run.carry_out(move, last, cancel, more)
 
@@ -345,20 +352,27 @@ def _notes(specs: Sequence[TransferSpec], options: RunOptions) -> list[str]:
 def _shared_limit(options: RunOptions) -> Iterator[dict[str, Any]]:
     """The options of each job that make one limit hold for all of them."""
     wanted = options.rows_per_second, options.bytes_per_second
-    if options.shared_limit is not None and any(wanted):
+    if options.shared_limit is not None and (any(wanted) or options.windows):
         raise OptionError(
-            "options '--shared-limit' and '--rows-per-second' or '--bytes-per-second' contradict each other: "
-            "the first names a limit that is served elsewhere, the others serve one for this command. "
+            "options '--shared-limit' and '--rows-per-second', '--bytes-per-second' or '--window' contradict each "
+            "other: the first names a limit that is served elsewhere, the others serve one for this command. "
             "Give one of them",
             option="--shared-limit",
         )
     if options.shared_limit is not None:
         yield {"sharedLimit": options.shared_limit}
         return
+    if options.windows:
+        from spark_channel.service.windows import parse_windows, speeds_of, windowed_limit
+
+        windows, zone = parse_windows(options.windows, options.timezone, "--window")
+        otherwise = speeds_of(*wanted)
+        with windowed_limit(f"run-{os.getpid()}", otherwise, windows, zone) as (shared, _):
+            yield {"sharedLimit": shared.name}
+        return
     if not any(wanted):
         yield {}
         return
-    import os
 
     from spark_channel.service import SharedLimit
 
@@ -367,20 +381,30 @@ def _shared_limit(options: RunOptions) -> Iterator[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _engine(
-    engine: str, specs: Sequence[TransferSpec], master: str | None, settings: dict[str, str]
+def open_engine(
+    engine: str,
+    specs: Sequence[TransferSpec],
+    master: str | None,
+    settings: dict[str, str],
+    display: "JobListener | None" = None,
 ) -> Iterator[tuple[_Move, _Last, Callable[[], None]]]:
-    with _local_engine(specs) if engine == "local" else _spark_engine(master, settings) as made:
+    """What carries out a transfer, gives the last report of a job, and ends all jobs.
+
+    `display` shows the jobs of the local engine.
+    """
+    local = engine == "local"
+    with _local_engine(specs, display) if local else _spark_engine(master, settings) as made:
         yield made
 
 
 @contextlib.contextmanager
 def _local_engine(
-    specs: Sequence[TransferSpec],
+    specs: Sequence[TransferSpec], display: "JobListener | None"
 ) -> Iterator[tuple[_Move, _Last, Callable[[], None]]]:
     from spark_channel.local import carry_out_here, has_speed, local_engine
 
-    with local_engine(served=any(has_speed(spec, {}) for spec in specs)) as engine:
+    served = any(has_speed(spec, {}) for spec in specs)
+    with local_engine(served=served, display=display) as engine:
         yield partial(carry_out_here, engine), engine.report, engine.cancel
 
 

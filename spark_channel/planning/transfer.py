@@ -21,6 +21,7 @@ __all__ = [
     "Endpoint",
     "EndpointOverrides",
     "SaveMode",
+    "StreamBatch",
     "Target",
     "TransferPlan",
     "TransferSpec",
@@ -132,6 +133,19 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamBatch:
+    """The transfer is batch `position` of a stream, as its target records it: positions grow, each is published once.
+
+    `chained`: it is published only if `previous` is the last one that the stream has published; None = none is.
+    """
+
+    name: str
+    position: int
+    chained: bool = False
+    previous: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TransferSpec:
     """Reader, writer, and how the rows go from one to the other. `targets`: the rows go to each of them, once read;
     `writer` is the first one's.
@@ -162,6 +176,7 @@ class TransferSpec:
     job_id: str | None = None
     targets: tuple[Target, ...] = ()
     time_patterns: tuple[str, ...] = ()
+    stream: StreamBatch | None = None
 
     @property
     def ends(self) -> tuple[Endpoint, ...]:

@@ -37,6 +37,7 @@ __all__ = [
     "SharedLimit",
     "find_shared_limit",
     "limit_advert",
+    "parse_rates",
     "shared_speed",
     "signal_value",
     "spending_token",
@@ -241,7 +242,7 @@ class SharedLimit:
         max_jobs: int = MOST_JOBS,
     ) -> None:
         self.name = _checked(name)
-        self._rates = _rates(rows_per_second, bytes_per_second)
+        self._rates = parse_rates(rows_per_second, bytes_per_second)
         self._host = host
         self._port = port
         self._tls = tls
@@ -358,7 +359,7 @@ class SharedLimit:
         self, rows_per_second: int | str | None = None, bytes_per_second: int | str | None = None
     ) -> LimitStatus:
         """New speeds, in force within a second; a dimension that is left out is unlimited."""
-        rows, nbytes = _rates(rows_per_second, bytes_per_second)
+        rows, nbytes = parse_rates(rows_per_second, bytes_per_second)
         return self._handle(SetRates(self.name, rows, nbytes))
 
     def pause(self) -> LimitStatus:
@@ -501,7 +502,7 @@ def _checked(name: str) -> str:
     return name
 
 
-def _rates(rows: int | str | None, nbytes: int | str | None) -> tuple[int | None, int | None]:
+def parse_rates(rows: int | str | None, nbytes: int | str | None) -> tuple[int | None, int | None]:
     if rows is None and nbytes is None:
         raise OptionError(
             "a limit has a speed: give rows_per_second, bytes_per_second, or both",

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer
+from spark_channel.connectors.base.claims import Follows
 from spark_channel.errors import ChannelError, CommitError, DirtyRowsError, LimitError
 from spark_channel.limits import StaticShare
 from spark_channel.pipeline import DirtyStore, GroupOutcome, TaskOutcome, TransferWork
@@ -184,7 +185,7 @@ class Transfer:
         path = options.dirty_rows_path
         if path is not None:
             self.dirty_store = DirtyStore.prepare(path, self.job, opened.target)
-        begun = opened.begun
+        begun, stream = opened.begun, opened.spec.stream
         commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
         native, reads = opened.native_rows(), opened.reads()
         for number, writer in enumerate(opened.writers):
@@ -193,6 +194,8 @@ class Transfer:
                 commit=commit if begun is None else "task",
                 overwrite=opened.spec.save_mode == "overwrite",
                 txn=transaction_of(options),
+                stream=None if stream is None else (stream.name, stream.position),
+                follows=Follows(stream.previous) if stream is not None and stream.chained else None,
                 native=native,
                 resume=None if begun is None else begun.epochs.get(number),
                 text_lengths=opened.text_lengths,
@@ -345,12 +348,13 @@ class Transfer:
         return stay
 
     def published_before(self) -> TransferReport:
-        plan = self._plans[0]
+        plan, stream = self._plans[0], self._opened.spec.stream
         app, version = plan.txn or ("", 0)
         _log.warning(
-            "txnAppId %r, txnVersion %d was published at %s: nothing written",
-            app,
-            version,
+            "%s was published at %s: nothing written",
+            f"txnAppId {app!r}, txnVersion {version}"
+            if stream is None
+            else f"position {stream.position} of stream {stream.name!r}",
             plan.published_at,
         )
         if self.dirty_store is not None:

@@ -4,6 +4,7 @@ import json
 import shlex
 import sqlite3
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -250,3 +251,12 @@ def test_tables_of_postgresql(pg: Pg, tmp_path: Path) -> None:
     at = f"{login['url']}?user={login['user']}&password={login.get('password', '')}"
     run("copy", f"{at}&dbtable={pg.schema}.t", f"{at}&dbtable={pg.schema}.u", "--commit", "job")
     assert pg.psql("SELECT count(*), min(v), max(v) FROM u") == "2|a|b"
+
+
+def test_a_window_holds_the_copy(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("id\n" + "1\n" * 60)
+    table = f"sqlite:{tmp_path}/t.db?dbtable=t"
+    began = time.monotonic()
+    said = run("copy", f"csv:{tmp_path}/in.csv", table, "--window", "40", "--rows-per-second", "1M")
+    assert time.monotonic() - began > 0.5
+    assert "shared limit run-" in said

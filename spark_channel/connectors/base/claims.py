@@ -19,14 +19,18 @@ __all__ = [
     "ORPHAN_SECONDS",
     "Claim",
     "ClaimDecision",
+    "Follows",
     "HeldClaim",
     "Identity",
+    "StreamProgress",
     "Verdict",
     "beat_is_due",
     "check",
     "check_generation",
+    "forget",
     "is_alive",
     "own_process",
+    "progress_of",
     "publish",
     "release",
     "take",
@@ -83,6 +87,25 @@ class Identity:
 
 
 State = Literal["open", "prepared", "published"]
+_FORGOTTEN = -(2**63)
+"""The position of a stream that begins again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follows:
+    """The batch that a stream must have published last, so that another one may be published; None = none."""
+
+    position: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProgress:
+    """The last batch that a stream has published, its size, and when. `position` None: it was forgotten since."""
+
+    position: int | None
+    rows: int
+    nbytes: int
+    published_at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +132,11 @@ class Claim:
     doubted_at: str = ""
     generation: int | None = None
 
+    @property
+    def last(self) -> int | None:
+        """The last published batch of a stream that was not forgotten since."""
+        return None if self.position == _FORGOTTEN else self.position
+
     def has_published(self, position: int | None) -> bool:
         """Whether the identity, or the stream's batch `position`, was published."""
         if self.identity.kind == "stream":
@@ -121,7 +149,7 @@ class HeldClaim:
     """A claim as one run holds it: plain data, in the plan, which travels to the tasks.
 
     `generation` is how often the table had been overwritten when the run made it ready (`commit=task`): its tasks are
-    fenced by that, too.
+    fenced by that, too. `follows`: see `Follows`.
     """
 
     identity: Identity
@@ -129,6 +157,7 @@ class HeldClaim:
     epoch: int
     position: int | None = None
     generation: int | None = None
+    follows: Follows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +180,7 @@ def take(
     owner: str,
     *,
     position: int | None = None,
+    follows: Follows | None = None,
     committed: tuple[int, int] = (0, 0),
     resume: int | None = None,
     process: str = "",
@@ -170,14 +200,16 @@ def take(
                 f"{identity.shown} cannot be continued: its claim on {identity.target} is missing. "
                 "Run the job again"
             )
-        return _taken(Claim(identity, owner, process=process, beat_at=now), position)
+        return _taken(Claim(identity, owner, process=process, beat_at=now), position, follows)
     if found.has_published(position):
         return ClaimDecision(None, None, found.published_at)
     if found.owner == owner:
         # A stream's batch has one name whoever writes it, also beside a query that was killed: no one process's death
         # ends a claim that several have asked for.
         shared = replace(found, process="") if found.process not in ("", process) else None
-        return ClaimDecision(shared, HeldClaim(identity, owner, found.epoch, position))
+        return ClaimDecision(
+            shared, HeldClaim(identity, owner, found.epoch, position, follows=follows)
+        )
     if resume is not None and resume != found.epoch:
         raise TargetError(
             f"{identity.shown} was continued by another run, {found.owner!r}, while this one was planned: "
@@ -202,13 +234,14 @@ def take(
         beat_at=now,
         doubted_at="",
     )
-    return _taken(claim, position, found if found.owner else None)
+    return _taken(claim, position, follows, found if found.owner else None)
 
 
-def _taken(claim: Claim, position: int | None, overtaken: Claim | None = None) -> ClaimDecision:
-    return ClaimDecision(
-        claim, HeldClaim(claim.identity, claim.owner, claim.epoch, position), overtaken=overtaken
-    )
+def _taken(
+    claim: Claim, position: int | None, follows: Follows | None, overtaken: Claim | None = None
+) -> ClaimDecision:
+    held = HeldClaim(claim.identity, claim.owner, claim.epoch, position, follows=follows)
+    return ClaimDecision(claim, held, overtaken=overtaken)
 
 
 def check(found: Claim | None, held: HeldClaim) -> None:
@@ -240,6 +273,30 @@ def check(found: Claim | None, held: HeldClaim) -> None:
             owner=held.owner,
             successor=found.owner,
         )
+    if held.follows is not None and found.last != held.follows.position:
+        raise SupersededError(
+            f"{held.identity.shown} on {held.identity.target} is at {_at(found.last)}, and run {held.owner!r} was "
+            f"planned when it was at {_at(held.follows.position)}: another run has published meanwhile. {nothing}; "
+            "run it again",
+            owner=held.owner,
+            successor=found.owner,
+        )
+
+
+def _at(position: int | None) -> str:
+    return "its beginning" if position is None else f"position {position}"
+
+
+def forget(found: Claim) -> Claim:
+    """The claim of a stream that begins again; no run holds it."""
+    return replace(found, owner="", epoch=found.epoch + 1, state="open", position=_FORGOTTEN)
+
+
+def progress_of(found: Claim | None) -> StreamProgress | None:
+    """What a stream has published; None = nothing yet."""
+    if found is None or found.position is None:
+        return None
+    return StreamProgress(found.last, found.rows, found.nbytes, found.published_at or "")
 
 
 def check_generation(current: int, held: HeldClaim) -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import pyarrow as pa
 
 from spark_channel.arrow_schema import TextLengths
-from spark_channel.connectors.base.claims import HeldClaim
+from spark_channel.connectors.base.claims import Follows, HeldClaim, StreamProgress
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, Read, SplitReader, Token
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.base.stored import Stored
@@ -25,12 +25,14 @@ __all__ = [
     "NATIVE",
     "DirtyRow",
     "FetchSize",
+    "Increment",
     "NativeRows",
     "PartialWrite",
     "Read",
     "Reader",
     "Receipt",
     "RowTally",
+    "SourceTable",
     "SplitReader",
     "TaskWriter",
     "Token",
@@ -102,6 +104,34 @@ class FetchSize:
         return max(lasts, default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table of a catalog. `dbtable` is its name as the option takes it; `rows`, `nbytes`: the catalog's estimates."""
+
+    schema: str
+    name: str
+    dbtable: str
+    rows: int | None = None
+    nbytes: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The table, for people."""
+        return f"{self.schema}.{self.name}" if self.schema else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """The rows of a table that a batch of a stream adds: those for which the SQL `condition` is true.
+
+    `position` is the batch's; None = there are no new rows. A row up to it may become visible `waits_seconds` later.
+    """
+
+    position: int | None
+    condition: str
+    waits_seconds: float
+
+
 class Reader(SplitReader):
     """Turns one source into splits and batches.
 
@@ -139,6 +169,30 @@ class Reader(SplitReader):
         An example is a database's exported snapshot. The splits contain what executors need of it.
         """
         return nullcontext()
+
+    def tables(self) -> list[SourceTable]:
+        """Driver. The tables of the database that this role may see, except those of the system and of spark-channel.
+
+        Raises:
+            UnsupportedError: the source has no catalog of tables.
+        """
+        raise UnsupportedError(
+            f"{type(self).__name__} has no catalog of tables; it reads one table, folder or topic"
+        )
+
+    def primary_key(self) -> tuple[str, ...]:
+        """Driver. The columns of the table's primary key; () = it has none, or the source knows no keys."""
+        return ()
+
+    def increment(self, column: str, after: int | None, *, again: bool) -> Increment:
+        """Driver. The rows that are past position `after` of a column that grows; None = all.
+
+        `again`: the write tells rows apart, so that rows at `after` may be read again.
+
+        Raises:
+            UnsupportedError: the source has no such columns. OptionError, SchemaError: this one is not such a column.
+        """
+        raise UnsupportedError(f"{type(self).__name__} cannot read the new rows of a table alone")
 
     @abstractmethod
     def split(self, advice: int) -> list[Split]:
@@ -204,7 +258,7 @@ class WriteContext:
     epoch of `PartialWrite`, of a run that continues what that one committed. `native`: the rows can be sent in this
     form, if the plan accepts it. `text_lengths`: how long the source's columns let their texts be, by the names of the
     rows' columns. `reads`: where the rows come from, as far as that is known; `reads_surely`: they do, and not only
-    perhaps.
+    perhaps. `follows`: the stream's batch is published only after that one.
     """
 
     job: str
@@ -217,6 +271,7 @@ class WriteContext:
     text_lengths: TextLengths = field(default_factory=dict, hash=False)
     reads: tuple[Stored, ...] = ()
     reads_surely: bool = True
+    follows: Follows | None = None
 
 
 @dataclass(frozen=True)
@@ -446,6 +501,22 @@ class Writer(ABC):
         CREATE TABLE and SQL are not repeated.
         """
         return None
+
+    def stream_progress(self, stream: str) -> StreamProgress | None:
+        """Driver, before `prepare`. What a stream has published to this target; None = nothing yet.
+
+        Raises:
+            UnsupportedError: the target keeps no such record.
+        """
+        raise UnsupportedError(f"{type(self).__name__} keeps no record of what was published to it")
+
+    def forget_stream(self, stream: str) -> None:
+        """Driver. Let a stream begin again, and fence off its runs. The rows that it has published stay.
+
+        Raises:
+            UnsupportedError: as `stream_progress`.
+        """
+        self.stream_progress(stream)
 
     def keep(self, plan: WritePlan, text: str) -> None:  # noqa: B027 - optional, as `unfinished` is
         """Driver, only in a transfer, after `prepare`, with `commit=task` and a `txn`: store `text` in the target.

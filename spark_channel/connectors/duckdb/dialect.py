@@ -271,6 +271,10 @@ class DuckdbDialect(Dialect):
 
     product = "DuckDB"
     sql = "duckdb"
+    tables_sql = (
+        "SELECT schema_name, table_name, estimated_size, NULL FROM duckdb_tables() WHERE NOT internal "
+        "AND database_name = current_database() AND NOT starts_with(table_name, 'spark_channel_') ORDER BY 1, 2"
+    )
     row_values = True
     late_seconds = 0.0  # no other process can read a file that one process writes: all visible rows are committed
     moves_rows = True

@@ -99,6 +99,7 @@ def take(
         identity,
         context.job,
         position=position,
+        follows=context.follows,
         committed=(len(receipts), sum(each.rows for each in receipts)),
         resume=context.resume,
         process=process,
@@ -121,9 +122,8 @@ def take(
         made = _emptied(made, number, until, by=context.job)
         claim = replace(claim, state="prepared")
     made = made.with_claim(claim)
-    return made, replace(
-        taken, claim=claim, held=HeldClaim(identity, context.job, claim.epoch, position)
-    )
+    assert taken.held is not None
+    return made, replace(taken, claim=claim, held=replace(taken.held, epoch=claim.epoch))
 
 
 def fence(manifest: Manifest, held: HeldClaim) -> Claim:
@@ -214,6 +214,16 @@ def release(manifest: Manifest, number: int, held: HeldClaim) -> Manifest | None
     if found.has_published(held.position):
         return None
     return _closed(manifest, found, number, "it was aborted")
+
+
+def reset(manifest: Manifest, number: int, identity: Identity) -> Manifest | None:
+    """The manifest in which a stream begins again; None when it is not in it."""
+    found = manifest.claim(identity)
+    if found is None:
+        return None
+    begun = claims.forget(found)
+    made = manifest.with_claim(replace(begun, epoch=max(number, begun.epoch)))
+    return made.with_ended(found.owner, found.epoch, "it was reset") if found.owner else made
 
 
 def _closed(manifest: Manifest, claim: Claim, number: int, why: str) -> Manifest:

@@ -232,6 +232,13 @@ class TargetDirectory:
             lambda manifest, number: claims.release(manifest, number, held), f"abort {held.owner}"
         )
 
+    def reset(self, identity: Identity) -> None:
+        """Let a stream begin again."""
+        self._change(
+            lambda manifest, number: claims.reset(manifest, number, identity),
+            f"reset {identity.name}",
+        )
+
     def fence(self, held: HeldClaim) -> None:
         """
         Raises:

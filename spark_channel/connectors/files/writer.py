@@ -17,7 +17,13 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_channel.connectors import Receipt, RowTally, TaskWriter, WriteContext, WritePlan, Writer
-from spark_channel.connectors.base.claims import BEAT_SECONDS, HeldClaim, Identity
+from spark_channel.connectors.base.claims import (
+    BEAT_SECONDS,
+    HeldClaim,
+    Identity,
+    StreamProgress,
+    progress_of,
+)
 from spark_channel.connectors.base.contract import PartialWrite
 from spark_channel.connectors.files.claims import JobFolder, OwnedFileNames, new_attempt
 from spark_channel.connectors.files.filesystem import (
@@ -187,6 +193,28 @@ class FilesWriter(Writer):
             raw = read_file(place, _plan_path(home, identity, kept))
             text = None if raw is None else raw.decode()
             return PartialWrite(claim.owner, text, receipts, claim.epoch)
+
+    def stream_progress(self, stream: str) -> StreamProgress | None:
+        if is_remote(self.options.path):
+            return super().stream_progress(stream)
+        with self._logged(stream) as (target, identity):
+            return None if target is None else progress_of(target.manifest().claim(identity))
+
+    def forget_stream(self, stream: str) -> None:
+        with self._logged(stream) as (target, identity):
+            if target is not None:
+                target.reset(identity)
+
+    @contextmanager
+    def _logged(self, stream: str) -> Iterator[tuple[TargetDirectory | None, Identity]]:
+        """The directory, if it has a log, and how the stream is called in it."""
+        place = locate(self.options.path, login=self.options.login)
+        store = store_of(place)
+        shown = self.names.show(place.show())
+        with writing(shown):
+            there = store.exists(posixpath.join(self.names.home(place.path), LOG))
+            target = self._target(store, place.path) if there else None
+            yield target, Identity(shown, "stream", stream)
 
     def keep(self, plan: WritePlan, text: str) -> None:
         assert isinstance(plan, FilesPlan)

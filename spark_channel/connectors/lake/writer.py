@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base import claims as protocol
-from spark_channel.connectors.base.claims import HeldClaim, Identity, own_process
+from spark_channel.connectors.base.claims import HeldClaim, Identity, StreamProgress, own_process
 from spark_channel.connectors.base.contract import (
     TaskWriter,
     WriteContext,
@@ -52,6 +52,27 @@ class LakeWriter(LakePublisher):
     def exists(self) -> bool | None:
         return self.lake().open() is not None
 
+    def stream_progress(self, stream: str) -> StreamProgress | None:
+        lake = self.lake()
+        with writing(lake.shown):
+            table = lake.open()
+            identity = Identity(lake.shown, "stream", stream)
+            return None if table is None else protocol.progress_of(table.claim(identity, ""))
+
+    def forget_stream(self, stream: str) -> None:
+        lake = self.lake()
+
+        def change(state: TableState | None) -> Change | None:
+            identity = Identity(lake.shown, "stream", stream)
+            found = None if state is None else state.claim(identity, "")
+            if found is None:
+                return None
+            return Change("reset", protocol.forget(found), operation="release")
+
+        with writing(lake.shown):
+            if (table := lake.open()) is not None:
+                self._commit_loop(lake, change, table)
+
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         options: LakeWriteOptions = self.options
         if context.commit == "task":
@@ -83,7 +104,7 @@ class LakeWriter(LakePublisher):
             position = context.stream[1] if context.stream else None
             process = "" if context.stream is not None else own_process()
             if table is None:
-                held = HeldClaim(identity, context.job, 0, position)
+                held = HeldClaim(identity, context.job, 0, position, follows=context.follows)
             else:
                 taken = self._take(lake, table, context, identity, process)
                 if taken.held is None:
@@ -249,7 +270,13 @@ class LakeWriter(LakePublisher):
             now = utc_now().isoformat(timespec="seconds")
             taken[:] = [
                 protocol.take(
-                    found, identity, context.job, position=position, process=process, now=now
+                    found,
+                    identity,
+                    context.job,
+                    position=position,
+                    follows=context.follows,
+                    process=process,
+                    now=now,
                 )
             ]
             claim = taken[0].claim

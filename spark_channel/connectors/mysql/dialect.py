@@ -117,6 +117,12 @@ class MysqlDialect(Dialect):
 
     product = "MySQL"
     sql = "mysql"
+    tables_sql = (
+        "SELECT table_schema, table_name, table_rows, data_length FROM information_schema.tables "
+        "WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') "
+        "AND table_schema NOT IN ('mysql', 'information_schema', 'performance_schema', 'sys') "
+        "AND table_name NOT LIKE 'spark\\_channel\\_%' ORDER BY table_schema, table_name"
+    )
     batch_bytes = 4 << 20
     cuts_by_bytes = True
 

@@ -99,11 +99,26 @@ _HASHED |= {"date", "time", "timestamp", "timestamptz", "interval"}
 _SYSTEM_COLUMNS = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
 
 
+_TABLES = """
+SELECT n.nspname::text, c.relname::text,
+  (SELECT sum(greatest(p.reltuples, 0))::bigint FROM pg_catalog.pg_class p
+   WHERE p.oid = c.oid OR p.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf)),
+  (SELECT coalesce(sum(pg_relation_size(p.oid)), 0)::bigint FROM pg_catalog.pg_class p
+   WHERE p.oid = c.oid OR p.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf))
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
+  AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema' AND c.relname NOT LIKE 'spark\\_channel\\_%'
+ORDER BY 1, 2
+"""
+
+
 class PostgresDialect(Dialect):
     """See `Dialect`. `local`: a timestamptz is read as the session shows it, without its zone."""
 
     product = "PostgreSQL"
     sql = "postgres"
+    tables_sql = _TABLES
+    cuts_names_at = 63
     whole_rows = True
     row_values = True
     cuts_by_bytes = True

@@ -16,7 +16,14 @@ from typing import Any
 
 from spark_channel.clock import utc_now, utc_text
 from spark_channel.connectors.base import claims
-from spark_channel.connectors.base.claims import Claim, ClaimDecision, HeldClaim, Identity
+from spark_channel.connectors.base.claims import (
+    Claim,
+    ClaimDecision,
+    Follows,
+    HeldClaim,
+    Identity,
+    StreamProgress,
+)
 from spark_channel.connectors.base.contract import PartialWrite, Receipt, WriteContext
 from spark_channel.connectors.sql.claim_tables import (
     CLAIMS,
@@ -37,26 +44,12 @@ _DAYS = 30
 _LONGEST = 200
 _LONGEST_OWNER = 250
 _COLUMNS = (
-    "claim",
-    "target",
-    "kind",
-    "name",
-    "version",
-    "owner",
-    "epoch",
-    "state",
-    "batch",
-    "published_at",
-    "row_count",
-    "byte_count",
-    "process",
-    "beat_at",
-    "doubted_at",
-    "generation",
+    "claim, target, kind, name, version, owner, epoch, state, batch, published_at, row_count, byte_count, process, "
+    "beat_at, doubted_at, generation"
 )
 
 
-_TASK_COLUMNS = ("claim", "task", "attempt", "row_count", "byte_count", "committed_at")
+_TASK_COLUMNS = "claim, task, attempt, row_count, byte_count, committed_at"
 
 
 class UntrustedClaimsError(TargetError):
@@ -116,8 +109,8 @@ class Claims:
         Raises:
             TargetError: the server's own, for a right that is missing.
         """
-        for name, columns in ((CLAIMS, _COLUMNS), (TASKS, _TASK_COLUMNS)):
-            table, listed = self._dialect.table(name), ", ".join(columns)
+        for name, listed in ((CLAIMS, _COLUMNS), (TASKS, _TASK_COLUMNS)):
+            table = self._dialect.table(name)
             self._run(f"UPDATE {table} SET claim = claim WHERE claim = ''", ())  # noqa: S608 - constants
             self._run(f"DELETE FROM {table} WHERE claim = ''", ())  # noqa: S608 - constants
             self._run(
@@ -142,6 +135,7 @@ class Claims:
         owner: str,
         *,
         position: int | None = None,
+        follows: Follows | None = None,
         resume: int | None = None,
     ) -> ClaimDecision:
         """Claim the write for the run `owner`, and let other runs of it know.
@@ -162,6 +156,7 @@ class Claims:
             identity,
             owner,
             position=position,
+            follows=follows,
             committed=(len(receipts), sum(each.rows for each in receipts)),
             resume=resume,
             process=claims.own_process(),
@@ -181,6 +176,18 @@ class Claims:
         found = self._read(Identity.of(target, context))
         position = context.stream[1] if context.stream else None
         return found.published_at if found is not None and found.has_published(position) else None
+
+    def progress(self, target: str, stream: str) -> StreamProgress | None:
+        """What the stream has published."""
+        if not self.exist():
+            return None
+        return claims.progress_of(self._read(Identity(target, "stream", stream)))
+
+    def forget(self, target: str, stream: str) -> None:
+        """Let the stream begin again."""
+        identity = Identity(target, "stream", stream)
+        if self.exist() and (found := self._locked(identity, self._dialect.update)) is not None:
+            self._write(claims.forget(found), found)
 
     def unfinished(self, target: str, context: WriteContext) -> PartialWrite | None:
         """The run of the same pair that committed tasks and did not end."""
@@ -454,7 +461,7 @@ class Claims:
 
     @property
     def _select(self) -> str:
-        return f"SELECT {', '.join(_COLUMNS)} FROM {self._dialect.table(CLAIMS)}"  # noqa: S608 - constants
+        return f"SELECT {_COLUMNS} FROM {self._dialect.table(CLAIMS)}"  # noqa: S608 - constants
 
     def _locked(self, identity: Identity, lock: str | None) -> Claim | None:
         """The claim, locked until the transaction ends."""
@@ -503,7 +510,7 @@ class Claims:
             *own,
         )
         marks = ", ".join("?" for _ in values)
-        self._run(f"INSERT INTO {table} ({', '.join(_COLUMNS)}) VALUES ({marks})", values)  # noqa: S608 - constants
+        self._run(f"INSERT INTO {table} ({_COLUMNS}) VALUES ({marks})", values)  # noqa: S608 - constants
 
     def _usable(self, table: str) -> bool:
         if not self._dialect.exists(table):
@@ -587,10 +594,12 @@ class NoClaims(Claims):
         owner: str,
         *,
         position: int | None = None,
+        follows: Follows | None = None,
         resume: int | None = None,
     ) -> ClaimDecision:
         claim = Claim(identity, owner)
-        return ClaimDecision(claim, HeldClaim(identity, owner, claim.epoch, position))
+        held = HeldClaim(identity, owner, claim.epoch, position, follows=follows)
+        return ClaimDecision(claim, held)
 
     def published_at(self, target: str, context: WriteContext) -> str | None:
         return None

@@ -47,6 +47,12 @@ class Dialect(ABC):
     """The database's name, for messages."""
     sql: str = ""
     """sqlglot's name of the SQL in which users write `query` and `where`; "" is standard SQL."""
+    tables_sql: ClassVar[str] = ""
+    """A query for the tables that are there: schema ("" = the only one), name, estimated rows and bytes, or NULL."""
+    cuts_names_at: ClassVar[int | None] = None
+    """Bytes after which the database silently cuts a name; None = it refuses one that is too long."""
+    times_are_texts: ClassVar[bool] = False
+    """Whether dates and times are compared as the texts that they are stored as: one moment may have several."""
     alias: ClassVar[str | None] = None
     """The name of a table in FROM; None = its own name, which conditions of users may name too."""
     whole_rows: ClassVar[bool] = False

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.claims import HeldClaim, Identity
+from spark_channel.connectors.base.claims import HeldClaim, Identity, StreamProgress
 from spark_channel.connectors.base.contract import PartialWrite, Receipt, WriteContext, WritePlan
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.claim_tables import STAGE, stage_prefix
@@ -96,6 +96,15 @@ class FileWriter(SqlWriter):
     def exists(self) -> bool | None:
         return self.path.exists() and super().exists()
 
+    def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
+        if self.path.exists():
+            super().rehearse(context, schema)
+            return
+        self.check(context)
+        place = self.new_place()
+        self._check_place(place)
+        self.plan(None, SqlPlan(context.job, schema, "job", place=place), place, context)
+
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         self.check(context)
         if self.path.exists() or context.commit == "task":
@@ -103,7 +112,8 @@ class FileWriter(SqlWriter):
         place = self.place(*self.new_place(None))
         self._check_place(place)
         position = context.stream[1] if context.stream else None
-        held = HeldClaim(Identity.of(place.claimed, context), context.job, _NOT_TAKEN, position)
+        identity = Identity.of(place.claimed, context)
+        held = HeldClaim(identity, context.job, _NOT_TAKEN, position, follows=context.follows)
         plan = SqlPlan(
             context.job, schema, "job", context.overwrite, context.txn, held=held, place=place
         )
@@ -148,6 +158,13 @@ class FileWriter(SqlWriter):
 
     def unfinished(self, context: WriteContext) -> PartialWrite | None:
         return super().unfinished(context) if self.path.exists() else None
+
+    def stream_progress(self, stream: str) -> StreamProgress | None:
+        return super().stream_progress(stream) if self.path.exists() else None
+
+    def forget_stream(self, stream: str) -> None:
+        if self.path.exists():
+            super().forget_stream(stream)
 
     def hold_claim(self, plan: FilePlan) -> None:
         """Why the staging of a task was removed, if the database can tell.
@@ -290,7 +307,9 @@ class FileWriter(SqlWriter):
             claims.ensure()
             wanted = plan.claim
             claims.refuse_later(wanted)
-            return claims.take(wanted.identity, wanted.owner, position=wanted.position).held
+            return claims.take(
+                wanted.identity, wanted.owner, position=wanted.position, follows=wanted.follows
+            ).held
 
     def _beat(self, name: str) -> str:
         return Staging.beside(self.path, name).last_beat() or ""

@@ -345,6 +345,9 @@ class SqlReadOptions(ReadOptions):
         None,
         description="with `lowerBound`: where the stride ends; filters nothing; default: quantiles",
     )
+    hide_values: Annotated[bool, Trait.SAME_ROWS] = Field(
+        False, description="errors do not quote the value that could not be read"
+    )
     fetch_size: Annotated[_FetchRows, Trait.SAME_ROWS] = Field(
         None, alias="fetchsize", description="rows per batch; default: about 8 MiB"
     )

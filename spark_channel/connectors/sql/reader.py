@@ -11,7 +11,13 @@ import pyarrow as pa
 
 from spark_channel.arrow_schema import noted
 from spark_channel.clock import connecting
-from spark_channel.connectors.base.contract import FetchSize, Read, Reader
+from spark_channel.connectors.base.contract import (
+    FetchSize,
+    Increment,
+    Read,
+    Reader,
+    SourceTable,
+)
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.base.health import RowCost
 from spark_channel.connectors.base.stored import Stored
@@ -73,6 +79,31 @@ class SqlReader(Reader):
         with self.connect("plan") as session:
             self._source = self.resolve(session)
         return noted(self._source.schema, self._source.text_lengths)
+
+    def tables(self) -> list[SourceTable]:
+        if not self.dialect.tables_sql:
+            return super().tables()
+        with self.connect("plan") as session:
+            found = session.rows(self.dialect.tables_sql)
+        return [
+            SourceTable(
+                str(schema),
+                str(name),
+                ".".join(self.dialect.quoted(str(part)) for part in (schema, name) if part),
+                None if rows is None else int(rows),
+                None if nbytes is None else int(nbytes),
+            )
+            for schema, name, rows, nbytes in found
+        ]
+
+    def primary_key(self) -> tuple[str, ...]:
+        with self.looking() as (_, source):
+            return () if source.table is None else source.table.primary
+
+    def increment(self, column: str, after: int | None, *, again: bool) -> Increment:
+        from spark_channel.connectors.sql.increment import next_increment
+
+        return next_increment(self, column, after, again=again)
 
     def split(self, advice: int) -> list[Split]:
         with self.connect("plan") as session:
@@ -336,8 +367,9 @@ class SqlReader(Reader):
         """The error for a value of a column, in the row that `where` describes."""
         column = error.column
         declared = f", declared {column.declared}," if column.declared else ""
+        what = f"a value that {column.kind} cannot hold" if self.options.hide_values else error.what
         return SourceError(
-            f"column {column.name!r}{declared} of {source.label} in {session.place}{where} holds {error.what}. "
+            f"column {column.name!r}{declared} of {source.label} in {session.place}{where} holds {what}. "
             f"{self.dialect.misfit_advice(column)}"
         )
 

@@ -22,6 +22,7 @@ from spark_channel.connectors.base.claims import (
     ClaimDecision,
     HeldClaim,
     Identity,
+    StreamProgress,
 )
 from spark_channel.connectors.base.contract import (
     PartialWrite,
@@ -364,6 +365,7 @@ class WriteProtocol(Writer):
                         Identity.of(place.claimed, context),
                         context.job,
                         position=context.stream[1] if context.stream else None,
+                        follows=context.follows,
                         resume=context.resume,
                     )
             except TargetError as error:
@@ -407,6 +409,21 @@ class WriteProtocol(Writer):
             return self.claims(session, place).unfinished(place.claimed, context)
 
         return self.run(TargetError, f"prepare {context.job}", ask, begins=True)
+
+    def stream_progress(self, stream: str) -> StreamProgress | None:
+        def ask(session: Any) -> StreamProgress | None:
+            place = self._placed(session)
+            return self.claims(session, place).progress(place.claimed, stream)
+
+        return self.run(TargetError, "look", ask, begins=True)
+
+    def forget_stream(self, stream: str) -> None:
+        def forget(session: Any) -> None:
+            place = self._placed(session)
+            with self.transaction(session):
+                self.claims(session, place).forget(place.claimed, stream)
+
+        self.run(TargetError, "forget", forget, begins=True)
 
     def keep(self, plan: WritePlan, text: str) -> None:
         own = own_plan(plan)

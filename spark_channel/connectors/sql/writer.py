@@ -397,6 +397,12 @@ class SqlWriter(WriteProtocol):
     def _check_place(self, place: WriteTarget) -> None:
         if is_own_table(place.name):
             raise TargetError(f"table {place.label!r} belongs to spark-channel; name another table")
+        longest = self.dialect.cuts_names_at
+        if place.table is None and longest is not None and len(place.name.encode()) > longest:
+            raise TargetError(
+                f"there is no table {place.name!r}, and {self.dialect.product} would make one whose name is cut after "
+                f"{longest} bytes: name a table with a shorter name"
+            )
         if place.table is None and not self.options.create_table:
             raise TargetError(
                 f"there is no table {self.options.dbtable!r} in {self.shown}, and 'createTable' is false; create it, "

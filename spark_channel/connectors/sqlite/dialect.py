@@ -86,6 +86,11 @@ class SqliteDialect(Dialect):
     product = "SQLite"
     no_keys = "tables without a rowid, views and queries have no key here whose order is sure"
     sql = "sqlite"
+    tables_sql = (
+        "SELECT '', name, NULL, NULL FROM main.sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' "
+        "ESCAPE '\\' AND name NOT LIKE 'spark\\_channel\\_%' ESCAPE '\\' ORDER BY name"
+    )
+    times_are_texts = True
     row_values = True
     late_seconds = 0.0  # one writes at a time, so rows come to light in the order of their ids
     batch_rows = 16_384

@@ -1,0 +1,222 @@
+"""replicate: many tables as one file describes them."""
+
+import json
+import sys
+from collections.abc import Sequence, Set
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from spark_channel.cli.plan import check_place, job_files, load, publish_text, without_pandas
+from spark_channel.cli.run import EngineName, chosen_engine, open_engine, parse_conf
+from spark_channel.connectors.base.registry import has_third_parties
+from spark_channel.errors import JobFileError, OptionError
+from spark_channel.local import cores
+from spark_channel.progress.summary import duration, short
+from spark_channel.replication.config import json_schema, load_replication
+from spark_channel.replication.convert import convert_jobs
+from spark_channel.replication.progress import TablesProgress
+from spark_channel.replication.report import PARKED, ReplicationReport
+from spark_channel.replication.run import RunSettings, replicate_on
+from spark_channel.replication.status import plan_replication, reset_tables, status_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["ReplicateOptions", "convert", "replicate"]
+
+_ACTIONS = ("status", "reset", "schema")
+_COLORS = {"done": "green", "unchanged": "green", "parked": "red", "not run": "yellow"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicateOptions:
+    """The options of the `replicate` command."""
+
+    select: Sequence[str] = ()
+    full_refresh: bool = False
+    dry_run: bool = False
+    once: bool = False
+    shared_limit: str | None = None
+    engine: EngineName = "auto"
+    master: str | None = None
+    conf: Sequence[str] = ()
+    report: Path | None = None
+    json_output: bool = False
+
+
+def replicate(words: Sequence[str], options: ReplicateOptions) -> int:
+    """Do what `words` say: a file, or an action and a file. Returns the exit code.
+
+    Raises:
+        ChannelError: the file is broken, or an end cannot be opened.
+    """
+    action, *rest = words if words[0] in _ACTIONS else ["run", *words]
+    if action == "schema" and not rest:
+        print(json_schema(), end="")  # noqa: T201 - the command line talks
+        return 0
+    if not rest or (len(rest) > 1 and action != "reset"):
+        takes = "a YAML file; status FILE; reset FILE TABLE ...; or schema"
+        raise OptionError(f"replicate got {' '.join(words)!r}; it takes {takes}", option="FILE")
+    if not has_third_parties():
+        without_pandas()
+    file, *tables = rest
+    if action == "status":
+        return _status(Path(file), options)
+    if action == "reset":
+        for name in reset_tables(load_replication(file), [*options.select, *tables]):
+            print(f"{name} is reset: the next run replaces all its rows")  # noqa: T201 - the command line talks
+        return 0
+    return _plan(Path(file), options) if options.dry_run else _run(Path(file), options)
+
+
+def convert(given: Sequence[Path], parameters: Sequence[str]) -> int:
+    """Print the jobs in these files and folders as one file of `replicate`. Returns the exit code.
+
+    Raises:
+        OptionError: a folder without job files.
+    """
+    specs, refused = [], []
+    for path in job_files(given):
+        try:
+            loaded = load(path, parameters, all_content=True, named=True)
+        except JobFileError as error:
+            refused.append((str(path), str(error)))
+            continue
+        specs += [(str(path), spec) for spec in loaded.specs]
+    made = convert_jobs(specs)
+    refused += made.refused
+    for name, why in refused:
+        _say(f"{name}: {why}")
+    print(made.text, end="")  # noqa: T201 - the command line talks
+    return 0 if not refused else PARKED if made.text else 2
+
+
+def _status(file: Path, options: ReplicateOptions) -> int:
+    found = status_of(load_replication(file), options.select)
+    if options.json_output:
+        print(json.dumps([asdict(each) for each in found], ensure_ascii=False))  # noqa: T201 - the command line talks
+        return 0
+    table = _table(
+        ("table", "object", "mode", "state", "rows", "position", "last run", "why"), {"rows"}
+    )
+    for each in found:
+        table.add_row(
+            *map(escape, (each.stream, each.object, each.mode, each.state)),
+            "" if each.rows is None else str(each.rows),
+            "" if each.position is None else str(each.position),
+            each.published_at,
+            escape(each.why),
+        )
+    _print(table)
+    return 0
+
+
+def _plan(file: Path, options: ReplicateOptions) -> int:
+    settings = RunSettings(select=options.select, full_refresh=options.full_refresh)
+    made = plan_replication(load_replication(file), settings, parallelism=cores())
+    code = PARKED if any(each.fault for each in made.tables) else 0
+    if options.json_output:
+        print(json.dumps({"version": 1, "exit_code": code, **asdict(made)}, default=str))  # noqa: T201 - the command line talks
+        return code
+    table = _table(
+        ("table", "object", "mode", "rows", "bytes", "connections", "target"),
+        {"rows", "bytes", "connections"},
+    )
+    for each in made.tables:
+        table.add_row(
+            *map(escape, (each.stream, each.object, each.mode)),
+            "?" if each.rows is None else short(each.rows),
+            "?" if each.nbytes is None else f"{short(each.nbytes)}B",
+            str(each.connections or ""),
+            f"[red]{escape(each.fault)}[/]" if each.fault else escape(each.does),
+        )
+    lasts = (
+        "more than four weeks"
+        if made.seconds is None or made.ends_at is None
+        else f"{duration(made.seconds)}, ends {made.ends_at.astimezone():%Y-%m-%d %H:%M}"
+    )
+    _print(
+        table,
+        *(f"note: {note}" for note in made.notes),
+        f"rows and bytes are estimates of the source's catalog: about {short(made.rows)} rows, {short(made.nbytes)}B",
+        f"limit: {made.limit}; the limit alone makes it last {lasts}",
+        f"at most {made.connections} connections at a time at each end",
+    )
+    return code
+
+
+def _run(file: Path, options: ReplicateOptions) -> int:
+    found = load_replication(file)
+    settings = parse_conf(options.conf)
+    engine = chosen_engine(options.engine, (), master=options.master, conf=settings)
+    if options.report is not None:
+        check_place(options.report)
+    progress = TablesProgress((lambda _: None) if options.json_output else _say)
+    given = RunSettings(
+        select=options.select,
+        full_refresh=options.full_refresh,
+        once=options.once,
+        shared_limit=options.shared_limit,
+        ended=progress.table_ended,
+    )
+    with progress, open_engine(engine, (), options.master, settings, progress) as (move, _, cancel):
+        made = replicate_on(found, move, cancel, given)
+    if options.report is not None:
+        publish_text(options.report, made.to_json() + "\n")
+    if options.json_output:
+        print(json.dumps(json.loads(made.to_json()), ensure_ascii=False))  # noqa: T201 - the command line talks
+    else:
+        _show(made)
+    return made.exit_code
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - the command line talks
+
+
+def _show(report: ReplicationReport) -> None:
+    table = _table(
+        ("table", "object", "mode", "state", "rows", "seconds", "why"), {"rows", "seconds"}
+    )
+    for each in report.tables:
+        table.add_row(
+            *map(escape, (each.stream, each.object, each.mode)),
+            f"[{_COLORS[each.state]}]{each.state}[/]",
+            str(each.rows),
+            f"{each.seconds:.1f}",
+            escape(each.why),
+        )
+    _print(
+        table,
+        *(
+            f"limit from {at.astimezone():%H:%M:%S}: {limit} ({window})"
+            for at, window, limit in report.windows
+        ),
+        str(report),
+    )
+
+
+def _table(names: Sequence[str], numbers: Set[str]) -> "Table":
+    from rich.table import Table
+
+    table = Table()
+    for name in names:
+        table.add_column(
+            name,
+            justify="right" if name in numbers else "left",
+            overflow="fold",
+            ratio=1 if name in ("why", "target") else None,
+        )
+    return table
+
+
+def _print(table: "Table", *lines: str) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(table)
+    for line in lines:
+        console.print(line, markup=False)

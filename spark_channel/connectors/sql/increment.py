@@ -1,0 +1,111 @@
+"""The rows of a table that are past a position in a growing column, as one condition of a read.
+
+A position is one whole number, so that a target records it as the batch of a stream: the column's value, the days
+or the microseconds since 1970.
+"""
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from spark_channel.connectors.base.contract import Increment
+from spark_channel.connectors.base.feed import FeedOptions
+from spark_channel.connectors.sql.catalog import Column
+from spark_channel.connectors.sql.cursor_feed import CursorFeed, Followed
+from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.source import cursor_literal, cursor_of, cursor_type
+from spark_channel.errors import SchemaError
+
+__all__ = ["next_increment"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_LARGEST = 2**62
+"""Positions beyond it are not told from those that a record of streams uses itself."""
+
+
+def next_increment(reader: Followed, column: str, after: int | None, *, again: bool) -> Increment:
+    """The rows past `after`, up to what the table has now; None: all rows.
+
+    `again`: rows at `after` are read again, and those with the highest value are read now, since the write tells
+    rows apart. Otherwise a value that more rows may get is left for the next increment.
+
+    Raises:
+        OptionError: the table has no such column, or it does not grow. SchemaError: its values are no whole numbers,
+            dates or times.
+    """
+    feed = CursorFeed(reader, FeedOptions(cursor_column=column))
+    with feed.looking() as look:
+        name = reader.dialect.same_name(column, look.source.names) or column
+        about = look.source.about(name)
+        kind = cursor_type(look.source, name)
+        if about is None or kind is None or not _has_positions(kind):
+            declared = kind if about is None else about.declared
+            raise SchemaError(
+                f"update_key {name!r} of {look.source.label} is {declared}; it takes a column of whole numbers, dates "
+                "or timestamps"
+            )
+        texts = reader.dialect.times_are_texts and pa.types.is_temporal(kind)
+        if texts and not again:
+            raise SchemaError(
+                f"update_key {name!r} of {look.source.label} holds times as texts, of which several may mean one "
+                "moment: give primary_key, so that rows may be read again, or a column of whole numbers"
+            )
+        highest = look.highest(name)
+        end = highest if again else cursor_of(feed.now()[0], name)
+        upto = None if end is None else _position(end, kind, name)
+        if upto is None or (after is not None and upto <= after):
+            return Increment(None, "", feed.waits_seconds)
+        quoted = reader.dialect.quoted(name)
+        conditions = [f"{quoted} <= {cursor_literal(look.source, name, end)}"]
+        if after is not None and texts:
+            day = (_moment(after, kind) - timedelta(days=1)).date()
+            conditions.append(f"{quoted} >= {reader.dialect.literal(day.isoformat(), about)}")
+        elif after is not None:
+            compare = ">=" if again else ">"
+            conditions.append(f"{quoted} {compare} {_literal(reader.dialect, after, kind, about)}")
+        return Increment(upto, " AND ".join(conditions), feed.waits_seconds)
+
+
+def _has_positions(kind: pa.DataType) -> bool:
+    whole = pa.types.is_decimal(kind) and kind.scale == 0
+    return bool(
+        whole or pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+    )
+
+
+def _position(value: Any, kind: pa.DataType, name: str) -> int:
+    """The position of a value as `CursorQuery.highest` returns it."""
+    try:
+        if pa.types.is_date(kind):
+            return (date.fromisoformat(str(value)[:10]) - _EPOCH.date()).days
+        if pa.types.is_timestamp(kind):
+            found = datetime.fromisoformat(str(value))
+            found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+            return (found - _EPOCH) // _MICROSECOND
+        number = int(value)
+    except ValueError:
+        raise SchemaError(
+            f"update_key {name!r} has a highest value that is not {kind}: correct it, or leave it out with where"
+        ) from None
+    if not -_LARGEST < number < _LARGEST:
+        raise SchemaError(
+            f"update_key {name!r} has the value {number}; it takes numbers up to 2**62"
+        )
+    return number
+
+
+def _moment(position: int, kind: pa.DataType) -> datetime:
+    days = pa.types.is_date(kind)
+    return _EPOCH + (timedelta(days=position) if days else position * _MICROSECOND)
+
+
+def _literal(dialect: Dialect, position: int, kind: pa.DataType, column: Column) -> str:
+    value: Any = position
+    if pa.types.is_date(kind):
+        value = _moment(position, kind).date()
+    elif pa.types.is_timestamp(kind):
+        value = _moment(position, kind)
+        value = value if kind.tz is not None else value.replace(tzinfo=None)
+    return dialect.literal(dialect.bound(value, column), column)

@@ -1,0 +1,388 @@
+"""The file of a replication: what it may say, and what of it holds for one table."""
+
+import difflib
+import json
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_snake
+
+from spark_channel.errors import JobFileError
+from spark_channel.masking import MASK, is_secret_name, mask_text
+from spark_channel.option_types import is_reference, parse_amount
+from spark_channel.replication.masks import parse_mask
+from spark_channel.replication.patterns import is_pattern, matches
+from spark_channel.service.windows import Window, parse_window, zone_of
+
+__all__ = [
+    "Contract",
+    "Limit",
+    "Place",
+    "Replication",
+    "StreamOptions",
+    "json_schema",
+    "load_replication",
+]
+
+Policy = Literal["evolve", "freeze", "discard_row", "discard_value"]
+Mode = Literal["full", "incremental", "full_then_changes"]
+_KEEPS_ONE_LINE = {"shown": 80}
+
+
+def _amount(value: object) -> int:
+    return parse_amount(value)
+
+
+def _bytes(value: object) -> int:
+    return parse_amount(value, bytes_=True)
+
+
+def _names(value: object) -> object:
+    """One name, or a list of them."""
+    return [value] if isinstance(value, str) else value
+
+
+def _checked_mask(text: str) -> str:
+    parse_mask(text)
+    return text
+
+
+def _mask_text(value: object) -> object:
+    return "null" if value is None else value
+
+
+_Amount = Annotated[
+    int, BeforeValidator(_amount), Field(json_schema_extra={"type": ["integer", "string"]})
+]
+_Bytes = Annotated[
+    int, BeforeValidator(_bytes), Field(json_schema_extra={"type": ["integer", "string"]})
+]
+_Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+_Mask = Annotated[str, BeforeValidator(_mask_text), AfterValidator(_checked_mask)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Place(BaseModel):
+    """A source or a target: `url` or `path`, the connector's name where these do not say it, and its options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    url: str | None = Field(None, description="url of the server or the database file")
+    path: str | None = Field(None, description="folder below which each table has its own")
+    reader: str | None = Field(
+        None, description="the source's connector; default: from url or path"
+    )
+    writer: str | None = Field(
+        None, description="the target's connector; default: from url or path"
+    )
+
+    def options(self) -> dict[str, Any]:
+        """The options as the connector takes them."""
+        return {key: value for key, value in self.model_dump().items() if value is not None}
+
+
+class Contract(_Part):
+    """What happens when the source and the target differ."""
+
+    tables: Policy = Field("evolve", description="a table that the target lacks")
+    columns: Policy = Field("evolve", description="a column that the target lacks")
+    data_type: Policy = Field(
+        "freeze", description="a column whose type does not hold the rows' values"
+    )
+
+
+class StreamOptions(_Part):
+    """What holds for the tables that one pattern matches. None: what the patterns before it and `defaults` say."""
+
+    disabled: bool | None = Field(None, description="leave the tables out; default: false")
+    mode: Mode | None = Field(
+        None,
+        description="`full` replaces the table's rows; `incremental` adds those that are new; "
+        "`full_then_changes` copies them once, and then applies each change of the source's log",
+    )
+    object: str | None = Field(
+        None,
+        description="the target's table or folder; {schema} and {table} are the source's names",
+    )
+    primary_key: _Names | None = Field(
+        None,
+        description="columns that tell rows apart: incremental updates rows by them; default: rows are added",
+    )
+    update_key: str | None = Field(
+        None,
+        description="column that grows with each new or changed row: a whole number, a date or a time",
+    )
+    late_seconds: float | None = Field(
+        None,
+        ge=0,
+        description="how long after its update_key a row may be committed; default: 10 on servers, 0 on files",
+    )
+    where: str | None = Field(
+        None, description="copy the rows for which this SQL condition is true"
+    )
+    columns: dict[str, _Mask] | None = Field(
+        None, description="masks by column, or by a pattern such as `*.email`"
+    )
+    contract: Contract | None = Field(
+        None, description="what happens when source and target differ"
+    )
+    load_columns: bool | None = Field(
+        None, description="add columns _loaded_at and _run_id; default: false"
+    )
+    source_options: dict[str, Any] | None = Field(None, description="further options of the reader")
+    target_options: dict[str, Any] | None = Field(None, description="further options of the writer")
+
+    @field_validator("object")
+    @classmethod
+    def _hold_template(cls, text: str | None) -> str | None:
+        if text is None:
+            return None
+        left = text.replace("{schema}", "").replace("{table}", "")
+        if not text.strip() or "{" in left or "}" in left:
+            raise ValueError("a name, in which {schema} and {table} are the source's names")
+        return text
+
+
+class Limit(_Part):
+    """One limit for all tables together."""
+
+    rows_per_second: _Amount | None = Field(
+        None, description="in rows per second; default: unlimited"
+    )
+    bytes_per_second: _Bytes | None = Field(
+        None, description="in Arrow bytes per second; default: unlimited"
+    )
+    windows: tuple[str, ...] = Field(
+        (), description="other limits by time: 'Mon-Fri 08:00-18:00 5k'"
+    )
+    timezone: str = Field("UTC", description="time zone of the windows, such as Europe/Berlin")
+
+    @field_validator("windows")
+    @classmethod
+    def _hold_windows(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        for text in texts:
+            parse_window(text)
+        return texts
+
+    @field_validator("timezone")
+    @classmethod
+    def _hold_zone(cls, name: str) -> str:
+        zone_of(name)
+        return name
+
+    @property
+    def parsed(self) -> tuple[Window, ...]:
+        return tuple(map(parse_window, self.windows))
+
+
+def _streams(value: object) -> object:
+    """A pattern alone, `shop.*:`, takes the defaults."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: {} if each in (None, "") else each for key, each in value.items()}
+
+
+class Replication(_Part):
+    """The whole file."""
+
+    source: Place
+    target: Place
+    defaults: StreamOptions = Field(StreamOptions(), description="what holds for all streams")
+    streams: Annotated[dict[str, StreamOptions], BeforeValidator(_streams)] = Field(
+        min_length=1,
+        description="options by table or pattern; a later entry counts more, a full name most",
+    )
+    limit: Limit = Limit()
+    parallel: int = Field(
+        4, ge=1, le=1000, description="how many tables are copied at the same time"
+    )
+
+    @model_validator(mode="after")
+    def _hold_places(self) -> "Replication":
+        for name in ("source", "target"):
+            place: Place = getattr(self, name)
+            if (place.url is None) == (place.path is None):
+                raise ValueError(f"{name}: either url or path")
+            inner = set(place.options()) & {"dbtable", "query"}
+            if inner:
+                raise ValueError(f"{name}: no {min(inner)}: streams name the tables")
+        return self
+
+    def of(self, schema: str, table: str) -> StreamOptions | None:
+        """What holds for one table of the source; None = it is not copied."""
+        names = (f"{schema}.{table}", table) if not schema else (f"{schema}.{table}",)
+        patterns = [key for key in self.streams if is_pattern(key) and _is_one(key, names)]
+        exact = [key for key in self.streams if not is_pattern(key) and key in names]
+        if not exact:
+            exact = [key for key in self.streams if not is_pattern(key) and _is_one(key, names)]
+        if not patterns and not exact:
+            return None
+        made = self.defaults
+        for key in (*patterns, *exact):
+            made = _over(made, self.streams[key])
+        return None if made.disabled else made
+
+    def named(self) -> list[str]:
+        """The streams that name one table, and are not disabled."""
+        return [
+            key for key, each in self.streams.items() if not is_pattern(key) and not each.disabled
+        ]
+
+
+def _is_one(pattern: str, names: tuple[str, ...]) -> bool:
+    return any(matches(pattern, name) for name in names)
+
+
+_JOINED = ("columns", "source_options", "target_options")
+
+
+def _over(under: StreamOptions, over: StreamOptions) -> StreamOptions:
+    given: dict[str, Any] = {name: getattr(over, name) for name in over.model_fields_set}
+    for name in _JOINED:
+        if given.get(name) is not None:
+            given[name] = {**(getattr(under, name) or {}), **given[name]}
+    return under.model_copy(
+        update={key: value for key, value in given.items() if value is not None}
+    )
+
+
+class _Loader(yaml.BaseLoader):
+    """Every value is a text, as it is written: `no`, `0123` and `18:00` are not other types. A key occurs once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {name!r} occurs twice in one mapping", key.start_mark
+                )
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
+def load_replication(source: str | Path | Mapping[str, Any]) -> Replication:
+    """The replication in a YAML file, or in its data.
+
+    Raises:
+        JobFileError: the file cannot be read, or what it says makes no sense; names the path in the file, what it got
+            and what it takes. `others` are further faults.
+    """
+    if isinstance(source, Mapping):
+        return _validated(source, "")
+    path = Path(source)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise JobFileError(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise JobFileError(f"{path} is not UTF-8 text: byte {error.start} is not valid") from error
+    return parse_replication(text, f"{path}: ")
+
+
+def parse_replication(text: str, where: str = "") -> Replication:
+    """As `load_replication`, for the file's text; `where` begins each message."""
+    try:
+        found = yaml.load(text, _Loader)  # noqa: S506 - it makes texts, lists and mappings only
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        raise JobFileError(f"{where}{line}{error.problem or 'no YAML'}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise JobFileError(f"{where}no YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(found, dict):
+        kind = "nothing" if found in (None, "") else type(found).__name__
+        raise JobFileError(f"{where}the file has {kind}; it takes source, target and streams")
+    return _validated(found, where)
+
+
+def _validated(found: Mapping[str, Any], where: str) -> Replication:
+    try:
+        return Replication.model_validate(found)
+    except ValidationError as error:
+        faults = [f"{where}{_fault(dict(each), found)}" for each in error.errors()]
+        raised = JobFileError(faults[0])
+        raised.others = tuple(faults[1:])
+        raise raised from None
+
+
+_NOISE = {"function-after", "function-before", "tuple", "dict", "[key]"}
+
+
+def _fault(error: dict[str, Any], found: Mapping[str, Any]) -> str:
+    location = [each for each in error["loc"] if each not in _NOISE]
+    path = _path(location)
+    kind, got = error["type"], error.get("input")
+    if kind == "missing":
+        return f"{path} is missing"
+    if kind == "extra_forbidden":
+        known = _known(location[:-1])
+        near = difflib.get_close_matches(str(location[-1]), known, n=1)
+        snake = to_snake(str(location[-1]))
+        hint = snake if snake in known else near[0] if near else ""
+        return f"{path} is not known{f'; did you mean {hint!r}?' if hint else ''} It takes: {', '.join(known)}"
+    takes = str(error.get("msg", "")).removeprefix("Value error, ")
+    if kind == "value_error" and not path:
+        return takes
+    if kind == "literal_error":
+        takes = str(error["ctx"]["expected"]).replace("'", "")
+    if kind in ("model_type", "dict_type", "model_attributes_type"):
+        takes = "names with values"
+    return f"{path} got {_shown(location, got)}; it takes {takes}"
+
+
+def _path(location: list[Any]) -> str:
+    text = ""
+    for each in location:
+        if isinstance(each, int):
+            text += f"[{each}]"
+        else:
+            name = each if str(each).replace("_", "").isalnum() else f"'{each}'"
+            text += f".{name}" if text else str(name)
+    return text
+
+
+def _shown(location: list[Any], value: Any) -> str:
+    """The value, unless it may be a secret."""
+    inside_masks = "columns" in [str(each) for each in location]
+    if any(is_secret_name(str(each)) for each in location) or (
+        inside_masks and str(value).lower().startswith("hmac")
+    ):
+        return value if isinstance(value, str) and is_reference(value) else MASK
+    text = mask_text(value) if isinstance(value, str) else type(value).__name__
+    longest = _KEEPS_ONE_LINE["shown"]
+    return repr(text if len(text) <= longest else f"{text[:longest]}...")
+
+
+def _known(location: list[Any]) -> list[str]:
+    inside: dict[str, type[BaseModel]] = {
+        "defaults": StreamOptions,
+        "streams": StreamOptions,
+        "contract": Contract,
+        "limit": Limit,
+    }
+    found = [inside[str(each)] for each in location if str(each) in inside]
+    return list((found[-1] if found else Replication).model_fields)
+
+
+def json_schema() -> str:
+    """The JSON schema of the file, for editors."""
+    made = Replication.model_json_schema()
+    made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    made["title"] = "spark-channel replicate"
+    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"

@@ -1,0 +1,260 @@
+"""Masks: what leaves the reader in place of a column's values."""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_channel.errors import OptionError, SchemaError
+from spark_channel.option_types import is_reference, resolve_references
+from spark_channel.replication.patterns import matches
+from spark_channel.transform.transformer import Transformer, TransformResult
+
+__all__ = ["Mask", "MaskColumns", "mask_of", "parse_mask", "state_of_masks"]
+
+TAKES = "hmac(${env:NAME}), hmac(${file:PATH}), sha256, null, drop, partial(N) or keep"
+_SHORTEST_KEY = 16
+_PARTIAL = re.compile(r"partial\((\d{1,4})\)")
+_HMAC = re.compile(r"hmac\((.*)\)", re.DOTALL)
+_STAR = "*"
+
+Kind = Literal["hmac", "sha256", "null", "drop", "partial", "keep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """One mask as the file names it. `key` is a reference to the key, and never the key itself."""
+
+    kind: Kind
+    key: str = ""
+    shown: int = 0
+
+    def __str__(self) -> str:
+        if self.kind == "hmac":
+            return f"hmac({self.key})"
+        return f"partial({self.shown})" if self.kind == "partial" else self.kind
+
+
+def parse_mask(text: str) -> Mask:
+    """The mask that a text names.
+
+    Raises:
+        ValueError: what a mask may be. It does not repeat the text, which may hold a key.
+    """
+    given = text.strip()
+    if given in ("sha256", "null", "drop", "keep"):
+        return Mask(given)  # type: ignore[arg-type]  # one of the four
+    if (found := _PARTIAL.fullmatch(given)) is not None:
+        return Mask("partial", shown=int(found[1]))
+    if (found := _HMAC.fullmatch(given)) is not None:
+        key = found[1].strip()
+        if not is_reference(key):
+            raise ValueError(
+                "hmac(${env:NAME}) or hmac(${file:PATH}): the key itself must not be in the file"
+            )
+        return Mask("hmac", key=key)
+    raise ValueError(TAKES)
+
+
+def mask_of(masks: Mapping[str, str], stream: str, column: str) -> Mask | None:
+    """The mask of a column: that of its own name, else of the last pattern that matches; None = none does.
+
+    A pattern is compared with the column's name and with `stream.column`, without regard to case: a column that is
+    spelled in another case is masked, too.
+    """
+    found = None
+    exact = None
+    for pattern, text in masks.items():
+        plain = not {"*", "?"} & set(pattern)
+        if matches(pattern, column) or matches(pattern, f"{stream}.{column}"):
+            if plain:
+                exact = text
+            else:
+                found = text
+    chosen = found if exact is None else exact
+    return None if chosen is None else parse_mask(chosen)
+
+
+def state_of_masks(masks: Mapping[str, str]) -> str:
+    """What masks make of values, for the name of a table's state: another key has another id.
+
+    Raises:
+        OptionError: a key is missing or too short.
+    """
+    said = []
+    for pattern in sorted(masks):
+        mask = parse_mask(masks[pattern])
+        if mask.kind == "hmac":
+            said.append(f"{pattern}=hmac:{key_id(_key(mask, pattern))}")
+        else:
+            said.append(f"{pattern}={mask}")
+    return ";".join(said)
+
+
+def key_id(key: bytes) -> str:
+    """Names a key without a hint of it: keys are long, so that nobody finds one by trying."""
+    return hmac.new(key, b"spark-channel key id", hashlib.sha256).hexdigest()[:12]
+
+
+def _key(mask: Mask, where: str) -> bytes:
+    key = str(resolve_references({f"columns.{where}": mask.key})[f"columns.{where}"])
+    if len(key) < _SHORTEST_KEY:
+        takes = f"a key of {_SHORTEST_KEY} characters or more"
+        raise OptionError(
+            f"columns.{where}: {mask} names a key that is too short; it takes {takes}, such as "
+            "`openssl rand -hex 32` prints",
+            option=f"columns.{where}",
+            takes=takes,
+        )
+    return key.encode()
+
+
+@dataclass(frozen=True)
+class MaskColumns(Transformer):
+    """Masks the columns of one stream. The keys are read where it is made, and are in no `repr`.
+
+    A masked value is a text (hmac, sha256, partial) or NULL; `drop` leaves the column out.
+    """
+
+    stream: str
+    masks: Mapping[str, str]
+    keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    step: ClassVar[str] = "columns"
+
+    @classmethod
+    def of(cls, stream: str, masks: Mapping[str, str]) -> "MaskColumns":
+        """
+        Raises:
+            OptionError: a key is missing or too short.
+        """
+        found = {pattern: parse_mask(text) for pattern, text in masks.items()}
+        keys = {
+            mask.key: _key(mask, pattern) for pattern, mask in found.items() if mask.kind == "hmac"
+        }
+        return cls(stream, dict(masks), keys)
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        self._hold_named(schema)
+        fields = []
+        for each in schema:
+            mask = mask_of(self.masks, self.stream, each.name)
+            if mask is None or mask.kind == "keep":
+                fields.append(each)
+            elif mask.kind == "null":
+                fields.append(pa.field(each.name, each.type))
+            elif mask.kind != "drop":
+                _hold_maskable(each, mask)
+                fields.append(pa.field(each.name, pa.string(), nullable=each.nullable))
+        if not fields:
+            raise SchemaError(
+                f"{self.stream}: every column is dropped; keep one, or disable the stream"
+            )
+        return pa.schema(fields)
+
+    def apply(self, batch: pa.RecordBatch) -> TransformResult:
+        arrays, fields = [], []
+        for each, values in zip(batch.schema, batch.columns, strict=True):
+            mask = mask_of(self.masks, self.stream, each.name)
+            if mask is not None and mask.kind == "drop":
+                continue
+            if mask is None or mask.kind == "keep":
+                arrays.append(values)
+                fields.append(each)
+            elif mask.kind == "null":
+                arrays.append(pa.nulls(len(values), each.type))
+                fields.append(pa.field(each.name, each.type))
+            else:
+                arrays.append(self._masked(values, mask))
+                fields.append(pa.field(each.name, pa.string(), nullable=each.nullable))
+        return TransformResult(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
+
+    def _masked(self, values: pa.Array, mask: Mask) -> pa.Array:
+        if mask.kind == "partial":
+            return _partial(_as_text(values), mask.shown)
+        if mask.kind == "hmac":
+            key = self.keys[mask.key]
+            return _each(_as_text(values), lambda raw: hmac.digest(key, raw, "sha256").hex())
+        return _each(_as_text(values), lambda raw: hashlib.sha256(raw).hexdigest())
+
+    def _hold_named(self, schema: pa.Schema) -> None:
+        """Hold each column that is named without a pattern to be there: a misspelled mask masks nothing."""
+        for pattern in self.masks:
+            if {"*", "?", "."} & set(pattern) or parse_mask(self.masks[pattern]).kind == "keep":
+                continue
+            if not any(matches(pattern, name) for name in schema.names):
+                raise SchemaError(
+                    f"{self.stream}: columns names {pattern!r}, and the table has no such column, so nothing would be "
+                    f"masked. It has: {', '.join(schema.names)}. Correct the name, or write a pattern such as "
+                    f"'*.{pattern}'"
+                )
+
+
+def _hold_maskable(column: pa.Field, mask: Mask) -> None:
+    kind = column.type
+    plain = (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
+    if plain or (mask.kind != "partial" and _has_text(kind)):
+        return
+    takes = "null or drop" if not _has_text(kind) else "hmac, sha256, null or drop"
+    raise SchemaError(
+        f"column {column.name!r} is {kind}, which {mask} cannot mask; it takes {takes}"
+    )
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    """Whether each value of the type has one text, whatever the batch."""
+    types = pa.types
+    return bool(
+        types.is_integer(kind)
+        or types.is_boolean(kind)
+        or types.is_decimal(kind)
+        or types.is_temporal(kind)
+        or types.is_floating(kind)
+    )
+
+
+def _as_text(values: pa.Array) -> pa.Array:
+    kind = values.type
+    if pa.types.is_fixed_size_binary(kind):
+        return pc.cast(values, pa.binary())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+        return values
+    return values if pa.types.is_string(kind) else pc.cast(values, pa.string())
+
+
+def _each(values: pa.Array, made: Callable[[bytes], str]) -> pa.Array:
+    """`made` of the bytes of each value; equal values are made once."""
+    encoded = values.dictionary_encode()
+    raw = encoded.dictionary.cast(
+        pa.large_binary() if _is_large(values.type) else pa.binary()
+    ).to_pylist()
+    digests = pa.array([made(each) for each in raw], pa.string())
+    return digests.take(encoded.indices)
+
+
+def _is_large(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
+
+
+def _partial(values: pa.Array, shown: int) -> pa.Array:
+    """The last `shown` characters behind stars; a value of so many characters or fewer is stars alone."""
+
+    def one(value: Any) -> str:
+        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        if len(text) <= shown or not shown:
+            return _STAR * len(text)
+        return _STAR * (len(text) - shown) + text[-shown:]
+
+    encoded = values.dictionary_encode()
+    made = pa.array([one(each) for each in encoded.dictionary.to_pylist()], pa.string())
+    return made.take(encoded.indices)

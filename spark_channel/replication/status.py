@@ -1,0 +1,224 @@
+"""What a run would do, and what the runs before it have done, for each table."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from spark_channel.clock import utc_now
+from spark_channel.errors import ChannelError, OptionError
+from spark_channel.replication.changes import key_of, tunnel_name
+from spark_channel.replication.config import Limit, Replication
+from spark_channel.replication.report import ReplicationReport, TableOutcome
+from spark_channel.replication.run import RunSettings, TableRun, writer_of
+from spark_channel.replication.tables import TableCopy, find_tables
+from spark_channel.service.windows import Speeds, seconds_for, zone_of
+from spark_channel.transfers.plan import rehearse
+
+__all__ = [
+    "RunPlan",
+    "TablePlan",
+    "TableStatus",
+    "plan_replication",
+    "reset_tables",
+    "status_of",
+]
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """What the target records of one table. `state`: "copied", "not copied", "reset", or "unknown" with `why`."""
+
+    stream: str
+    object: str
+    mode: str
+    state: str
+    rows: int | None = None
+    position: int | None = None
+    published_at: str = ""
+    why: str = ""
+
+
+def status_of(replication: Replication, select: Sequence[str] = ()) -> list[TableStatus]:
+    """The tables, as the target records them. Opens both ends, and changes nothing.
+
+    Raises:
+        ChannelError: the source cannot be opened.
+    """
+    name = tunnel_name(replication)
+    return [_status(each, name) for each in find_tables(replication, select).copies]
+
+
+def _status(copy: TableCopy, tunnel: str) -> TableStatus:
+    shown = TableStatus(copy.stream, copy.object, copy.mode, "unknown", why=copy.fault)
+    if copy.fault:
+        return shown
+    if copy.mode == "full_then_changes":
+        return replace(shown, state="followed", why=f"spark-channel tunnel describe {tunnel}")
+    try:
+        known = writer_of(copy).stream_progress(copy.state_name())
+    except ChannelError as error:
+        return replace(shown, why=str(error))
+    if known is None:
+        return replace(shown, state="not copied")
+    if known.position is None:
+        return replace(shown, state="reset", published_at=known.published_at)
+    return replace(
+        shown,
+        state="copied",
+        rows=known.rows,
+        position=known.position if copy.mode == "incremental" else None,
+        published_at=known.published_at,
+    )
+
+
+def reset_tables(replication: Replication, select: Sequence[str]) -> list[str]:
+    """Let the tables begin again: the next run replaces all their rows. Returns their names.
+
+    Raises:
+        OptionError: no table is named, or none of this name is there. ChannelError: an end cannot be opened.
+    """
+    found = find_tables(replication, select).copies
+    there = [each for each in found if each.table is not None]
+    if not select or not there:
+        raise OptionError(
+            f"reset got {', '.join(select) or 'no table'}; it takes the names of tables that the streams of the file "
+            "name, or patterns of them",
+            option="TABLE",
+        )
+    followed = [each.stream for each in there if each.mode == "full_then_changes"]
+    if followed:
+        raise OptionError(
+            f"{', '.join(followed)}: a tunnel follows these tables. `spark-channel tunnel resnapshot "
+            f"{tunnel_name(replication)} --table TABLE` reads their rows again",
+            option="TABLE",
+        )
+    for each in there:
+        writer_of(each).forget_stream(each.state_name())
+    return [each.stream for each in there]
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """What a run would do with one table. `rows`, `nbytes`: estimates of the source's catalog; None = it has none.
+
+    `does` says what becomes of the target, `fault` why the table would be parked. `connections`: most at a time, at
+    each end.
+    """
+
+    stream: str
+    object: str
+    mode: str
+    does: str = ""
+    rows: int | None = None
+    nbytes: int | None = None
+    connections: int = 0
+    columns: str = ""
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run would do. `seconds`: how long the limit makes it last, at least; None = more than four weeks."""
+
+    tables: tuple[TablePlan, ...]
+    notes: tuple[str, ...]
+    limit: str
+    seconds: float | None
+    ends_at: datetime | None
+    connections: int
+
+    @property
+    def rows(self) -> int:
+        """Expected rows of all tables whose number is known."""
+        return sum(each.rows or 0 for each in self.tables)
+
+    @property
+    def nbytes(self) -> int:
+        """Expected bytes of all tables whose size is known."""
+        return sum(each.nbytes or 0 for each in self.tables)
+
+
+def plan_replication(
+    replication: Replication,
+    settings: RunSettings,
+    *,
+    parallelism: int,
+    now: datetime | None = None,
+) -> RunPlan:
+    """What a run would do. Logs in at both ends, and holds rights and columns; changes nothing, and moves no row.
+
+    Raises:
+        ChannelError: the source cannot be opened.
+    """
+    found = find_tables(replication, settings.select)
+    begin = now or utc_now()
+    dry = replace(settings, dry_run=True)
+    tables = tuple(_plan(each, dry, parallelism, begin) for each in found.copies)
+    rows = sum(each.rows or 0 for each in tables)
+    known = [each.nbytes for each in tables if each.nbytes]
+    seconds, shown = _lasts(replication.limit, begin, rows, sum(known) if known else None)
+    most = sorted((each.connections for each in tables), reverse=True)[: replication.parallel]
+    ends = None if seconds is None else begin + timedelta(seconds=seconds)
+    return RunPlan(tables, found.notes, shown, seconds, ends, sum(most))
+
+
+def _lasts(
+    limit: Limit, begin: datetime, rows: int, nbytes: int | None
+) -> tuple[float | None, str]:
+    otherwise = Speeds(limit.rows_per_second, limit.bytes_per_second)
+    seconds = seconds_for(
+        limit.parsed, otherwise, begin, zone_of(limit.timezone), rows=rows, nbytes=nbytes
+    )
+    windows = f"; {', '.join(limit.windows)} ({limit.timezone})" if limit.windows else ""
+    return seconds, f"{otherwise}{windows}"
+
+
+def _plan(copy: TableCopy, settings: RunSettings, parallelism: int, at: datetime) -> TablePlan:
+    table = copy.table
+    made = TablePlan(
+        copy.stream,
+        copy.object,
+        copy.mode,
+        rows=None if table is None else table.rows,
+        nbytes=None if table is None else table.nbytes,
+        fault=copy.fault,
+    )
+    if copy.fault:
+        return made
+    try:
+        if copy.mode == "full_then_changes":
+            key = ", ".join(key_of(copy))
+            return replace(made, does=f"copies all rows, then applies changes by {key}")
+        outcome = TableOutcome(copy.stream, copy.object, copy.mode)
+        run = TableRun(copy, outcome, settings, ReplicationReport("plan", at))
+        spec = run.spec()
+        if spec is None:
+            why = outcome.why or "no new rows"
+            return replace(made, does=why, rows=0, nbytes=0)
+        with ExitStack() as held:
+            opened, *_ = rehearse(replace(spec, stream=None), parallelism, held)
+    except ChannelError as error:
+        return replace(made, fault=str(error))
+    there = run.target_schema()
+    does = (
+        "creates"
+        if there is None
+        else "replaces all rows"
+        if spec.save_mode == "overwrite"
+        else "adds rows"
+    )
+    if str(spec.writer.options.get("writeMode", "")) == "upsert" and spec.save_mode == "append":
+        does = "adds and updates rows"
+    new = [] if there is None else [name for name in opened.schema.names if name not in there.names]
+    if new and "onSchemaChange" in spec.writer.options:
+        does += f", adds column {', '.join(new)}"
+    plan = opened.plan
+    return replace(
+        made,
+        does=does,
+        rows=made.rows if plan.rows is None else plan.rows,
+        nbytes=made.nbytes if plan.nbytes is None else plan.nbytes,
+        connections=plan.channels,
+        columns=", ".join(f"{each.name} {each.type}" for each in opened.schema),
+    )

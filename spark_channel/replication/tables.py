@@ -1,0 +1,238 @@
+"""Which tables of the source go where, as the file's streams say."""
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from spark_channel.connectors import find_connector
+from spark_channel.connectors.base.contract import SourceTable
+from spark_channel.connectors.base.registry import Connector
+from spark_channel.errors import JobFileError, OptionError
+from spark_channel.option_types import resolve_references
+from spark_channel.replication.config import Contract, Place, Replication, StreamOptions
+from spark_channel.replication.masks import state_of_masks
+from spark_channel.replication.patterns import is_pattern, matches, selected
+from spark_channel.tunnel.options import STREAM_OPTIONS
+
+__all__ = ["FoundTables", "TableCopy", "batch_options", "connector_of", "find_tables"]
+
+_DEFAULT_OBJECT = "{schema}_{table}"
+_UNSAFE = re.compile(r"[^\w .,=@+-]")
+_MISSING = "no table of the source has this name"
+
+
+@dataclass(frozen=True)
+class TableCopy:
+    """One table, and where it goes. `reader` and `writer` are options of a transfer, `fault` why it cannot run."""
+
+    stream: str
+    table: SourceTable | None
+    options: StreamOptions
+    object: str
+    reader: Mapping[str, Any] = field(repr=False)
+    writer: Mapping[str, Any] = field(repr=False)
+    fault: str = ""
+
+    @property
+    def mode(self) -> str:
+        return self.options.mode or "full"
+
+    @property
+    def contract(self) -> Contract:
+        return self.options.contract or Contract()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """For the order: bytes, then rows, as far as the catalog knows them."""
+        table = self.table
+        return (0, 0) if table is None else (table.nbytes or 0, table.rows or 0)
+
+    def state_name(self) -> str:
+        """How the target names this stream. Another definition of its rows, or another key of a mask, has another name.
+
+        Raises:
+            OptionError: the key of a mask is missing or too short.
+        """
+        if self.mode == "full":
+            return f"replicate/full/{self.stream}"
+        options = self.options
+        said = [
+            options.update_key,
+            sorted(options.primary_key or ()),
+            options.where,
+            state_of_masks(options.columns or {}),
+        ]
+        digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+        return f"replicate/{self.mode}/{self.stream}/{digest}"
+
+
+@dataclass(frozen=True)
+class FoundTables:
+    """The copies, the largest first, and patterns that match nothing."""
+
+    copies: tuple[TableCopy, ...]
+    notes: tuple[str, ...] = ()
+
+
+def connector_of(place: Place, half: str) -> Connector:
+    """The connector of a source ("reader") or a target ("writer").
+
+    Raises:
+        JobFileError: nothing says which, or it has no such half.
+    """
+    name = "source" if half == "reader" else "target"
+    try:
+        connector = find_connector(place.options(), half)
+        connector.options_class(half)
+    except OptionError as error:
+        raise JobFileError(f"{name}: {error}") from error
+    return connector
+
+
+def batch_options(place: Place) -> dict[str, Any]:
+    """The options without those of the source's log, which a read of a table does not take."""
+    return {
+        key: value for key, value in place.options().items() if key.lower() not in STREAM_OPTIONS
+    }
+
+
+def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTables:
+    """The tables of the source's catalog that the streams name. Opens the source.
+
+    Raises:
+        ChannelError: the source cannot be opened, or has no catalog.
+    """
+    source = connector_of(replication.source, "reader")
+    reader, _ = source.reader_with(_probe(replication.source, source, "reader"))
+    tables = reader.tables()
+    target = _Target(replication)
+    copies = []
+    for table in tables:
+        options = replication.of(table.schema, table.name)
+        if options is not None and selected(select, table.label):
+            copies.append(_copy(replication, table, options, target))
+    copies += _missing(replication, select, tables)
+    copies = _apart(copies)
+    copies.sort(key=lambda each: (*(-amount for amount in each.size), each.stream))
+    return FoundTables(tuple(copies), tuple(_notes(replication, select, tables)))
+
+
+def _probe(place: Place, connector: Connector, half: str) -> dict[str, Any]:
+    """Options that are complete, for a look at the connector's own."""
+    given = resolve_references(batch_options(place))
+    if "dbtable" in connector.options_class(half).names():
+        given["dbtable"] = "nothing"
+    return given
+
+
+class _Target:
+    """How the target names its tables."""
+
+    def __init__(self, replication: Replication) -> None:
+        self._place = replication.target
+        self._connector = connector_of(replication.target, "writer")
+        names = self._connector.options_class("writer").names()
+        self._by_table = "dbtable" in names
+        writer, _ = self._connector.writer_with(
+            _probe(replication.target, self._connector, "writer")
+        )
+        self._dialect = getattr(writer, "dialect", None)
+
+    def named(self, template: str, table: SourceTable) -> tuple[str, dict[str, Any]]:
+        """The object for people, and the writer's options that name it."""
+        if not table.schema:
+            template = re.sub(r"\{schema\}[_./]?", "", template)
+        separator = "." if self._by_table else "/"
+        parts = [
+            each.format(schema=table.schema, table=table.name) for each in template.split(separator)
+        ]
+        given = {"writer": self._connector.name, **self._place.options()}
+        if self._by_table:
+            quoted = parts if self._dialect is None else map(self._dialect.quoted, parts)
+            return ".".join(parts), {**given, "dbtable": ".".join(quoted)}
+        folders = [_folder(each) for each in parts]
+        base = str(given.get("path") or given.get("url")).rstrip("/")
+        key = "path" if given.get("path") else "url"
+        return "/".join(folders), {**given, key: "/".join((base, *folders))}
+
+
+def _folder(name: str) -> str:
+    """A name that is one folder everywhere, and no hidden one: other bytes are written as ~2F."""
+    safe = _UNSAFE.sub(lambda found: "".join(f"~{byte:02X}" for byte in found[0].encode()), name)
+    return f"~{ord(safe[0]):02X}{safe[1:]}" if safe[:1] in (".", "_", " ") else safe
+
+
+def _copy(
+    replication: Replication, table: SourceTable, options: StreamOptions, target: _Target
+) -> TableCopy:
+    shown, writer = target.named(options.object or _DEFAULT_OBJECT, table)
+    reader: dict[str, Any] = {
+        "reader": connector_of(replication.source, "reader").name,
+        **batch_options(replication.source),
+        "dbtable": table.dbtable,
+        **(options.source_options or {}),
+    }
+    if options.where is not None:
+        reader["where"] = options.where
+    writer |= options.target_options or {}
+    fault = ""
+    if options.mode == "incremental" and options.update_key is None:
+        fault = (
+            "mode incremental needs update_key: the column that grows with each new or changed row"
+        )
+    return TableCopy(table.label, table, options, shown, reader, writer, fault)
+
+
+def _missing(
+    replication: Replication, select: Sequence[str], tables: Sequence[SourceTable]
+) -> list[TableCopy]:
+    """The streams that name one table which is not there."""
+    labels = [each.label for each in tables]
+    found = []
+    for name in replication.named():
+        if selected(select, name) and not any(matches(name, label) for label in labels):
+            near = difflib.get_close_matches(name, labels, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ", or the role may not see it"
+            empty: dict[str, Any] = {}
+            options = replication.streams[name]
+            found.append(TableCopy(name, None, options, "", empty, empty, _MISSING + hint))
+    return found
+
+
+def _apart(copies: list[TableCopy]) -> list[TableCopy]:
+    """Two tables that would go to one object do not run: the later one would replace the other's rows."""
+    by_object: dict[str, list[TableCopy]] = {}
+    for each in copies:
+        if each.table is not None:
+            by_object.setdefault(each.object.casefold(), []).append(each)
+    made = []
+    for each in copies:
+        others = by_object.get(each.object.casefold(), [])
+        if each.table is None or len(others) < 2:
+            made.append(each)
+            continue
+        names = ", ".join(other.stream for other in others)
+        fault = f"{names} would go to one object, {each.object!r}: give them different 'object's"
+        made.append(replace(each, fault=fault))
+    return made
+
+
+def _notes(
+    replication: Replication, select: Sequence[str], tables: Sequence[SourceTable]
+) -> list[str]:
+    labels = [each.label for each in tables]
+    unused = [
+        f"streams.{pattern!r} matches no table of the source"
+        for pattern in replication.streams
+        if is_pattern(pattern) and not any(matches(pattern, label) for label in labels)
+    ]
+    unused += [
+        f"--select {pattern} matches no table of the source"
+        for pattern in select
+        if not any(matches(pattern, label) for label in labels)
+    ]
+    return unused

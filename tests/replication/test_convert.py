@@ -1,0 +1,102 @@
+"""DataX jobs as one file of a replication."""
+
+import json
+from typing import Any
+
+import pytest
+
+from spark_channel.datax import load_job
+from spark_channel.planning import TransferSpec
+from spark_channel.replication.config import parse_replication
+from spark_channel.replication.convert import convert_jobs
+
+
+def job(
+    table: str = "orders",
+    *,
+    url: str = "jdbc:mysql://h:3306/shop",
+    reader: dict[str, Any] | None = None,
+    writer: dict[str, Any] | None = None,
+    **content: Any,
+) -> TransferSpec:
+    made = {
+        "reader": {
+            "name": "mysqlreader",
+            "parameter": {
+                "username": "etl",
+                "password": "hunter2",
+                "column": ["id", "name"],
+                "connection": [{"table": [table], "jdbcUrl": [url]}],
+                **(reader or {}),
+            },
+        },
+        "writer": {
+            "name": "postgresqlwriter",
+            "parameter": {
+                "username": "dw",
+                "password": "hunter2",
+                "column": ["id", "name"],
+                "preSql": [f"TRUNCATE TABLE marts.{table};"],
+                "connection": [{"table": [f"marts.{table}"], "jdbcUrl": "jdbc:postgresql://w/dw"}],
+                **(writer or {}),
+            },
+        },
+        **content,
+    }
+    text = json.dumps({"job": {"setting": {"speed": {"record": 5000}}, "content": [made]}})
+    return load_job(text).spec
+
+
+def test_jobs_become_streams() -> None:
+    jobs = [
+        job(),
+        job(
+            "items",
+            reader={"where": "id > 3", "splitPk": "id", "column": ["*"]},
+            writer={"column": ["*"]},
+        ),
+    ]
+    made = convert_jobs([(str(number), spec) for number, spec in enumerate(jobs)])
+    assert made.refused == []
+    assert "hunter2" not in made.text
+    found = parse_replication(made.text)
+    assert found.source.options() == {
+        "url": "jdbc:mysql://h:3306/shop",
+        "user": "etl",
+        "password": "${env:SOURCE_PASSWORD}",
+    }
+    assert found.limit.rows_per_second == 5000
+    orders, items = found.streams["shop.orders"], found.streams["shop.items"]
+    assert orders.object == "marts.orders"
+    assert orders.source_options == {"columns": ["id", "name"]}
+    assert (items.where, items.source_options) == ("id > 3", {"partitionColumn": "id"})
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (job(writer={"preSql": []}), "adds its rows"),
+        (job(writer={"preSql": ["TRUNCATE TABLE other"]}), "adds its rows"),
+        (job(writer={"postSql": ["ANALYZE"]}), "its writer has 'postsql'"),
+        (job(writer={"column": ["id", "title"]}), "renames or changes columns"),
+        (job(url="jdbc:mysql://other/shop"), "another source or target"),
+        (job(), "another job copies shop.orders"),
+        (
+            job(
+                reader={
+                    "connection": [{"querySql": ["SELECT 1"], "jdbcUrl": ["jdbc:mysql://h/shop"]}]
+                }
+            ),
+            "names no table",
+        ),
+    ],
+)
+def test_what_is_no_stream_is_said(spec: TransferSpec, why: str) -> None:
+    made = convert_jobs([("first.json", job()), ("second.json", spec)])
+    assert [name for name, _ in made.refused] == ["second.json"]
+    assert why in made.refused[0][1]
+    assert list(parse_replication(made.text).streams) == ["shop.orders"]
+
+
+def test_nothing_that_fits_is_no_file() -> None:
+    assert convert_jobs([("a.json", job(writer={"preSql": []}))]).text == ""

@@ -1,0 +1,435 @@
+"""Replications between files of this machine: what each table becomes, and what a table that fails does."""
+
+import json
+import sqlite3
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+import spark_channel
+from spark_channel.errors import ChannelError, JobFileError, OptionError
+from spark_channel.progress import JobProgress, JobSpec
+from spark_channel.replication import ReplicationReport, TableOutcome
+from spark_channel.replication.progress import TablesProgress
+
+KEY = "0123456789abcdef0123"
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PII_KEY", KEY)
+
+
+class Shop:
+    """A source in SQLite, and a target beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "shop.db"
+
+    def run(self, script: str) -> None:
+        with closing(sqlite3.connect(self.file)) as connection:
+            connection.executescript(script)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.folder / "dw.db")) as connection:
+            return connection.execute(query).fetchall()
+
+    def replicate(
+        self,
+        streams: Mapping[str, Any],
+        target: Mapping[str, Any] | None = None,
+        *,
+        more: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> ReplicationReport:
+        file = {
+            "source": {"url": f"sqlite:{self.file}"},
+            "target": target or {"url": f"sqlite:{self.folder}/dw.db"},
+            "streams": streams,
+            **(more or {}),
+        }
+        return spark_channel.replicate(None, file, **options)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    made = Shop(tmp_path)
+    made.run(
+        """
+        CREATE TABLE users (id INTEGER PRIMARY KEY, email TEXT, phone TEXT);
+        INSERT INTO users VALUES (1, 'a@x.example', '123456'), (2, 'b@x.example', NULL);
+        CREATE TABLE "Odd.Name" (a TEXT); INSERT INTO "Odd.Name" VALUES ('x');
+        CREATE TABLE "../up" (a TEXT); INSERT INTO "../up" VALUES ('y');
+        CREATE TABLE empty (a INTEGER);
+        CREATE TABLE audit_log (a INTEGER);
+        """
+    )
+    return made
+
+
+def states(report: ReplicationReport) -> dict[str, str]:
+    return {each.stream: each.state for each in report.tables}
+
+
+def why(report: ReplicationReport) -> str:
+    return "\n".join(each.why for each in report.parked)
+
+
+def test_all_tables_are_copied_again_and_again(shop: Shop) -> None:
+    streams = {"*": {}, "audit_*": {"disabled": True}}
+    for _ in range(2):
+        report = shop.replicate(streams, more={"defaults": {"object": "copy_{table}"}})
+        done = {"users": "done", "Odd.Name": "done", "../up": "done", "empty": "done"}
+        assert states(report) == done, why(report)
+        assert report.exit_code == 0
+        assert report.rows == 4
+    assert shop.rows("SELECT id FROM copy_users ORDER BY id") == [(1,), (2,)]
+    assert shop.rows('SELECT a FROM "copy_Odd.Name"') == [("x",)]
+    assert shop.rows("SELECT count(*) FROM copy_empty") == [(0,)]
+
+
+@pytest.mark.parametrize("writer", ["parquet", "delta"])
+def test_each_table_has_its_own_folder(shop: Shop, writer: str) -> None:
+    target = {"path": str(shop.folder / "lake"), "writer": writer}
+    for _ in range(2):
+        report = shop.replicate({"*": {"object": "{schema}/{table}"}}, target)
+        assert report.exit_code == 0, why(report)
+    folders = {each.name for each in (shop.folder / "lake").iterdir()}
+    assert folders == {"users", "Odd.Name", "empty", "audit_log", "~2E.~2Fup"}
+    if writer == "delta":
+        assert DeltaTable(str(shop.folder / "lake/users")).to_pyarrow_table().num_rows == 2
+    else:
+        assert report.tables[0].report is not None
+        listed = spark_channel.transfer(
+            None,
+            {"name": "parquet", "path": str(shop.folder / "lake/users")},
+            {"name": "sqlite", "url": f"sqlite:{shop.folder}/back.db", "dbtable": "users"},
+        )
+        assert listed.rows == 2
+
+
+def test_a_table_that_fails_is_parked_and_the_others_are_copied(shop: Shop) -> None:
+    shop.run("CREATE TABLE bad (n INTEGER); INSERT INTO bad VALUES ('no number')")
+    report = shop.replicate({"*": {}, "userz": {}})
+    assert report.exit_code == 3
+    found = states(report)
+    assert found.pop("bad") == found.pop("userz") == "parked"
+    assert set(found.values()) == {"done"}
+    assert "did you mean 'users'" in why(report)
+    assert "n" in why(report)
+    assert json.loads(report.to_json())["exit_code"] == 3
+    shop.run("DELETE FROM bad")
+    assert states(shop.replicate({"bad": {}})) == {"bad": "done"}
+
+
+def test_two_tables_that_would_go_to_one_object_do_not_run(shop: Shop) -> None:
+    report = shop.replicate({"users": {"object": "T"}, "empty": {"object": "t"}})
+    assert states(report) == {"users": "parked", "empty": "parked"}
+    assert "would go to one object" in why(report)
+
+
+def test_select_and_patterns_that_match_nothing(shop: Shop) -> None:
+    report = shop.replicate({"*": {}, "x*": {}}, select=["u*", "y*"])
+    assert states(report) == {"users": "done"}
+    assert list(report.notes) == [
+        "streams.'x*' matches no table of the source",
+        "--select y* matches no table of the source",
+    ]
+
+
+def test_one_limit_holds_for_all_tables(shop: Shop) -> None:
+    rows = ", ".join("(1)" for _ in range(60))
+    shop.run(
+        "".join(f"CREATE TABLE t{n} (a INT); INSERT INTO t{n} VALUES {rows};" for n in range(4))
+    )
+    report = shop.replicate({"t?": {}}, more={"limit": {"rows_per_second": "200"}})
+    assert report.exit_code == 0, why(report)
+    assert report.rows == 240
+    assert report.seconds > 0.7  # 240 rows at 200 a second, of which the first may come at once
+    assert [limit for _, _, limit in report.windows] == ["200 rows/s"]
+
+
+def test_what_no_table_can_be_read_from(shop: Shop) -> None:
+    with pytest.raises(ChannelError, match="no catalog of tables"):
+        spark_channel.replicate(
+            None,
+            {
+                "source": {"path": str(shop.folder), "reader": "csv"},
+                "target": {"url": "sqlite:dw.db"},
+                "streams": {"*": {}},
+            },
+        )
+    with pytest.raises(JobFileError, match=r"target: .*parqet"):
+        shop.replicate({"*": {}}, {"path": "x", "writer": "parqet"})
+
+
+EVENTS = {"events": {"mode": "incremental", "update_key": "n"}}
+
+
+def events(shop: Shop, first: int, last: int) -> None:
+    rows = ", ".join(f"({n}, 'e{n}')" for n in range(first, last + 1))
+    shop.run(
+        "CREATE TABLE IF NOT EXISTS events (n INTEGER PRIMARY KEY, what TEXT);"
+        f"INSERT INTO events VALUES {rows}"
+    )
+
+
+def target_of(shop: Shop, where: str) -> dict[str, str] | None:
+    return None if where == "database" else {"path": str(shop.folder / "lake"), "writer": where}
+
+
+def arrived(shop: Shop, where: str) -> list[int]:
+    """The numbers of the events in the target."""
+    reader = (
+        {"url": f"sqlite:{shop.folder}/dw.db", "dbtable": "events"}
+        if where == "database"
+        else {"path": str(shop.folder / "lake/events"), "reader": where}
+    )
+    out = {"name": "json", "path": str(shop.folder / "out")}
+    spark_channel.transfer(None, reader, out, mode="overwrite")
+    text = "".join(each.read_text() for each in (shop.folder / "out").glob("*.json*"))
+    return sorted(json.loads(line)["n"] for line in text.splitlines())
+
+
+@pytest.mark.parametrize("where", ["database", "parquet", "delta"])
+def test_an_incremental_table_adds_each_row_once(shop: Shop, where: str) -> None:
+    target = target_of(shop, where)
+    events(shop, 1, 5)
+    found: list[tuple[str, int]] = []
+    for last in (5, 5, 7, 7):
+        if last == 7 and len(found) == 2:
+            events(shop, 6, 7)
+        report = shop.replicate(EVENTS, target)
+        assert report.exit_code == 0, why(report)
+        found.append((report.tables[0].state, report.rows))
+        assert arrived(shop, where) == list(range(1, last + 1))
+    assert found == [("done", 5), ("unchanged", 0), ("done", 2), ("unchanged", 0)]
+
+
+def test_rows_with_a_primary_key_are_updated(shop: Shop) -> None:
+    shop.run(
+        "CREATE TABLE stock (id INTEGER PRIMARY KEY, at TIMESTAMP, n INTEGER);"
+        "INSERT INTO stock VALUES (1, '2026-01-01 10:00:00', 1), (2, '2026-01-01 10:00:00', 2)"
+    )
+    streams = {"stock": {"mode": "incremental", "update_key": "at", "primary_key": "id"}}
+    assert shop.replicate(streams).rows == 2
+    no_key = {"stock": {"mode": "incremental", "update_key": "at", "object": "other"}}
+    assert "give primary_key" in why(shop.replicate(no_key))
+    shop.run("UPDATE stock SET n = 20, at = '2026-01-01 10:00:00.5' WHERE id = 2")
+    shop.run(
+        "INSERT INTO stock VALUES (3, '2026-01-01 10:00:00', 3)"
+    )  # as late as rows that are there
+    report = shop.replicate(streams)
+    assert report.exit_code == 0, why(report)
+    assert shop.rows("SELECT id, n FROM stock ORDER BY id") == [(1, 1), (2, 20), (3, 3)]
+
+
+def test_of_two_runs_at_a_time_one_adds_the_rows(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The inner run publishes between the outer one's look at the source and its publication."""
+    from spark_channel import local
+
+    events(shop, 1, 3)
+    shop.replicate(EVENTS)
+    events(shop, 4, 6)
+    carry_out, inner = local.carry_out_here, []
+
+    def overtaken(*given: Any) -> Any:
+        monkeypatch.setattr(local, "carry_out_here", carry_out)
+        events(shop, 7, 8)
+        inner.append(shop.replicate(EVENTS))
+        return carry_out(*given)
+
+    monkeypatch.setattr(local, "carry_out_here", overtaken)
+    outer = shop.replicate(EVENTS)
+    assert inner[0].rows == 5
+    assert outer.rows == 0
+    assert shop.rows("SELECT n FROM events ORDER BY n") == [(n,) for n in range(1, 9)]
+
+
+@pytest.mark.parametrize("where", ["database", "parquet", "delta"])
+def test_an_increment_that_was_planned_too_early_is_refused(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """The inner run ends below the outer one's position: the rows between are in both."""
+    from spark_channel import local
+
+    target = target_of(shop, where)
+
+    events(shop, 1, 3)
+    shop.replicate(EVENTS, target)
+    events(shop, 4, 6)
+    carry_out, inner = local.carry_out_here, []
+
+    def overtaken(*given: Any) -> Any:
+        monkeypatch.setattr(local, "carry_out_here", carry_out)
+        shop.run(
+            "CREATE TABLE later AS SELECT * FROM events WHERE n > 5; DELETE FROM events WHERE n > 5"
+        )
+        inner.append(shop.replicate(EVENTS, target))
+        shop.run("INSERT INTO events SELECT * FROM later")
+        return carry_out(*given)
+
+    monkeypatch.setattr(local, "carry_out_here", overtaken)
+    outer = shop.replicate(EVENTS, target)
+    assert inner[0].rows == 2
+    assert "another run has published meanwhile" in why(outer)
+    assert shop.replicate(EVENTS, target).rows == 1
+    assert arrived(shop, where) == [*range(1, 7)]
+
+
+def test_a_target_that_was_dropped_gets_all_rows_again(shop: Shop) -> None:
+    events(shop, 1, 3)
+    shop.replicate(EVENTS)
+    with closing(sqlite3.connect(shop.folder / "dw.db")) as connection:
+        connection.execute("DROP TABLE events")
+    assert shop.replicate(EVENTS).rows == 3
+    (shop.folder / "dw.db").unlink()
+    assert shop.replicate(EVENTS).rows == 3
+
+
+def test_a_table_without_a_record_is_not_replaced_unless_asked(shop: Shop) -> None:
+    events(shop, 1, 3)
+    with closing(sqlite3.connect(shop.folder / "dw.db")) as connection:
+        connection.executescript(
+            "CREATE TABLE events (n INTEGER, what TEXT); INSERT INTO events VALUES (9, 'mine')"
+        )
+    report = shop.replicate(EVENTS)
+    assert "--full-refresh --select 'events'" in why(report)
+    assert shop.rows("SELECT n FROM events") == [(9,)]
+    assert shop.replicate(EVENTS, full_refresh=True).rows == 3
+    assert shop.replicate(EVENTS).rows == 0
+    changed = {"events": {**EVENTS["events"], "where": "n > 1"}}
+    assert "where or columns" in why(shop.replicate(changed))
+
+
+def test_an_empty_table_and_one_that_shrank(shop: Shop) -> None:
+    events(shop, 1, 1)
+    shop.run("DELETE FROM events")
+    assert shop.replicate(EVENTS).exit_code == 0
+    assert shop.rows("SELECT count(*) FROM events") == [(0,)]
+    events(shop, 1, 4)
+    assert shop.replicate(EVENTS).rows == 4
+    shop.run("DELETE FROM events WHERE n > 2")
+    assert shop.replicate(EVENTS, full_refresh=True).rows == 2
+    events(shop, 3, 3)
+    assert shop.replicate(EVENTS).rows == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"update_key": "x"}, "update_key names 'x', which table 'events' does not have"),
+        ({"update_key": "what"}, "what"),
+        ({}, "needs update_key"),
+        ({"update_key": "n", "columns": {"n": "sha256"}}, "update_key 'n' has mask sha256"),
+        (
+            {"update_key": "n", "primary_key": "what", "columns": {"what": "null"}},
+            "does not tell rows apart",
+        ),
+    ],
+)
+def test_an_update_key_that_is_none(shop: Shop, options: dict[str, Any], said: str) -> None:
+    events(shop, 1, 2)
+    report = shop.replicate({"events": {"mode": "incremental", **options}})
+    assert said in why(report)
+
+
+def test_drift_follows_the_contract(shop: Shop) -> None:
+    def run(**contract: str) -> ReplicationReport:
+        return shop.replicate({"users": {"contract": contract}})
+
+    assert "contract.tables is freeze" in why(run(tables="freeze"))
+    assert states(run(tables="discard_row")) == {"users": "unchanged"}
+    assert run().rows == 2
+    shop.run("ALTER TABLE users ADD COLUMN age INTEGER; UPDATE users SET age = 7 WHERE id = 1")
+    said = why(run(columns="freeze"))
+    assert "ADD COLUMN age (int64)" in said
+    assert run(columns="discard_value").rows == 2
+    assert run(columns="discard_row").rows == 1
+    assert shop.rows("SELECT id FROM users") == [(2,)]
+    assert run().rows == 2
+    assert shop.rows("SELECT id, age FROM users ORDER BY id") == [(1, 7), (2, None)]
+    shop.run(
+        "ALTER TABLE users DROP COLUMN age; ALTER TABLE users ADD COLUMN age TEXT; UPDATE users SET age = id || 'x'"
+    )
+    assert "'age' is string and was int64, and contract.data_type is freeze" in why(run())
+    assert run(data_type="discard_value").rows == 2
+    assert shop.rows("SELECT id, age FROM users ORDER BY id") == [(1, None), (2, None)]
+    assert run(data_type="discard_row").rows == 0
+
+
+def test_load_columns(shop: Shop) -> None:
+    report = shop.replicate({"users": {"load_columns": "true"}})
+    assert report.exit_code == 0, why(report)
+    assert shop.rows("SELECT DISTINCT _run_id FROM users") == [(report.run_id,)]
+    assert shop.rows("SELECT count(_loaded_at) FROM users") == [(2,)]
+
+
+def test_status_and_reset(shop: Shop) -> None:
+    from spark_channel.replication.config import load_replication
+    from spark_channel.replication.status import reset_tables, status_of
+
+    events(shop, 1, 3)
+    streams = {**EVENTS, "users": {}, "gone": {}}
+    file = load_replication(
+        {
+            "source": {"url": f"sqlite:{shop.file}"},
+            "target": {"url": f"sqlite:{shop.folder}/dw.db"},
+            "streams": streams,
+        }
+    )
+    assert {each.stream: each.state for each in status_of(file)} == {
+        "events": "not copied",
+        "users": "not copied",
+        "gone": "unknown",
+    }
+    shop.replicate(streams)
+    found = {each.stream: each for each in status_of(file)}
+    assert (found["events"].rows, found["events"].position) == (3, 3)
+    assert (found["users"].rows, found["users"].state) == (2, "copied")
+    assert found["events"].published_at
+    assert reset_tables(file, ["ev*"]) == ["events"]
+    assert {each.stream: each.state for each in status_of(file)}["events"] == "reset"
+    with pytest.raises(OptionError, match="reset got nothing_like_it"):
+        reset_tables(file, ["nothing_like_it"])
+    with pytest.raises(OptionError, match="reset got no table"):
+        reset_tables(file, [])
+    events(shop, 4, 4)
+    assert shop.replicate(EVENTS).rows == 4
+    assert shop.rows("SELECT count(*) FROM events") == [(4,)]
+
+
+def test_one_progress_adds_up_all_tables() -> None:
+    said: list[str] = []
+    progress = TablesProgress(said.append)
+    assert progress.line() == ""
+    running = [JobProgress(name, JobSpec("transfer")) for name in ("a", "b")]
+    for each in running:
+        progress.job_opened(each)
+    progress.table_ended(TableOutcome("shop.x", "x", "full", "done", rows=7, seconds=1), 1, 3)
+    assert progress.line() == "1 of 3 tables done, 2 running: 7 rows, 0 rows/s"
+    progress.job_closed(running[0])
+    progress.table_ended(TableOutcome("shop.y", "", "full", "parked"), 2, 3)
+    assert progress.line().startswith("2 of 3 tables done, 1 running")
+    assert said == ["1/3 shop.x -> x: 7 rows in 1.0 s", "2/3 shop.y: parked in 0.0 s"]
+
+
+def test_many_small_tables_cost_little_each(shop: Shop) -> None:
+    """In CPU time of this process, which another load on the machine does not change much."""
+    shop.run(
+        "".join(f"CREATE TABLE m{n} (a INT); INSERT INTO m{n} VALUES ({n});" for n in range(31))
+    )
+    shop.replicate({"m30": {}})  # what is imported and made once
+    began = time.process_time()
+    report = shop.replicate({"m*": {}}, select=["m?", "m1?", "m2?"])
+    seconds = time.process_time() - began
+    assert (len(report.tables), report.rows, report.exit_code) == (30, 30, 0), why(report)
+    assert seconds / 30 < 0.3

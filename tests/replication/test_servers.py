@@ -1,0 +1,275 @@
+"""Replications of PostgreSQL and MariaDB: odd names and tables, into databases, files and lake tables."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spark_channel
+from spark_channel.errors import OptionError
+from spark_channel.replication import ReplicationReport
+from spark_channel.replication.changes import _parts
+from tests.servers.mariadb import MariadbServer
+from tests.servers.postgres import PostgresServer
+
+PG_TABLES = """
+DROP SCHEMA IF EXISTS rep_a CASCADE; DROP SCHEMA IF EXISTS "Rep.B" CASCADE; DROP SCHEMA IF EXISTS rep_dw CASCADE;
+CREATE SCHEMA rep_a; CREATE SCHEMA "Rep.B"; CREATE SCHEMA rep_dw;
+CREATE TABLE rep_a.plain (id int PRIMARY KEY, name text, at timestamptz, n numeric(10,2));
+INSERT INTO rep_a.plain SELECT n, 'name ' || n, '2026-01-01 00:00+00'::timestamptz + n * interval '1 hour', n / 4.0
+  FROM generate_series(1, 300) n;
+CREATE TABLE rep_a.keyless (a int, b text); INSERT INTO rep_a.keyless VALUES (1, 'x'), (1, 'x'), (NULL, NULL);
+CREATE TABLE rep_a.empty (a int);
+CREATE TABLE rep_a."Mixed Case" ("Id" int PRIMARY KEY, "select" text, "a.b" text);
+INSERT INTO rep_a."Mixed Case" VALUES (1, 'q"uote', 'dot');
+CREATE TABLE "Rep.B"."dot.ted" (id int PRIMARY KEY); INSERT INTO "Rep.B"."dot.ted" VALUES (7);
+CREATE TABLE rep_a.parts (id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
+CREATE TABLE rep_a.parts_1 PARTITION OF rep_a.parts FOR VALUES FROM ('2026-01-01') TO ('2026-02-01');
+CREATE TABLE rep_a.parts_2 PARTITION OF rep_a.parts FOR VALUES FROM ('2026-02-01') TO ('2026-03-01');
+INSERT INTO rep_a.parts VALUES (1, '2026-01-05'), (2, '2026-02-05');
+CREATE VIEW rep_a.seen AS SELECT 1 AS one;
+ANALYZE;
+"""
+PG_ROWS = {
+    "rep_a.plain": 300,
+    "rep_a.keyless": 3,
+    "rep_a.empty": 0,
+    "rep_a.Mixed Case": 1,
+    "Rep.B.dot.ted": 1,
+    "rep_a.parts": 2,
+}
+MY_TABLES = """
+DROP TABLE IF EXISTS rep_plain, rep_keyless, rep_empty, `rep_Mixed Case`, `rep_dot.ted`;
+CREATE TABLE rep_plain (id INT PRIMARY KEY, name VARCHAR(50), at DATETIME(6), seen TIMESTAMP(6) NULL, n DECIMAL(10,2));
+INSERT INTO rep_plain SELECT seq, CONCAT('name ', seq), '2026-01-01' + INTERVAL seq HOUR,
+  '2026-01-01' + INTERVAL seq HOUR, seq / 4 FROM seq_1_to_300;
+CREATE TABLE rep_keyless (a INT, b TEXT); INSERT INTO rep_keyless VALUES (1, 'x'), (1, 'x'), (NULL, NULL);
+CREATE TABLE rep_empty (a INT);
+CREATE TABLE `rep_Mixed Case` (`Id` INT PRIMARY KEY, `select` TEXT, `a.b` TEXT);
+INSERT INTO `rep_Mixed Case` VALUES (1, 'q`uote', 'dot');
+CREATE TABLE `rep_dot.ted` (id INT PRIMARY KEY); INSERT INTO `rep_dot.ted` VALUES (7);
+"""
+MY_ROWS = {
+    "shop.rep_plain": 300,
+    "shop.rep_keyless": 3,
+    "shop.rep_empty": 0,
+    "shop.rep_Mixed Case": 1,
+    "shop.rep_dot.ted": 1,
+}
+
+
+@pytest.fixture
+def pg(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
+    postgres_server.psql(PG_TABLES)
+    yield postgres_server
+    postgres_server.psql(
+        'DROP SCHEMA rep_a CASCADE; DROP SCHEMA "Rep.B" CASCADE; DROP SCHEMA rep_dw CASCADE'
+    )
+
+
+def replicate(
+    source: Mapping[str, str], target: Mapping[str, str], streams: Mapping[str, Any], **more: Any
+) -> ReplicationReport:
+    file = {"source": dict(source), "target": dict(target), "streams": streams, **more}
+    report = spark_channel.replicate(None, file)
+    assert report.exit_code == 0, [(each.stream, each.why) for each in report.parked]
+    return report
+
+
+def rows_of(report: ReplicationReport) -> dict[str, int]:
+    return {each.stream: each.rows for each in report.tables}
+
+
+@pytest.mark.parametrize("writer", ["postgresql", "parquet", "delta"])
+def test_the_tables_of_postgresql(pg: PostgresServer, tmp_path: Path, writer: str) -> None:
+    target = (
+        {**pg.login, "currentSchema": "rep_dw"}
+        if writer == "postgresql"
+        else {"path": str(tmp_path / "lake"), "writer": writer}
+    )
+    streams: dict[str, Any] = {"rep_a.*": {}, "rep.b.*": {}}
+    report = replicate(pg.login, target, streams)
+    assert rows_of(report) == PG_ROWS
+    assert report.tables[0].stream in ("rep_a.plain", "rep_a.parts")  # the largest is begun first
+    assert rows_of(replicate(pg.login, target, streams)) == PG_ROWS
+    if writer == "postgresql":
+        file = {
+            "source": pg.login,
+            "target": target,
+            "streams": {"rep_a.plain": {"object": "é" * 31 + "{table}"}},
+        }
+        parked = spark_channel.replicate(None, file).parked
+        assert "whose name is cut after 63 bytes" in parked[0].why
+    if writer == "postgresql":
+        same = "SELECT count(*) FROM (SELECT * FROM rep_a.plain EXCEPT ALL SELECT * FROM rep_dw.rep_a_plain) x"
+        assert pg.psql(same).strip() == "0"
+        assert pg.psql('SELECT count(*) FROM rep_dw."Rep.B_dot.ted"').strip() == "1"
+        assert pg.psql("SELECT count(*) FROM rep_dw.rep_a_plain").strip() == "300"
+
+
+@pytest.mark.parametrize("writer", ["postgresql", "delta"])
+def test_the_tables_of_mariadb(
+    pg: PostgresServer, mariadb_server: MariadbServer, tmp_path: Path, writer: str
+) -> None:
+    mariadb_server.sql(MY_TABLES, database="shop")
+    target = (
+        {**pg.login, "currentSchema": "rep_dw"}
+        if writer == "postgresql"
+        else {"path": str(tmp_path / "lake"), "writer": writer}
+    )
+    for _ in range(2):
+        report = replicate(mariadb_server.login, target, {"shop.rep_*": {}})
+        assert rows_of(report) == MY_ROWS
+    if writer == "postgresql":
+        assert pg.psql('SELECT "select" FROM rep_dw."shop_rep_Mixed Case"').strip() == "q`uote"
+
+
+@pytest.mark.parametrize("key", ["id", "at", "seen"])
+@pytest.mark.parametrize("system", ["postgresql", "mariadb"])
+def test_an_incremental_table_of_a_server(
+    pg: PostgresServer, mariadb_server: MariadbServer, system: str, key: str
+) -> None:
+    """Without a primary key, so that a row that is read twice is there twice; the highest value waits."""
+    if system == "postgresql" and key == "seen":
+        pytest.skip("`at` is a time with a zone there")
+    source: Mapping[str, str] = pg.login
+    stream, insert = "rep_a.plain", pg.psql
+    more = "INSERT INTO rep_a.plain VALUES (301, 'new', '2026-03-01 00:00+00', 1), (302, 'new', '2026-03-02', 1)"
+    if system == "mariadb":
+        mariadb_server.sql(MY_TABLES, database="shop")
+        source, stream = mariadb_server.login, "shop.rep_plain"
+        more = (
+            "INSERT INTO rep_plain VALUES (301, 'new', '2026-03-01', '2026-03-01', 1), "
+            "(302, 'new', '2026-03-02', '2026-03-02', 1)"
+        )
+    streams = {
+        stream: {"mode": "incremental", "update_key": key, "late_seconds": "0", "object": "copied"}
+    }
+    target = {**pg.login, "currentSchema": "rep_dw"}
+    waits = 0 if key == "id" else 1
+    assert replicate(source, target, streams).rows == 300 - waits
+    assert replicate(source, target, streams).rows == 0
+    insert(more) if system == "postgresql" else mariadb_server.sql(more, database="shop")
+    assert replicate(source, target, streams).rows == 2
+    assert replicate(source, target, streams).rows == 0
+    found = pg.psql("SELECT count(*), count(DISTINCT id), max(id) FROM rep_dw.copied").strip()
+    assert found.split("|") == [str(302 - waits), str(302 - waits), str(302 - waits)]
+
+
+def test_a_plan_moves_nothing_and_names_what_is_missing(pg: PostgresServer) -> None:
+    from spark_channel.replication.config import load_replication
+    from spark_channel.replication.run import RunSettings
+    from spark_channel.replication.status import plan_replication
+
+    pg.psql(
+        "DROP ROLE IF EXISTS rep_reader; CREATE ROLE rep_reader LOGIN PASSWORD 'rep';"
+        "GRANT USAGE ON SCHEMA rep_a TO rep_reader;"
+        "GRANT SELECT ON rep_a.plain TO rep_reader"
+    )
+    file = load_replication(
+        {
+            "source": {**pg.login, "user": "rep_reader", "password": "rep"},
+            "target": {**pg.login, "currentSchema": "rep_dw"},
+            "streams": {"rep_a.plain": {}, "rep_a.keyless": {}},
+            "limit": {"rows_per_second": "100", "windows": ["pause"]},
+        }
+    )
+    made = plan_replication(file, RunSettings(), parallelism=2)
+    plans = {each.stream: each for each in made.tables}
+    assert (plans["rep_a.plain"].does, plans["rep_a.plain"].fault) == ("creates", "")
+    assert plans["rep_a.plain"].rows == 300
+    assert "permission denied" in plans["rep_a.keyless"].fault
+    assert made.seconds is None
+    assert json.loads(json.dumps(made.notes)) == []
+    assert pg.psql("SELECT count(*) FROM pg_tables WHERE schemaname = 'rep_dw'").strip() == "0"
+    pg.psql("DROP OWNED BY rep_reader; DROP ROLE rep_reader")
+
+
+def test_tables_are_followed_by_the_log(
+    pg: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Base, changes, a table that the file has later, and one that refuses a row for a while; masks all along."""
+    monkeypatch.setenv("PII_KEY", "0123456789abcdef0123")
+    slot = "rep_follow"
+    pg.psql(
+        f'CREATE PUBLICATION {slot} FOR TABLE rep_a.plain, rep_a."Mixed Case", "Rep.B"."dot.ted"'
+    )
+    source = {**pg.login, "publication": slot, "slot": slot, "heartbeatInterval": "5"}
+    source["maxRetryInterval"] = "0.2"
+    target = {**pg.login, "currentSchema": "rep_dw"}
+    streams: dict[str, Any] = {
+        "rep_a.plain": {"mode": "full_then_changes", "columns": {"name": "hmac(${env:PII_KEY})"}},
+        "rep_a.Mixed Case": {"mode": "full_then_changes"},
+        "rep_a.keyless": {"mode": "full_then_changes"},
+        "rep_a.empty": {},
+    }
+
+    def run(*select: str) -> ReplicationReport:
+        file = {"source": source, "target": target, "streams": streams}
+        return spark_channel.replicate(None, file, once=True, select=select)
+
+    try:
+        with pytest.raises(OptionError, match=r"--select takes rep_a\.plain and not rep_a"):
+            run("rep_a.plain")
+        report = run()
+        states = {each.stream: (each.state, each.rows) for each in report.tables}
+        assert states == {
+            "rep_a.plain": ("done", 300),
+            "rep_a.Mixed Case": ("done", 1),
+            "rep_a.keyless": ("parked", 0),
+            "rep_a.empty": ("done", 0),
+        }, [each.why for each in report.parked]
+        assert "no primary key" in report.parked[0].why
+        pg.psql(
+            "DELETE FROM rep_a.plain WHERE id <= 10; UPDATE rep_a.plain SET n = 0 WHERE id = 11"
+        )
+        pg.psql(
+            "UPDATE rep_a.plain SET id = 1000 WHERE id = 12; INSERT INTO rep_a.plain VALUES (301, 'x', NULL, 1)"
+        )
+        del streams["rep_a.keyless"]
+        streams["rep.b.dot.ted"] = {"mode": "full_then_changes"}
+        report = run()
+        assert report.exit_code == 0, [each.why for each in report.parked]
+        same = (
+            "SELECT count(*) FROM (SELECT id, at, n FROM rep_a.plain EXCEPT ALL "
+            "SELECT id, at, n FROM rep_dw.rep_a_plain) x"
+        )
+        assert pg.psql(same).strip() == "0"
+        assert pg.psql("SELECT count(*) FROM rep_dw.rep_a_plain").strip() == "291"
+        assert (
+            pg.psql("SELECT count(*) FROM rep_dw.rep_a_plain WHERE name LIKE 'name%'").strip()
+            == "0"
+        )
+        assert pg.psql('SELECT id FROM rep_dw."Rep.B_dot.ted"').strip() == "7"
+        pg.psql("ALTER TABLE rep_dw.rep_a_plain ADD CONSTRAINT small CHECK (id < 2000)")
+        pg.psql("INSERT INTO rep_a.plain VALUES (2000, 'y', NULL, 1)")
+        report = run()
+        assert report.exit_code == 3
+        assert "small" in report.parked[0].why
+        assert pg.psql("SELECT count(*) FROM rep_dw.rep_a_plain").strip() == "291"
+        pg.psql("ALTER TABLE rep_dw.rep_a_plain DROP CONSTRAINT small")
+        assert {each.state for each in run().tables} <= {"done", "unchanged"}
+        assert pg.psql("SELECT count(*) FROM rep_dw.rep_a_plain").strip() == "292"
+    finally:
+        pg.psql(
+            f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{slot}';"
+            f"DROP PUBLICATION {slot}; DROP TABLE IF EXISTS spark_channel_tunnel_clients, "
+            "spark_channel_tunnel_channels, spark_channel_tunnels CASCADE"
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("shop.orders", ("shop", "orders")),
+        ('rep_a."Mixed Case"', ("rep_a", "Mixed Case")),
+        ('"Rep.B"."dot.ted"', ("Rep.B", "dot.ted")),
+        ('"a""b".c', ('a"b', "c")),
+        ("`a``b`.`c.d`", ("a`b", "c.d")),
+        ("orders", ("", "orders")),
+    ],
+)
+def test_the_names_of_feeds(text: str, parts: tuple[str, str]) -> None:
+    assert _parts(text) == parts
