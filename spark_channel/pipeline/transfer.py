@@ -18,7 +18,7 @@ from spark_channel.connectors import Read, Reader, Receipt, TaskWriter, WritePla
 from spark_channel.errors import DirtyRowsError, EndOfChannel, StalledError
 from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyStore, TaskDirtyRows
 from spark_channel.pipeline.read import ReadCancelledError
-from spark_channel.pipeline.threads import HandoffSlot, pushing
+from spark_channel.pipeline.threads import HandoffSlot, PrefetchingPayer
 from spark_channel.pipeline.write import end_phase, writing
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import Counters, Phase
@@ -106,6 +106,13 @@ class _InFlight:
     task: Task
     channel: MemoryChannel
     counters: Counters
+
+    def push(self, batch: pa.RecordBatch, nbytes: int) -> None:
+        self.channel.push(batch, nbytes=nbytes)
+
+    def finish(self) -> None:
+        self.counters.pushed_all()
+        self.channel.close()
 
 
 class _Reading:
@@ -217,7 +224,8 @@ class GroupTransfer:
     # ---- the reading half of a lane
 
     def _read(self, lane: HandoffSlot[_InFlight]) -> None:
-        with _Reading() as reading:
+        payer = PrefetchingPayer(self._fail, limiter=self._limiter, name="spark-channel-pay")
+        with _Reading() as reading, payer:
             while (in_flight := self._next()) is not None:
                 if self._was_committed(in_flight):
                     continue
@@ -225,19 +233,15 @@ class GroupTransfer:
                     return
                 source, split = self._work.source_of(in_flight.task)
                 wanted = self._work.schema_of(in_flight.task)
-                in_flight.counters.follow(in_flight.channel.statistics)
-                channel, limited = in_flight.channel, self._limiter is not None
+                counters = in_flight.counters
+                counters.follow(in_flight.channel.statistics, queued=True)
+                payer.then(counters.turn_came)  # once the task before is paid
                 batches = reading.of(source.reader)(split)
-                with (
-                    contextlib.closing(cast("Generator[pa.RecordBatch]", batches)),
-                    pushing(
-                        channel.push, channel.fail, limited=limited, name="spark-channel-pay"
-                    ) as give,
-                ):
-                    for batch in in_flight.counters.trace.reading(batches):
+                with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
+                    for batch in counters.trace.reading(batches):
                         fitting = conform(batch, wanted)
-                        give(fitting, arrow_bytes(fitting))
-                channel.close()
+                        payer.put(in_flight.push, fitting, arrow_bytes(fitting))
+                payer.then(in_flight.finish)  # meanwhile the next task's rows are fetched
         lane.close()
 
     def _next(self) -> _InFlight | None:
