@@ -266,7 +266,8 @@ def copy(
     protect: Annotated[
         str | None,
         typer.Option(
-            metavar="auto", help="Follow what source and target say of their health; default: off."
+            metavar="auto",
+            help="Follow what source and target say of their health; or an aim, such as 'p99<1.25x'. Default: off.",
         ),
     ] = None,
     channels: Annotated[
