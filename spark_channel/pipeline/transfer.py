@@ -14,6 +14,7 @@ import pyarrow as pa
 from spark_channel.arrow_schema import TextLengths, conform
 from spark_channel.channel import Limiter, MemoryChannel
 from spark_channel.channel.batches import arrow_bytes
+from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import Read, Reader, Receipt, TaskWriter, WritePlan, Writer
 from spark_channel.errors import DirtyRowsError, EndOfChannel, StalledError
 from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyStore, TaskDirtyRows
@@ -28,6 +29,7 @@ __all__ = ["GroupOutcome", "GroupTransfer", "TaskOutcome", "TransferSource", "Tr
 
 _log = logging.getLogger(__name__)
 
+_BLOCKED_SECONDS = 0.005
 _JOIN_SECONDS = 5.0
 """How long the end waits for reader threads: one that hangs in its source must not hang Spark."""
 
@@ -229,8 +231,12 @@ class GroupTransfer:
             while (in_flight := self._next()) is not None:
                 if self._was_committed(in_flight):
                     continue
+                since = SYSTEM_CLOCK.now()
                 if not lane.give(in_flight):
                     return
+                # The target is two tasks behind: their rows wait in memory, and no more are read.
+                if (waited := SYSTEM_CLOCK.now() - since) > _BLOCKED_SECONDS:
+                    in_flight.counters.waited("target:task", waited)
                 source, split = self._work.source_of(in_flight.task)
                 wanted = self._work.schema_of(in_flight.task)
                 counters = in_flight.counters

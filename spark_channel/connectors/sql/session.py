@@ -218,7 +218,8 @@ def in_pieces(
 
 
 _FIRST_ROWS, _LEAST_ROWS, _MOST_ROWS = 250, 50, 4_096
-_FIRST_STATEMENT = 1_000
+_FIRST_STATEMENT, _FIRST_SECONDS = 1_000, 0.1
+"""The rows of the first statement, and for how long they last at most where the speed is known."""
 _PIECES_SEEN = 16
 _STATEMENT_SECONDS = 0.4
 """How long a statement's rows last at the speed that was seen. With what waits to be paid, and what is paid, a read is
@@ -229,6 +230,8 @@ _BLOCKED = 0.05
 """The part of a cycle that was waited for the limit, below which the job waits for the reader."""
 _LEAST_HURRY = 1 / 16
 _MOST_LARGER = 8
+_STARTING = 8
+"""So many statements are read at no more than twice the speed that is expected."""
 _CYCLES = 8
 _PAUSE_SECONDS = 3.0
 """A cycle that took longer was a pause, and says nothing of the speed."""
@@ -243,8 +246,8 @@ class PacedFetch:
     behind it shorter. Whoever takes the rows keeps some for the limit to be paid: while it takes them at once, the
     reader is late, and rests less.
 
-    `seconds` is how long a statement may last, and `empty_seconds` what one without rows takes, which is the network's
-    latency.
+    `seconds` is how long a statement may last, `empty_seconds` what one without rows takes, which is the network's
+    latency, and `speed` the rows per second that are expected, until a speed was seen; 0.0 = not known.
     """
 
     def __init__(
@@ -253,22 +256,28 @@ class PacedFetch:
         *,
         seconds: float = 5.0,
         empty_seconds: float = 0.0,
+        speed: float = 0.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._burst_seconds = burst_seconds
+        self._expected_speed = speed
         self._longest_spread = min(_LONGEST_SPREAD, seconds / 4)
         self._empty_seconds = empty_seconds
         self._clock = clock
         self._row_seconds: deque[float] = deque(maxlen=_PIECES_SEEN)
         self.most_rows = _MOST_ROWS
         self._rows = _FIRST_ROWS
-        self.statement_rows = _FIRST_STATEMENT
+        self.statement_rows = min(
+            _FIRST_STATEMENT,
+            max(_LEAST_ROWS, int(speed * _FIRST_SECONDS)) if speed else _FIRST_STATEMENT,
+        )
         """Of the next statement, at most."""
         self._spread = 0.0
         self._began = clock.now()
         self._asked = self._taken = 0
         self._hurry = 1.0
         """The part of the usual spread that the next statement has."""
+        self._starting = _STARTING if speed else 0
         self._larger = 1
         """Pieces are so many times larger while the reader is late without any rest: each waits in a busy server."""
         self._blocked_at: float | None = None
@@ -339,7 +348,10 @@ class PacedFetch:
                 self.statement_rows = max(self.statement_rows, 2 * rows)
             if self._hurry < _LEAST_HURRY and self._cycles:
                 self._larger = min(_MOST_LARGER, 2 * self._larger)
-            self._hurry = max(self._hurry / 2, _LEAST_HURRY / 2)
+            least = _LEAST_HURRY / 2
+            if self._starting:  # what the read is ahead by need not be there at once
+                self._starting, least = self._starting - 1, 0.5
+            self._hurry = max(self._hurry / 2, least)
 
     def _learn(self, now: float) -> None:
         """What was handed on since the limit was last waited for has been paid meanwhile."""
@@ -354,7 +366,7 @@ class PacedFetch:
     def _speed(self) -> float:
         """Rows per second; 0.0 = not known."""
         seconds = sum(each for _, each in self._cycles)
-        return sum(rows for rows, _ in self._cycles) / seconds if seconds else 0.0
+        return sum(rows for rows, _ in self._cycles) / seconds if seconds else self._expected_speed
 
 
 # SQL of users that runs unchanged (`preSql`, `sessionInitStatement`), split into statements.

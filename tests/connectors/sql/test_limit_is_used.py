@@ -1,150 +1,20 @@
 """A source that is late now and then is read under a limit: how much of the limit is used. On a virtual clock."""
 
-import random
-import threading
 from collections.abc import Callable
-from itertools import accumulate
 
-import pyarrow as pa
 import pytest
 
-from spark_channel.connectors.sql.session import PacedFetch
-from spark_channel.limits import RateLimiter
-from spark_channel.pipeline.threads import PrefetchingPayer
-from spark_channel.testing import VirtualClock
-
-SECONDS = 30.0
-SLICE = 0.02
+from tests.connectors.sql.limited_copy import LimitedCopy, jitter, never, pauses
 
 
-class _Copy:
-    """Some tasks, one behind the other: their rows are read in short statements, and paid in slices.
-
-    A piece takes `latency` seconds, the rows' own and what `late` returns. `paid` has (when, rows) of each payment.
-    """
-
-    def __init__(
-        self,
-        speed: float,
-        late: Callable[[float], float],
-        *,
-        latency: float = 0.0005,
-        row_seconds: float = 0.000_001,
-        task_seconds: float = 2.5,
-        open_seconds: float = 0.003,
-    ) -> None:
-        self.clock = VirtualClock()
-        self.speed, self.late, self.latency, self.row_seconds = speed, late, latency, row_seconds
-        self.task_rows = int(speed * task_seconds)
-        self.open_seconds = open_seconds
-        self.limiter = RateLimiter(speed, clock=self.clock)
-        self.pieces = PacedFetch(0.0003, empty_seconds=latency, clock=self.clock)
-        self.paid: list[tuple[float, int]] = []
-        self.read = 0
-        self.most_ahead = 0.0
-
-    def run(self) -> None:
-        """Move the rows of `SECONDS`."""
-        errors: list[BaseException] = []
-        thread = threading.Thread(target=self._run, args=(errors,), daemon=True)
-        thread.start()
-        thread.join(60)
-        assert not thread.is_alive()
-        assert errors == []
-
-    def used(self, begin: float = 0.0) -> float:
-        """The part of the limit that was used after `begin`, until the last row."""
-        first = max(begin, self.paid[0][0])
-        rows = sum(rows for at, rows in self.paid if at > first)
-        return rows / self.speed / (self.paid[-1][0] - first)
-
-    def worst(self, seconds: float) -> float:
-        """The largest part of the limit that was used in a window of so many seconds."""
-        sums, end, most = [0, *accumulate(rows for _, rows in self.paid)], 0, 0
-        for begin, (at, _) in enumerate(self.paid):
-            while end < len(self.paid) and self.paid[end][0] < at + seconds:
-                end += 1
-            most = max(most, sums[end] - sums[begin])
-        return most / seconds / self.speed
-
-    def _run(self, errors: list[BaseException]) -> None:
-        try:
-            payer = PrefetchingPayer(
-                errors.append, limiter=self.limiter, name="pay", clock=self.clock
-            )
-            with payer:
-                left = int(self.speed * SECONDS)
-                while left > 0:
-                    self._task(payer, min(left, self.task_rows))
-                    payer.then(lambda: None)
-                    left -= self.task_rows
-        except BaseException as error:
-            errors.append(error)
-
-    def _task(self, payer: PrefetchingPayer, left: int) -> None:
-        self.clock.sleep(self.open_seconds)
-        while left > 0:
-            asked = min(self.pieces.statement_rows, max(1, int(self.speed / 2)))
-            begun, rows = self.clock.now(), self._statement(asked, min(asked, left))
-            ended = self.clock.now()
-            left -= rows
-            self.read += rows
-            paid = sum(rows for _, rows in self.paid)
-            self.most_ahead = max(self.most_ahead, (self.read - paid) / self.speed)
-            payer.put(self._pay, pa.record_batch({"n": pa.nulls(rows)}), 8 * rows)
-            self.pieces.handed_on(rows, ended - begun, self.clock.now() - ended)
-
-    def _statement(self, asked: int, come: int) -> int:
-        self.pieces.begin(asked)
-        taken = 0
-        while taken < come:
-            self.pieces.rest()
-            rows, at = min(self.pieces.rows, come - taken), self.clock.now()
-            self.clock.sleep(self.latency + self.row_seconds * rows + self.late(at))
-            self.pieces.took(rows, self.clock.now() - at)
-            taken += rows
-        return taken
-
-    def _pay(self, batch: pa.RecordBatch, _nbytes: int) -> None:
-        left = batch.num_rows
-        while left:
-            rows = min(left, max(1, int(self.speed * SLICE)))
-            payment = self.limiter.pay(rows, 0, lambda: None)
-            while wait := payment.remaining().seconds:
-                self.clock.sleep(wait)
-            self.paid.append((self.clock.now(), rows))
-            left -= rows
-
-
-def _never(_at: float) -> float:
-    return 0.0
-
-
-def _jitter(seed: int) -> Callable[[float], float]:
-    """A server that others keep a third busy: a third of the pieces waits a millisecond or so, some for long."""
-    chance = random.Random(seed)
-
-    def late(_at: float) -> float:
-        if chance.random() < 0.005:
-            return 0.05
-        return chance.expovariate(1 / 0.001) if chance.random() < 0.33 else 0.0
-
-    return late
-
-
-def _pauses(_at: float) -> float:
-    """The server stands still for 0.3 s, every three seconds or so."""
-    return 0.3 if _at % 3.0 < 0.004 else 0.0
-
-
-@pytest.mark.parametrize("late", [_never, _jitter(1), _pauses], ids=["quiet", "jitter", "pauses"])
+@pytest.mark.parametrize("late", [never, jitter(1), pauses], ids=["quiet", "jitter", "pauses"])
 @pytest.mark.parametrize("speed", [1_000, 8_000, 40_000, 200_000])
 def test_a_limit_is_used_from_the_first_row_to_the_last(
     speed: int, late: Callable[[float], float]
 ) -> None:
-    copy = _Copy(speed, late)
+    copy = LimitedCopy(speed, late)
     copy.run()
-    assert copy.used() >= (0.95 if late is not _never and speed == 200_000 else 0.98)
+    assert copy.used() >= (0.95 if late is not never and speed == 200_000 else 0.98)
     assert copy.worst(1.0) <= 1.05
     assert copy.worst(10.0) <= 1.01
     assert copy.most_ahead <= 1.5
@@ -153,13 +23,26 @@ def test_a_limit_is_used_from_the_first_row_to_the_last(
 @pytest.mark.parametrize("rows", [1.0, 0.4, 0.05])
 def test_a_change_of_task_costs_nothing(rows: float) -> None:
     """Tasks of so many seconds, each of which is opened in 20 ms."""
-    copy = _Copy(8_000, _never, task_seconds=rows, open_seconds=0.02)
+    copy = LimitedCopy(8_000, never, task_seconds=rows, open_seconds=0.02)
     copy.run()
     assert copy.used() >= 0.98
 
 
+@pytest.mark.parametrize("speed", [8_000, 40_000, 200_000])
+def test_the_first_rows_are_read_as_evenly_as_the_others(speed: int) -> None:
+    """What a read is ahead by is read over half a second, and not at once."""
+    copy = LimitedCopy(speed, never)
+    copy.run()
+
+    def rows(end: float) -> float:
+        return sum(rows for at, rows in copy.asked if at < end) / speed
+
+    assert rows(0.1) <= 0.3
+    assert rows(0.5) <= 1.5
+
+
 def test_a_pause_of_seconds_is_not_made_up_in_a_burst() -> None:
-    copy = _Copy(8_000, lambda at: 5.0 if 20.0 <= at < 20.1 else 0.0)
+    copy = LimitedCopy(8_000, lambda at: 5.0 if 20.0 <= at < 20.1 else 0.0)
     copy.run()
     assert copy.worst(1.0) <= 1.05
     assert copy.used(27.0) >= 0.98
