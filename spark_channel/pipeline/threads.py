@@ -27,15 +27,16 @@ __all__ = [
 
 Pay = Callable[[pa.RecordBatch, int], object]
 
-_AHEAD_SLICES = 25
-"""Rows that may wait to be paid: half a second of the limit, in slices of 20 ms."""
+_AHEAD_SLICES = 20
+"""Rows that may wait to be paid: 0.4 s of the limit, in slices of 20 ms; with a batch that is paid and one that is
+fetched, of half a second each, a source is less than 1.5 s ahead."""
 
 
 class PrefetchingPayer:
     """Passes batches from the thread that fetches to its own thread, which pays for them, in order.
 
     A limit saves up 20 ms and no more: where one thread fetches and pays in turn, what a longer fetch
-    leaves unused is lost, and a copy falls short of its limit. Here up to half a second of the limit waits while
+    leaves unused is lost, and a copy falls short of its limit. Here up to 0.4 s of the limit waits while
     a batch is paid and the next one is fetched: a source that is late by less than that costs nothing. A larger
     batch waits alone, so that two are held at most: one that is paid, and one that is fetched.
 
@@ -45,7 +46,7 @@ class PrefetchingPayer:
     Args:
         fail: called once with the exception that a payment raised, or that ends the block. It must end the wait of
             a payment.
-        limiter: says what half a second of the limit is. None: there is no limit, and each batch is passed on by the
+        limiter: says what 0.4 s of the limit is. None: there is no limit, and each batch is passed on by the
             fetching thread itself.
         name: of the paying thread.
     """
@@ -162,7 +163,7 @@ class PrefetchingPayer:
 
 
 def _ahead(limiter: Limiter) -> tuple[float, float]:
-    """Rows and bytes of half a second of the limit; 0 where a slice is a single unit, and nothing is known."""
+    """Rows and bytes of 0.4 s of the limit; 0 where a slice is a single unit, and nothing is known."""
     sizes = limiter.slice_size()
     if sizes == (None, None):
         return 0, 0

@@ -221,7 +221,7 @@ _FIRST_ROWS, _LEAST_ROWS, _MOST_ROWS = 250, 50, 4_096
 _FIRST_STATEMENT, _FIRST_SECONDS = 1_000, 0.1
 """The rows of the first statement, and for how long they last at most where the speed is known."""
 _PIECES_SEEN = 16
-_STATEMENT_SECONDS = 0.4
+_STATEMENT_SECONDS = 0.35
 """How long a statement's rows last at the speed that was seen. With what waits to be paid, and what is paid, a read is
 ahead by at most a second and a half of its limit."""
 _SPREAD = 0.75
@@ -241,7 +241,7 @@ class PacedFetch:
     """When the pieces of limited statements are due, and how large they are: the server rests between two.
 
     Of one thread, for statement after statement; `begin`, for each piece `rest` and `took`, and `handed_on`. A
-    statement has the rows of 0.4 s, and one piece of it keeps a core of the server busy for `burst_seconds` at most.
+    statement has the rows of 0.35 s, and one piece of it keeps a core of the server busy for `burst_seconds` at most.
     Pieces are due evenly over three quarters of the time until the next statement; one that is late makes the rests
     behind it shorter. Whoever takes the rows keeps some for the limit to be paid: while it takes them at once, the
     reader is late, and rests less.

@@ -83,9 +83,9 @@ def test_pieces_are_spread_evenly_over_most_of_the_time() -> None:
     gaps = [
         after - before for before, after in zip(reader.asked_at, reader.asked_at[1:], strict=False)
     ]
-    assert 7_500 < sum(reader.sizes) < 8_500  # the rows of 0.4 s
+    assert 6_500 < sum(reader.sizes) < 7_500  # the rows of 0.35 s
     assert max(gaps) - min(gaps) < 0.002
-    assert 0.25 < reader.asked_at[-1] - reader.asked_at[0] < 0.35
+    assert 0.2 < reader.asked_at[-1] - reader.asked_at[0] < 0.35
 
 
 def test_the_limit_is_used() -> None:
@@ -109,10 +109,10 @@ def test_a_statement_has_as_many_rows_as_the_speed_allows() -> None:
     """What may be fetched at once is not known where the speed is to be found."""
     reader = _Reader(2_000, 0.000001, most=50_000)
     reader.run(40)
-    assert 700 <= sum(reader.sizes) <= 900
+    assert 600 <= sum(reader.sizes) <= 800
     reader.speed = 40_000
     reader.run(40)
-    assert 14_000 <= sum(reader.sizes) <= 18_000
+    assert 12_000 <= sum(reader.sizes) <= 16_000
 
 
 def test_a_pause_tells_nothing_of_the_speed() -> None:
@@ -129,5 +129,5 @@ def test_a_first_piece_that_was_slow_does_not_make_all_others_small() -> None:
     reader = _Reader(20_000, 0.000_001, empty=0.0005)
     reader.pieces.took(250, 0.3)
     assert reader.pieces.rows == 50
-    reader.run(10)
-    assert reader.pieces.rows >= 1_000
+    reader.run(20)
+    assert reader.pieces.rows >= 500
