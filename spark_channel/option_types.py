@@ -29,6 +29,7 @@ __all__ = [
     "DiskPath",
     "FilePath",
     "JobId",
+    "Protection",
     "Secret",
     "Trait",
     "Url",
@@ -38,6 +39,7 @@ __all__ = [
     "has_utf8",
     "is_reference",
     "parse_amount",
+    "protection_aims",
     "resolve_references",
     "resolve_secret",
     "secret_text",
@@ -279,6 +281,45 @@ def _bounds(value: object) -> dict[str, float]:
     return found
 
 
+_AIM = re.compile(r"(?:p99<([0-9.]+)x|cpu<([0-9.]+)%)")
+_AIMS_TAKES = "'auto', 'off', or aims, such as 'p99<1.25x', 'cpu<20%' or both with a comma"
+
+
+def protection_aims(text: str) -> dict[str, float]:
+    """The aims of option `protect`: `p99`, how many times slower others may be, and `work`, of a core; {} for `auto`.
+
+    Raises:
+        ValueError: an aim that makes no sense.
+    """
+    found: dict[str, float] = {}
+    for part in "" if text in ("auto", "off") else text.split(","):
+        match = _AIM.fullmatch(part)
+        if match is None:
+            raise ValueError(_AIMS_TAKES)
+        times, percent = match.groups()
+        name = "p99" if times else "work"
+        try:
+            value = float(times) if times else float(percent) / 100
+        except ValueError:
+            raise ValueError(_AIMS_TAKES) from None
+        if name in found:
+            raise ValueError(_AIMS_TAKES)
+        if times and not 1.05 <= value <= 100:
+            raise ValueError("for 'p99' a number of times from 1.05 to 100, such as 'p99<1.25x'")
+        if percent and not 0 < value <= 1000:
+            raise ValueError("for 'cpu' a part of one core above 0, such as 'cpu<20%'")
+        found[name] = value
+    return found
+
+
+def _protection(value: object) -> str:
+    text = "".join(str(value).split()).lower()
+    protection_aims(text)
+    return text
+
+
+Protection = Annotated[str, BeforeValidator(_protection)]
+"""`auto`, `off`, or aims; see `protection_aims`."""
 Bounds = Annotated[Mapping[str, float], BeforeValidator(_bounds)]
 """What signals may be, by their names; times in seconds, sizes in bytes."""
 CommitMode = Literal["job", "task"]

@@ -40,6 +40,7 @@ from spark_channel.option_types import (
     DiskPath,
     FilePath,
     JobId,
+    Protection,
     Secret,
     Trait,
     Url,
@@ -456,9 +457,10 @@ class CommonOptions(Options):
         description="what a Spark task does when it cannot reach the service: `static` keeps its share of the limit, "
         "`fail` fails the task",
     )
-    protect: Literal["auto", "off"] = Field(
+    protect: Protection = Field(
         "off",
-        description="`auto`: the speed follows the health signals of source and target, at most at the limit",
+        description="`auto`: the speed follows the health signals of source and target, at most at the limit; "
+        "`p99<1.25x, cpu<20%`: the same with these aims",
     )
     pressure: Bounds | None = Field(
         None,
@@ -471,10 +473,15 @@ class CommonOptions(Options):
     )
 
     @property
+    def is_protected(self) -> bool:
+        """Whether the speed follows the health of source and target."""
+        return self.protect != "off"
+
+    @property
     def is_limited(self) -> bool:
         """Whether a speed must hold over the whole job."""
         speeds = self.rows_per_second or self.bytes_per_second or self.shared_limit
-        return bool(speeds or self.protect == "auto" or self.pressure)
+        return bool(speeds or self.is_protected or self.pressure)
 
     def model_post_init(self, _context: Any) -> None:
         per_job = self.is_limited

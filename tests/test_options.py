@@ -14,8 +14,10 @@ from pydantic import Field
 
 import spark_channel.options
 from spark_channel.errors import OptionError
+from spark_channel.option_types import protection_aims
 from spark_channel.options import (
     ColumnList,
+    CommonOptions,
     Options,
     ReadOptions,
     Secret,
@@ -425,6 +427,29 @@ def test_every_option_is_camel_case_and_described() -> None:
             assert field.alias is not None
             assert "_" not in field.alias
             assert field.description
+
+
+@pytest.mark.parametrize(
+    ("given_", "kept", "aims"),
+    [
+        ("off", "off", {}),
+        ("AUTO", "auto", {}),
+        ("p99<1.25x", "p99<1.25x", {"p99": 1.25}),
+        (" cpu < 20% ,p99<2x", "cpu<20%,p99<2x", {"work": 0.2, "p99": 2.0}),
+    ],
+)
+def test_protect_takes_aims(given_: str, kept: str, aims: Mapping[str, float]) -> None:
+    options, _ = CommonOptions.parse({"protect": given_})
+    assert (options.protect, protection_aims(options.protect)) == (kept, aims)
+    assert options.is_limited == (kept != "off")
+
+
+@pytest.mark.parametrize(
+    "given_", ["on", "", "p99<1x", "p99<1.25", "cpu<20", "cpu<0%", "p99<2x,p99<3x", "p99<1.2.3x"]
+)
+def test_an_aim_that_makes_no_sense_is_refused(given_: str) -> None:
+    with pytest.raises(OptionError, match="protect"):
+        CommonOptions.parse({"protect": given_})
 
 
 def test_options_do_not_change() -> None:

@@ -278,7 +278,8 @@ def copy(
     protect: Annotated[
         str | None,
         typer.Option(
-            metavar="auto", help="Follow what source and target say of their health; default: off."
+            metavar="auto|AIM",
+            help="Follow what source and target say of their health, with an aim such as 'p99<1.25x'; default: off.",
         ),
     ] = None,
     channels: Annotated[

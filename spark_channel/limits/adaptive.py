@@ -1,8 +1,5 @@
-"""Adaptive limits: AIMD driven by a user's probe, and latency compared with its usual level (`LatencyGradient`)."""
+"""Adaptive limits: AIMD driven by a user's probe, and latency compared with its usual level (`Slowdown`)."""
 
-import math
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,8 +7,8 @@ from spark_channel.errors import OptionError
 
 __all__ = [
     "AimdController",
-    "LatencyGradient",
     "PressureState",
+    "Slowdown",
     "UnreachablePolicy",
 ]
 
@@ -109,74 +106,51 @@ class AimdController:
         self.factor = max(self.floor, self.factor * self.decrease)
 
 
-_WINDOW_SECONDS = 2.0
-_LEAST_SAMPLES, _LEAST_TAIL = 8, 4
-_TOWARDS_LESS = 0.2
-"""How far the usual mean follows a lower one at a time: one quiet moment is not a new baseline."""
-_SURE = 2.0
-"""Standard errors by which a mean must be above its bound: delays are noisy."""
+_LEARN_SECONDS = 3.0
+_SMOOTH_SECONDS = 3.0
+_TOWARDS_LESS = 0.08
+"""How far the usual value follows lower ones in a second: one quiet moment is not a new baseline."""
 
 
-class LatencyGradient:
-    """Compares the delays of the last two seconds with the usual ones, which were measured under little load.
+class Slowdown:
+    """How many times slower than usual a system serves others, from a value that grows with their latency.
 
-    `tolerance` is how many times the usual mean is fine; `slack` seconds are fine in any case. `part`: the fraction of
-    the longest delays whose mean counts, such as a tenth. Applications notice the longest delays: a burst that holds
-    a core for milliseconds a few times a second hardly moves the mean of all.
+    What is usual is learned in the first three seconds, while the job is slow, and follows lower values.
     """
 
-    def __init__(self, tolerance: float, slack: float, part: float = 1.0) -> None:
-        self._tolerance = tolerance
-        self._slack = slack
-        self._part = part
-        self._recent: deque[tuple[float, float]] = deque()
-        self.usual: float | None = None
+    def __init__(self, now: float) -> None:
+        self._began = self._at = now
+        self._usual = self._smooth = self._last = 0.0
 
-    def add(self, delays: Sequence[float], now: float) -> None:
-        self._recent.extend((now, delay) for delay in delays)
-        while self._recent and self._recent[0][0] < now - _WINDOW_SECONDS:
-            self._recent.popleft()
-        mean = self.mean
-        if mean is None:
+    def add(self, value: float, now: float) -> None:
+        """Take a value above 0."""
+        seconds, self._at = min(1.0, now - self._at), now
+        self._last = value
+        if not self._smooth:
+            self._smooth = self._usual = value
             return
-        if self.usual is None:
-            self.usual = mean
-        elif mean < self.usual:
-            self.usual += _TOWARDS_LESS * (mean - self.usual)
+        part = min(1.0, seconds / min(_SMOOTH_SECONDS, max(seconds, now - self._began)))
+        self._smooth += part * (value - self._smooth)
+        if not self.is_known:
+            self._usual = self._smooth
+        elif self._smooth < self._usual:
+            self._usual += _TOWARDS_LESS * seconds * (self._smooth - self._usual)
 
     @property
-    def mean(self) -> float | None:
-        """The mean of the window's longest delays; None = there are too few."""
-        longest = self._longest()
-        return sum(longest) / len(longest) if longest else None
-
-    def _longest(self) -> list[float]:
-        if len(self._recent) < max(_LEAST_SAMPLES, _LEAST_TAIL / self._part):
-            return []
-        delays = sorted(delay for _, delay in self._recent)
-        return delays[-math.ceil(self._part * len(delays)) :]
+    def is_known(self) -> bool:
+        """Whether it has learned what is usual."""
+        return self._usual > 0.0 and self._at - self._began >= _LEARN_SECONDS
 
     @property
-    def bound(self) -> float:
-        """The highest mean that is fine."""
-        return (self.usual or 0.0) * self._tolerance + self._slack
+    def ratio(self) -> float:
+        """The mean of the last three seconds, in terms of the usual value."""
+        return self._smooth / self._usual if self._usual else 1.0
 
-    def is_over(self) -> bool:
-        """Whether the mean is above its bound, and not by chance."""
-        mean = self.mean
-        if mean is None or self.usual is None:
-            return False
-        longest = self._longest()
-        count = len(longest)
-        spread = sum((delay - mean) ** 2 for delay in longest) / (count - 1)
-        return mean > self.bound + _SURE * math.sqrt(spread / count)
+    @property
+    def last(self) -> float:
+        """The last value, in terms of the usual one."""
+        return self._last / self._usual if self._usual else 1.0
 
-    def forget(self) -> None:
-        """Drop the recent delays, since the speed was changed."""
-        self._recent.clear()
-
-    def relearn(self) -> None:
-        """Take the present mean as the usual one: other load causes it."""
-        mean = self.mean
-        if mean is not None:
-            self.usual = mean
+    def relearn(self, ratio: float) -> None:
+        """Take as usual what makes the present `ratio` at most the one given: other load causes the rest."""
+        self._usual = max(self._usual, self._smooth / ratio)

@@ -1,20 +1,24 @@
 """Option `protect`: finds a job's speed from the health signals of its source and target. A clock, no I/O.
 
-A signal above its bound halves the speed (`replication_lag`, `slot_wal`); a delay above what it usually is takes a
-fifth of it (`wakeup`, `latency`). Without one the speed grows: it doubles until something was ever too much, goes back
-fast to where that was, and slowly above it. It grows up to where the job's own statements use as much of a core as they
-may (`work`): short statements delay an application long before any signal shows it.
+The aim is that the application's statements are at most so many times slower than without the job (`aim`, 1.35). What
+is seen of that is the latency of the application's own statements (`application`). Where a system does not report it,
+it is how often a session of the server waits for a core (`wakeup`), and as a kernel lets a session that slept go first,
+how much of a core the job's own statements use has a bound as well (`work`). The speed grows while there is room below
+the aim, less the nearer it is, and shrinks above it. A signal above its bound halves the speed (`replication_lag`,
+`slot_wal`).
 """
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.limits.adaptive import LatencyGradient
+from spark_channel.limits.adaptive import Slowdown
 
 __all__ = [
+    "AIM",
+    "AIMED",
     "WORK",
     "AdaptiveLimit",
     "HealthSample",
@@ -31,6 +35,9 @@ class HealthSignal:
     unit: str = ""
 
 
+AIMED = "p99"
+"""The name of the aim among a user's bounds."""
+AIM = 1.35
 WORK = "work"
 """The one signal that no system reports: the job measures its own statements."""
 
@@ -44,11 +51,13 @@ SIGNALS: dict[str, HealthSignal] = {
     "history_length": HealthSignal(1_000_000),
     "threads_running": HealthSignal(32),
     WORK: HealthSignal(0.05, "of a core"),
+    "application": HealthSignal(None, "times its mean"),
     "wakeup": HealthSignal(None, "s"),
     "latency": HealthSignal(None, "s"),
 }
-"""The signals of the shipped connectors. `work` is how much of a core the job's own statements use, `wakeup` how
-long a session of the server waits for a core, `latency` how long a small statement takes from here and back."""
+"""The signals of the shipped connectors. `work` is how much of a core the job's own statements use, `wakeup` how long a
+session of the server waits for a core, `latency` how long a small statement takes from here and back. `application` is
+the 99th percentile of the latency of others' statements, each in terms of its own mean, as far as sums show it."""
 
 
 def signal_bound(name: str) -> float:
@@ -77,16 +86,26 @@ LEAST_PART = 0.05
 """Lowest speed, as a fraction of the best speed so far. Below it, the job's effect cannot be told from other load."""
 _DOUBLED_IN = 0.5
 _FIRST_DOUBLED_IN = 1.0
-"""Where nothing was too much yet: delays are known a second or two late, and the speed must not run far ahead."""
+"""Where nothing was too much yet: a signal is known a second or two late, and the speed must not run far ahead."""
 _HARD, _HARD_EVERY = 0.5, 0.4
 _SOFT, _SOFT_EVERY = 0.8, 1.0
-_FIRST_GOAL = 0.7
 _FAST_UP_TO = 0.7
 _BACK_PER_SECOND = 0.3
 _SOFT_BACK_PER_SECOND = 0.1
 _ABOVE_PER_SECOND = 0.03
+_FAR, _FAR_PART, _FAR_EVERY = 5.0, 0.6, 1.0
+"""So many times as far above usual as the aim, the speed is cut at once, without waiting for the mean."""
+_FAR_GOAL = 0.9
+_EASED_PER_SECOND, _MOST_EASED = 0.5, 0.4
+_GROWTH = (0.5, 0.5, 0.15, 0.06)
+"""Per second, where there is all the room below the aim: at first; far below the speed that was too much; near it;
+above it, the more the longer it has been."""
+_MOST_GROWTH = 2.0
 _SPEED_SECONDS = 2.0
-_RELEARN_SECONDS = 2.0
+_RELEARN_SECONDS = 6.0
+_WAITED_SECONDS = 0.0002
+"""A session that wakes up later than so has waited for a core."""
+_SHARE_SAMPLES, _LEAST_NAPS = 4, 8
 _USED = 0.7
 """A job that uses this fraction of the speed that `work` allows counts as limited by it: the cost of rows varies."""
 _AHEAD = 4.0
@@ -98,11 +117,6 @@ _UNUSUAL = 1.25
 _MOST_HELD = 200
 _MOST_SIGNALS = 200
 """Names that are remembered of a side: who makes them up must not fill the memory."""
-_TOLERANCES: Mapping[str, tuple[float, float, float]] = {"wakeup": (1.5, 0.0001, 0.1)}
-_TOLERANCE = (2.0, 0.002, 1.0)
-"""(times the usual, seconds on top, part of the delays, the longest ones) for `latency`, which the client's own host
-makes noisy, and for others.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,23 +162,65 @@ class _Side:
     """The known health of the source, or of the target."""
 
     heard: float
-    gradients: dict[str, LatencyGradient] = field(default_factory=dict)
+    slowdowns: dict[str, Slowdown] = field(default_factory=dict)
+    naps: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_SHARE_SAMPLES))
     usual: dict[str, float] = field(default_factory=dict)
     trouble: _Trouble | None = None
     missing: tuple[str, ...] = ()
     error: str = ""
     row_seconds: float = 0.0
+    seen: int = 0
+    mean: float = 0.0
+    most: float = 0.0
+    """Of the ratios that were seen."""
 
     @property
     def is_blind(self) -> bool:
         return bool(self.error)
 
+    @property
+    def first(self) -> tuple[str, Slowdown] | None:
+        """The signal that the aim is held by; None = the system reports none."""
+        for name in ("application", "wakeup"):
+            if name in self.slowdowns:
+                return name, self.slowdowns[name]
+        return None
+
+    @property
+    def last(self) -> float:
+        """The highest of the last values, in terms of the usual one."""
+        return max((each.last for each in self.slowdowns.values()), default=1.0)
+
+    def listen(self, delays: Mapping[str, Sequence[float]], now: float) -> None:
+        """Take what is known of others' latency."""
+        application = [each for each in delays.get("application", ()) if each > 0]
+        if application:
+            self._slowdown("application", now).add(sum(application) / len(application), now)
+        naps = delays.get("wakeup")
+        if naps:
+            self.naps.append((sum(each > _WAITED_SECONDS for each in naps), len(naps)))
+            waited, count = (sum(each) for each in zip(*self.naps, strict=True))
+            if count >= _LEAST_NAPS:
+                # Statements wait for a core as naps do: the fewer find one free, the longer others wait.
+                self._slowdown("wakeup", now).add((count + 2) / (count - waited + 1), now)
+
+    def note(self) -> None:
+        """Count the present ratio."""
+        if self.first is not None and self.first[1].is_known:
+            ratio = self.first[1].ratio
+            self.seen += 1
+            self.mean += (ratio - self.mean) / self.seen
+            self.most = max(self.most, ratio)
+
+    def _slowdown(self, name: str, now: float) -> Slowdown:
+        return self.slowdowns.setdefault(name, Slowdown(now))
+
 
 class AdaptiveLimit:
     """`rows_per_second` is what a job may use now: at most `most_rows`, where that is given.
 
-    `bounds`: the user's bounds by the name of a signal, instead of the defaults; `auto` False: other signals are
-    ignored. Pass each sample to `observe`. Not thread-safe.
+    `bounds`: the user's bounds by the name of a signal, instead of the defaults, and the aim as `p99`; `auto` False:
+    other signals are ignored. Pass each sample to `observe`. Not thread-safe.
     """
 
     def __init__(
@@ -178,6 +234,8 @@ class AdaptiveLimit:
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._most_rows = most_rows
         self._bounds = dict(bounds or {})
+        self.aim = self._bounds.pop(AIMED, AIM)
+        """How many times slower than usual others may be."""
         self._auto = auto
         self._sides: dict[str, _Side] = {}
         self._began = self._at = self._clock.now()
@@ -192,6 +250,7 @@ class AdaptiveLimit:
         self._above_since: float | None = None
         self._spent: deque[tuple[float, float]] = deque()
         self._trouble: _Trouble | None = None
+        self._is_above = False
         self._held: deque[ThrottleInterval] = deque(maxlen=_MOST_HELD)
 
     @property
@@ -219,6 +278,24 @@ class AdaptiveLimit:
         return "" if trouble is None else f"{trouble.side}'s {trouble.signal}"
 
     @property
+    def summary(self) -> str:
+        """What was aimed at, and what was seen of it, for a report. Empty where nothing was aimed at."""
+        if not self._auto:
+            return ""
+        seen = [
+            f"{name}'s {side.first[0]} {side.mean:.2f} times, {side.most:.2f} at most"
+            for name, side in self._sides.items()
+            if side.first is not None and side.seen
+        ]
+        if seen:
+            return (
+                f"aimed at others' statements at most {self.aim:g} times as slow as usual; "
+                f"seen: {'; '.join(seen)}"
+            )
+        bound = self._bounds.get(WORK, signal_bound(WORK))
+        return f"aimed at {shown(WORK, bound)} at most for this job's own statements on each side"
+
+    @property
     def text(self) -> str:
         """What limits the speed, and what cannot be watched, as text for `show`. Empty where nothing does."""
         found = [self._state(), *(self._said_of(name, side) for name, side in self._sides.items())]
@@ -234,8 +311,8 @@ class AdaptiveLimit:
         now = self._clock.now()
         self._spend(spent_rows, now)
         known = self._sides.setdefault(side, _Side(now))
-        if len(known.usual) + len(known.gradients) > _MOST_SIGNALS:
-            known.usual, known.gradients = {}, {}
+        if len(known.usual) > _MOST_SIGNALS:
+            known.usual = {}
         known.heard, known.error, known.missing = now, sample.error, sample.missing
         known.row_seconds = sample.row_seconds or known.row_seconds
         known.trouble = None if sample.error else self._judge(side, known, sample, now)
@@ -257,22 +334,15 @@ class AdaptiveLimit:
                 text = f"{side}'s {name} {shown(name, value)}, at most {shown(name, most)}"
                 trouble = (value / most if most else 2.0, _Trouble(side, name, text, hard=True))
                 worst = trouble if worst is None or trouble[0] > worst[0] else worst
+        if self._auto:
+            known.listen(sample.delays, now)
+            known.note()
         soft = None
         for name, delays in sample.delays.items():
-            if not self._auto and name not in self._bounds:
-                continue
-            gradient = known.gradients.setdefault(
-                name, LatencyGradient(*_TOLERANCES.get(name, _TOLERANCE))
-            )
-            gradient.add(delays, now)
-            mean, own = gradient.mean, self._bounds.get(name)
-            if mean is None:
-                continue
-            if own is not None and mean > own:
-                text = f"{side}'s {name} {shown(name, mean)}, at most {shown(name, own)}"
-                soft = soft or _Trouble(side, name, text, hard=False)
-            elif own is None and gradient.is_over():
-                text = f"{side}'s {name} {shown(name, mean)}, usually {shown(name, gradient.usual or 0.0)}"
+            most = self._bounds.get(name)
+            mean = sum(delays) / len(delays) if delays else 0.0
+            if most is not None and mean > most:
+                text = f"{side}'s {name} {shown(name, mean)}, at most {shown(name, most)}"
                 soft = soft or _Trouble(side, name, text, hard=False)
         return worst[1] if worst is not None else soft
 
@@ -288,70 +358,114 @@ class AdaptiveLimit:
     # --- moving
 
     def _move(self, now: float) -> None:
-        troubles = [
-            side.trouble
-            for side in self._sides.values()
-            if side.trouble is not None and now - side.heard <= _SILENT_SECONDS
-        ]
+        heard = {
+            name: side
+            for name, side in self._sides.items()
+            if now - side.heard <= _SILENT_SECONDS and not side.is_blind
+        }
+        troubles = [side.trouble for side in heard.values() if side.trouble is not None]
         worst = next((each for each in troubles if each.hard), next(iter(troubles), None))
-        self._note(worst or self._at_work(), now)
+        slow = max(
+            (side.first[1].ratio for side in heard.values() if side.first is not None), default=1.0
+        )
+        far = max((side.last for side in heard.values()), default=1.0)
+        is_far = far > 1 + _FAR * (self.aim - 1)
+        above = self._above_aim(heard) if slow > self.aim or is_far else None
+        self._is_above = above is not None
+        self._note(worst or above or self._at_work(), now)
         if worst is not None:
             self._lower(worst, now)
+        elif is_far:
+            self._cut(_FAR_PART, _FAR_EVERY, now)
+        elif slow > self.aim:
+            self._ease(slow, now)
         elif all(self._is_well(side, now) for side in self._sides.values()):
-            self._raise(now)
+            self._raise(slow, now)
+        if above is not None and worst is None:
+            self._relearn(now)
+        elif worst is None:
+            self._least_since = None
         self._rows = self._capped(self._rows)
         self._best = max(self._best, self._rows)
 
     def _is_well(self, side: _Side, now: float) -> bool:
-        """Whether the delays of `side` at this speed are known, so that the speed may grow."""
+        """Whether the health of `side` at this speed is known, so that the speed may grow."""
         if side.is_blind or now - side.heard > _SILENT_SECONDS:
             return False
-        return all(each.mean is not None for each in side.gradients.values())
+        return side.first is None or side.first[1].is_known
+
+    def _above_aim(self, heard: Mapping[str, _Side]) -> _Trouble:
+        """The side and the signal that are furthest above the aim."""
+        found = [
+            (max(each.ratio, each.last), name, signal)
+            for name, side in heard.items()
+            for signal, each in side.slowdowns.items()
+        ]
+        ratio, name, signal = max(found)
+        text = f"{name}'s {signal} {ratio:.2f} times the usual, aim {self.aim:g} times"
+        return _Trouble(name, signal, text, hard=False)
 
     def _lower(self, trouble: _Trouble, now: float) -> None:
-        every = _HARD_EVERY if trouble.hard else _SOFT_EVERY
+        if trouble.hard:
+            self._cut(_HARD, _HARD_EVERY, now, hard=True)
+        else:
+            self._cut(_SOFT, _SOFT_EVERY, now)
+
+    def _cut(self, part: float, every: float, now: float, *, hard: bool = False) -> None:
+        """Take all but `part` of the speed, at most once in `every` seconds."""
         self._above_since = None
-        if self._cut_at is not None and now - self._cut_at < every:
+        if self._is_least or (self._cut_at is not None and now - self._cut_at < every):
             return
-        if self._is_least:
-            self._relearn(trouble, now)
-            return
-        used = min(self._rows, max(1.1 * self._speed(), self._rows / 4))
-        part = _HARD if trouble.hard or self._goal is None else _SOFT
-        if self._trouble_began(now):
-            # The first time the speed has run ahead of what is known of it.
-            self._goal = used if trouble.hard or self._goal is not None else _FIRST_GOAL * used
-        self._was_hard = trouble.hard
+        used = self._used_speed
+        if hard and self._trouble_began(now):
+            self._goal = used
+        elif not hard and (self._goal is None or self._rows >= 0.95 * self._goal):
+            self._goal = _FAR_GOAL * used
+        self._was_hard = hard
         self._rows = self._capped(max(self._least, used * part))
         self._cut_at = now
-        self._least_since = now if self._is_least else None
-        for side in self._sides.values():
-            for gradient in side.gradients.values():
-                gradient.forget()
 
-    def _relearn(self, trouble: _Trouble, now: float) -> None:
+    def _ease(self, slow: float, now: float) -> None:
+        """Take less of the speed the nearer it is to the aim."""
+        self._above_since = None
+        used = self._used_speed
+        if self._goal is None or self._rows >= 0.95 * self._goal:
+            self._goal = used
+        self._was_hard = False
+        over = min(_MOST_EASED, _EASED_PER_SECOND * (slow - self.aim) / (self.aim - 1))
+        seconds = min(_LONGEST_STEP, now - self._at)
+        self._rows = self._capped(max(self._least, min(self._rows, used) * (1 - over * seconds)))
+
+    def _relearn(self, now: float) -> None:
         """Take the delays at the lowest speed as usual: the job does not cause them."""
-        if trouble.hard:
+        if not self._is_least:
             self._least_since = None
             return
         if self._least_since is None:
             self._least_since = now
         if now - self._least_since >= _RELEARN_SECONDS:
             for side in self._sides.values():
-                for gradient in side.gradients.values():
-                    gradient.relearn()
+                for each in side.slowdowns.values():
+                    each.relearn((1 + self.aim) / 2)
             self._least_since = None
 
-    def _raise(self, now: float) -> None:
+    def _raise(self, slow: float, now: float) -> None:
         seconds = min(_LONGEST_STEP, now - self._at)
         rows, goal = self._rows, self._goal
-        doubled: Callable[[float], float] = lambda most: min(  # noqa: E731 - one formula, used twice
-            most, rows * 2 ** (seconds / _DOUBLED_IN)
-        )
-        if goal is None:
+        if any(side.first is not None for side in self._sides.values()):
+            if self._cut_at is not None and now - self._cut_at < _FAR_EVERY:
+                return
+            rows *= (
+                1
+                + min(self._growth(), _MOST_GROWTH)
+                * min(1.0, (self.aim - slow) / (self.aim - 1))
+                * seconds
+            )
+        elif goal is None:
             rows *= 2 ** (seconds / _FIRST_DOUBLED_IN)
         elif rows < _FAST_UP_TO * goal:
-            rows = doubled(max(rows, _FAST_UP_TO * goal))
+            most = max(rows, _FAST_UP_TO * goal)
+            rows = min(most, rows * 2 ** (seconds / _DOUBLED_IN))
         elif rows < goal:
             pace = _BACK_PER_SECOND if self._was_hard else _SOFT_BACK_PER_SECOND
             rows = min(goal, rows + goal * pace * seconds)
@@ -362,7 +476,24 @@ class AdaptiveLimit:
         enough = max(START_ROWS, _AHEAD * self._speed())
         self._rows = self._capped(max(self._rows, min(rows, max(enough, goal or 0.0))))
 
+    def _growth(self) -> float:
+        """Per second, by where the speed is beside the one that was too much."""
+        if self._goal is None:
+            return _GROWTH[0]
+        if self._rows < _FAST_UP_TO * self._goal:
+            return _MOST_GROWTH if self._was_hard else _GROWTH[1]
+        if self._was_hard and self._rows < self._goal:
+            return _BACK_PER_SECOND
+        if self._rows < self._goal:
+            return _GROWTH[2]
+        self._above_since = self._above_since if self._above_since is not None else self._at
+        return _GROWTH[3] * (1 + self._at - self._above_since)
+
     # --- small parts
+
+    @property
+    def _used_speed(self) -> float:
+        return min(self._rows, max(1.1 * self._speed(), self._rows / 4))
 
     @property
     def _least(self) -> float:
@@ -381,14 +512,14 @@ class AdaptiveLimit:
 
     def _working(self) -> list[tuple[str, float]]:
         """Each side's name, and the rows per second at which it works for the job as much as it may."""
-        bound = self._bounds.get(WORK, signal_bound(WORK) if self._auto else None)
-        if bound is None:
-            return []
-        return [
-            (name, max(LEAST_ROWS, bound / side.row_seconds))
-            for name, side in self._sides.items()
-            if side.row_seconds
-        ]
+        found = []
+        for name, side in self._sides.items():
+            bound = self._bounds.get(WORK)
+            if bound is None and self._auto and "application" not in side.slowdowns:
+                bound = signal_bound(WORK)
+            if bound is not None and side.row_seconds:
+                found.append((name, max(LEAST_ROWS, bound / side.row_seconds)))
+        return found
 
     def _at_work(self) -> _Trouble | None:
         """Return the side whose `work` limits the speed, while the job uses all of it."""
@@ -440,7 +571,7 @@ class AdaptiveLimit:
         if trouble is None:
             return ""
         side = self._sides.get(trouble.side)
-        now_pressed = side is not None and side.trouble is not None
+        now_pressed = side is not None and (side.trouble is not None or self._is_above)
         state = "held" if trouble.signal == WORK else "pressed" if now_pressed else "recovering"
         return f"{state}: {trouble.text} ({self._rows:.0f} rows/s)"
 

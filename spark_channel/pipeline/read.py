@@ -1,8 +1,8 @@
 """Reads one task group: reader threads push into a carrier, the caller's thread takes from it.
 
-Under a limit each reader thread has a paying thread beside it, see `ahead`: the next batch is fetched while
-the present one is paid. So a copy reaches its limit (1.00 of it, from a source that needs 80 ms for each
-fetch), and the source is ahead by two fetches, which `fetch_size` keeps to about a second of the limit.
+Under a limit each reader thread has a paying thread beside it, see `PrefetchingPayer`: batches are fetched while
+others are paid. So a copy reaches its limit, and the source is ahead by three fetches at most, which `fetch_size`
+keeps to about a second and a half of the limit.
 Without a limit there is nothing to pay, and the reader thread pushes itself.
 """
 
@@ -69,7 +69,7 @@ class GroupRead:
         self._threads = min(group.channels, len(group.tasks))
         self._running = self._threads
         self._lock = threading.Lock()
-        self._limited = limiter is not None
+        self._limiter = limiter
         self._carrier = DataCarrier(
             max(1, self._threads),
             capacity_rows,
@@ -129,7 +129,7 @@ class GroupRead:
     def _produce(self) -> None:
         try:
             carrier, name = self._carrier, threading.current_thread().name.replace("read", "pay")
-            with pushing(carrier.produce, carrier.fail, limited=self._limited, name=name) as give:
+            with pushing(carrier.produce, carrier.fail, limiter=self._limiter, name=name) as give:
                 self._fetch(give)
         except BaseException as error:
             self._carrier.fail(error)

@@ -1,13 +1,17 @@
 """Helper threads of a pipeline: pay for a batch during the next fetch, hand over objects, watch for stalls."""
 
+import math
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
+from spark_channel.channel import Limiter
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import StalledError
 from spark_channel.progress import Counters
@@ -23,48 +27,78 @@ __all__ = [
 
 Pay = Callable[[pa.RecordBatch, int], object]
 
+_AHEAD_SLICES = 20
+"""Rows that may wait to be paid: 0.4 s of the limit, in slices of 20 ms; with a batch that is paid and one that is
+fetched, of half a second each, a source is less than 1.5 s ahead."""
+
 
 class PrefetchingPayer:
     """Passes batches from the thread that fetches to its own thread, which pays for them, in order.
 
     A limit saves up 20 ms and no more: where one thread fetches and pays in turn, what a longer fetch
-    leaves unused is lost, and a copy falls short of its limit. Here the fetch of a batch begins when the
-    payment of the one before begins, so that nothing is lost unless it takes longer to fetch a batch than
-    to pay for one. Two batches are held at most: one that is paid, and one that is fetched.
+    leaves unused is lost, and a copy falls short of its limit. Here up to 0.4 s of the limit waits while
+    a batch is paid and the next one is fetched: a source that is late by less than that costs nothing. A larger
+    batch waits alone, so that two are held at most: one that is paid, and one that is fetched.
 
     Used in a `with` block by the fetching thread. Its end waits until all is paid; an exception in it is
     handed to `fail`, and drops what is not paid.
 
     Args:
-        pay: called as `pay(batch, nbytes)` in the paying thread; `fail` must end its wait.
-        fail: called once with the exception that `pay` raised, or that ends the block.
+        fail: called once with the exception that a payment raised, or that ends the block. It must end the wait of
+            a payment.
+        limiter: says what 0.4 s of the limit is. None: there is no limit, and each batch is passed on by the
+            fetching thread itself.
         name: of the paying thread.
     """
 
-    def __init__(self, pay: Pay, fail: Callable[[BaseException], None], *, name: str) -> None:
-        self._pay = pay
+    def __init__(
+        self,
+        fail: Callable[[BaseException], None],
+        *,
+        limiter: Limiter | None,
+        name: str,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._fail = fail
+        self._clock = clock
+        self._limiter = limiter
         self._changed = threading.Condition()
-        self._next: tuple[pa.RecordBatch, int] | None = None
-        self._over = False
+        self._waiting: deque[tuple[Callable[[], object], int, int]] = deque()
+        self._waiting_rows = self._waiting_bytes = 0
+        self._over = self._ended = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
-    def put(self, batch: pa.RecordBatch, nbytes: int) -> None:
-        """Hand over a batch and wait until its payment begins: then it is time to fetch the next.
+    def put(self, pay: Pay, batch: pa.RecordBatch, nbytes: int) -> None:
+        """Hand over a batch for `pay(batch, nbytes)`, and wait until it is time to fetch the next one.
 
         Raises:
-            ChannelError: what `pay` raised for this batch or one before it.
+            ChannelError: what was raised for this batch or one before it.
         """
+        if self._limiter is None:
+            pay(batch, nbytes)
+            return
+        most_rows, most_bytes = _ahead(self._limiter)
         with self._changed:
-            self._next = batch, nbytes
-            self._changed.notify_all()
-            while self._next is not None and self._error is None:
-                self._changed.wait()
+            self._add(partial(pay, batch, nbytes), batch.num_rows, nbytes)
+            while self._error is None and (
+                self._waiting_rows > most_rows or self._waiting_bytes > most_bytes
+            ):
+                self._clock.wait(self._changed)
             self._raise_if_failed()
 
+    def then(self, done: Callable[[], None]) -> None:
+        """Have `done` called by the paying thread when all batches so far are paid; does not wait for that."""
+        if self._limiter is None:
+            done()
+            return
+        with self._changed:
+            self._raise_if_failed()
+            self._add(done, 0, 0)
+
     def __enter__(self) -> Self:
-        self._thread.start()
+        if self._limiter is not None:
+            self._thread.start()
         return self
 
     def __exit__(
@@ -75,38 +109,68 @@ class PrefetchingPayer:
     ) -> None:
         if error is not None and error is not self._error:
             self._fail(error)
+        if self._limiter is None:
+            return
         with self._changed:
             self._over = True
+            if error is not None:
+                self._waiting.clear()
             self._changed.notify_all()
+            while not self._ended:
+                self._clock.wait(self._changed)
         self._thread.join()
         if error is None:
             self._raise_if_failed()
 
+    def _add(self, step: Callable[[], object], rows: int, nbytes: int) -> None:
+        self._waiting.append((step, rows, nbytes))
+        self._waiting_rows += rows
+        self._waiting_bytes += nbytes
+        self._changed.notify_all()
+
     def _run(self) -> None:
         try:
-            while (taken := self._take()) is not None:
-                self._pay(*taken)
-                del taken  # while it waits for the next one, this one may go
+            while (step := self._take()) is not None:
+                step()
+                del step  # while it waits for the next one, its batch may go
         except BaseException as error:
             with self._changed:
                 self._error = error
+                self._waiting.clear()
                 self._changed.notify_all()
             self._fail(error)
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
 
-    def _take(self) -> tuple[pa.RecordBatch, int] | None:
-        """The next batch; None at the end."""
+    def _take(self) -> Callable[[], object] | None:
+        """The next step; None at the end."""
         with self._changed:
-            while self._next is None:
+            while not self._waiting:
                 if self._over:
                     return None
-                self._changed.wait()
-            taken, self._next = self._next, None
+                self._clock.wait(self._changed)
+            step, rows, nbytes = self._waiting.popleft()
+            self._waiting_rows -= rows
+            self._waiting_bytes -= nbytes
             self._changed.notify_all()
-            return taken
+            return step
 
     def _raise_if_failed(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+def _ahead(limiter: Limiter) -> tuple[float, float]:
+    """Rows and bytes of 0.4 s of the limit; 0 where a slice is a single unit, and nothing is known."""
+    sizes = limiter.slice_size()
+    if sizes == (None, None):
+        return 0, 0
+    rows, nbytes = (
+        math.inf if size is None else _AHEAD_SLICES * size if size > 1 else 0 for size in sizes
+    )
+    return rows, nbytes
 
 
 class _Push(Protocol):
@@ -115,18 +179,15 @@ class _Push(Protocol):
 
 @contextmanager
 def pushing(
-    push: _Push, fail: Callable[[BaseException], None], *, limited: bool, name: str
+    push: _Push, fail: Callable[[BaseException], None], *, limiter: Limiter | None, name: str
 ) -> Iterator[Pay]:
     """Yield the function that takes a fetching thread's batches: `push`, under a limit through a `PrefetchingPayer`."""
 
     def pay(batch: pa.RecordBatch, nbytes: int) -> None:
         push(batch, nbytes=nbytes)
 
-    if not limited:
-        yield pay
-        return
-    with PrefetchingPayer(pay, fail, name=name) as ahead:
-        yield ahead.put
+    with PrefetchingPayer(fail, limiter=limiter, name=name) as ahead:
+        yield partial(ahead.put, pay)
 
 
 _T = TypeVar("_T")

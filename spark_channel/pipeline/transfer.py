@@ -14,11 +14,12 @@ import pyarrow as pa
 from spark_channel.arrow_schema import TextLengths, conform
 from spark_channel.channel import Limiter, MemoryChannel
 from spark_channel.channel.batches import arrow_bytes
+from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import Read, Reader, Receipt, TaskWriter, WritePlan, Writer
 from spark_channel.errors import DirtyRowsError, EndOfChannel, StalledError
 from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyStore, TaskDirtyRows
 from spark_channel.pipeline.read import ReadCancelledError
-from spark_channel.pipeline.threads import HandoffSlot, pushing
+from spark_channel.pipeline.threads import HandoffSlot, PrefetchingPayer
 from spark_channel.pipeline.write import end_phase, writing
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import Counters, Phase
@@ -28,6 +29,7 @@ __all__ = ["GroupOutcome", "GroupTransfer", "TaskOutcome", "TransferSource", "Tr
 
 _log = logging.getLogger(__name__)
 
+_BLOCKED_SECONDS = 0.005
 _JOIN_SECONDS = 5.0
 """How long the end waits for reader threads: one that hangs in its source must not hang Spark."""
 
@@ -106,6 +108,13 @@ class _InFlight:
     task: Task
     channel: MemoryChannel
     counters: Counters
+
+    def push(self, batch: pa.RecordBatch, nbytes: int) -> None:
+        self.channel.push(batch, nbytes=nbytes)
+
+    def finish(self) -> None:
+        self.counters.pushed_all()
+        self.channel.close()
 
 
 class _Reading:
@@ -217,27 +226,28 @@ class GroupTransfer:
     # ---- the reading half of a lane
 
     def _read(self, lane: HandoffSlot[_InFlight]) -> None:
-        with _Reading() as reading:
+        payer = PrefetchingPayer(self._fail, limiter=self._limiter, name="spark-channel-pay")
+        with _Reading() as reading, payer:
             while (in_flight := self._next()) is not None:
                 if self._was_committed(in_flight):
                     continue
+                since = SYSTEM_CLOCK.now()
                 if not lane.give(in_flight):
                     return
+                # The target is two tasks behind: their rows wait in memory, and no more are read.
+                if (waited := SYSTEM_CLOCK.now() - since) > _BLOCKED_SECONDS:
+                    in_flight.counters.waited("target:task", waited)
                 source, split = self._work.source_of(in_flight.task)
                 wanted = self._work.schema_of(in_flight.task)
-                in_flight.counters.follow(in_flight.channel.statistics)
-                channel, limited = in_flight.channel, self._limiter is not None
+                counters = in_flight.counters
+                counters.follow(in_flight.channel.statistics, queued=True)
+                payer.then(counters.turn_came)  # once the task before is paid
                 batches = reading.of(source.reader)(split)
-                with (
-                    contextlib.closing(cast("Generator[pa.RecordBatch]", batches)),
-                    pushing(
-                        channel.push, channel.fail, limited=limited, name="spark-channel-pay"
-                    ) as give,
-                ):
-                    for batch in in_flight.counters.trace.reading(batches):
+                with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
+                    for batch in counters.trace.reading(batches):
                         fitting = conform(batch, wanted)
-                        give(fitting, arrow_bytes(fitting))
-                channel.close()
+                        payer.put(in_flight.push, fitting, arrow_bytes(fitting))
+                payer.then(in_flight.finish)  # meanwhile the next task's rows are fetched
         lane.close()
 
     def _next(self) -> _InFlight | None:

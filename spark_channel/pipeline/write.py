@@ -56,7 +56,7 @@ class TaskWrite:
         self._channel = MemoryChannel(
             capacity_rows, capacity_bytes, transaction_rows=transaction_rows, limiter=limiter
         )
-        self._limited = limiter is not None
+        self._limiter = limiter
         self._counters = counters or Counters(task, attempt)
         self._dirty = dirty
         self._steps = steps
@@ -78,7 +78,7 @@ class TaskWrite:
             with pushing(
                 self._channel.push,
                 self._channel.fail,
-                limited=self._limited,
+                limiter=self._limiter,
                 name="spark-channel-pay",
             ) as give:
                 for batch in self._counters.trace.reading(batches):

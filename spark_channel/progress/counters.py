@@ -270,8 +270,10 @@ class Counters:
         "_follows",
         "_lock",
         "_phase",
+        "_pushed_at",
         "_sequence",
         "_start",
+        "_turn_at",
         "_waits",
         "attempt",
         "bytes_expected",
@@ -307,6 +309,8 @@ class Counters:
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._start = self._clock.now()
         self._follows: tuple[Callable[[], ChannelStatistics], int, float, bool] | None = None
+        self._turn_at: float | None = None
+        self._pushed_at: float | None = None
 
     def follow(
         self,
@@ -314,6 +318,7 @@ class Counters:
         *,
         producers: int = 1,
         writes: bool = False,
+        queued: bool = False,
     ) -> None:
         """Take rows and bytes read and pushed, and all waits, from a channel's `statistics`, whenever asked.
 
@@ -322,10 +327,22 @@ class Counters:
 
         `producers` threads push into that channel from now on; what they neither waited for the limit nor
         for room is put down to the source. Call this when they start, in place of `read`, `pushed` and
-        `waited`. The last figures are taken by `enter` with a final phase.
+        `waited`. The last figures are taken by `enter` with a final phase. `queued`: until `turn_came`, it waits for
+        its turn at the limit, as rows of a task before it are paid.
         """
         with self._lock:
             self._follows = (statistics, producers, self._clock.now(), writes)
+            self._turn_at = None if queued else self._follows[2]
+
+    def turn_came(self) -> None:
+        """End the wait of `follow` with `queued`."""
+        with self._lock:
+            self._turn_at = self._clock.now()
+
+    def pushed_all(self) -> None:
+        """Note that the source has given all: what passes from now on until the end is no wait for it."""
+        with self._lock:
+            self._pushed_at = self._clock.now()
 
     def read(self, rows: int, nbytes: int) -> None:
         """Count a batch from the source."""
@@ -401,7 +418,11 @@ class Counters:
             f"limit:{reason}": spent for reason, spent in seen.throttled_seconds.items() if spent
         }
         waits["target"] = seen.wait_writer_seconds
-        waits["source"] = max(0.0, producers * (self._clock.now() - since) - sum(waits.values()))
+        until = self._clock.now() if self._pushed_at is None else self._pushed_at
+        queued = (until if self._turn_at is None else self._turn_at) - since
+        if queued:
+            waits["limit:turn"] = waits.get("limit:turn", 0.0) + queued
+        waits["source"] = max(0.0, producers * (until - since) - sum(waits.values()))
         counts = self._counts
         counts["rows_read"] = counts["rows_pushed"] = seen.rows_pushed
         counts["bytes_read"] = counts["bytes_pushed"] = seen.bytes_pushed

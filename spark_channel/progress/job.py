@@ -117,6 +117,7 @@ class JobProgress:
         self._limits = spec.speeds
         self._changes: list[tuple[float, int | None, int | None, str]] = []
         self._held: dict[str, float] = {}
+        self._aim = ""
         self._lock = threading.Lock()
         self._table = AttemptTable()
         self._begin_at(self._start)
@@ -239,10 +240,10 @@ class JobProgress:
             self._own = (rows_per_second, bytes_per_second, note)
             self._limit_again()
 
-    def set_held(self, seconds: Mapping[str, float]) -> None:
-        """For how long which signal of the source or the target held the speed."""
+    def set_held(self, seconds: Mapping[str, float], aim: str = "") -> None:
+        """For how long which signal of the source or the target held the speed; what was aimed at, and seen."""
         with self._lock:
-            self._held = dict(seconds)
+            self._held, self._aim = dict(seconds), aim
 
     def set_shared_limits(
         self, rows_per_second: int | None, bytes_per_second: int | None, note: str = ""
@@ -412,6 +413,7 @@ class JobProgress:
                 lag=spec.lag,
                 traces=self._table.traces(),
                 held={name: round(seconds, 3) for name, seconds in sorted(self._held.items())},
+                aim=self._aim,
                 rows_dropped=added(each.dropped for each in self._table.counted()),
             )
 

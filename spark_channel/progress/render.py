@@ -165,7 +165,12 @@ def _limit_line(limit: str, scope: str) -> str:
 
 def _protected(line: str, spec: JobSpec) -> str:
     """Return `line` with the other limits of the speed."""
-    watched = [f"{name} at most {most:g}" for name, most in sorted(spec.pressure.items())]
+    watched = [
+        f"others' p99 at most {most:g} times the usual"
+        if name == "p99" and spec.protect
+        else f"{name} at most {most:g}"
+        for name, most in sorted(spec.pressure.items())
+    ]
     if spec.protect:
         watched.insert(0, "as the health of source and target allows")
     return "; ".join([line, *watched])

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 
-_WHERE_ANY = ("targets", "traces", "rows_dropped", "held", "behind", "lag")
+_WHERE_ANY = ("targets", "traces", "rows_dropped", "held", "aim", "behind", "lag")
 """Fields that are kept where they hold something: other programs read reports that have none."""
 
 
@@ -51,6 +51,7 @@ class TransferReport:
         targets: of a transfer to several targets, a report for each; `rows` and `bytes` are those of the target with
             the fewest.
         traces: the time of each task by phase, for at most 1 000 tasks.
+        aim: what option `protect` aimed at, and what was seen of it; empty without that option.
         behind: of a stream's batch: how far it was behind its source when it was planned, what its source keeps for it,
             and how much of the existing rows was read beside the changes.
         lag: the same as numbers: `rows`, `bytes` and `seconds` behind, `wal_kept_bytes`, `base_rows_read`, `base_rows`,
@@ -90,6 +91,7 @@ class TransferReport:
     traces: tuple[TaskTrace, ...] = ()
     rows_dropped: Mapping[str, int] = field(default_factory=dict)
     held: Mapping[str, float] = field(default_factory=dict)
+    aim: str = ""
     behind: str = ""
     lag: Mapping[str, int | float] = field(default_factory=dict)
 

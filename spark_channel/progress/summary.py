@@ -63,6 +63,8 @@ def summary_lines(report: "TransferReport") -> list[str]:
     lines.append("; ".join(details))
     if report.retries and report.rows_moved > report.rows:
         lines.append(f"{grouped(report.rows_moved)} rows moved, retries and speculation included")
+    if report.aim:
+        lines.append(report.aim)
     if report.held:
         held = ", ".join(f"{name} for {duration(seconds)}" for name, seconds in report.held.items())
         lines.append(f"slowed down by the {held}")

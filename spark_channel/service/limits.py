@@ -99,7 +99,7 @@ class ProtectionController:
     def tell_report(self) -> None:
         """Add to the report of an ending job what limited its speed."""
         with self._lock:
-            self._progress.set_held(self._protection.held_seconds)
+            self._progress.set_held(self._protection.held_seconds, self._protection.summary)
 
     def _follow_limit(self) -> None:
         """Use the limit that a user may have set meanwhile."""

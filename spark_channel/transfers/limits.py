@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from spark_channel.connectors import FetchSize
+from spark_channel.option_types import protection_aims
 from spark_channel.options import CommonOptions
 from spark_channel.planning import TaskGroup
 from spark_channel.progress import tighter
@@ -54,7 +55,8 @@ class JobLimits:
         Raises:
             OptionError: it is not served, or its token is missing. ServiceDeniedError: its token is wrong.
         """
-        protected = (options.protect == "auto", options.pressure or {})
+        aims = protection_aims(options.protect)
+        protected = (options.is_protected, {**aims, **(options.pressure or {})})
         own, scope = (options.rows_per_second, options.bytes_per_second), limit_scope_of(options)
         if options.shared_limit is None:
             return cls(

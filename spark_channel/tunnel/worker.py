@@ -97,7 +97,7 @@ class TunnelWorker(ChannelTurns):
         self._limit = None if rates == (None, None) else RateLimiter(*rates)
         for name, is_given in (
             ("sharedLimit", reading.shared_limit),
-            ("protect", reading.protect == "auto"),
+            ("protect", reading.is_protected),
         ):
             if is_given:
                 _log.warning(

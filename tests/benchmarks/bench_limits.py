@@ -27,6 +27,7 @@ from tests.benchmarks.datax import DataxChannel
 from tests.benchmarks.harness import Row, print_table
 from tests.benchmarks.service_load import measure
 from tests.benchmarks.simulate import run_grants
+from tests.connectors.sql.limited_copy import LimitedCopy, jitter, never, pauses
 from tests.limits.conftest import HandClock
 from tests.limits.world import LIMIT, World, short_tasks, used_until_done
 
@@ -300,12 +301,36 @@ def over_network() -> list[Row]:
     ]
 
 
+def reads() -> list[Row]:
+    """Short statements of a database, by tasks of 2.5 s: from the first row to the last."""
+    rows = []
+    for name, late, asked in (
+        ("quiet", never, 98),
+        ("a third busy", jitter(1), 95),
+        ("standing still for 0.3 s", pauses, 95),
+    ):
+        for speed in (1_000, 8_000, 40_000, 200_000):
+            copy = LimitedCopy(speed, late)
+            copy.run()
+            rows.append(
+                Row(
+                    f"{speed} rows/s from a server, {name}: limit used",
+                    100 * copy.used(),
+                    f">= {asked}",
+                    "%",
+                    f"worst second {copy.worst(1.0):.2f}, at most {copy.most_ahead:.1f} s ahead",
+                )
+            )
+    return rows
+
+
 def main() -> list[Row]:
     """Every figure that is asked of the limits."""
     return [
         *fast_producer(),
         *small_batches(),
         *skewed_tasks(),
+        *reads(),
         *many_short_tasks(),
         *changes(),
         *coordinator_cpu(),

@@ -14,7 +14,7 @@ from spark_channel.limits import (
     SetRates,
     StatusRequest,
 )
-from spark_channel.limits.adaptive import LatencyGradient
+from spark_channel.limits.adaptive import Slowdown
 from spark_channel.limits.protection import LEAST_PART, LEAST_ROWS, START_ROWS
 from spark_channel.testing import VirtualClock
 
@@ -116,29 +116,62 @@ def test_the_same_without_a_limit() -> None:
     assert min(world.well(5.0), 80_000) >= 0.95 * 80_000
 
 
-def test_delays_above_the_usual_ones_take_a_fifth_at_a_time_and_the_speed_stays_near_the_best() -> (
-    None
-):
-    """A server whose sessions wait longer for a core above 30 000 rows/s."""
+def test_waits_above_the_aim_take_the_speed_and_it_stays_near_the_best() -> None:
+    """A server whose sessions wait for a core above 30 000 rows/s: one in ten below, half of them above."""
     world = World(None)
     speeds = []
-    for number in range(400):
-        late = 0.0001 if world.speed <= 30_000 else 0.001
-        world.say(delays={"wakeup": [late] * 10})
-        if number > 100:
+    for number in range(600):
+        waiting = 1 if world.speed <= 30_000 else 5
+        world.say(delays={"wakeup": [0.001] * waiting + [0.0] * (10 - waiting)})
+        if number > 200:
             speeds.append(world.speed)
-    assert sum(min(each, 30_000) for each in speeds) / len(speeds) >= 0.8 * 30_000
+    assert sum(min(each, 30_000) for each in speeds) / len(speeds) >= 0.7 * 30_000
     assert max(speeds) <= 1.5 * 30_000
     assert "target's wakeup" in world.protection.held_seconds
 
 
-def test_delays_that_stay_without_us_are_usual_then() -> None:
-    """The application itself became busier: at the least speed that is learnt, and the speed comes back."""
+def test_the_applications_own_latency_comes_first() -> None:
+    """Sessions wait, and the application does not: a server of many cores, most of them idle."""
     world = World(100_000)
+    for number in range(120):
+        waiting = 1 if number < 20 else 4
+        naps = [0.001] * waiting + [0.0] * (10 - waiting)
+        world.say(delays={"application": [0.005], "wakeup": naps})
+    assert world.speed == 100_000
     for _ in range(40):
-        world.say(delays={"wakeup": [0.0001] * 10})
-    slowest = min(world.say(delays={"wakeup": [0.001] * 10}) for _ in range(200))
-    assert slowest == LEAST_PART * 100_000
+        world.say(delays={"application": [0.008], "wakeup": naps})
+    assert world.speed < 50_000
+    assert world.protection.text.startswith("pressed: target's application 1.6")
+    assert "aim 1.35 times" in world.protection.text
+
+
+def test_a_user_says_how_much_slower_the_application_may_be() -> None:
+    def held(**bounds: float) -> float:
+        world = World(100_000, bounds=bounds)
+        for number in range(160):
+            world.say(delays={"application": [0.005 if number < 20 else 0.0065]})
+        return world.speed
+
+    assert held(p99=1.5) == 100_000
+    assert held() == 100_000  # 1.35
+    assert held(p99=1.25) < 50_000
+
+
+def test_waits_that_stay_without_us_are_usual_then() -> None:
+    """The application itself became busier: at the least speed that is learned, and the speed comes back."""
+    world = World(100_000)
+    for _ in range(60):
+        world.say(delays={"application": [0.005]})
+    slowest = min(world.say(delays={"application": [0.02]}) for _ in range(400))
+    assert slowest == pytest.approx(LEAST_PART * 100_000)
+    assert world.speed > 90_000
+
+
+def test_a_wait_of_the_clients_host_alone_holds_nothing() -> None:
+    """`latency` is measured from the task, which may run on a busy host."""
+    world = World(100_000)
+    for number in range(120):
+        world.say(delays={"latency": [0.001 if number < 20 else 0.05]})
     assert world.speed == 100_000
 
 
@@ -231,38 +264,22 @@ def test_whatever_happens(
         before = world.speed
         for side in ("source", "target"):
             world.say({LAG: (0.0, 1.0)}, {"wakeup": [0.0] * 20}, side=side)
-        assert world.speed >= before * 0.79
+        assert world.speed >= before * 0.59
         speeds.append(world.speed)
     assert speeds[-1] >= 0.95 * (most if most is not None else START_ROWS)
 
 
-def test_a_gradient_knows_noise_from_news() -> None:
-    gradient = LatencyGradient(1.25, 0.0001)
-    for number in range(40):
-        gradient.add([0.001, 0.003] * 5, number * STEP)
-    assert not gradient.is_over()
-    for number in range(40, 60):
-        gradient.add([0.004, 0.006] * 5, number * STEP)
-    assert gradient.is_over()
-    assert gradient.usual == pytest.approx(0.002)
-    gradient.forget()
-    assert not gradient.is_over()
-
-
-def test_a_gradient_of_the_longest_delays_notices_a_few_bursts() -> None:
-    """Bursts of 5 ms, which one of twelve delays meets, are what an application's p99 consists of."""
-    tail, mean = LatencyGradient(1.25, 0.0001, 0.1), LatencyGradient(1.25, 0.0001)
-    quiet = [0.00005, 0.00006, 0.00007, 0.00008] * 5
-    for number in range(40):
-        for each in (tail, mean):
-            each.add(quiet, number * STEP)
-    assert not tail.is_over()
-    bursts = [[0.0025 + number % 5 * 0.0005, *quiet[1:]] for number in range(8)]
-    for number, delays in enumerate(bursts):
-        for each in (tail, mean):
-            each.add([*delays[:19], 0.003 if number % 2 else 0.00005], 20.0 + number * STEP)
-    assert tail.is_over()
-    assert not mean.is_over()
+def test_a_slowdown_knows_noise_from_news() -> None:
+    slowdown = Slowdown(0.0)
+    for number in range(60):
+        slowdown.add(0.009 if number % 2 else 0.011, number * STEP)
+    assert slowdown.is_known
+    assert slowdown.ratio == pytest.approx(1.0, abs=0.1)
+    for number in range(60, 80):
+        slowdown.add(0.02, number * STEP)
+    assert slowdown.ratio == pytest.approx(2.0, abs=0.3)
+    slowdown.relearn(1.2)
+    assert slowdown.ratio == pytest.approx(1.2)
 
 
 def _status(coordinator: Coordinator, request: StatusRequest | SetRates) -> LimitStatus:

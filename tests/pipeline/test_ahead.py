@@ -1,7 +1,7 @@
 """One batch is paid while the next is fetched."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
@@ -20,6 +20,10 @@ def no_failure(error: BaseException) -> None:
     raise AssertionError(f"nothing failed, and yet: {error!r}")
 
 
+def paying(fail: Callable[[BaseException], None], rows_per_second: float = 1.0) -> PrefetchingPayer:
+    return PrefetchingPayer(fail, limiter=RateLimiter(rows_per_second), name="pay")
+
+
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
@@ -29,11 +33,9 @@ def no_thread_is_left() -> Iterator[None]:
 
 def test_batches_are_paid_in_order_and_the_end_waits_for_the_last() -> None:
     paid: list[tuple[int, int]] = []
-    with PrefetchingPayer(
-        lambda b, n: paid.append((b.column(0)[0].as_py(), n)), no_failure, name="pay"
-    ) as ahead:
+    with paying(no_failure) as ahead:
         for start in range(50):
-            ahead.put(batch(start, 1), start)
+            ahead.put(lambda b, n: paid.append((b.column(0)[0].as_py(), n)), batch(start, 1), start)
     assert paid == [(start, start) for start in range(50)]
 
 
@@ -45,11 +47,36 @@ def test_the_next_fetch_begins_while_a_batch_is_paid_and_no_further_one_does() -
         assert fetching[number + 1].wait(TIMEOUT), "the source stood still while a batch was paid"
         assert not any(later.is_set() for later in fetching[number + 2 :])
 
-    with PrefetchingPayer(pay, no_failure, name="pay") as ahead:
+    with paying(no_failure) as ahead:
         for number in range(3):
             fetching[number].set()
-            ahead.put(batch(number, 1), 8)
+            ahead.put(pay, batch(number, 1), 8)
         fetching[3].set()
+
+
+def test_batches_of_less_than_half_a_second_of_the_limit_wait_while_one_is_paid() -> None:
+    begun, gate = threading.Event(), threading.Event()
+    done: list[int] = []
+
+    def pay(b: pa.RecordBatch, _nbytes: int) -> None:
+        begun.set()
+        assert gate.wait(TIMEOUT)
+
+    with paying(no_failure, rows_per_second=1_000) as ahead:
+        ahead.put(pay, batch(0, 400), 8)
+        assert begun.wait(TIMEOUT)
+        ahead.put(pay, batch(0, 300), 8)  # these two would block, if none were kept
+        ahead.put(pay, batch(0, 100), 8)
+        ahead.then(lambda: done.append(len(done)))  # does not wait either
+        assert not done
+        full = threading.Thread(target=ahead.put, args=(pay, batch(0, 100), 8), daemon=True)
+        full.start()
+        full.join(0.05)
+        assert full.is_alive(), "500 rows wait, which is more than 0.4 s"
+        gate.set()
+        full.join(TIMEOUT)
+        assert not full.is_alive()
+    assert done == [0]
 
 
 def test_what_paying_raises_ends_the_fetch_and_is_told_once() -> None:
@@ -59,9 +86,9 @@ def test_what_paying_raises_ends_the_fetch_and_is_told_once() -> None:
         raise SourceError("no more")
 
     def fetch() -> None:
-        with PrefetchingPayer(pay, errors.append, name="pay") as ahead:
+        with paying(errors.append) as ahead:
             while True:
-                ahead.put(batch(0, 1), 8)
+                ahead.put(pay, batch(0, 1), 8)
 
     with pytest.raises(SourceError, match="no more"):
         fetch()
@@ -76,8 +103,8 @@ def test_what_paying_for_the_last_batch_raises_is_raised_at_the_end() -> None:
         raise SourceError("too late")
 
     def fetch() -> None:
-        with PrefetchingPayer(pay, lambda _: None, name="pay") as ahead:
-            ahead.put(batch(0, 1), 8)
+        with paying(lambda _: None) as ahead:
+            ahead.put(pay, batch(0, 1), 8)
             fetched.set()
 
     with pytest.raises(SourceError, match="too late"):
@@ -85,19 +112,19 @@ def test_what_paying_for_the_last_batch_raises_is_raised_at_the_end() -> None:
 
 
 def test_an_error_in_the_fetch_ends_a_payment_at_once() -> None:
-    paying, failed = threading.Event(), threading.Event()
+    begun, failed = threading.Event(), threading.Event()
 
-    def pay(_batch: pa.RecordBatch, _nbytes: int) -> None:
-        paying.set()
+    def hold(_batch: pa.RecordBatch, _nbytes: int) -> None:
+        begun.set()
         assert failed.wait(TIMEOUT)
 
     def fail(_error: BaseException) -> None:
         failed.set()
 
     def fetch() -> None:
-        with PrefetchingPayer(pay, fail, name="pay") as ahead:
-            ahead.put(batch(0, 1), 8)
-            assert paying.wait(TIMEOUT)
+        with paying(fail) as ahead:
+            ahead.put(hold, batch(0, 1), 8)
+            assert begun.wait(TIMEOUT)
             raise SourceError("row 3")
 
     with pytest.raises(SourceError, match="row 3"):

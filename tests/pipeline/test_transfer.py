@@ -11,6 +11,7 @@ import pytest
 
 from spark_channel.connectors import Receipt, TaskWriter, WriteContext, WritePlan, Writer
 from spark_channel.errors import BatchRefusedError, SourceError, TargetError
+from spark_channel.limits import RateLimiter
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import (
     DirtyBudget,
@@ -165,6 +166,30 @@ def test_a_task_that_closes_is_told_whether_the_next_one_is_read_meanwhile() -> 
 
     transfer(MemoryReader(batches=5, before=read), Telling(before=write), group(2, 1)).run()
     assert overlaps == [True, False]
+
+
+def test_the_next_task_is_read_while_the_last_rows_of_the_one_before_are_paid() -> None:
+    """At a row a second, the first task alone takes ten seconds."""
+    asked = threading.Event()
+
+    def note(split: Split, _number: int) -> None:
+        if split.params["number"] == 1:
+            asked.set()
+
+    moving = transfer(
+        MemoryReader(1, before=note), Table(), group(2, 1), limiter=RateLimiter(rows_per_second=1)
+    )
+
+    def run() -> None:
+        with pytest.raises(ReadCancelledError):
+            moving.run()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert asked.wait(5), "nothing was read while rows were paid"
+    moving.cancel()
+    thread.join(5)
+    assert not thread.is_alive()
 
 
 def test_an_error_of_a_source_ends_all_lanes() -> None:

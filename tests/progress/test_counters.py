@@ -101,6 +101,26 @@ def test_the_end_takes_the_last_figures_and_follows_no_more() -> None:
     assert snapshot.waits["source"] == 0.0
 
 
+def test_a_task_waits_for_its_turn_first_and_for_no_source_while_it_is_published() -> None:
+    clock = VirtualClock()
+    seen = [_statistics(throttled_seconds={"rows": 0.0})]
+    counters = Counters(0, 0, clock=clock)
+    counters.follow(lambda: seen[0], queued=True)
+    clock.advance(2)  # rows of the task before are paid
+    assert counters.snapshot().waits["limit:turn"] == pytest.approx(2.0)
+    counters.turn_came()
+    clock.advance(3)
+    seen[0] = _statistics(throttled_seconds={"rows": 2.5})
+    counters.pushed_all()
+    clock.advance(10)
+    assert counters.snapshot().waits == {
+        "limit:turn": pytest.approx(2.0),
+        "limit:rows": 2.5,
+        "target": 0.0,
+        "source": pytest.approx(0.5),
+    }
+
+
 amounts = st.integers(0, 2**63 - 1)
 snapshots = st.builds(
     Snapshot,

@@ -91,6 +91,11 @@ class FetchSize:
     nbytes: int | None = None
     guessed: bool = False
 
+    @property
+    def rows_per_second(self) -> float:
+        """The channel's part of the limit; 0.0 = unknown."""
+        return 0.0 if self.rows is None or self.guessed else 2.0 * self.rows
+
     def lasts(self, split: Split) -> float | None:
         """Seconds for which the rows of `split` last at the channel's part of the limit; None = unknown.
 

@@ -10,11 +10,14 @@ from typing import Self
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.limits import HealthSample
 
-__all__ = ["Health", "RowCost", "WakeLatency", "seconds_per_row", "way_seconds"]
+__all__ = ["Health", "RowCost", "StatementLatency", "WakeLatency", "seconds_per_row", "way_seconds"]
 
 _SEEN, _ENOUGH = 8, 4
 _TRIES = 3
 _LEAST_ROWS, _LEAST_PART = 50, 0.25
+_LEAST_CALLS = 20
+_P99 = 2.33
+"""Standard deviations."""
 
 
 class Health(ABC):
@@ -65,6 +68,44 @@ class WakeLatency:
         found = [max(self._asked, each) for each in seconds]
         self._least = min([self._least, *found])
         return [each - self._least for each in found]
+
+
+class StatementLatency:
+    """The latency of an application's statements, from sums that a server keeps for each kind of statement.
+
+    `tail` is an estimate of the 99th percentile: the mean and 2.33 standard deviations, of latencies in terms of the
+    mean that their kind of statement had when it was first seen. So another mixture of statements changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[object, tuple[float, float, float]] = {}
+        self._means: dict[object, float] = {}
+        self._calls = self._sum = self._squares = 0.0
+
+    def tail(self, sums: Iterable[tuple[object, float, float, float]]) -> float | None:
+        """Return the tail since the last answer; None = too few statements have ended.
+
+        `sums`: of each kind, its key, and of all its calls the number, the sum of their seconds and of the squares.
+        """
+        now = {key: (calls, total, squares) for key, calls, total, squares in sums if calls > 0}
+        for key, (calls, total, squares) in now.items():
+            before = self._seen.get(key)
+            if before is None or before[0] > calls:  # new, or the server's counters began anew
+                self._means[key] = total / calls
+                continue
+            mean, more = self._means[key], calls - before[0]
+            if more and mean > 0:
+                self._calls += more
+                self._sum += max(0.0, total - before[1]) / mean
+                self._squares += max(0.0, squares - before[2]) / mean**2
+        self._seen = now
+        self._means = {key: self._means[key] for key in now}
+        if self._calls < _LEAST_CALLS:
+            return None
+        mean = self._sum / self._calls
+        found = mean + _P99 * math.sqrt(max(0.0, self._squares / self._calls - mean**2))
+        self._calls = self._sum = self._squares = 0.0
+        return found
 
 
 def way_seconds(ask: Callable[[], object], clock: Clock = SYSTEM_CLOCK) -> float:

@@ -4,7 +4,7 @@ import time
 from collections import deque
 from typing import Any
 
-from spark_channel.connectors.base.health import Health, RowCost, WakeLatency
+from spark_channel.connectors.base.health import Health, RowCost, StatementLatency, WakeLatency
 from spark_channel.connectors.postgresql.options import PostgresOptions
 from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.errors import ChannelError
@@ -46,6 +46,27 @@ _OWN_LAG = (
     "SELECT pg_wal_lsn_diff(pg_last_wal_receive_lsn(), '0/0')::float8, "
     "pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')::float8"
 )
+_STATEMENTS_SCHEMA = """
+SELECT quote_ident(n.nspname), string_to_array(e.extversion, '.')::int[] >= '{1,8}'
+FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = e.extnamespace WHERE e.extname = 'pg_stat_statements'
+"""
+_STATEMENTS = """
+SELECT userid::text || ' ' || dbid::text || ' ' || queryid::text, calls::float8, {total}::float8 / 1000,
+  calls * ({mean} ^ 2 + {deviation} ^ 2)::float8 / 1e6
+FROM {schema}.pg_stat_statements(false)
+WHERE queryid IS NOT NULL AND userid <> (SELECT oid FROM pg_roles WHERE rolname = current_user)
+ORDER BY calls DESC LIMIT 100
+"""
+"""Of other roles than the job's own: which statement is of which session is not known."""
+_TIMES = (
+    ("total_time", "mean_time", "stddev_time"),
+    (
+        "total_exec_time",
+        "mean_exec_time",
+        "stddev_exec_time",
+    ),
+)
+_NEEDS_STATEMENTS = "application (needs pg_monitor, and pg_stat_statements loaded)"
 _ASLEEP = (
     f"SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep({_NAP})::text, "  # noqa: S608 - a number of ours
     "extract(epoch FROM clock_timestamp())::float8 FROM generate_series(1, 20)"
@@ -106,6 +127,9 @@ class PostgresHealth(Health):
         self._lag = Lag()
         self._naps = WakeLatency(_NAP)
         self._forced = PerMinute()
+        self._statements = StatementLatency()
+        self._statements_sql: str | None = None
+        self._application: list[float] = []
         self._slow: dict[str, float] = {}
         self._looked_at: float | None = None
         self._missing: tuple[str, ...] = ()
@@ -139,6 +163,8 @@ class PostgresHealth(Health):
             "latency": [_seconds_of(session) for _ in range(_PINGS)],
             "wakeup": self._naps.late(end - begin for begin, _, end in session.rows(_ASLEEP)),
         }
+        if self._application:
+            delays["application"], self._application = self._application, []
         return HealthSample(
             {name: (value, signal_bound(name)) for name, value in values.items()},
             delays,
@@ -156,6 +182,7 @@ class PostgresHealth(Health):
             session.close()
             raise
         self._forced_sql = _FORCED[version >= _NEWS]
+        self._statements, self._statements_sql = StatementLatency(), _statements_sql(session)
         self._lag, self._naps, self._forced, self._looked_at = (
             Lag(),
             WakeLatency(_NAP),
@@ -178,6 +205,11 @@ class PostgresHealth(Health):
             found["forced_checkpoints"] = self._forced.count(now, session.value(self._forced_sql))
             self._standbys = session.value(_STANDBYS)
         self._slow = {name: float(value) for name, value in found.items() if value is not None}
+        if self._statements_sql == "":
+            self._missing = (_NEEDS_STATEMENTS, *self._missing)
+        elif self._statements_sql is not None:
+            tail = self._statements.tail(session.rows(self._statements_sql))
+            self._application = [] if tail is None else [tail]
 
     def _lag_of(self, session: PgWriteSession) -> float | None:
         """None: the server has no replica, or this role may not see its lag."""
@@ -190,6 +222,24 @@ class PostgresHealth(Health):
             if written is None or replayed is None
             else self._lag.seconds(now, written, replayed)
         )
+
+
+def _statements_sql(session: PgWriteSession) -> str | None:
+    """The question for the sums of others' statements; None = the server has none, "" = this role may not read them."""
+    found = session.rows(_STATEMENTS_SCHEMA)
+    if not found:
+        return None
+    schema, is_new = found[0]
+    total, mean, deviation = _TIMES[is_new]
+    sql = _STATEMENTS.format(schema=schema, total=total, mean=mean, deviation=deviation)
+    try:
+        session.rows(sql)
+        reads_all = session.value("SELECT pg_has_role('pg_read_all_stats', 'USAGE')")
+    except ChannelError:  # it was not loaded when the server started
+        if not session.is_open:
+            raise
+        return ""
+    return sql if reads_all else ""
 
 
 def _seconds_of(session: PgWriteSession) -> float:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol, Self, cast
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.base.contract import FetchSize
 from spark_channel.connectors.base.health import RowCost, seconds_per_row, way_seconds
 from spark_channel.connectors.sql.catalog import KeyColumn, MisfitError, ReadColumn
 from spark_channel.connectors.sql.dialect import Dialect
@@ -246,6 +247,7 @@ class Reading(Protocol):
     dialect: Dialect
     takes_pieces: ClassVar[bool]
     row_cost: RowCost
+    fetch_size: FetchSize
 
     def batch_size(self, split: Split) -> BatchSize: ...
 
@@ -447,6 +449,7 @@ class ShortStatements:
                     self._burst_seconds,
                     seconds=self._seconds,
                     empty_seconds=self._empty_seconds,
+                    speed=self._reader.fetch_size.rows_per_second,
                     clock=self._clock,
                 )
             self._made = StatementSize(

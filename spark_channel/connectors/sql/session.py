@@ -217,36 +217,37 @@ def in_pieces(
             clock.sleep(min(_REST * took, _REST * _BUSY * length * each, _LONGEST_REST))
 
 
-# The pieces in which the rows of a limited statement are taken, evenly spaced: the server rests
-# between two.
-#
-# A statement is as long as half a second of the job's speed, and one piece of it keeps a core of
-# the server busy for
-# `burst_seconds` at most. The speed is what was seen: under a limit whoever takes the rows is slow,
-# and the next
-# statement is spread over three quarters of that time. Where the job waits for the reader itself,
-# it does not rest.
-
-
 _FIRST_ROWS, _LEAST_ROWS, _MOST_ROWS = 250, 50, 4_096
-_FIRST_STATEMENT = 1_000
+_FIRST_STATEMENT, _FIRST_SECONDS = 1_000, 0.1
+"""The rows of the first statement, and for how long they last at most where the speed is known."""
 _PIECES_SEEN = 16
-_AHEAD_SECONDS = 0.6
-"""How long a statement's rows last at the speed that was seen; the host's `fetch_size` is half a second."""
+_STATEMENT_SECONDS = 0.35
+"""How long a statement's rows last at the speed that was seen. With what waits to be paid, and what is paid, a read is
+ahead by at most a second and a half of its limit."""
 _SPREAD = 0.75
 _LONGEST_SPREAD = 0.5
-_STARVED = 0.05
-"""The part of a cycle that is left when the rows are handed on, below which the rests are too long."""
-_LEAST_SPREAD = 0.002
+_BLOCKED = 0.05
+"""The part of a cycle that was waited for the limit, below which the job waits for the reader."""
+_LEAST_HURRY = 1 / 16
+_MOST_LARGER = 8
+_STARTING = 8
+"""So many statements are read at no more than twice the speed that is expected."""
+_CYCLES = 8
 _PAUSE_SECONDS = 3.0
-"""A cycle that took longer was a pause, and tells nothing of the speed."""
+"""A cycle that took longer was a pause, and says nothing of the speed."""
 
 
 class PacedFetch:
-    """Of one thread, for statement after statement; `begin`, for each piece `rest` and `took`, and `handed_on`.
+    """When the pieces of limited statements are due, and how large they are: the server rests between two.
 
-    `seconds` is how long a statement may last, and `empty_seconds` what one without rows takes, which is the way to the
-    server and back.
+    Of one thread, for statement after statement; `begin`, for each piece `rest` and `took`, and `handed_on`. A
+    statement has the rows of 0.35 s, and one piece of it keeps a core of the server busy for `burst_seconds` at most.
+    Pieces are due evenly over three quarters of the time until the next statement; one that is late makes the rests
+    behind it shorter. Whoever takes the rows keeps some for the limit to be paid: while it takes them at once, the
+    reader is late, and rests less.
+
+    `seconds` is how long a statement may last, `empty_seconds` what one without rows takes, which is the network's
+    latency, and `speed` the rows per second that are expected, until a speed was seen; 0.0 = not known.
     """
 
     def __init__(
@@ -255,26 +256,38 @@ class PacedFetch:
         *,
         seconds: float = 5.0,
         empty_seconds: float = 0.0,
+        speed: float = 0.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._burst_seconds = burst_seconds
+        self._expected_speed = speed
         self._longest_spread = min(_LONGEST_SPREAD, seconds / 4)
         self._empty_seconds = empty_seconds
         self._clock = clock
         self._row_seconds: deque[float] = deque(maxlen=_PIECES_SEEN)
         self.most_rows = _MOST_ROWS
         self._rows = _FIRST_ROWS
-        self.statement_rows = _FIRST_STATEMENT
+        self.statement_rows = min(
+            _FIRST_STATEMENT,
+            max(_LEAST_ROWS, int(speed * _FIRST_SECONDS)) if speed else _FIRST_STATEMENT,
+        )
         """Of the next statement, at most."""
         self._spread = 0.0
         self._began = clock.now()
         self._asked = self._taken = 0
-        self._before = 0
+        self._hurry = 1.0
+        """The part of the usual spread that the next statement has."""
+        self._starting = _STARTING if speed else 0
+        self._larger = 1
+        """Pieces are so many times larger while the reader is late without any rest: each waits in a busy server."""
+        self._blocked_at: float | None = None
+        self._since_blocked = 0
+        self._cycles: deque[tuple[int, float]] = deque(maxlen=_CYCLES)
 
     @property
     def rows(self) -> int:
         """Of the next piece, at most `most_rows`."""
-        return min(self._rows, self.most_rows)
+        return min(self._rows * self._larger, self.most_rows)
 
     @property
     def row_seconds(self) -> float:
@@ -289,6 +302,9 @@ class PacedFetch:
         self._began, self._asked, self._taken = self._clock.now(), rows, 0
         if spread is not None:
             self._spread = spread
+        elif speed := self._speed():
+            usual = min(self._longest_spread, _SPREAD * rows / speed)
+            self._spread = usual * self._hurry if self._hurry >= _LEAST_HURRY else 0.0
 
     def rest(self) -> float:
         """Before a piece: wait until it is due. Returns the seconds of rest."""
@@ -305,7 +321,7 @@ class PacedFetch:
     def took(self, rows: int, seconds: float) -> None:
         """A piece brought `rows` in so many seconds.
 
-        Where the way to the server and back takes most of them, larger pieces must tell what a row costs.
+        Where the network takes most of them, only larger pieces show what a row costs.
         """
         self._taken += rows
         if rows < min(_LEAST_ROWS, self.rows):
@@ -313,27 +329,44 @@ class PacedFetch:
         cost = seconds_per_row(rows, seconds, self._empty_seconds, least_rows=1)
         if cost is not None:
             self._row_seconds.append(cost)
-        fitting = _MOST_ROWS
-        if least := self.row_seconds:
-            fitting = int(self._burst_seconds / least)
-        self._rows = max(_LEAST_ROWS, min(fitting, 2 * self._rows, _MOST_ROWS))
+        else:  # it is less than this, whatever slower pieces seemed to cost
+            fitting = (each for each in self._row_seconds if each <= seconds / rows)
+            self._row_seconds = deque(fitting, _PIECES_SEEN)
+        least = self.row_seconds
+        most = int(self._burst_seconds / least) if least else _MOST_ROWS
+        self._rows = max(_LEAST_ROWS, min(most, 2 * self._rows, _MOST_ROWS))
 
     def handed_on(self, rows: int, inside: float, outside: float) -> None:
-        """The statement's `rows` were read in `inside` seconds; `outside` later the next ones are wanted.
+        """The statement's `rows` were read in `inside` seconds; `outside` later the next ones are wanted."""
+        now, cycle = self._clock.now(), inside + outside
+        self._since_blocked += rows
+        if outside > _BLOCKED * cycle and rows:
+            self._learn(now)
+            self._hurry, self._larger = 1.0, max(1, self._larger // 2)
+        elif 2 * rows > self._asked:  # fewer rows are taken at once in any case
+            if self._hurry < 1.0:
+                self.statement_rows = max(self.statement_rows, 2 * rows)
+            if self._hurry < _LEAST_HURRY and self._cycles:
+                self._larger = min(_MOST_LARGER, 2 * self._larger)
+            least = _LEAST_HURRY / 2
+            if self._starting:  # what the read is ahead by need not be there at once
+                self._starting, least = self._starting - 1, 0.5
+            self._hurry = max(self._hurry / 2, least)
 
-        They are wanted when the rows before these are paid.
-        """
-        before, self._before = self._before or rows, rows
-        cycle = inside + outside
-        if not rows or cycle <= 0.0 or cycle > _PAUSE_SECONDS:
+    def _learn(self, now: float) -> None:
+        """What was handed on since the limit was last waited for has been paid meanwhile."""
+        before, rows = self._blocked_at, self._since_blocked
+        self._blocked_at, self._since_blocked = now, 0
+        if before is None or now - before > _PAUSE_SECONDS:
             return
-        if outside < _STARVED * cycle:
-            self._spread = self._spread / 2 if self._spread > _LEAST_SPREAD else 0.0
-            self.statement_rows = max(self.statement_rows, 2 * rows)
-            return
-        speed = before / cycle
-        self._spread = min(self._longest_spread, _SPREAD * rows / speed)
-        self.statement_rows = max(_LEAST_ROWS, int(speed * _AHEAD_SECONDS))
+        self._cycles.append((rows, now - before))
+        if speed := self._speed():
+            self.statement_rows = max(_LEAST_ROWS, int(speed * _STATEMENT_SECONDS))
+
+    def _speed(self) -> float:
+        """Rows per second; 0.0 = not known."""
+        seconds = sum(each for _, each in self._cycles)
+        return sum(rows for rows, _ in self._cycles) / seconds if seconds else self._expected_speed
 
 
 # SQL of users that runs unchanged (`preSql`, `sessionInitStatement`), split into statements.

@@ -11,7 +11,7 @@ import pytest
 from spark_channel.channel import Limiter
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import Health, find_connector
-from spark_channel.connectors.base.health import WakeLatency
+from spark_channel.connectors.base.health import StatementLatency, WakeLatency
 from spark_channel.connectors.postgresql.health import Lag, PerMinute
 from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.limits import HealthSample, LimitStatus, StatusRequest
@@ -136,6 +136,63 @@ def test_a_clock_that_is_set_back_makes_no_later_nap_late() -> None:
     naps.late([0.0021])
     assert naps.late([-3600.0, 0.0021]) == pytest.approx([0.0, 0.0011])
     assert max(naps.late([0.0021])) < 0.002
+
+
+def _sums(*latencies: float) -> tuple[float, float, float]:
+    return len(latencies), sum(latencies), sum(each**2 for each in latencies)
+
+
+def test_the_tail_of_an_application_does_not_depend_on_its_mixture() -> None:
+    quick, slow = [0.001] * 90 + [0.004] * 10, [0.1] * 90 + [0.4] * 10
+
+    def tail(more_quick: list[float], more_slow: list[float]) -> float | None:
+        statements = StatementLatency()
+        before = [("quick", *_sums(*quick)), ("slow", *_sums(*slow))]
+        assert statements.tail(before) is None
+        return statements.tail(
+            [("quick", *_sums(*quick, *more_quick)), ("slow", *_sums(*slow, *more_slow))]
+        )
+
+    usual = tail(quick, slow)
+    assert usual is not None
+    assert tail(quick, slow * 5) == pytest.approx(usual)
+    assert tail(quick, []) == pytest.approx(usual)
+    assert tail([2 * each for each in quick], [2 * each for each in slow]) == pytest.approx(
+        2 * usual
+    )
+
+
+def test_counters_that_begin_anew_and_few_statements_say_nothing_of_the_application() -> None:
+    statements = StatementLatency()
+    assert statements.tail([("a", *_sums(*[0.001] * 100))]) is None
+    assert statements.tail([("a", *_sums(*[0.5] * 50))]) is None
+    assert statements.tail([("a", *_sums(*[0.5] * 60))]) is None
+    assert statements.tail([("a", *_sums(*[0.5] * 75))]) == pytest.approx(1.0)
+    assert statements.tail([]) is None
+
+
+def test_postgresql_says_how_slow_the_statements_of_other_roles_are() -> None:
+    server = PostgresServer.create(shared_preload_libraries="pg_stat_statements")
+    try:
+        server.psql(
+            "CREATE EXTENSION pg_stat_statements; CREATE ROLE app LOGIN SUPERUSER PASSWORD 'x'; "
+            "CREATE ROLE plain LOGIN PASSWORD 'x'"
+        )
+        application = {**server.login, "user": "app", "password": "x"}
+        with _health(application) as statements, _health(server.login) as health:
+            samples = []
+            for _ in range(3):
+                health._looked_at = None  # type: ignore[attr-defined] # or it looks once a second
+                samples.append(health.sample())
+                for _ in range(10):
+                    statements.sample()
+        assert "application" not in samples[0].delays
+        (tail,) = samples[2].delays["application"]
+        assert 0.2 < tail < 50
+        with _health({**server.login, "user": "plain", "password": "x"}) as health:
+            assert any(each.startswith("application (needs") for each in health.sample().missing)
+    finally:
+        server.close()
 
 
 @pytest.mark.parametrize("role", ["reader", "writer"])

@@ -83,9 +83,9 @@ def test_pieces_are_spread_evenly_over_most_of_the_time() -> None:
     gaps = [
         after - before for before, after in zip(reader.asked_at, reader.asked_at[1:], strict=False)
     ]
-    assert sum(reader.sizes) == 10_000  # half a second's rows
+    assert 6_500 < sum(reader.sizes) < 7_500  # the rows of 0.35 s
     assert max(gaps) - min(gaps) < 0.002
-    assert 0.3 < reader.asked_at[-1] - reader.asked_at[0] < 0.45
+    assert 0.2 < reader.asked_at[-1] - reader.asked_at[0] < 0.35
 
 
 def test_the_limit_is_used() -> None:
@@ -109,15 +109,25 @@ def test_a_statement_has_as_many_rows_as_the_speed_allows() -> None:
     """What may be fetched at once is not known where the speed is to be found."""
     reader = _Reader(2_000, 0.000001, most=50_000)
     reader.run(40)
-    assert 900 <= sum(reader.sizes) <= 1_300
+    assert 600 <= sum(reader.sizes) <= 800
     reader.speed = 40_000
     reader.run(40)
-    assert 20_000 <= sum(reader.sizes) <= 26_000
+    assert 12_000 <= sum(reader.sizes) <= 16_000
 
 
 def test_a_pause_tells_nothing_of_the_speed() -> None:
     reader = _Reader(20_000, 0.000001)
     reader.run(20)
     before = reader.pieces.statement_rows
-    reader.pieces.handed_on(10_000, 0.4, 3_600.0)
+    reader.clock.sleep(3_600.0)
+    reader.pieces.handed_on(before, 0.3, 3_600.0)
     assert reader.pieces.statement_rows == before
+
+
+def test_a_first_piece_that_was_slow_does_not_make_all_others_small() -> None:
+    """The network hides what a row costs in small pieces, so that their size would never grow."""
+    reader = _Reader(20_000, 0.000_001, empty=0.0005)
+    reader.pieces.took(250, 0.3)
+    assert reader.pieces.rows == 50
+    reader.run(20)
+    assert reader.pieces.rows >= 500

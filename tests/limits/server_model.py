@@ -1,0 +1,143 @@
+"""A database server beside a job, on a virtual clock: an application's statements queue for its cores, and so do the
+job's pieces. What a controller of the job's speed is told, and what the application's p99 and the speed are then.
+"""
+
+import heapq
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from spark_channel.limits import AdaptiveLimit, HealthSample
+from tests.limits.conftest import HandClock
+
+STEP = 0.25
+"""Seconds between two samples of the server's health."""
+ROW_SECONDS = 0.000_003_5
+PIECE_ROWS = 300
+NAPS = 20
+SETTLING = 20.0
+"""Seconds at the start of a run that count for the p99, but not for the speed."""
+
+
+class Controller(Protocol):
+    """Sets a job's speed from samples of a server's health."""
+
+    def speed(self, sample: HealthSample, spent_rows: float) -> float: ...
+
+
+@dataclass
+class Server:
+    """`load` is the part of all cores that the application uses, by time; `noise`: a shared machine, where all cores
+    stand still for some milliseconds now and then.
+    """
+
+    cores: int
+    load: Callable[[float], float]
+    noise: bool = False
+    seed: int = 0
+    reports_application: bool = True
+    fastest: float = 300_000.0
+    """What the job could do without any limit, in rows per second."""
+    clock: HandClock = field(default_factory=HandClock)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.statement_seconds = 0.001 * self.cores**0.6
+        self.free = [0.0] * self.cores
+        self.latencies: list[tuple[float, float]] = []
+        self.speeds: list[tuple[float, float]] = []
+        self.spent = 0.0
+        self._recent: deque[list[float]] = deque(maxlen=4)
+        self._piece_at = 0.0
+
+    def run(self, controller: Controller, seconds: float) -> None:
+        """Let the job run under `controller`."""
+        sample = HealthSample()
+        while self.clock.now() < seconds:
+            speed = min(self.fastest, controller.speed(sample, self.spent))
+            self.speeds.append((self.clock.now(), speed))
+            sample = self._step(speed)
+
+    def p99(self, begin: float = 0.0, end: float = math.inf) -> float:
+        """Seconds."""
+        seen = sorted(each for at, each in self.latencies if begin <= at < end)
+        return seen[int(0.99 * len(seen))]
+
+    def mean_speed(self, begin: float = SETTLING, end: float = math.inf) -> float:
+        """Rows per second."""
+        seen = [speed for at, speed in self.speeds if begin <= at < end]
+        return sum(seen) / len(seen)
+
+    def _step(self, speed: float) -> HealthSample:
+        begin, chance = self.clock.now(), self.random
+        end = begin + STEP
+        events: list[tuple[float, int, float]] = []
+        rate = self.load(begin) * self.cores / self.statement_seconds
+        at = begin + chance.expovariate(rate)
+        while at < end:
+            events.append((at, 0, chance.expovariate(1 / self.statement_seconds)))
+            at += chance.expovariate(rate)
+        if speed > 0:
+            gap = PIECE_ROWS / speed
+            self._piece_at = min(max(self._piece_at, begin), begin + gap)
+            while self._piece_at < end:
+                events.append((self._piece_at, 1, PIECE_ROWS * ROW_SECONDS))
+                self.spent += PIECE_ROWS
+                self._piece_at += gap
+        events += [(begin + STEP * (each + chance.random()) / NAPS, 2, 0.0) for each in range(NAPS)]
+        events.sort()
+        if self.noise and chance.random() < 0.05:
+            stood = begin + chance.uniform(0.002, 0.02)
+            self.free = [max(each, stood) for each in self.free]
+        application, naps = [], []
+        heapq.heapify(self.free)
+        for at, kind, work in events:
+            started = max(at, self.free[0])
+            if kind == 2:
+                naps.append(started - at + chance.expovariate(1 / 0.00002))
+                continue
+            heapq.heapreplace(self.free, started + work)
+            if kind == 0:
+                application.append(started + work - at)
+                self.latencies.append((at, started + work - at))
+        self.clock.at = end
+        self._recent.append(application)
+        delays = {"wakeup": naps, "latency": [0.0003] * 4}
+        values = {"active_sessions": (sum(application) / STEP, 32.0)}
+        if self.reports_application:
+            delays["application"] = [_tail([each for part in self._recent for each in part])]
+        return HealthSample(values, delays, row_seconds=ROW_SECONDS)
+
+
+def _tail(latencies: list[float]) -> float:
+    """The estimate of a p99 that a server's sums of latencies and of their squares allow."""
+    if len(latencies) < 2:
+        return 0.0
+    mean = sum(latencies) / len(latencies)
+    spread = math.sqrt(sum((each - mean) ** 2 for each in latencies) / len(latencies))
+    return mean + 2.33 * spread
+
+
+@dataclass
+class Fixed:
+    """A limit that nobody changes."""
+
+    rows: float
+
+    def speed(self, sample: HealthSample, spent_rows: float) -> float:
+        return self.rows
+
+
+class Adaptive:
+    """The shipped controller."""
+
+    def __init__(self, server: Server, **more: object) -> None:
+        self._limit = AdaptiveLimit(clock=server.clock, **more)  # type: ignore[arg-type] # its own names
+
+    def speed(self, sample: HealthSample, spent_rows: float) -> float:
+        if not sample.delays:
+            return self._limit.rows_per_second
+        return self._limit.observe("source", sample, spent_rows)

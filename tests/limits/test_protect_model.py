@@ -1,0 +1,97 @@
+"""`protect=auto` beside an application, on a simulated server: the application's p99, and the speed that is used."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.limits.server_model import SETTLING, Adaptive, Fixed, Server
+
+SECONDS = 60.0
+Load = Callable[[float], float]
+
+
+def flat(load: float) -> Load:
+    return lambda _at: load
+
+
+def step(before: float, after: float) -> Load:
+    return lambda at: before if at < 35 else after
+
+
+def ramp(before: float, after: float) -> Load:
+    return lambda at: before + (after - before) * min(1.0, at / SECONDS)
+
+
+def _beside(
+    cores: int, load: Load, *, noise: bool = False, application: bool = True, **more: object
+) -> tuple[float, float]:
+    """How many times its p99 without the job the application's p99 is, and the job's mean speed."""
+    idle = Server(cores, load, noise, seed=1)
+    idle.run(Fixed(0), SECONDS)
+    server = Server(cores, load, noise, seed=1, reports_application=application)
+    server.run(Adaptive(server, **more), SECONDS)
+    return server.p99(SETTLING) / idle.p99(SETTLING), server.mean_speed()
+
+
+@pytest.mark.parametrize("application", [True, False], ids=["its latency", "naps"])
+@pytest.mark.parametrize(
+    ("cores", "load", "noise", "least"),
+    [
+        (1, flat(0.10), False, 60_000),
+        (1, flat(0.33), False, 35_000),
+        (1, flat(0.60), False, 20_000),
+        (1, flat(0.90), False, 1_000),
+        (4, flat(0.33), False, 250_000),
+        (4, flat(0.60), False, 100_000),
+        (4, flat(0.90), False, 3_000),
+        (32, flat(0.60), False, 200_000),
+        (1, flat(0.33), True, 30_000),
+        (4, flat(0.50), True, 100_000),
+        (1, step(0.2, 0.6), False, 20_000),
+        (4, ramp(0.2, 0.8), False, 60_000),
+    ],
+)
+def test_the_application_stays_within_one_and_a_half_times_its_p99(
+    cores: int, load: Load, noise: bool, least: float, application: bool
+) -> None:
+    p99, speed = _beside(cores, load, noise=noise, application=application)
+    assert p99 <= 1.5
+    assert speed >= (least if application else min(1_000, least))
+
+
+def test_a_lower_aim_leaves_more_to_the_application() -> None:
+    strict = _beside(1, flat(0.33), bounds={"p99": 1.1})
+    usual = _beside(1, flat(0.33))
+    assert strict[0] <= usual[0]
+    assert strict[1] < 0.8 * usual[1]
+
+
+def test_a_burst_of_the_application_takes_the_speed_within_seconds_and_it_comes_back() -> None:
+    server = Server(4, lambda at: 0.97 if 40 <= at < 50 else 0.4, seed=1)
+    server.run(Adaptive(server), 90.0)
+    before, burst = server.mean_speed(30, 40), server.mean_speed(43, 50)
+    assert burst < 0.3 * before
+    assert server.mean_speed(75, 90) > 0.7 * before
+
+
+def test_a_second_job_shares_what_there_is() -> None:
+    """Each sees the other as load, and neither starves."""
+    server = Server(1, flat(0.33), seed=1)
+    both = [Adaptive(server), Adaptive(server)]
+    spent = [0.0, 0.0]
+
+    class Two:
+        def speed(self, sample: object, spent_rows: float) -> float:
+            speeds = [
+                each.speed(sample, mine)  # type: ignore[arg-type] # the server's own sample
+                for each, mine in zip(both, spent, strict=True)
+            ]
+            for place, each in enumerate(speeds):
+                spent[place] += each * 0.25
+            return sum(speeds)
+
+    server.run(Two(), SECONDS)
+    idle = Server(1, flat(0.33), seed=1)
+    idle.run(Fixed(0), SECONDS)
+    assert server.p99(SETTLING) <= 1.6 * idle.p99(SETTLING)
+    assert min(spent) > 0.2 * max(spent)
