@@ -101,7 +101,7 @@ class FileWriter(SqlWriter):
             super().rehearse(context, schema)
             return
         self.check(context)
-        place = self.new_place()
+        place = self.place(*self.new_place(None))
         self._check_place(place)
         self.plan(None, SqlPlan(context.job, schema, "job", place=place), place, context)
 

@@ -1,0 +1,69 @@
+"""Arguments and options that several commands of `spark-channel` take."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+__all__ = [
+    "AllContent",
+    "Conf",
+    "DirtyRowsPath",
+    "DryRun",
+    "Job",
+    "Jobs",
+    "Master",
+    "Output",
+    "Parameters",
+    "SharedLimit",
+    "Timezone",
+    "Windows",
+]
+
+Job = Annotated[Path, typer.Argument(help="A DataX job.json.", show_default=False)]
+Jobs = Annotated[
+    list[Path], typer.Argument(help="DataX job files, or folders of them.", show_default=False)
+]
+Output = Annotated[
+    Literal["text", "json"],
+    typer.Option(help="json: print one line of JSON to stdout, and nothing else."),
+]
+Parameters = Annotated[
+    list[str] | None,
+    typer.Option("-p", metavar='"-Dname=value"', help="Values of ${name} in the job."),
+]
+Master = Annotated[
+    str | None, typer.Option(help="Spark's master; default: spark-submit's, else this machine.")
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf", metavar="name=value", help="A Spark setting; may be given several times."
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Connect to source and target, and show the plan without moving a row.",
+    ),
+]
+DirtyRowsPath = Annotated[
+    str | None, typer.Option(help="Directory for refused rows, as Parquet; default: not kept.")
+]
+SharedLimit = Annotated[
+    str | None, typer.Option(help="The name of a limit that `spark-channel limits serve` serves.")
+]
+Windows = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--window",
+        metavar='"DAYS TIMES LIMIT"',
+        help="Another limit by the time: 'Mon-Fri 08:00-18:00 5k', '22:00-06:00 64MB', 'Sat-Sun unlimited', "
+        "'12:00-13:00 pause'; may be given several times, and the first that holds counts.",
+    ),
+]
+Timezone = Annotated[str, typer.Option(help="Time zone of --window, such as Europe/Berlin.")]
+AllContent = Annotated[
+    bool, typer.Option("--all-content", help="Run each entry of job.content; DataX runs the first.")
+]

@@ -1,0 +1,388 @@
+"""The commands that copy, compare and replicate tables by their urls, one function each."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from spark_channel.cli.arguments import (
+    Conf,
+    DirtyRowsPath,
+    DryRun,
+    Jobs,
+    Master,
+    Output,
+    Parameters,
+    SharedLimit,
+    Timezone,
+    Windows,
+)
+from spark_channel.cli.run import EngineName
+from spark_channel.errors import OptionError
+
+__all__ = ["convert", "copy", "replicate", "verify"]
+
+
+def copy(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Url or path of the source, with options behind a '?': 'postgresql://db/shop?dbtable=orders', "
+            "flights.csv, parquet:s3://lake/orders.",
+            show_default=False,
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(help="Url or path of the target, in the same forms.", show_default=False),
+    ],
+    where: Annotated[
+        str | None, typer.Option(help="Copy the rows for which this SQL condition is true.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Copy these columns, separated by commas; default: all.")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(metavar="append|overwrite|errorIfExists", help="As Spark's save mode.")
+    ] = "append",
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-o",
+            "--option",
+            metavar="reader.NAME=VALUE",
+            help="An option of the reader, or with writer.NAME=VALUE of the writer; may be given several times.",
+        ),
+    ] = None,
+    rows_per_second: Annotated[
+        str | None,
+        typer.Option(help="Limit in rows per second, such as 20k; default: unlimited."),
+    ] = None,
+    bytes_per_second: Annotated[
+        str | None,
+        typer.Option(help="Limit in Arrow bytes per second, such as 64MB; default: unlimited."),
+    ] = None,
+    window: Windows = None,
+    timezone: Timezone = "UTC",
+    shared_limit: SharedLimit = None,
+    protect: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|AIM",
+            help="Follow what source and target say of their health, with an aim such as 'p99<1.25x'; default: off.",
+        ),
+    ] = None,
+    channels: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many parts are copied at the same time; default: the cores."),
+    ] = None,
+    commit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="job|task",
+            help="Publish all rows together, or those of each task as it ends; default: the connector's.",
+        ),
+    ] = None,
+    txn: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME:VERSION",
+            help="Transaction id of this load: a rerun adds no row twice. The version is a number or a date.",
+        ),
+    ] = None,
+    max_dirty_rows: Annotated[
+        str | None, typer.Option(help="How many rows the target may refuse; default: 0.")
+    ] = None,
+    dirty_rows_path: DirtyRowsPath = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(
+            help="local: this machine without Spark; spark: Spark; auto: local, unless --master or --conf is given, "
+            "or spark-submit runs the command."
+        ),
+    ] = "auto",
+    master: Master = None,
+    conf: Conf = None,
+    dry_run: DryRun = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="File for the report as JSON, also of a failed copy; default: not written.",
+        ),
+    ] = None,
+    output: Output = "text",
+) -> None:
+    """Copy one table, folder or file to another place.
+
+    A parameter behind the '?' of SOURCE or TARGET is an option of its connector. Values are percent-encoded: write
+    %26 for & and %25 for %. Exit codes are those of `run`.
+    """
+    from spark_channel.cli.copy_places import CopyOptions
+    from spark_channel.cli.copy_places import copy as copy_places
+    from spark_channel.cli.run import RunOptions
+
+    wanted = CopyOptions(
+        options=options or [],
+        where=where,
+        columns=columns,
+        mode=mode,
+        txn=txn,
+        dry_run=dry_run,
+        of_job={
+            "rowsPerSecond": None if window else rows_per_second,
+            "bytesPerSecond": None if window else bytes_per_second,
+            "sharedLimit": None if window else shared_limit,
+            "protect": protect,
+            "channels": channels,
+            "commit": commit,
+            "maxDirtyRows": max_dirty_rows,
+        },
+    )
+    run_options = RunOptions(
+        master=master,
+        conf=conf or [],
+        dirty_rows_path=dirty_rows_path,
+        engine=engine,
+        rows_per_second=rows_per_second if window else None,
+        bytes_per_second=bytes_per_second if window else None,
+        shared_limit=shared_limit if window else None,
+        windows=window or (),
+        timezone=timezone,
+        report=report,
+        json_output=output == "json",
+    )
+    if code := copy_places(source, target, wanted, run_options):
+        raise typer.Exit(code)
+
+
+def verify(
+    job: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A DataX job.json, whose reader and writer are the two sides; default: --source and --target.",
+            show_default=False,
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(help="Url or path of the source, in the forms that `copy` takes."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Url or path of the target, in the same forms.")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns by which rows are matched, separated by commas; default: the target's primary key."
+        ),
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option(help="Compare the rows of both sides for which this is true.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Compare these columns, separated by commas; default: all.")
+    ] = None,
+    exclude: Annotated[
+        str | None, typer.Option(help="Leave these columns out, separated by commas.")
+    ] = None,
+    json: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns of text whose values are compared as JSON, separated by commas."
+        ),
+    ] = None,
+    text: Annotated[
+        Literal["exact", "nfc"],
+        typer.Option(help="Compare texts as they are, or by Unicode's NFC."),
+    ] = "exact",
+    confirm: Annotated[
+        int,
+        typer.Option(help="How often a differing row is looked at again, after growing waits."),
+    ] = 3,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Write the differing rows to the target again.")
+    ] = False,
+    max_repairs: Annotated[
+        int, typer.Option(min=0, help="Repair nothing if more rows differ.")
+    ] = 1_000,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="With --repair: remove rows that only the target has.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --repair: list the keys, and write nothing.")
+    ] = False,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-o",
+            "--option",
+            metavar="reader.NAME=VALUE",
+            help="An option of the source, or with writer.NAME=VALUE of the target; may be given several times.",
+        ),
+    ] = None,
+    rows_per_second: Annotated[
+        str | None,
+        typer.Option(
+            help="Limit of both sides together, in rows per second, such as 50k; default: unlimited."
+        ),
+    ] = None,
+    bytes_per_second: Annotated[
+        str | None,
+        typer.Option(help="The same in Arrow bytes per second, such as 64MB; default: unlimited."),
+    ] = None,
+    shared_limit: SharedLimit = None,
+    protect: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto", help="Follow what both sides say of their health; default: off."
+        ),
+    ] = None,
+    channels: Annotated[
+        int | None,
+        typer.Option(min=1, help="Splits of a side read at a time; default: the cores."),
+    ] = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(
+            help="local: this machine without Spark; spark: Spark; auto: local, unless --master or --conf is given, "
+            "or spark-submit runs the command."
+        ),
+    ] = "auto",
+    master: Master = None,
+    conf: Conf = None,
+    parameters: Parameters = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File for the report (.json), or for its first 1 000 differing rows (.parquet); default: not written.",
+        ),
+    ] = None,
+    output: Output = "text",
+) -> None:
+    """Show whether two tables hold the same rows, and repair those that differ.
+
+    Exit codes: 0 equal, 3 different, 1 not known, 2 bad input, 130 interrupted, 143 ended by SIGTERM.
+    """
+    from spark_channel.cli.verify_places import VerifyOptions, column_list
+    from spark_channel.cli.verify_places import verify as verify_places
+    from spark_channel.verification.settings import RepairSettings, VerifySettings
+
+    for name, given in (("--delete", delete), ("--dry-run", dry_run)):
+        if given and not repair:
+            raise OptionError(
+                f"option {name!r} needs '--repair': without it nothing is written", option=name
+            )
+    wanted = VerifyOptions(
+        job=job,
+        parameters=parameters or [],
+        source=source,
+        target=target,
+        options=options or [],
+        where=where,
+        columns=columns,
+        settings=VerifySettings(
+            column_list("--key", key),
+            column_list("--exclude", exclude) or (),
+            column_list("--json", json) or (),
+            text,
+            confirm,
+        ),
+        repairs=RepairSettings(max_repairs, delete, dry_run) if repair else None,
+        of_job={
+            "rowsPerSecond": rows_per_second,
+            "bytesPerSecond": bytes_per_second,
+            "sharedLimit": shared_limit,
+            "protect": protect,
+            "channels": channels,
+        },
+        engine=engine,
+        master=master,
+        conf=conf or [],
+        report=report,
+        json_output=output == "json",
+    )
+    if code := verify_places(wanted):
+        raise typer.Exit(code)
+
+
+def replicate(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE",
+            help="A YAML file that names source, target and streams. Before it may stand: `status`, what the target "
+            "records of each table; `reset`, with names of tables behind the file: the next run replaces all their "
+            "rows. `schema` alone prints the file's JSON schema.",
+            show_default=False,
+        ),
+    ],
+    select: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Copy these tables alone: names and patterns, separated by commas.",
+        ),
+    ] = None,
+    full_refresh: Annotated[
+        bool, typer.Option("--full-refresh", help="Replace all rows, also of incremental tables.")
+    ] = False,
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once",
+            help="Follow tables of mode full_then_changes up to now; default: until ended.",
+        ),
+    ] = False,
+    dry_run: DryRun = False,
+    shared_limit: SharedLimit = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(
+            help="local: this machine without Spark; spark: Spark; auto: local, unless --master or --conf is given, "
+            "or spark-submit runs the command."
+        ),
+    ] = "auto",
+    master: Master = None,
+    conf: Conf = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json", help="File for the report as JSON; default: not written."
+        ),
+    ] = None,
+    output: Output = "text",
+) -> None:
+    """Copy many tables, as a YAML file describes them, under one limit.
+
+    Exit codes: 0 done, 1 failed, 2 bad input, 3 a table was parked, 130 interrupted, 143 ended by SIGTERM.
+    """
+    from spark_channel.cli.replicate import ReplicateOptions
+    from spark_channel.cli.replicate import replicate as replicate_file
+
+    options = ReplicateOptions(
+        select=[each.strip() for each in (select or "").split(",") if each.strip()],
+        full_refresh=full_refresh,
+        once=once,
+        dry_run=dry_run,
+        shared_limit=shared_limit,
+        engine=engine,
+        master=master,
+        conf=conf or [],
+        report=report,
+        json_output=output == "json",
+    )
+    if code := replicate_file(words, options):
+        raise typer.Exit(code)
+
+
+def convert(jobs: Jobs, parameters: Parameters = None) -> None:
+    """Print DataX jobs that replace tables as one YAML file of `replicate`; says which jobs do not fit, and why.
+
+    Exit codes: 0 all fit, 3 some do not, 2 none does.
+    """
+    from spark_channel.cli.replicate import convert as convert_files
+
+    if code := convert_files(jobs, parameters or []):
+        raise typer.Exit(code)
