@@ -42,7 +42,7 @@ def test_connectors_are_listed_with_what_they_do() -> None:
     out = run("connectors")
     assert "sqlite" in out
     assert "*.parquet" in out
-    assert re.search(r"kafka .* experimental .*librdkafka's mock", out)
+    assert re.search(r"http .* experimental .*HTTP servers written", out)
     assert re.search(r"mysql .* stable .*MariaDB 10.11.*\n.* preview .*only MariaDB.* MySQL ", out)
 
 
