@@ -433,3 +433,16 @@ def test_many_small_tables_cost_little_each(shop: Shop) -> None:
     seconds = time.process_time() - began
     assert (len(report.tables), report.rows, report.exit_code) == (30, 30, 0), why(report)
     assert seconds / 30 < 0.3
+
+
+def test_rows_that_share_the_highest_update_key_wait_for_a_higher_one(shop: Shop) -> None:
+    """A position is one number: it cannot say which rows of a value were copied."""
+    shop.run(
+        "CREATE TABLE log (id INTEGER PRIMARY KEY, day INTEGER);"
+        "INSERT INTO log VALUES (1, 1), (2, 1), (3, 2)"
+    )
+    streams = {"log": {"mode": "incremental", "update_key": "day"}}
+    assert [shop.replicate(streams).rows, shop.replicate(streams).rows] == [2, 0]
+    shop.run("INSERT INTO log VALUES (4, 2), (5, 3)")
+    assert shop.replicate(streams).rows == 2
+    assert shop.rows("SELECT id FROM log ORDER BY id") == [(1,), (2,), (3,), (4,)]
