@@ -59,6 +59,11 @@ def _checked_mask(text: str) -> str:
     return text
 
 
+def _checked_window(text: str) -> str:
+    parse_window(text)
+    return text
+
+
 def _mask_text(value: object) -> object:
     return "null" if value is None else value
 
@@ -70,6 +75,9 @@ _Bytes = Annotated[
     int, BeforeValidator(_bytes), Field(json_schema_extra={"type": ["integer", "string"]})
 ]
 _Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+_Windows = Annotated[
+    tuple[Annotated[str, AfterValidator(_checked_window)], ...], BeforeValidator(_names)
+]
 _Mask = Annotated[str, BeforeValidator(_mask_text), AfterValidator(_checked_mask)]
 
 
@@ -106,6 +114,16 @@ class Contract(_Part):
     )
 
 
+_OF_PLACE = "it is the same for all streams: write it below source or target"
+_OF_STREAM = "the stream's name says which table is read, and its 'object' where it goes"
+_NOT_FURTHER = {
+    **dict.fromkeys(("url", "path", "reader", "writer"), _OF_PLACE),
+    **dict.fromkeys(("dbtable", "query"), _OF_STREAM),
+    "where": "the stream has a 'where' of its own",
+    "hidevalues": "streams with masks set it",
+}
+
+
 class StreamOptions(_Part):
     """What holds for the tables that one pattern matches. None: what the patterns before it and `defaults` say."""
 
@@ -130,6 +148,7 @@ class StreamOptions(_Part):
     late_seconds: float | None = Field(
         None,
         ge=0,
+        le=86_400,
         description="how long after its update_key a row may be committed; default: 10 on servers, 0 on files",
     )
     where: str | None = Field(
@@ -146,6 +165,14 @@ class StreamOptions(_Part):
     )
     source_options: dict[str, Any] | None = Field(None, description="further options of the reader")
     target_options: dict[str, Any] | None = Field(None, description="further options of the writer")
+
+    @field_validator("source_options", "target_options")
+    @classmethod
+    def _hold_further(cls, options: dict[str, Any] | None) -> dict[str, Any] | None:
+        for key in options or ():
+            if why := _NOT_FURTHER.get(key.lower()):
+                raise ValueError(f"further options, and not {key!r}: {why}")
+        return options
 
     @field_validator("object")
     @classmethod
@@ -167,17 +194,8 @@ class Limit(_Part):
     bytes_per_second: _Bytes | None = Field(
         None, description="in Arrow bytes per second; default: unlimited"
     )
-    windows: tuple[str, ...] = Field(
-        (), description="other limits by time: 'Mon-Fri 08:00-18:00 5k'"
-    )
+    windows: _Windows = Field((), description="other limits by time: 'Mon-Fri 08:00-18:00 5k'")
     timezone: str = Field("UTC", description="time zone of the windows, such as Europe/Berlin")
-
-    @field_validator("windows")
-    @classmethod
-    def _hold_windows(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
-        for text in texts:
-            parse_window(text)
-        return texts
 
     @field_validator("timezone")
     @classmethod
@@ -218,9 +236,11 @@ class Replication(_Part):
             place: Place = getattr(self, name)
             if (place.url is None) == (place.path is None):
                 raise ValueError(f"{name}: either url or path")
-            inner = set(place.options()) & {"dbtable", "query"}
-            if inner:
-                raise ValueError(f"{name}: no {min(inner)}: streams name the tables")
+            for key in place.options():
+                if key.lower() in ("dbtable", "query"):
+                    raise ValueError(f"{name}: no {key}: streams name the tables")
+                if key.lower() == "where":
+                    raise ValueError(f"{name}: no {key}: streams and defaults have one")
         return self
 
     def of(self, schema: str, table: str) -> StreamOptions | None:
@@ -254,8 +274,12 @@ _JOINED = ("columns", "source_options", "target_options")
 def _over(under: StreamOptions, over: StreamOptions) -> StreamOptions:
     given: dict[str, Any] = {name: getattr(over, name) for name in over.model_fields_set}
     for name in _JOINED:
-        if given.get(name) is not None:
-            given[name] = {**(getattr(under, name) or {}), **given[name]}
+        if (own := given.get(name)) is not None:
+            # Of several masks the last one counts, so what is said again comes after the others.
+            kept = {
+                key: value for key, value in (getattr(under, name) or {}).items() if key not in own
+            }
+            given[name] = {**kept, **own}
     return under.model_copy(
         update={key: value for key, value in given.items() if value is not None}
     )
@@ -339,6 +363,8 @@ def _fault(error: dict[str, Any], found: Mapping[str, Any]) -> str:
     takes = str(error.get("msg", "")).removeprefix("Value error, ")
     if kind == "value_error" and not path:
         return takes
+    if kind == "value_error" and isinstance(got, Mapping):
+        return f"{path} takes {takes}"
     if kind == "literal_error":
         takes = str(error["ctx"]["expected"]).replace("'", "")
     if kind in ("model_type", "dict_type", "model_attributes_type"):

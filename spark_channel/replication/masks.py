@@ -184,9 +184,12 @@ class MaskColumns(Transformer):
     def _hold_named(self, schema: pa.Schema) -> None:
         """Hold each column that is named without a pattern to be there: a misspelled mask masks nothing."""
         for pattern in self.masks:
-            if {"*", "?", "."} & set(pattern) or parse_mask(self.masks[pattern]).kind == "keep":
+            if {"*", "?"} & set(pattern) or parse_mask(self.masks[pattern]).kind == "keep":
                 continue
-            if not any(matches(pattern, name) for name in schema.names):
+            if not any(
+                matches(pattern, name) or matches(pattern, f"{self.stream}.{name}")
+                for name in schema.names
+            ):
                 raise SchemaError(
                     f"{self.stream}: columns names {pattern!r}, and the table has no such column, so nothing would be "
                     f"masked. It has: {', '.join(schema.names)}. Correct the name, or write a pattern such as "

@@ -462,8 +462,6 @@ class TableRun:
         if options.load_columns:
             steps.append(LoadColumns(self._report.run_id, self._report.started_at))
         reader, writer = dict(copy.reader), dict(copy.writer)
-        if options.columns and "hidevalues" in self._reading.Options.names():
-            reader["hideValues"] = "true"
         if planned.condition:
             where = reader.get("where")
             reader["where"] = (

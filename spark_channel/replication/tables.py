@@ -4,7 +4,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -110,13 +110,16 @@ def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTa
     reader, _ = source.reader_with(_probe(replication.source, source, "reader"))
     tables = reader.tables()
     target = _Target(replication)
+    labels = {each.label.casefold() for each in tables}
     copies = []
     for table in tables:
         options = replication.of(table.schema, table.name)
-        if options is not None and selected(select, table.label):
+        if options is not None:
+            options = _without_others(options, table.label.casefold(), labels)
             copies.append(_copy(replication, table, options, target))
+    # Of all tables: two that go to one object replace each other's rows also when they are selected one by one.
+    copies = [each for each in _apart(copies) if selected(select, each.stream)]
     copies += _missing(replication, select, tables)
-    copies = _apart(copies)
     copies.sort(key=lambda each: (*(-amount for amount in each.size), each.stream))
     return FoundTables(tuple(copies), tuple(_notes(replication, select, tables)))
 
@@ -170,21 +173,54 @@ def _copy(
     replication: Replication, table: SourceTable, options: StreamOptions, target: _Target
 ) -> TableCopy:
     shown, writer = target.named(options.object or _DEFAULT_OBJECT, table)
+    source = connector_of(replication.source, "reader")
     reader: dict[str, Any] = {
-        "reader": connector_of(replication.source, "reader").name,
+        "reader": source.name,
         **batch_options(replication.source),
         "dbtable": table.dbtable,
         **(options.source_options or {}),
     }
     if options.where is not None:
         reader["where"] = options.where
+    if options.columns and "hidevalues" in source.options_class("reader").names():
+        reader["hideValues"] = "true"
     writer |= options.target_options or {}
-    fault = ""
+    return TableCopy(table.label, table, options, shown, reader, writer, _fault(options))
+
+
+def _without_others(options: StreamOptions, own: str, labels: Set[str]) -> StreamOptions:
+    """Without masks that name a column of another table in full: what is left without a pattern is this table's."""
+    if not options.columns:
+        return options
+    others = tuple(f"{each}." for each in labels if each != own)
+    kept = {
+        name: mask
+        for name, mask in options.columns.items()
+        if is_pattern(name)
+        or name.casefold().startswith(f"{own}.")
+        or not name.casefold().startswith(others)
+    }
+    return options.model_copy(update={"columns": kept})
+
+
+def _fault(options: StreamOptions) -> str:
+    """Why tables with these options cannot run; "" = they can."""
     if options.mode == "incremental" and options.update_key is None:
-        fault = (
+        return (
             "mode incremental needs update_key: the column that grows with each new or changed row"
         )
-    return TableCopy(table.label, table, options, shown, reader, writer, fault)
+    if options.mode == "full_then_changes":
+        if options.where is not None:
+            return (
+                "mode full_then_changes follows a whole table, and where would not hold for its changes: remove "
+                "where, use another mode, or follow a publication whose WHERE leaves these rows out"
+            )
+        if options.source_options:
+            return (
+                f"mode full_then_changes reads all its tables by one tunnel, with the options of source: write "
+                f"{', '.join(options.source_options)} there, and not into source_options"
+            )
+    return ""
 
 
 def _missing(

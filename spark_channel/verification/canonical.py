@@ -146,6 +146,8 @@ def _number_form(one: pa.DataType, other: pa.DataType) -> Form:
     if not any(map(pa.types.is_decimal, both)) and (
         one.equals(other) or not any(map(pa.types.is_uint64, both))
     ):
+        if any(map(pa.types.is_boolean, both)):
+            return Form("integer (true is 1)")
         return Form("unsigned integer" if pa.types.is_uint64(one) else "integer")
     digits = [_digits(each) for each in both]
     scale = max(0, *(scale for _, scale in digits))
@@ -310,6 +312,10 @@ def _decimal(values: pa.Array, form: Form) -> Hashes:
 def _double(values: pa.Array, _form: Form) -> Hashes:
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.int8())
+    if pa.types.is_decimal(values.type):
+        values = values.cast(
+            pa.string()
+        )  # a text is rounded once, and so is always the nearest double
     if not pa.types.is_floating(values.type):
         values = values.cast(pa.float64(), safe=False)
     numbers = _numbers(values, values.type.to_pandas_dtype()).astype(np.float64)
@@ -444,7 +450,7 @@ def _json(values: pa.Array, form: Form) -> Hashes:
         try:
             found = json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_refuse)
             return _json_text(found).encode(errors="surrogatepass")
-        except (ValueError, RecursionError):
+        except (ValueError, ArithmeticError, RecursionError):
             return b"?" + text.encode()
 
     return _bytes(pa.array(map(canonical, values.to_pylist()), pa.large_binary()), form)

@@ -4,8 +4,10 @@ A bucket is a range of the key, or the rows whose key's hash begins with the sam
 its rows and the sum of their hashes modulo 2^64: rows may come in any order, from any number of tasks.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +22,11 @@ __all__ = [
     "Entries",
     "Mask",
     "Places",
+    "SampledRow",
     "among",
     "find_differences",
     "runs_of",
+    "without_equal",
 ]
 
 Places = npt.NDArray[np.int64]
@@ -234,3 +238,31 @@ def _firsts(columns: Sequence[Hashes]) -> Places:
     for column in columns:
         changes[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(changes)
+
+
+@dataclass(frozen=True)
+class SampledRow:
+    """A row with its values, its hash, and the hash of each value."""
+
+    values: Mapping[str, Any]
+    whole: int
+    hashes: tuple[int, ...]
+
+
+def without_equal(
+    source: Sequence[SampledRow], target: Sequence[SampledRow]
+) -> tuple[list[SampledRow], list[SampledRow]]:
+    """The rows of one key that the other side does not have. Equal rows of both sides go in pairs."""
+    equal = Counter(row.whole for row in source) & Counter(row.whole for row in target)
+    return _beyond(source, equal), _beyond(target, equal)
+
+
+def _beyond(rows: Sequence[SampledRow], equal: Counter[int]) -> list[SampledRow]:
+    """The rows without so many of each hash."""
+    seen: Counter[int] = Counter()
+    left = []
+    for row in rows:
+        seen[row.whole] += 1
+        if seen[row.whole] > equal[row.whole]:
+            left.append(row)
+    return left

@@ -34,6 +34,7 @@ _NOT_REPEATED = frozenset(
     | {"replacewhere", "onschemachange"}
 )
 """Options of a writer, lower-cased, that say how a whole copy is made."""
+_SEVERAL_SPELLINGS = frozenset({"text, NFC", "json", "uuid"})
 _DELETES = "deletes"
 
 
@@ -47,7 +48,7 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
     if not len(found):
         return
     _refuse_impossible(verification, delete=delete)
-    rows = _wanted(found, delete=delete)
+    rows = _wanted(found, delete=delete) + verification.beyond
     if not rows:
         verification.note(
             "nothing was repaired: all differing rows are extra ones, which option 'delete' removes"
@@ -60,22 +61,35 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
         )
         return
     if settings.dry_run:
+        found, _ = _without_outside(verification, found, delete=delete)
+        rows = _wanted(found, delete=delete)
         report.repairs = tuple(_planned(verification, found, delete=delete))
         verification.note(f"dry run: {rows} rows would be repaired")
         return
-    found = verification.look_again(
-        found
-    )  # a row may have come meanwhile that a delete would remove
+    # A row may have come meanwhile that a delete would remove.
+    found, has_twins = verification.look_again(found)
+    if has_twins:
+        verification.note(
+            f"nothing was repaired: several rows of the source have one key ({', '.join(report.key)}), and an upsert "
+            "keeps one of them. Name columns that tell all rows apart with 'key'"
+        )
+        return
+    found, outside = _without_outside(verification, found, delete=delete)
     written = _write(verification, found, delete=delete) if _wanted(found, delete=delete) else 0
-    after = verification.look_again(found)
+    after, _ = verification.look_again(found)
     deleted = int(np.count_nonzero(found.source_rows == 0)) if delete else 0
     report.repaired = {
         "upserted": written - deleted,
         "deleted": deleted,
         "differ after it": len(after),
     }
+    if verification.beyond:
+        verification.note(
+            f"{verification.beyond} more keys differ, which were not repaired: repair again"
+        )
     if not len(after):
-        report.outcome = "unknown" if report.changing else "equal"
+        if not verification.beyond and not outside:
+            report.outcome = "unknown" if report.changing else "equal"
     elif delete or after.source_rows.any():
         verification.note(
             "rows differ after the repair: another program writes to a side, or the target changes what it is given"
@@ -85,6 +99,24 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
 def _wanted(found: Differences, *, delete: bool) -> int:
     """The number of keys to write."""
     return len(found) if delete else int(np.count_nonzero(found.source_rows))
+
+
+def _without_outside(
+    verification: Verification, found: Differences, *, delete: bool
+) -> tuple[Differences, int]:
+    """What differs, without the rows that a delete would remove though the source has them, and their number."""
+    extra = found.source_rows == 0
+    if not (delete and verification.report.where and extra.any()):
+        return found, 0
+    kept = np.zeros(len(found), np.bool_)
+    kept[extra] = verification.has_outside(found.keys[extra])
+    outside = int(np.count_nonzero(kept))
+    if outside:
+        verification.note(
+            f"{outside} extra rows are not deleted: the source has their keys among the rows that 'where' leaves out. "
+            "To repair them, verify without 'where'"
+        )
+    return found.take(~kept), outside
 
 
 def _planned(
@@ -103,6 +135,14 @@ def _refuse_impossible(verification: Verification, *, delete: bool) -> None:
         raise UnsupportedError(
             f"{target.label} cannot be repaired: no key says which row is which. Name its columns with 'key'"
         )
+    for place in verification.columns.key:
+        form = verification.columns.forms[place]
+        if form.name in _SEVERAL_SPELLINGS:
+            name = verification.columns.names[place][0]
+            raise UnsupportedError(
+                f"{target.label} cannot be repaired: its key column {name!r} is compared as {form}, so that equal keys "
+                "may be other values for the database, which would get a second row. Name another key with 'key'"
+            )
     end = verification.job_options.spec.writer
     connector = find_connector(_named("writer", end), "writer")
     model = connector.options_class("writer")
@@ -137,6 +177,7 @@ def _write(verification: Verification, found: Differences, *, delete: bool) -> i
         picked = PickedReader(
             opened.sources[0].reader,
             source.steps,
+            [pair[0] for pair in columns.names],
             columns.key_names(0),
             [columns.forms[place] for place in columns.key],
             found.keys[found.source_rows > 0],
@@ -182,7 +223,7 @@ def _gone(verification: Verification, found: Differences) -> pa.Table:
     """The keys that the target alone has, as the source's columns."""
     columns = verification.columns
     rows = verification.key_table(1, found.keys[found.source_rows == 0])
-    schema = verification.sides[0].schema
+    schema = pa.schema([verification.sides[0].schema.field(pair[0]) for pair in columns.names])
     own = dict(zip(columns.key_names(0), columns.key_names(1), strict=True))
     return pa.table(
         [
@@ -196,7 +237,7 @@ def _gone(verification: Verification, found: Differences) -> pa.Table:
 
 
 class PickedReader(Reader):
-    """The rows of another reader, behind a job's steps, that have some keys.
+    """The rows of another reader, behind a job's steps, that have some keys: of `names`, the compared columns.
 
     With `gone` they are a change feed, and those keys are its deletes.
     """
@@ -205,6 +246,7 @@ class PickedReader(Reader):
         self,
         inner: Reader,
         steps: Pipeline,
+        names: Sequence[str],
         key: Sequence[str],
         forms: Sequence[Form],
         keys: Hashes,
@@ -214,14 +256,16 @@ class PickedReader(Reader):
         super().__init__(inner.options)
         self.fetch_size = inner.fetch_size
         self._inner, self._steps, self._gone = inner, steps, gone
+        self._names = list(names)
         self._key, self._forms, self._keys = tuple(key), tuple(forms), keys
 
     @property
     def written(self) -> pa.Schema:
         """The schema of the rows."""
+        compared = pa.schema([self._steps.output_schema.field(name) for name in self._names])
         if self._gone is None:
-            return self._steps.output_schema
-        fields = [field.with_nullable(True) for field in self._steps.output_schema]
+            return compared
+        fields = [field.with_nullable(True) for field in compared]
         return pa.schema([*fields, pa.field(OPERATION, pa.string())])
 
     def schema(self) -> pa.Schema:
@@ -240,14 +284,14 @@ class PickedReader(Reader):
             yield from read(split)
 
     def _picked(self, read: Read, split: Split) -> Iterator[pa.RecordBatch]:
-        if split.params["kind"] == _DELETES and self._gone is not None:
+        if split.params.get("kind") == _DELETES and self._gone is not None:
             for batch in self._gone.to_batches():
                 yield self._marked(batch, "delete")
             return
         for batch in read(split):
             fitting = self._steps.run(conform(batch, self._steps.schema)).batch
             hashes = hash_columns([fitting.column(name) for name in self._key], self._forms)
-            chosen = fitting.filter(pa.array(among(hashes, self._keys)))
+            chosen = fitting.select(self._names).filter(pa.array(among(hashes, self._keys)))
             if chosen.num_rows:
                 yield chosen if self._gone is None else self._marked(chosen, "upsert")
 

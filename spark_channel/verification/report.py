@@ -1,6 +1,7 @@
 """`VerifyReport`: what a verification found, as plain data, as text, and with the differing rows as a file."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -99,7 +100,7 @@ class VerifyReport:
 
     def to_json(self) -> str:
         """The report as JSON; values without a JSON form are texts."""
-        return json.dumps(self.to_plain(), ensure_ascii=False, default=_plain)
+        return _json(self.to_plain())
 
     @staticmethod
     def check_name(path: str | Path) -> Path:
@@ -148,10 +149,7 @@ class VerifyReport:
 
         def texts(values: Sequence[Any]) -> pa.Array:
             return pa.array(
-                [
-                    None if each is None else json.dumps(each, ensure_ascii=False, default=_plain)
-                    for each in values
-                ],
+                [None if each is None else _json(each) for each in values],
                 pa.string(),
             )
 
@@ -224,6 +222,19 @@ def _line(difference: Difference) -> str:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=_plain)
+
+
+def _finite(value: Any) -> Any:
+    """The value with texts for doubles that JSON has no number for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: Any) -> Any:

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import count, zip_longest
+from itertools import count, islice, zip_longest
 from typing import Any, cast
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_channel.clock import utc_now
 from spark_channel.errors import LimitError, SourceError
-from spark_channel.planning import Split, Task, TaskGroup, TransferSpec, advise
+from spark_channel.planning import Endpoint, Split, Task, TaskGroup, TransferSpec, advise
 from spark_channel.planning.tasks import assign_fairly
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress
@@ -30,8 +30,10 @@ from spark_channel.verification.compare import (
     Entries,
     Mask,
     Places,
+    SampledRow,
     among,
     find_differences,
+    without_equal,
 )
 from spark_channel.verification.in_database import bucket_splits, same_hashes
 from spark_channel.verification.report import Difference, VerifyReport
@@ -68,7 +70,7 @@ _SAMPLES = 1_000
 _BINS = 40
 _HASH = "hash"
 """The column of the keys' hashes in tables of keys, whose other columns are k0, k1, and so on."""
-_FIRST_WAIT, _LONGER = 1.0, 4.0
+_FIRST_WAIT, _LONGER, _LONGEST_WAIT = 1.0, 4.0, 64.0
 
 
 class Verification:
@@ -104,6 +106,8 @@ class Verification:
         self.job = job_name(self._options.job_id or "verify")
         self._whole: list[list[Split] | None] = [None, None]
         self.found = Differences.joined([])
+        self.beyond = 0
+        """How many more keys differ than are in memory: they were looked at once, and are not in `found`."""
         self._keys: list[pa.Table] = []
         self._samples: list[pa.Table] = []
         self.report = VerifyReport(
@@ -147,11 +151,18 @@ class Verification:
         self.report.seconds = round(self._clock.now() - self._began, 3)
         return self.report
 
-    def look_again(self, wanted: Differences) -> Differences:
-        """Those of the keys that differ now."""
+    def look_again(self, wanted: Differences) -> tuple[Differences, bool]:
+        """Those of the keys that differ now, and whether the source has several rows with one of them."""
         with self._opened_again():
             selection, splits = Selection(keys=wanted.keys), self.splits_of_keys(wanted.keys)
-            return wanted.seen_again(self._entries(selection, splits)[0])
+            differ, (source, _) = self._entries(selection, splits)
+            return wanted.seen_again(differ), len(np.unique(source.keys)) < len(source.keys)
+
+    def has_outside(self, keys: Hashes) -> Mask:
+        """Which of the keys the source has now, whatever option `where` says."""
+        with self._opened_again("where"):
+            _, (source, _) = self._entries(Selection(keys=keys), self.splits_of_keys(keys))
+            return among(keys, np.unique(source.keys))
 
     def _reach_service(self) -> ServiceAddress | None:
         try:
@@ -215,11 +226,10 @@ class Verification:
         return found
 
     @contextmanager
-    def _opened_again(self) -> Iterator[None]:
-        """Open both sides again, to see their newest rows."""
+    def _opened_again(self, *left_out: str) -> Iterator[None]:
+        """Open both sides again, to see their newest rows; `left_out`: without these options."""
         source, target = (
-            replace(end, options=_without_snapshot(end.options))
-            for end in (self._spec.reader, self._spec.writer)
+            _without(end, "snapshot", *left_out) for end in (self._spec.reader, self._spec.writer)
         )
         before, excluded = self.sides, self._settings.exclude
         self.sides = open_sides(
@@ -291,6 +301,7 @@ class Verification:
             self.report.equal += differ.equal
             if len(differ) > (room := _MOST_CANDIDATES - kept):
                 self._count(differ.take(np.arange(room, len(differ))))
+                self.beyond += len(differ) - room
                 differ = differ.take(np.arange(room))
                 self.note(
                     f"more than {_MOST_CANDIDATES} keys differ: the others were looked at once, and not by column"
@@ -364,11 +375,11 @@ class Verification:
     # Looking again
 
     def _confirm(self, found: Differences) -> None:
-        """Look at differing keys again, after longer and longer waits: a replica or a stream may lag."""
+        """Look at differing keys again, after growing waits: a replica or a stream may lag."""
         before, wait = found, _FIRST_WAIT
         for _ in range(self._settings.confirm - 1):
             self._clock.sleep(wait)
-            wait *= _LONGER
+            wait = min(_LONGEST_WAIT, wait * _LONGER)
             before = before.seen_again(self._look(before))
             if not len(before):
                 self.report.settled = len(found)
@@ -446,7 +457,8 @@ class Verification:
 
     def splits_of_keys(self, keys: Hashes) -> list[list[Split]]:
         """Splits that have all rows with these keys: by the keys, or else the buckets that differed."""
-        listed = self.key_values(keys)
+        is_short = self.columns.has_one_spelling and len(keys) <= MOST_KEYS
+        listed = self.key_values(keys) if is_short else []
         by_range = None
         found = []
         for number, side in enumerate(self.sides):
@@ -473,7 +485,7 @@ class Verification:
 
     def key_values(self, keys: Hashes) -> list[list[Any]]:
         """The values of these keys, each as one of the sides has it, in their order."""
-        if not self.columns.key or len(keys) > MOST_KEYS:
+        if not self.columns.key:
             return []
         found: dict[int, list[Any]] = {}
         for table in self._keys:
@@ -516,11 +528,11 @@ class Verification:
             report.key_range = (least, most)
             places = [(number - least) * _BINS // (most - least + 1) for number in every.tolist()]
             report.histogram = tuple(map(int, np.bincount(places, minlength=_BINS)))
-        report.differences = tuple(self._sampled())[:_SAMPLES]
+        report.differences = tuple(islice(self._sampled(), _SAMPLES))
 
     def _sampled(self) -> Iterator[Difference]:
         """The kept rows that differ, in the order of their keys."""
-        rows: list[dict[int, list[_Row]]] = []
+        rows: list[dict[int, list[SampledRow]]] = []
         for number, table in enumerate(self._samples):
             names = [pair[number] for pair in self.columns.names]
             arrays = [table[name].combine_chunks() for name in names]
@@ -533,18 +545,18 @@ class Verification:
                 for each, form in zip(arrays, self.columns.forms, strict=True)
             ]
             keys, whole = hash_rows(arrays, self.columns)
-            found: dict[int, list[_Row]] = {}
+            found: dict[int, list[SampledRow]] = {}
             plain = table.select(names).to_pylist()
             for place, key in enumerate(keys.tolist()):
                 own = tuple(int(each[place]) for each in hashed)
-                found.setdefault(key, []).append(_Row(plain[place], int(whole[place]), own))
+                found.setdefault(key, []).append(SampledRow(plain[place], int(whole[place]), own))
             rows.append(found)
         for key in self._in_order(self.found.keys)[:_SAMPLES].tolist():
-            source, target = _without_equal(rows[0].get(key, []), rows[1].get(key, []))
+            source, target = without_equal(rows[0].get(key, []), rows[1].get(key, []))
             for one, other in zip_longest(source, target):
                 yield self._difference(one, other)
 
-    def _difference(self, one: "_Row | None", other: "_Row | None") -> Difference:
+    def _difference(self, one: SampledRow | None, other: SampledRow | None) -> Difference:
         names = self.columns.names
         shown = one or other
         assert shown is not None
@@ -566,27 +578,14 @@ class Verification:
         return Difference("different", key, tuple(changed), one.values, other.values)
 
 
-@dataclass(frozen=True)
-class _Row:
-    values: dict[str, Any]
-    whole: int
-    hashes: tuple[int, ...]
+def _without(end: Endpoint, *names: str) -> Endpoint:
+    """The end without some options."""
 
+    def rest(options: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in options.items() if name.lower() not in names}
 
-def _without_equal(source: list[_Row], target: list[_Row]) -> tuple[list[_Row], list[_Row]]:
-    left = list(target)
-    alone = []
-    for row in source:
-        same = next((each for each in left if each.whole == row.whole), None)
-        if same is None:
-            alone.append(row)
-        else:
-            left.remove(same)
-    return alone, left
-
-
-def _without_snapshot(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name.lower() != "snapshot"}
+    parts = tuple(replace(part, options=rest(part.options)) for part in end.parts)
+    return replace(end, options=rest(end.options), parts=parts)
 
 
 def _chosen(table: pa.Table, keys: Hashes) -> pa.Table:

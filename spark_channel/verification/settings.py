@@ -18,7 +18,7 @@ class VerifySettings:
     """How rows are compared.
 
     `key` and `exclude` are columns; `json` are those whose texts are compared as JSON. `confirm` is how often a
-    differing row is looked at again, after 1 s, 4 s, 16 s, and so on.
+    differing row is looked at again, after 1 s, 4 s, 16 s, and then 64 s each time.
     """
 
     key: Sequence[str] | None = None

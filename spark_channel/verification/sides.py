@@ -36,6 +36,8 @@ MOST_KEYS = 20_000
 _MOST_RANGES = 2_000
 _FEW_RANGES, _ROWS_PER_STATEMENT = 8, 2_000
 """A statement takes as long as so many rows: where ranges are more, it is faster to read the table."""
+_ONE_SPELLING = frozenset({"integer", "unsigned integer", "text", "date"})
+"""Forms in which equal values are written in one way: not so a UUID, or a text in NFC."""
 _JSON = frozenset({"json", "jsonb"})
 
 
@@ -53,6 +55,8 @@ class Side:
     """Columns that its database declares to be JSON."""
     key: tuple[str, ...] = ()
     """Its primary key, or another key that holds no NULL; () = none that is known."""
+    known: frozenset[str] = frozenset()
+    """All its columns, in lower case, those that are left out included."""
     shared: dict[str, Any] = field(default_factory=dict)
     """What all splits of one read have in common: a row's bytes, and the snapshot that they are read by."""
 
@@ -144,10 +148,18 @@ def open_sides(
     Raises:
         ChannelError: an option, or what a side says of it.
     """
-    return (
+    sides = (
         _open("source", source, limits, exclude, steps),
         _open("target", reading_end(target), limits, exclude, ()),
     )
+    known = sides[0].known | sides[1].known
+    if unknown := next((name for name in exclude if name.lower() not in known), None):
+        raise OptionError(
+            f"option 'exclude' names column {unknown!r}, which neither side has",
+            option="exclude",
+            got=unknown,
+        )
+    return sides
 
 
 def _open(
@@ -170,6 +182,7 @@ def _open(
     (end,) = found
     reader, schema = _read(end, limits, warn=True)
     left_out = {name.lower() for name in exclude}
+    known = {name.lower() for name in schema.names}
     kept = [name for name in schema.names if name.lower() not in left_out]
     if left_out and kept and len(kept) < len(schema.names) and not steps:
         options = {name: value for name, value in end.options.items() if name.lower() != "columns"}
@@ -179,6 +192,7 @@ def _open(
     side = Side(
         role, end, reader, prepare(steps, schema), f"{name} {describe(reader.options)}".strip()
     )
+    side.known = frozenset(known | {name.lower() for name in side.schema.names})
     if side.database is not None:
         _look(side, side.database)
     return side
@@ -250,6 +264,11 @@ class Columns:
         return tuple(self.names[place][side] for place in self.key)
 
     @property
+    def has_one_spelling(self) -> bool:
+        """Whether equal keys are one literal on both sides, by which a database finds them."""
+        return all(self.forms[place].name in _ONE_SPELLING for place in self.key)
+
+    @property
     def has_ranges(self) -> bool:
         """Whether both sides have the rows in the order of whole numbers."""
         return bool(self.key) and has_ordinals(self.forms[self.key[0]])
@@ -285,6 +304,8 @@ def match_columns(
                 f"the {role} lacks column {', '.join(map(repr, names))}, so the rows are not the same. To compare the "
                 "other columns, name those to leave out with 'exclude'"
             )
+    if not pairs:
+        raise SchemaError("no column is left to compare: 'exclude' leaves all out")
     asked = _places(pairs, json, "json")
     forms = []
     for place, (one, other) in enumerate(pairs):

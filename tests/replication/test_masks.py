@@ -191,3 +191,28 @@ def test_no_byte_that_leaves_has_a_masked_value(
     digest = hmac.new(KEY.encode(), f"{SECRET}-1".encode(), "sha256").hexdigest().encode()
     if writer == "sqlite":
         assert any(digest in each.read_bytes() for each in files)
+
+
+@pytest.mark.parametrize("mode", ["full", "incremental"])
+def test_what_duckdb_says_of_a_value_is_hidden(
+    tmp_path: Path, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    import duckdb
+
+    with closing(duckdb.connect(str(tmp_path / "shop.duckdb"))) as connection:
+        connection.execute(
+            f"CREATE TABLE users AS SELECT 1 AS id, '{SECRET}' AS email, '{SECRET}' AS name"
+        )
+    caplog.set_level(logging.DEBUG)
+    report = spark_channel.replicate(
+        None,
+        {
+            "source": {"url": f"duckdb:{tmp_path}/shop.duckdb"},
+            "target": {"url": f"sqlite:{tmp_path}/dw.db"},
+            "defaults": {"mode": mode, "update_key": "id", "columns": {"*.email": "sha256"}},
+            "streams": {"main.users": {"where": "CAST(email AS INTEGER) > 1"}},
+        },
+    )
+    assert "Conversion Error" in report.parked[0].why
+    assert "hidden" in report.parked[0].why
+    assert SECRET not in report.to_json() + caplog.text

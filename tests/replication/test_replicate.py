@@ -433,3 +433,47 @@ def test_many_small_tables_cost_little_each(shop: Shop) -> None:
     seconds = time.process_time() - began
     assert (len(report.tables), report.rows, report.exit_code) == (30, 30, 0), why(report)
     assert seconds / 30 < 0.3
+
+
+def test_rows_that_share_the_highest_update_key_wait_for_a_higher_one(shop: Shop) -> None:
+    """A position is one number: it cannot say which rows of a value were copied."""
+    shop.run(
+        "CREATE TABLE log (id INTEGER PRIMARY KEY, day INTEGER);"
+        "INSERT INTO log VALUES (1, 1), (2, 1), (3, 2)"
+    )
+    streams = {"log": {"mode": "incremental", "update_key": "day"}}
+    assert [shop.replicate(streams).rows, shop.replicate(streams).rows] == [2, 0]
+    shop.run("INSERT INTO log VALUES (4, 2), (5, 3)")
+    assert shop.replicate(streams).rows == 2
+    assert shop.rows("SELECT id FROM log ORDER BY id") == [(1,), (2,), (3,), (4,)]
+
+
+def test_a_mask_of_the_stream_counts_more_than_a_pattern_of_the_defaults(shop: Shop) -> None:
+    defaults = {"columns": {"*.email": "null", "*.e*": "keep"}}
+    report = shop.replicate(
+        {"users": {"columns": {"*.email": "sha256"}}}, more={"defaults": defaults}
+    )
+    assert report.exit_code == 0, why(report)
+    assert shop.rows("SELECT id FROM users WHERE email LIKE '%example%'") == []
+
+
+def test_a_mask_that_names_a_column_in_full_names_one_that_is_there(shop: Shop) -> None:
+    right = {"defaults": {"columns": {"users.email": "sha256"}}}
+    assert shop.replicate({"users": {}, "empty": {}}, more=right).exit_code == 0
+    for wrong in ("users.emial", "usres.email", "main.users.email"):
+        report = shop.replicate({"users": {"columns": {wrong: "sha256"}}})
+        assert f"columns names {wrong!r}" in why(report)
+
+
+def test_two_tables_of_one_object_do_not_run_when_one_is_selected(shop: Shop) -> None:
+    streams = {"users": {"object": "T"}, "empty": {"object": "t"}}
+    assert "would go to one object" in why(shop.replicate(streams, select=["users"]))
+
+
+@pytest.mark.parametrize("given", [{"where": "id > 1"}, {"source_options": {"fetchsize": "10"}}])
+def test_what_does_not_hold_for_a_table_that_is_followed_is_refused(
+    shop: Shop, given: dict[str, Any]
+) -> None:
+    report = shop.replicate({"users": {"mode": "full_then_changes", **given}})
+    assert "mode full_then_changes" in why(report)
+    assert next(iter(given)) in why(report)

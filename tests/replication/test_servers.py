@@ -1,6 +1,7 @@
 """Replications of PostgreSQL and MariaDB: odd names and tables, into databases, files and lake tables."""
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,25 @@ def test_an_incremental_table_of_a_server(
     assert replicate(source, target, streams).rows == 0
     found = pg.psql("SELECT count(*), count(DISTINCT id), max(id) FROM rep_dw.copied").strip()
     assert found.split("|") == [str(302 - waits), str(302 - waits), str(302 - waits)]
+
+
+@pytest.mark.parametrize("mode", ["full", "incremental"])
+def test_what_postgresql_says_of_a_masked_value_is_hidden(
+    pg: PostgresServer, tmp_path: Path, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    file: dict[str, Any] = {
+        "source": pg.login,
+        "target": {"url": f"sqlite:{tmp_path}/dw.db"},
+        "defaults": {"mode": mode, "update_key": "id", "columns": {"*.name": "sha256"}},
+        "streams": {"rep_a.plain": {"where": "name::date > '2026-01-01'"}},
+    }
+    report = spark_channel.replicate(None, file)
+    assert "22007" in report.parked[0].why
+    assert "hidden" in report.parked[0].why
+    assert '"name ' not in report.to_json() + caplog.text
+    file["defaults"]["columns"] = {}
+    assert '"name ' in spark_channel.replicate(None, file).parked[0].why
 
 
 def test_a_plan_moves_nothing_and_names_what_is_missing(pg: PostgresServer) -> None:

@@ -36,6 +36,13 @@ EQUAL: list[tuple[list[Any], pa.DataType, list[Any], pa.DataType]] = [
     ([5, -5], pa.int64(), [Decimal("5.0"), Decimal("-5.0")], pa.decimal128(30, 1)),
     ([0.5, -0.0, float("nan"), None], pa.float32(), [0.5, 0.0, -float("nan"), None], pa.float64()),
     ([1.5, 2.0], pa.float64(), [Decimal("1.5"), Decimal(2)], pa.decimal128(10, 1)),
+    (
+        [Decimal("8170772.02"), Decimal("-7605379205.61"), None],
+        pa.decimal128(12, 2),
+        [8170772.02, -7605379205.61, None],
+        pa.float64(),
+    ),
+    ([Decimal("2864766.03")], pa.decimal256(50, 2), [2864766.03], pa.float64()),
     (["é", "", None], pa.string(), ["é", "", None], pa.large_string()),
     (["a" * 40, "b"], pa.string(), ["a" * 40, "b"], pa.string_view()),
     (["a", "b", "a"], pa.dictionary(pa.int8(), pa.string()), ["a", "b", "a"], pa.string()),
@@ -118,6 +125,8 @@ def test_json_is_compared_by_value() -> None:
         '"1"',
         "1",
         "no json",
+        "[1e99999999999999999999]",
+        "[1e88888888888888888888]",
     ]
     texts += ["12345678901234567890123456789012345", "12345678901234567890123456789012346"]
     hashes = hash_values(pa.array(texts), Form("json")).tolist()
@@ -200,6 +209,7 @@ def test_rows_depend_on_the_place_of_each_value() -> None:
 def test_numbers_beyond_those_with_a_sign_have_no_ranges() -> None:
     forms = [common_form(kind, kind, "id") for kind in (pa.int64(), pa.uint64(), pa.uint32())]
     assert [has_ordinals(form) for form in forms] == [True, False, True]
+    assert not has_ordinals(common_form(pa.bool_(), pa.int8(), "id"))
 
 
 def test_no_hash_of_two_million_neighbours_is_shared() -> None:

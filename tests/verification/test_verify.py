@@ -24,6 +24,7 @@ from spark_channel.local import local_engine
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.verification import run as run_module
 from spark_channel.verification.carry_out import verify_with
+from spark_channel.verification.compare import SampledRow, without_equal
 from spark_channel.verification.report import VerifyReport
 from spark_channel.verification.settings import RepairSettings, VerifySettings
 from tests.cli.test_run import environment
@@ -153,6 +154,43 @@ def test_columns_that_only_one_side_has_are_an_error_until_they_are_left_out(
     assert (report.outcome, report.excluded) == ("equal", ("old",))
 
 
+def test_columns_to_leave_out_are_there_and_leave_others(pair: Pair) -> None:
+    with pytest.raises(OptionError, match="'exclude' names column 'nmae', which neither side has"):
+        spark_channel.verify(None, *pair, exclude=["nmae"])
+    with pytest.raises(SchemaError, match="no column is left to compare"):
+        spark_channel.verify(None, *pair, exclude=["id", "name", "total", "DAY"])
+
+
+def test_a_boolean_is_matched_with_a_number_in_the_key(tmp_path: Path) -> None:
+    table = "CREATE TABLE orders (ok {}, id INTEGER, name TEXT, PRIMARY KEY (ok, id))"
+    rows = [(number % 2, number, "a") for number in range(20)]
+    one = sqlite(tmp_path / "a.db", rows, table.format("BOOLEAN"))
+    other = sqlite(tmp_path / "b.db", [*rows[:-1], (1, 19, "b")], table.format("INTEGER"))
+    report = spark_channel.verify(None, one, other, confirm=0)
+    assert (report.equal, report.different) == (19, 1)
+
+
+def test_many_rows_of_one_key_are_matched_in_order_of_their_number() -> None:
+    rows = [SampledRow({}, number, ()) for number in range(100_000)]
+    target = [*reversed(rows[1:]), SampledRow({}, -1, ()), rows[7]]
+    alone, left = without_equal(rows, target)
+    assert [row.whole for row in alone] == [0]
+    assert [row.whole for row in left] == [-1, 7]
+
+
+def test_a_report_is_json_whatever_the_doubles(tmp_path: Path) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    table = "CREATE TABLE orders (id INTEGER PRIMARY KEY, x DOUBLE)"
+    one = sqlite(tmp_path / "a.db", [(1, float("inf"))], table)
+    other = sqlite(tmp_path / "b.db", [(1, 2.0)], table)
+    report = spark_channel.verify(None, one, other, confirm=0)
+    found = json.loads(report.to_json(), parse_constant=refuse)
+    assert found["differences"][0]["source"] == {"id": 1, "x": "inf"}
+    assert json.loads(report.table()["source"][0].as_py(), parse_constant=refuse)["x"] == "inf"
+
+
 def test_rows_outside_of_a_condition_are_not_compared(pair: Pair, tmp_path: Path) -> None:
     differ(tmp_path)
     where = {"where": "id < 300"}
@@ -178,6 +216,13 @@ def verified(pair: Pair, *during: Callable[[], None], **more: Any) -> tuple[Veri
     with local_engine(served=False) as engine:
         repairs = more.pop("repairs", None)
         return verify_with(engine, spec, {}, VerifySettings(clock=clock, **more), repairs), clock
+
+
+def test_the_waits_grow_to_about_a_minute(pair: Pair, tmp_path: Path) -> None:
+    differ(tmp_path)
+    report, clock = verified(pair, confirm=10)
+    assert (report.outcome, report.looks) == ("different", 11)
+    assert clock.slept == [1.0, 4.0, 16.0, *[64.0] * 7]
 
 
 def test_rows_that_arrive_late_are_no_differences(pair: Pair, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.sql.options import FileReadOptions, FileUrl, FileWriteOptions
-from spark_channel.connectors.sql.session import BatchSize, BoundSession
+from spark_channel.connectors.sql.session import HIDDEN, BatchSize, BoundSession
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from spark_channel.retry import Retry
@@ -31,6 +31,8 @@ _SETTINGS = {
     "integer_division": "false",
 }
 """Settings that change rows, and that another connection of this process may have set for the file (SET GLOBAL)."""
+_MAY_QUOTE = ("Conversion Error", "Invalid Input Error", "Out of Range Error", "Constraint Error")
+"""Beginnings of errors whose text may hold a value of a row."""
 _MAGIC = b"DUCK"
 _MAGIC_AT = 8
 
@@ -41,6 +43,7 @@ class DuckdbSession(BoundSession):
     Used by one thread. `failure` is the class of what it raises for anything that DuckDB refuses. DuckDB lets
     one process write, or several read. It fails immediately when another process has the file, so the session
     retries with growing pauses for `lock_timeout` seconds. `init` are statements that run first.
+    `hides`: errors do not quote values of rows.
     """
 
     def __init__(
@@ -51,9 +54,11 @@ class DuckdbSession(BoundSession):
         lock_timeout: float,
         failure: type[ChannelError],
         init: Sequence[str] = (),
+        hides: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.path, self.place = path, str(path)
+        self._hides = hides
         self._failure = failure
         self._lock_timeout = lock_timeout
         self._connection: Any = self._open(read_only, clock)
@@ -127,6 +132,9 @@ class DuckdbSession(BoundSession):
             hint = "the disk is full; free space on it and run again. "
         elif "Permission denied" in text:
             hint = "this user may not use the file or its directory. "
+        elif self._hides and text.startswith(_MAY_QUOTE):
+            text = f"{text.partition(':')[0]}; {HIDDEN}"
+            error.args = (text,)
         return self._failure(
             f"{self.path}: {hint}DuckDB says: {text.splitlines()[0] if text else 'nothing'}"
         )

@@ -2,6 +2,7 @@
 
 import re
 
+from spark_channel.connectors.sql.session import HIDDEN
 from spark_channel.errors import ChannelError
 
 __all__ = [
@@ -44,6 +45,8 @@ _GONE_TEXTS = (
     "query_wait_timeout",
     "pgbouncer shutdown",
 )
+_MAY_QUOTE = ("22", "23", "38", "39", "44", "HV", "P0", "XX")
+"""Classes of errors whose text may hold a value of a row."""
 _OF_PROTOCOL = "08P01"
 """Also PgBouncer's code of all that it says itself."""
 _HINTS = {
@@ -147,8 +150,11 @@ def is_refused_data(error: BaseException) -> bool:
     return state[:2] in ("22", "23") or state in ("44000", "P0001")
 
 
-def explain(error: BaseException, place: str) -> str:
-    """`error` as a user is told it: what to do, and the server's own words without the statement."""
+def explain(error: BaseException, place: str, *, hides: bool = False) -> str:
+    """`error` as a user is told it: what to do, and the server's own words without the statement.
+
+    `hides`: words that may quote a value are left out, here and in `error`.
+    """
     text = str(_cause(error)).strip()
     state = sqlstate_of(error)
     if match := _ODD_ARRAY.search(text):
@@ -160,6 +166,9 @@ def explain(error: BaseException, place: str) -> str:
     hint = next((hint for words, hint in _HINT_TEXTS.items() if words in text), "") or _HINTS.get(
         state or "", ""
     )
+    if hides and not hint and not is_gone(error) and (state is None or state[:2] in _MAY_QUOTE):
+        said = f"error {state or 'of a value'}; {HIDDEN}"
+        error.args = (said,)
     return (
         f"{place}: {hint}. PostgreSQL says: {said}" if hint else f"{place}: PostgreSQL says: {said}"
     )

@@ -80,6 +80,7 @@ class PgSession(DriverSession):
     ) -> None:
         self.place = options.address.shown
         self._failure = failure
+        self._hides = bool(getattr(options, "hide_values", False))
         self._version: int | None = None
         self._name = f"spark-channel {purpose}"
         self._settings = Settings.of(options, {"application_name": self._name, **(settings or {})})
@@ -119,7 +120,7 @@ class PgSession(DriverSession):
         self._run("SELECT 1")
 
     def explain(self, error: BaseException) -> ChannelError:
-        return self._failure(explain(error, self.place))
+        return self._failure(explain(error, self.place, hides=self._hides))
 
     @contextmanager
     def transaction(self, modes: str = "", *first: str) -> Iterator[None]:

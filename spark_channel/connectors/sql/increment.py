@@ -4,6 +4,7 @@ A position is one whole number, so that a target records it as the batch of a st
 or the microseconds since 1970.
 """
 
+import logging
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -12,12 +13,14 @@ import pyarrow as pa
 from spark_channel.connectors.base.contract import Increment
 from spark_channel.connectors.base.feed import FeedOptions
 from spark_channel.connectors.sql.catalog import Column
-from spark_channel.connectors.sql.cursor_feed import CursorFeed, Followed
+from spark_channel.connectors.sql.cursor_feed import CursorFeed, CursorQuery, Followed
 from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.source import cursor_literal, cursor_of, cursor_type
+from spark_channel.connectors.sql.source import cursor_literal, cursor_type
 from spark_channel.errors import SchemaError
 
 __all__ = ["next_increment"]
+
+_log = logging.getLogger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -36,6 +39,7 @@ def next_increment(reader: Followed, column: str, after: int | None, *, again: b
             dates or times.
     """
     feed = CursorFeed(reader, FeedOptions(cursor_column=column))
+    waits = reader.dialect.late_seconds
     with feed.looking() as look:
         name = reader.dialect.same_name(column, look.source.names) or column
         about = look.source.about(name)
@@ -53,10 +57,10 @@ def next_increment(reader: Followed, column: str, after: int | None, *, again: b
                 "moment: give primary_key, so that rows may be read again, or a column of whole numbers"
             )
         highest = look.highest(name)
-        end = highest if again else cursor_of(feed.now()[0], name)
+        end = highest if again else _whole(look, name, highest)
         upto = None if end is None else _position(end, kind, name)
         if upto is None or (after is not None and upto <= after):
-            return Increment(None, "", feed.waits_seconds)
+            return Increment(None, "", waits)
         quoted = reader.dialect.quoted(name)
         conditions = [f"{quoted} <= {cursor_literal(look.source, name, end)}"]
         if after is not None and texts:
@@ -65,7 +69,20 @@ def next_increment(reader: Followed, column: str, after: int | None, *, again: b
         elif after is not None:
             compare = ">=" if again else ">"
             conditions.append(f"{quoted} {compare} {_literal(reader.dialect, after, kind, about)}")
-        return Increment(upto, " AND ".join(conditions), feed.waits_seconds)
+        return Increment(upto, " AND ".join(conditions), waits)
+
+
+def _whole(look: CursorQuery, name: str, highest: Any) -> Any:
+    """The last value that no more rows get. A position is one number, so it cannot name some rows of a value."""
+    if highest is None or look.is_unique(name):
+        return highest
+    _log.info(
+        "rows of %s with the highest value of update_key %r wait until a higher one is there: other rows may get that "
+        "value, too, since no unique index is on that column alone",
+        look.source.label,
+        name,
+    )
+    return look.next_lower(name, highest)
 
 
 def _has_positions(kind: pa.DataType) -> bool:

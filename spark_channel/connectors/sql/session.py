@@ -19,6 +19,7 @@ from spark_channel.masking import mask_statement
 
 __all__ = [
     "BY_ITSELF",
+    "HIDDEN",
     "IN_SESSION",
     "IN_TRANSACTION",
     "TRANSACTION_WORDS",
@@ -36,6 +37,9 @@ __all__ = [
     "transaction",
 ]
 
+
+HIDDEN = "its words may quote a value, and are hidden: run the query in a client of the database to see them"
+"""In the place of a server's own words, with option `hideValues`."""
 
 # The interface of a connection to a database.
 

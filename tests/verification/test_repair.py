@@ -1,0 +1,138 @@
+"""What a repair writes and removes, what it leaves alone, and what it says then."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import spark_channel
+from spark_channel.errors import UnsupportedError
+from spark_channel.local import local_engine
+from spark_channel.planning import Endpoint, TransferSpec
+from spark_channel.verification import run as run_module
+from spark_channel.verification.carry_out import verify_with
+from spark_channel.verification.settings import RepairSettings, VerifySettings
+
+TABLE = "CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT, b TEXT)"
+
+
+def sqlite(path: Path, rows: list[tuple[Any, ...]], table: str = TABLE) -> dict[str, Any]:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(table)
+        for row in rows[:1]:
+            db.executemany(f"INSERT INTO t VALUES ({', '.join('?' * len(row))})", rows)
+        db.commit()
+    return {"name": "sqlite", "path": str(path), "dbtable": "t"}
+
+
+def rows_of(path: Path) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute("SELECT * FROM t ORDER BY 1").fetchall()
+
+
+def file(path: Path, **columns: list[Any]) -> dict[str, Any]:
+    pq.write_table(pa.table(columns), path)
+    return {"name": "parquet", "path": str(path)}
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_database_is_repaired_from_a_file(tmp_path: Path, delete: bool) -> None:
+    source = file(tmp_path / "a.parquet", id=[1, 2], a=["x", "y"], b=["p", None])
+    target = sqlite(tmp_path / "b.db", [(1, "old", "p"), (3, "z", "r")])
+    report = spark_channel.verify(None, source, target, confirm=0, repair=True, delete=delete)
+    assert report.repaired["upserted"] == 2
+    left = [] if delete else [(3, "z", "r")]
+    assert rows_of(tmp_path / "b.db") == [(1, "x", "p"), (2, "y", None), *left]
+    assert report.outcome == ("equal" if delete else "different")
+
+
+def test_keys_beyond_those_in_memory_count_for_the_most_repairs_and_the_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "_MOST_CANDIDATES", 50)
+    source = sqlite(tmp_path / "a.db", [(n, "a", "") for n in range(200)])
+    target = sqlite(tmp_path / "b.db", [(n, "b", "") for n in range(200)])
+    few = spark_channel.verify(None, source, target, confirm=0, repair=True, max_repairs=60)
+    assert (few.outcome, few.repaired) == ("different", {})
+    assert "200 rows differ, which is more than 60" in few.notes[1]
+    some = spark_channel.verify(None, source, target, confirm=0, repair=True)
+    assert (some.outcome, some.repaired["upserted"]) == ("different", 50)
+    assert "150 more keys differ, which were not repaired" in some.notes[1]
+    assert spark_channel.verify(None, source, target, confirm=0).different == 150
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_row_that_the_source_has_outside_of_where_is_not_deleted(
+    tmp_path: Path, dry_run: bool
+) -> None:
+    source = sqlite(tmp_path / "a.db", [(1, "open", ""), (2, "closed", "")])
+    target = sqlite(tmp_path / "b.db", [(1, "open", ""), (2, "open", ""), (3, "open", "")])
+    where = {"where": "a = 'open'"}
+    report = spark_channel.verify(
+        None, {**source, **where}, {**target, **where},
+        confirm=0, repair=True, delete=True, dry_run=dry_run,
+    )  # fmt: skip
+    assert report.outcome == "different"
+    assert "1 extra rows are not deleted: the source has their keys" in report.notes[0]
+    if dry_run:
+        assert report.repairs == ({"repair": "delete", "id": 3},)
+    else:
+        assert rows_of(tmp_path / "b.db") == [(1, "open", ""), (2, "open", "")]
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_nothing_is_repaired_by_a_key_that_several_rows_of_the_source_have(
+    tmp_path: Path, delete: bool
+) -> None:
+    source = file(tmp_path / "a.parquet", id=[1, 1, 2], a=["x", "y", "z"], b=["", "", ""])
+    before = [(1, "x", ""), (2, "z", "")]
+    target = sqlite(tmp_path / "b.db", before)
+    report = spark_channel.verify(None, source, target, confirm=0, repair=True, delete=delete)
+    assert (report.outcome, report.repaired) == ("different", {})
+    assert "several rows of the source have one key (id)" in report.notes[0]
+    assert rows_of(tmp_path / "b.db") == before
+
+
+def test_a_column_that_is_left_out_is_not_written_behind_transformers(tmp_path: Path) -> None:
+    def cut(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.set_column(1, "a", pc.utf8_slice_codeunits(batch["a"], 0, 4))
+
+    source = sqlite(tmp_path / "a.db", [(1, "secret", "new"), (2, "other", "new")])
+    target = sqlite(tmp_path / "b.db", [(1, "sec", "own"), (3, "x", "own")])
+    spec = TransferSpec(
+        Endpoint.parse("reader", source),
+        Endpoint.parse("writer", target),
+        transformers=(cut,),
+    )
+    with local_engine(served=False) as engine:
+        settings = VerifySettings(exclude=["b"], confirm=0)
+        report = verify_with(engine, spec, {}, settings, RepairSettings(delete=True))
+    assert report.outcome == "equal"
+    assert rows_of(tmp_path / "b.db") == [(1, "secr", "own"), (2, "othe", None)]
+
+
+def test_a_key_that_equal_rows_may_spell_otherwise_is_found_and_not_repaired(
+    tmp_path: Path,
+) -> None:
+    table = "CREATE TABLE t (id TEXT PRIMARY KEY, a TEXT)"
+    source = sqlite(tmp_path / "a.db", [("e\u0301", "x"), ("b", "y")], table)
+    target = sqlite(tmp_path / "b.db", [("\u00e9", "z"), ("b", "y")], table)
+    report = spark_channel.verify(None, source, target, confirm=0, text="nfc")
+    assert (report.different, report.missing, report.columns) == (1, 0, {"a": 1})
+    with pytest.raises(UnsupportedError, match="key column 'id' is compared as text, NFC"):
+        spark_channel.verify(None, source, target, confirm=0, text="nfc", repair=True)
+
+
+def test_a_dry_run_lists_all_keys_however_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "MOST_KEYS", 3)
+    source = sqlite(tmp_path / "a.db", [(n, "a", "") for n in range(9)])
+    target = sqlite(tmp_path / "b.db", [])
+    report = spark_channel.verify(None, source, target, confirm=0, repair=True, dry_run=True)
+    assert [each["id"] for each in report.repairs] == list(range(9))
