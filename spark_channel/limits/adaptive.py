@@ -137,6 +137,11 @@ class Slowdown:
             self._usual += _TOWARDS_LESS * seconds * (self._smooth - self._usual)
 
     @property
+    def heard(self) -> float:
+        """When it took the last value."""
+        return self._at
+
+    @property
     def is_known(self) -> bool:
         """Whether it has learned what is usual."""
         return self._usual > 0.0 and self._at - self._began >= _LEARN_SECONDS

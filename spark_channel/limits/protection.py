@@ -113,6 +113,8 @@ _AHEAD = 4.0
 _LONGEST_STEP = 1.0
 """Seconds for which the speed grows at a time: longer silence does not count as good news."""
 _SILENT_SECONDS = 3.0
+_QUIET_SECONDS = 10.0
+"""What a side last showed of an application is over, once too few statements have ended for so long."""
 _UNUSUAL = 1.25
 _MOST_HELD = 200
 _MOST_SIGNALS = 200
@@ -179,17 +181,27 @@ class _Side:
         return bool(self.error)
 
     @property
+    def present(self) -> dict[str, Slowdown]:
+        """Those that were heard of lately."""
+        return {
+            name: each
+            for name, each in self.slowdowns.items()
+            if self.heard - each.heard <= _QUIET_SECONDS
+        }
+
+    @property
     def first(self) -> tuple[str, Slowdown] | None:
         """The signal that the aim is held by; None = the system reports none."""
+        present = self.present
         for name in ("application", "wakeup"):
-            if name in self.slowdowns:
-                return name, self.slowdowns[name]
+            if name in present:
+                return name, present[name]
         return None
 
     @property
     def last(self) -> float:
         """The highest of the last values, in terms of the usual one."""
-        return max((each.last for each in self.slowdowns.values()), default=1.0)
+        return max((each.last for each in self.present.values()), default=1.0)
 
     def listen(self, delays: Mapping[str, Sequence[float]], now: float) -> None:
         """Take what is known of others' latency."""
@@ -399,7 +411,7 @@ class AdaptiveLimit:
         found = [
             (max(each.ratio, each.last), name, signal)
             for name, side in heard.items()
-            for signal, each in side.slowdowns.items()
+            for signal, each in side.present.items()
         ]
         ratio, name, signal = max(found)
         text = f"{name}'s {signal} {ratio:.2f} times the usual, aim {self.aim:g} times"

@@ -70,6 +70,7 @@ class GroupRead:
         self._running = self._threads
         self._lock = threading.Lock()
         self._limiter = limiter
+        self._capacity_bytes = capacity_bytes
         self._carrier = DataCarrier(
             max(1, self._threads),
             capacity_rows,
@@ -129,7 +130,14 @@ class GroupRead:
     def _produce(self) -> None:
         try:
             carrier, name = self._carrier, threading.current_thread().name.replace("read", "pay")
-            with pushing(carrier.produce, carrier.fail, limiter=self._limiter, name=name) as give:
+            with pushing(
+                carrier.produce,
+                carrier.fail,
+                limiter=self._limiter,
+                name=name,
+                lanes=self._threads,
+                capacity_bytes=self._capacity_bytes,
+            ) as give:
                 self._fetch(give)
         except BaseException as error:
             self._carrier.fail(error)

@@ -28,8 +28,8 @@ __all__ = [
 Pay = Callable[[pa.RecordBatch, int], object]
 
 _AHEAD_SLICES = 20
-"""Rows that may wait to be paid: 0.4 s of the limit, in slices of 20 ms; with a batch that is paid and one that is
-fetched, of half a second each, a source is less than 1.5 s ahead."""
+"""Rows that may wait to be paid, in all lanes together: 0.4 s of the limit, in slices of 20 ms; with what is paid and
+what is fetched, half a second of it each, a source is less than 1.5 s ahead."""
 
 
 class PrefetchingPayer:
@@ -49,6 +49,8 @@ class PrefetchingPayer:
         limiter: says what 0.4 s of the limit is. None: there is no limit, and each batch is passed on by the
             fetching thread itself.
         name: of the paying thread.
+        lanes: how many fetching threads spend `limiter`, each with a payer of its own.
+        capacity_bytes: the most bytes that wait, whatever the limit allows: it may count rows, which may be wide.
     """
 
     def __init__(
@@ -57,11 +59,15 @@ class PrefetchingPayer:
         *,
         limiter: Limiter | None,
         name: str,
+        lanes: int = 1,
+        capacity_bytes: float = math.inf,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._fail = fail
         self._clock = clock
         self._limiter = limiter
+        self._slices = _AHEAD_SLICES / lanes
+        self._capacity_bytes = capacity_bytes
         self._changed = threading.Condition()
         self._waiting: deque[tuple[Callable[[], object], int, int]] = deque()
         self._waiting_rows = self._waiting_bytes = 0
@@ -78,7 +84,7 @@ class PrefetchingPayer:
         if self._limiter is None:
             pay(batch, nbytes)
             return
-        most_rows, most_bytes = _ahead(self._limiter)
+        most_rows, most_bytes = self._ahead(self._limiter)
         with self._changed:
             self._add(partial(pay, batch, nbytes), batch.num_rows, nbytes)
             while self._error is None and (
@@ -122,6 +128,16 @@ class PrefetchingPayer:
         if error is None:
             self._raise_if_failed()
 
+    def _ahead(self, limiter: Limiter) -> tuple[float, float]:
+        """The most rows and bytes that may wait; 0 where a slice is a single unit, and nothing is known."""
+        sizes = limiter.slice_size()
+        if sizes == (None, None):
+            return 0, 0
+        rows, nbytes = (
+            math.inf if size is None else self._slices * size if size > 1 else 0 for size in sizes
+        )
+        return rows, min(nbytes, self._capacity_bytes)
+
     def _add(self, step: Callable[[], object], rows: int, nbytes: int) -> None:
         self._waiting.append((step, rows, nbytes))
         self._waiting_rows += rows
@@ -162,31 +178,28 @@ class PrefetchingPayer:
             raise self._error
 
 
-def _ahead(limiter: Limiter) -> tuple[float, float]:
-    """Rows and bytes of 0.4 s of the limit; 0 where a slice is a single unit, and nothing is known."""
-    sizes = limiter.slice_size()
-    if sizes == (None, None):
-        return 0, 0
-    rows, nbytes = (
-        math.inf if size is None else _AHEAD_SLICES * size if size > 1 else 0 for size in sizes
-    )
-    return rows, nbytes
-
-
 class _Push(Protocol):
     def __call__(self, batch: pa.RecordBatch, *, nbytes: int) -> object: ...
 
 
 @contextmanager
 def pushing(
-    push: _Push, fail: Callable[[BaseException], None], *, limiter: Limiter | None, name: str
+    push: _Push,
+    fail: Callable[[BaseException], None],
+    *,
+    limiter: Limiter | None,
+    name: str,
+    lanes: int,
+    capacity_bytes: int,
 ) -> Iterator[Pay]:
     """Yield the function that takes a fetching thread's batches: `push`, under a limit through a `PrefetchingPayer`."""
 
     def pay(batch: pa.RecordBatch, nbytes: int) -> None:
         push(batch, nbytes=nbytes)
 
-    with PrefetchingPayer(fail, limiter=limiter, name=name) as ahead:
+    with PrefetchingPayer(
+        fail, limiter=limiter, name=name, lanes=lanes, capacity_bytes=capacity_bytes
+    ) as ahead:
         yield partial(ahead.put, pay)
 
 

@@ -226,7 +226,13 @@ class GroupTransfer:
     # ---- the reading half of a lane
 
     def _read(self, lane: HandoffSlot[_InFlight]) -> None:
-        payer = PrefetchingPayer(self._fail, limiter=self._limiter, name="spark-channel-pay")
+        payer = PrefetchingPayer(
+            self._fail,
+            limiter=self._limiter,
+            name="spark-channel-pay",
+            lanes=len(self._lanes),
+            capacity_bytes=self._work.capacity_bytes,
+        )
         with _Reading() as reading, payer:
             while (in_flight := self._next()) is not None:
                 if self._was_committed(in_flight):

@@ -57,6 +57,7 @@ class TaskWrite:
             capacity_rows, capacity_bytes, transaction_rows=transaction_rows, limiter=limiter
         )
         self._limiter = limiter
+        self._capacity_bytes = capacity_bytes
         self._counters = counters or Counters(task, attempt)
         self._dirty = dirty
         self._steps = steps
@@ -80,6 +81,8 @@ class TaskWrite:
                 self._channel.fail,
                 limiter=self._limiter,
                 name="spark-channel-pay",
+                lanes=1,
+                capacity_bytes=self._capacity_bytes,
             ) as give:
                 for batch in self._counters.trace.reading(batches):
                     fitting = conform(batch, arriving)

@@ -145,6 +145,26 @@ def test_the_applications_own_latency_comes_first() -> None:
     assert "aim 1.35 times" in world.protection.text
 
 
+@pytest.mark.parametrize("others", [{"wakeup": [0.0] * 10}, {}], ids=["naps", "nothing else"])
+@pytest.mark.parametrize(
+    "latencies",
+    [
+        pytest.param([0.005] * 40 + [0.05], id="it was slow once, and then ended no statement"),
+        pytest.param([0.005] * 40 + [0.009] * 20, id="it was slow for seconds"),
+        pytest.param([0.005], id="it ended a few statements, and nothing is known of it"),
+    ],
+)
+def test_an_application_that_falls_silent_holds_nothing_for_ever(
+    latencies: list[float], others: dict[str, list[float]]
+) -> None:
+    world = World(100_000)
+    for latency in latencies:
+        world.say(delays={"application": [latency], **others})
+    for _ in range(4 * 60):
+        world.say(delays=others)
+    assert world.speed == 100_000
+
+
 def test_a_user_says_how_much_slower_the_application_may_be() -> None:
     def held(**bounds: float) -> float:
         world = World(100_000, bounds=bounds)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,8 +21,10 @@ def no_failure(error: BaseException) -> None:
     raise AssertionError(f"nothing failed, and yet: {error!r}")
 
 
-def paying(fail: Callable[[BaseException], None], rows_per_second: float = 1.0) -> PrefetchingPayer:
-    return PrefetchingPayer(fail, limiter=RateLimiter(rows_per_second), name="pay")
+def paying(
+    fail: Callable[[BaseException], None], rows_per_second: float = 1.0, **more: Any
+) -> PrefetchingPayer:
+    return PrefetchingPayer(fail, limiter=RateLimiter(rows_per_second), name="pay", **more)
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +80,64 @@ def test_batches_of_less_than_half_a_second_of_the_limit_wait_while_one_is_paid(
         full.join(TIMEOUT)
         assert not full.is_alive()
     assert done == [0]
+
+
+@pytest.mark.parametrize(
+    ("more", "rows", "nbytes"),
+    [
+        pytest.param({"lanes": 4}, 60, 8, id="four lanes share 0.4 s of the limit"),
+        pytest.param({"capacity_bytes": 1000}, 1, 600, id="rows are few and wide"),
+    ],
+)
+def test_the_second_batch_waits_where_less_than_the_whole_limit_may_wait(
+    more: dict[str, int], rows: int, nbytes: int
+) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def pay(_batch: pa.RecordBatch, _nbytes: int) -> None:
+        begun.set()
+        assert gate.wait(TIMEOUT)
+
+    with paying(no_failure, rows_per_second=1_000, **more) as ahead:
+        ahead.put(pay, batch(0, rows), nbytes)
+        assert begun.wait(TIMEOUT)
+        ahead.put(pay, batch(0, rows), nbytes)
+        full = threading.Thread(target=ahead.put, args=(pay, batch(0, rows), nbytes), daemon=True)
+        full.start()
+        full.join(0.05)
+        waited = full.is_alive()
+        gate.set()
+        full.join(TIMEOUT)
+        assert not full.is_alive()
+    assert waited
+
+
+def test_rows_that_wait_for_a_slow_target_stay_within_the_capacity() -> None:
+    """A limit that is never reached: what is fetched waits for the target, and the limit would let it all wait."""
+    asked: list[int] = []
+    asks = threading.Condition()
+
+    def count(_split: Split, number: int) -> None:
+        with asks:
+            asked.append(number)
+            asks.notify_all()
+
+    read = GroupRead(
+        MemoryReader(batches=2_000, before=count),
+        group(1),
+        SCHEMA,
+        limiter=RateLimiter(rows_per_second=1_000_000),
+        capacity_rows=1 << 20,
+        capacity_bytes=800,
+    )
+    batches = read.batches()
+    assert next(batches).num_rows
+    with asks:
+        asks.wait_for(lambda: len(asked) > 30, timeout=0.3)
+    read.cancel()
+    with pytest.raises(ReadCancelledError):
+        list(batches)
+    assert len(asked) <= 30
 
 
 def test_what_paying_raises_ends_the_fetch_and_is_told_once() -> None:
