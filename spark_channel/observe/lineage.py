@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from spark_channel.observe.outbox import Outbox
@@ -34,7 +33,8 @@ def is_configured(environment: Mapping[str, str] = os.environ) -> bool:
     names = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__TRANSPORT__TYPE")
     if any(environment.get(name) for name in names):
         return True
-    return any(Path(name).expanduser().is_file() for name in _FILES)
+    # Not pathlib's: a user without a home, or without access to it, would fail each job.
+    return any(os.path.isfile(os.path.expanduser(name)) for name in _FILES)  # noqa: PTH111, PTH113
 
 
 @dataclass(frozen=True, slots=True)

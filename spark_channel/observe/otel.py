@@ -66,7 +66,8 @@ class MetricPush:
             return
         try:
             reader = PeriodicExportingMetricReader(OTLPMetricExporter())
-            self._provider = MeterProvider([reader])
+            # Its own handler at the program's end would wait for longer, and come before that of the service.
+            self._provider = MeterProvider([reader], shutdown_on_exit=False)
             meter = self._provider.get_meter("spark_channel")
             for family in self._families():
                 self._observe(meter, family)

@@ -152,7 +152,7 @@ makes no sense; `PermissionError` = not with this token; the texts travel to the
 
 
 TOKEN_HEADER = "x-spark-channel-token"  # noqa: S105 - the name of a header
-"""Proxies of notebooks keep `Authorization` for themselves. A page of another site cannot send this header."""
+"""It goes before `Authorization`, which proxies of notebooks use themselves. A page of another site cannot send it."""
 _LONGEST_BACKLOG = 4 << 20
 """Bytes that wait for a caller who does not read; one with more is cut off."""
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -339,6 +339,8 @@ class _Call(asyncio.Protocol):
         self._discard = -1
         """Bytes that may still be thrown away before the connection is cut; -1 = it is not about to be."""
         self._busy = False
+        self._full = False
+        """Whether so much of the answers was not read yet that the next request waits."""
         self._closes = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -371,6 +373,14 @@ class _Call(asyncio.Protocol):
     def eof_received(self) -> bool:
         return False
 
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        if not self._busy and self._discard < 0:
+            self._next()
+
     def abort(self) -> None:
         self._stop_timer()
         self._shell.dismiss(self)
@@ -382,7 +392,7 @@ class _Call(asyncio.Protocol):
 
     def go_on(self) -> None:
         """Process the bytes that have arrived."""
-        if self._transport is None or self._busy:
+        if self._transport is None or self._busy or self._full:
             return
         if self._caller is None and not self._read_head():
             return
@@ -409,9 +419,8 @@ class _Call(asyncio.Protocol):
         except ValueError as error:
             self._refuse(400, str(error))
             return False
-        given = headers.get("authorization")
-        if given is None and TOKEN_HEADER in headers:
-            given = f"Bearer {headers[TOKEN_HEADER]}"
+        own = headers.get(TOKEN_HEADER)
+        given = headers.get("authorization") if own is None else f"Bearer {own}"
         scope = None if given is None else self._shell.tokens.scope_of(given)
         action, _, query = action.partition("?")
         if scope is None and action in self._shell.public:
@@ -532,13 +541,20 @@ class _Call(asyncio.Protocol):
 
     def _finish(self) -> None:
         """Finish the answered request, and prepare for the next one."""
+        is_stranger = self._caller is None or self._caller.scope == NO_SCOPE
         self._busy, self._caller, self._missing = False, None, 0
         if self._transport is None:
             return
+        self._cut_in(_HEAD_SECONDS if is_stranger else _IDLE_SECONDS)
         if self._closes:
             self._transport.close()
+        elif not self._full:
+            self._next()
+
+    def _next(self) -> None:
+        """Read the next request."""
+        if self._transport is None or self._transport.is_closing():
             return
-        self._cut_in(_IDLE_SECONDS)
         self._transport.resume_reading()
         if self._buffer:
             self._shell.loop.call_soon(self.go_on)

@@ -80,6 +80,17 @@ def test_what_turns_events_on_is_openlineage_s_own_configuration(tmp_path: Path)
     assert is_configured({})
 
 
+def test_a_user_without_a_home_or_without_access_to_it_has_no_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/" + "x" * 300)  # root may read all: a name too long fails, too
+    assert not is_configured({})
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 2)
+    assert not is_configured({})
+
+
 def test_a_receiver_gets_the_start_and_the_end_of_each_job(
     receiver: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from spark_channel.progress import JobSpec, Phase, Snapshot
 from spark_channel.service import ServiceServer
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="extra `otel`")
+metrics_sdk = pytest.importorskip("opentelemetry.sdk.metrics._internal")
 
 
 @pytest.fixture(autouse=True)
@@ -73,3 +74,15 @@ def test_an_endpoint_that_does_not_answer_delays_the_end_by_a_bounded_time(
     with caplog.at_level(logging.CRITICAL), ServiceServer():
         began = time.monotonic()
     assert time.monotonic() - began < 5
+
+
+def test_the_end_of_the_program_waits_for_the_service_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """OpenTelemetry's own handler comes first, and waits 30 s for an endpoint that does not answer."""
+    registered: list[object] = []
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr(metrics_sdk, "register", registered.append)
+    push = otel.MetricPush(list)
+    push.close()
+    assert registered == []

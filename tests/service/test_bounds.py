@@ -248,6 +248,47 @@ def test_requests_that_come_together_are_answered_one_after_the_other(
     assert answer.count(b"HTTP/1.1 200 OK") == 21
 
 
+def test_answers_that_nobody_reads_are_bounded_also_without_a_token() -> None:
+    """A stranger may ask for a page again and again, in one connection, and read nothing."""
+    waiting: list[int] = []
+    asked = 64
+
+    def page(_body: bytes, _caller: http_server.Caller) -> http_server.Document:
+        transports = [each._transport for each in server.calls]
+        waiting.append(sum(each.get_write_buffer_size() for each in transports if each is not None))
+        return http_server.Document("text/plain", bytes(MIB))
+
+    public = frozenset({"GET /"})
+    here = ServiceAddress("127.0.0.1", 0, "token")
+    server = http_server.HttpServer(here, {"GET /": page}, Tokens(), inline=public, public=public)
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+            raw.sendall(b"GET / HTTP/1.1\r\n\r\n" * (asked - 1))
+            raw.sendall(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
+            length = 0
+            while part := raw.recv(MIB):
+                length += len(part)
+        assert len(waiting) == asked
+        assert length > asked * MIB
+        assert max(waiting) < 4 * MIB
+    finally:
+        server.shutdown(3)
+
+
+def test_a_token_in_the_header_of_its_own_goes_before_that_of_a_proxy(
+    elsewhere: tuple[ServiceAddress, int],
+) -> None:
+    address, _ = elsewhere
+    head = (
+        f"POST /v1/hello HTTP/1.1\r\nAuthorization: token of-jupyter\r\nX-Spark-Channel-Token: {address.token}\r\n"
+        "Connection: close\r\nContent-Length: 2\r\n\r\n{}"
+    )
+    with socket.create_connection((address.host, address.port), timeout=10) as raw:
+        raw.sendall(head.encode())
+        assert raw.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
 def test_the_largest_body_passes(elsewhere: tuple[ServiceAddress, int]) -> None:
     from spark_channel.errors import ServiceDeniedError
     from spark_channel.service.connection import Connection

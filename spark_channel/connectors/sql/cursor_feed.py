@@ -389,7 +389,7 @@ class CursorFeed(ChangeFeed):
             check_same_columns(self._schema, look.source.schema, look.source.label)
             self._check_part(look, part)
             highest = look.highest(self._column)
-            self._check_not_past(look, start.value, highest)
+            self._check_not_past(look, start, highest)
             if upto is None:
                 complete = self._complete(look, highest)
                 passed = self._late.see(highest, complete)
@@ -418,7 +418,7 @@ class CursorFeed(ChangeFeed):
             self._check_part(look, part)
             count = look.rows(self._within(start, end, part))
             if not count:  # a query that was not told where it stood learns it only here
-                self._check_not_past(look, start.value, look.highest(self._column))
+                self._check_not_past(look, start, look.highest(self._column))
                 return []
             return self._cut(look, start, end, count, min(_MOST_SPLITS, count // _SPLIT_ROWS), part)
 
@@ -461,9 +461,10 @@ class CursorFeed(ChangeFeed):
         if self._key is not None:
             keys = look.keys(self._column, highest, self._key)
             if len(keys) <= _MOST_KEYS and all(isinstance(each, int) for each in keys):
+                below = look.next_lower(self._column, highest)
                 if keys:
-                    return CursorPosition(highest, self._key, tuple(sorted(keys)))
-                return CursorPosition(look.next_lower(self._column, highest))  # its rows left
+                    return CursorPosition(highest, self._key, tuple(sorted(keys)), below)
+                return CursorPosition(below)  # its rows left
         if not self._told:
             self._told = True
             _log.warning(
@@ -547,12 +548,14 @@ class CursorFeed(ChangeFeed):
             )
         return name
 
-    def _check_not_past(self, look: CursorQuery, start: Any, highest: Any) -> None:
-        if start is None or highest is None:
+    def _check_not_past(self, look: CursorQuery, start: CursorPosition, highest: Any) -> None:
+        if start.value is None or highest is None:
             return
-        if look.is_past(self._column, start, highest):
+        if start.key is not None and start.below == highest:
+            return  # the rows with the highest value were deleted
+        if look.is_past(self._column, start.value, highest):
             raise SourceError(
-                f"the checkpoint is at {self._column} = {start!r}, and the highest value in the table "
+                f"the checkpoint is at {self._column} = {start.value!r}, and the highest value in the table "
                 f"is {highest!r}: the offset is from the future, rows were removed or restored, "
                 "or the column does not only grow. Reset the tunnel, or begin with a new checkpoint directory"
             )

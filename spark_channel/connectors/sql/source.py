@@ -287,7 +287,7 @@ def _node(source: ReadSource, name: str) -> "exp.Column":
 _log = logging.getLogger(__name__)
 
 _NAME = "cursor"
-_KEYS = {"key", "keys"}
+_KEYS = {"key", "keys", "below"}
 _PART = {"by", "part", "parts"}
 _ADVICE = "it is damaged, or of another source. Reset the tunnel, or begin with a new checkpoint directory"
 _TOLD_SECONDS = 1.0
@@ -296,20 +296,22 @@ _TOLD_SECONDS = 1.0
 
 class CursorPosition(NamedTuple):
     """All rows up to cursor value `value` (None: no row). With `keys`, only these of the rows that have `value` itself:
-    those whose whole number in column `key` is one of them.
+    those whose whole number in column `key` is one of them. `below` is then the highest value below `value`, which is
+    the highest one once all these rows have left.
     """
 
     value: Any
     key: str | None = None
     keys: tuple[int, ...] = ()
+    below: Any = None
 
 
 def token_of(position: CursorPosition, part: Token | None = None) -> Token:
     """The token of a position. `part`: of the same part of the rows as this token."""
-    value, key, keys = position
+    value, key, keys, below = position
     return {
         _NAME: value,
-        **({} if key is None else {"key": key, "keys": list(keys)}),
+        **({} if key is None else {"key": key, "keys": list(keys), "below": below}),
         **({} if part is None else part_of(part)),
     }
 
@@ -337,15 +339,17 @@ def cursor_of(token: Token, column: str) -> CursorPosition:
         raise SourceError(
             f"the checkpoint {dict(token)!r} is not a position in cursor column {column!r}: {_ADVICE}"
         )
-    return CursorPosition(token[_NAME], keys.get("key"), tuple(keys.get("keys", ())))
+    return CursorPosition(
+        token[_NAME], keys.get("key"), tuple(keys.get("keys", ())), keys.get("below")
+    )
 
 
 def _is_keys(keys: Mapping[str, Any]) -> bool:
     return (
-        set(keys) == _KEYS
-        and isinstance(keys["key"], str)
-        and isinstance(keys["keys"], list)
+        isinstance(keys.get("key"), str)
+        and isinstance(keys.get("keys"), list)
         and all(isinstance(each, int) for each in keys["keys"])
+        and isinstance(keys.get("below"), int | float | str | None)
     )
 
 

@@ -132,7 +132,7 @@ def test_rows_of_the_highest_value_wait_where_others_may_get_it(
     run(path, "INSERT INTO t VALUES (1, '2026-01-01 00:00:01'), (2, '2026-01-01 00:00:02')")
     if index:
         run(path, index)
-    keys = {"key": "id", "keys": [2]} if waits else {}
+    keys = {"key": "id", "keys": [2], "below": "2026-01-01 00:00:01"} if waits else {}
     assert feed().now() == [{"cursor": "2026-01-01 00:00:02", **keys}]
 
 
@@ -178,6 +178,34 @@ def test_rows_of_one_value_that_come_one_by_one_are_read_each_once(tmp_path: Pat
     assert follow() == [12, *range(20, 1101)]
     with pytest.raises(SourceError, match="not a position in cursor column 'day'"):
         feed.latest({**token, "keys": ["1"]}, NO_LIMIT)
+
+
+def test_a_stream_continues_when_the_rows_with_the_highest_value_are_deleted(
+    tmp_path: Path,
+) -> None:
+    path, clock = tmp_path / "shop.db", VirtualClock()
+    run(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, at TEXT NOT NULL)")
+    run(path, "INSERT INTO t VALUES (1, '01'), (2, '02'), (3, '02')")
+    feed = feed_of(path, "at", dbtable="t", order="text", clock=clock)
+
+    def follow(token: Any) -> Any:
+        feed.latest(token, NO_LIMIT)
+        clock.advance(1)
+        return feed.latest(token, NO_LIMIT)
+
+    start = feed.earliest()[0]
+    token = follow(start)
+    assert ids(feed, start, token) == [1, 2, 3]
+    run(path, "DELETE FROM t WHERE at = '02'")
+    assert follow(token) == token
+    assert feed.changes(token, token) == []
+    assert feed.lag(token).rows == 0
+    run(path, "INSERT INTO t VALUES (4, '03')")
+    later = follow(token)
+    assert ids(feed, token, later) == [4]
+    run(path, "DELETE FROM t WHERE id > 1", "INSERT INTO t VALUES (5, '02')")
+    with pytest.raises(SourceError, match="the column does not only grow"):
+        feed.latest(later, NO_LIMIT)
 
 
 def test_a_range_costs_what_is_in_it_and_not_what_is_behind_it(
