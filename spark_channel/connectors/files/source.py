@@ -1,6 +1,5 @@
 """Files, columns and splits of a read."""
 
-from codecs import BOM_UTF8
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -250,9 +249,8 @@ def _text_columns(
     if files and not others:
         return written, {}, True
     sampled, dialect = _sampled(form, options, files, others)
-    # As for Spark, lines of JSON without a field have no columns; whether they are rows is for the read to decide. A
-    # byte order mark alone is no line.
-    is_empty = form.name != "json" or all(len(BOM_UTF8) >= files[number].size for number in others)
+    # As for Spark, lines of JSON without a field have no columns; whether they are rows is for the read to decide.
+    is_empty = form.name != "json" or not any(files[number].size for number in others)
     if not len(sampled) and not len(written) and given is None and is_empty:
         shown = ", ".join(options.all_paths())
         raise SourceError(

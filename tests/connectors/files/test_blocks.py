@@ -408,8 +408,10 @@ def test_a_file_that_is_no_text_is_named_for_what_it_is(tmp_path: Path, form: st
 def test_a_file_of_only_a_byte_order_mark_is_empty(
     tmp_path: Path, form: str, encoding: str
 ) -> None:
+    """A JSON file without an object has no columns, as for Spark."""
     (tmp_path / "1").write_bytes(("" if encoding == "utf-16" else "\ufeff").encode(encoding))
-    assert "is empty" in str(outcome(form, tmp_path, encoding=encoding))
+    found = outcome(form, tmp_path, encoding=encoding)
+    assert found == [] if form == "json" else "is empty" in str(found)
     assert outcome(form, tmp_path, pa.schema([("a", pa.int64())]), encoding=encoding) == []
     (tmp_path / "2").write_bytes(('{"a":1}' if form == "json" else "a\n1\n").encode(encoding))
     assert outcome(form, tmp_path, encoding=encoding) == [(1,)]
