@@ -256,7 +256,8 @@ class SqlTaskWriter(TaskWriter):
         try:
             yield
         except TargetError as error:
-            if not self._writer.is_refusal(error):
+            # A refusal that was found here is one, whatever a database makes of its own errors.
+            if not isinstance(error, BatchRefusedError) and not self._writer.is_refusal(error):
                 raise
             try:
                 session.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
@@ -317,6 +318,7 @@ class TableTaskWriter(SqlTaskWriter):
                 claims = self._claims(session)
                 claims.show_life(held, claims.peek(held))
                 self._load(session, columns, staged=True)
+                claims.fence(held)  # while the counted rows are published, none is added
             return
         session = self._begun()
         if self._done is not None:

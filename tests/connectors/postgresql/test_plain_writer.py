@@ -1,5 +1,6 @@
 """The base of every SQL writer, by itself, on a database whose tables are made in transactions."""
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -7,6 +8,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from spark_channel.connectors import TaskWriter
+from spark_channel.connectors.base.contract import bisect_refused
 from spark_channel.connectors.postgresql.dialect import DIALECT
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql import (
@@ -20,6 +23,7 @@ from spark_channel.connectors.sql import (
 )
 from spark_channel.connectors.sql.dialect import marked
 from spark_channel.connectors.sql.postgresql_claims import claim_dialect
+from spark_channel.connectors.sql.write_protocol import SqlPlan
 from spark_channel.errors import ChannelError, TargetError
 from spark_channel.options import CommitMode
 from spark_channel.testing import writer_conformance
@@ -154,3 +158,66 @@ def test_a_refused_batch_leaves_no_savepoint(pg: Pg, plain: Callable[..., PlainW
     task._session.undo()
     task.rollback()
     writer.abort(plan, None)
+
+
+def test_a_slower_attempt_adds_no_rows_to_those_that_are_published(
+    pg: Pg, plain: Callable[..., PlainWriter]
+) -> None:
+    """Between the count of the staged rows and the statement that takes them, in a database that sees them then."""
+    batch = pa.record_batch({"id": pa.array([1, 2], pa.int64())})
+    slower: list[TaskWriter] = []
+    errors: list[TargetError] = []
+
+    def add() -> None:
+        try:
+            slower[0].write(batch)
+            slower[0].flush()
+        except TargetError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=add, daemon=True)
+
+    class Meets(PlainWriter):
+        def bring(self, session: Session, plan: SqlPlan, count: int) -> None:
+            thread.start()
+            thread.join(0.3)
+            super().bring(session, plan, count)
+
+    writer = Meets(plain().options)
+    plan = writer.prepare(pg.context(commit="job"), batch.schema)
+    task = writer.open(plan, 0, 0)
+    task.write(batch)
+    receipt = task.close()
+    slower.append(writer.open(plan, 0, 1))
+    writer.commit(plan, [receipt])
+    thread.join(10)
+    slower[0].rollback()
+    assert pg.psql("SELECT count(*) FROM t") == "2"
+    assert len(errors) == 1
+    assert pg.staged() == []
+
+
+def test_a_batch_that_the_database_skips_rows_of_is_taken_back_whole(
+    pg: Pg, plain: Callable[..., PlainWriter]
+) -> None:
+    """Also by a writer that knows the refusals of its database alone."""
+
+    class Own(PlainWriter):
+        def is_refusal(self, error: BaseException) -> bool:
+            return isinstance(error.__cause__, psycopg.errors.DataError)
+
+    pg.psql(
+        "CREATE TABLE t (id bigint); CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN IF new.id = 2 THEN RETURN NULL; END IF; RETURN new; END$$; "
+        "CREATE TRIGGER skip BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION skip()"
+    )
+    writer = Own(plain(maxDirtyRows=9).options)
+    batch = pa.record_batch({"id": pa.array([1, 2, 3], pa.int64())})
+    plan = writer.prepare(pg.context(commit="task"), batch.schema)
+    task = writer.open(plan, 0, 0)
+    task.tolerant = True
+    refused: list[int] = []
+    bisect_refused(batch, task.write, lambda row, _why: refused.extend(row["id"].to_pylist()))
+    writer.commit(plan, [task.close()])
+    assert pg.psql("SELECT id FROM t ORDER BY id") == "1\n3"
+    assert refused == [2]

@@ -35,7 +35,7 @@ class FirebirdWriter(SqlWriter):
         return has_code(error, LOST | BUSY)
 
     def is_refusal(self, error: BaseException) -> bool:
-        return has_code(error, DATA)
+        return super().is_refusal(error) or has_code(error, DATA)
 
     def claim_dialect(self, session: Any, place: WriteTarget) -> ClaimDialect:
         def listed(table: str, more: str, name: str) -> bool:
