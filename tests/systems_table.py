@@ -1,4 +1,4 @@
-"""Makes the tables of systems in README.md, docs/index.md and docs/commits.md: `python -m tests.systems_table`.
+"""Makes the tables of systems in README.md, docs/compatibility.md and docs/commits.md: `python -m tests.systems_table`.
 
 They come from what the connectors declare in the registry.
 """
@@ -110,7 +110,7 @@ def pages() -> dict[Path, tuple[str, str]]:
     made = {}
     for path, mark, inside in (
         (ROOT / "README.md", "systems", table("docs/")),
-        (ROOT / "docs" / "index.md", "systems", table("")),
+        (ROOT / "docs" / "compatibility.md", "systems", table("")),
         (ROOT / "docs" / "commits.md", "delivery", delivery_table()),
     ):
         text = path.read_text(encoding="utf-8")

@@ -140,7 +140,7 @@ def test_the_examples_with_a_server_run(
         secrets = {"SHOP_PASSWORD": "secret", "ELASTIC_API_KEY": "secret"}
         in_a_process(WITH_SERVER, empty_folder, {SERVERS: json.dumps(servers), **secrets})
         assert len(mongo.documents("paid_orders")) == len(elastic.documents("errors")) == 50
-    quickstart = (ROOT / "docs" / "quickstart-postgresql.md").read_text(encoding="utf-8")
+    quickstart = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
     statements = re.findall(r'^psql .* -c "(.*)"$', quickstart, re.MULTILINE)
     assert [each.split()[0] for each in statements] == ["SELECT", "DROP"]
     for statement in statements:  # the last one removes what the page made
@@ -173,7 +173,7 @@ def test_the_statements_for_a_dba_run(
 
 
 def test_the_job_of_the_datax_guide_can_be_read() -> None:
-    page = (ROOT / "docs" / "from-datax.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")
     (job,) = re.findall(r"^```json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert load_job(json.loads(job), {"day": "2026-11-01"}).spec.channels == 3
     names = [
@@ -198,8 +198,8 @@ def prepare(server: PostgresServer) -> None:
         " FROM generate_series(1, 2000) n; GRANT SELECT ON orders TO etl",
         database="shop",
     )
-    datax = (ROOT / "docs" / "from-datax.md").read_text(encoding="utf-8")
-    (made,) = re.findall(r'^psql .* -c "(CREATE TABLE .*)"$', datax, re.MULTILINE)
+    migrate = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")
+    (made,) = re.findall(r'^psql .* -c "(CREATE TABLE .*)"$', migrate, re.MULTILINE)
     server.psql(f"{made}; ALTER TABLE orders_of_a_day OWNER TO etl", database="marts")
 
 

@@ -175,7 +175,7 @@ def test_an_option_of_a_table_exists(page: Path) -> None:
 @pages
 def test_a_file_that_a_page_names_exists(page: Path) -> None:
     for name in QUOTED.findall(FENCE.sub("", text_of(page))):
-        if FILES.fullmatch(name) and page.name != "lineage.md":
+        if FILES.fullmatch(name):
             assert (ROOT / name).exists(), f"{page.name}: {name}"
 
 

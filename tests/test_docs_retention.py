@@ -28,7 +28,7 @@ def test_claims_and_plans_are_kept_for_as_many_days() -> None:
     assert said("operations.md", r"the publish; a later transfer, after (\d+) days") == [days]
     assert said("operations.md", r"a directory keeps the last ([\d ]+)\)") == [log._JOBS_KEPT]
     assert said("commits.md", r"Plans of transfers are kept for at least (\d+) days") == [days]
-    assert said("commits-internals.md", r"is dropped after (\d+) days") == [days]
+    assert said("guarantees.md", r"is dropped after (\d+) days") == [days]
 
 
 def test_staging_of_a_run_elsewhere_is_kept_for_two_days_without_a_heartbeat() -> None:
@@ -52,7 +52,7 @@ def test_the_service_listens_where_the_docs_say() -> None:
     assert inspect.signature(ServiceServer).parameters["host"].default == loopback
     assert f"| `--host` | `{loopback}` |" in (DOCS / "share-a-limit.md").read_text(encoding="utf-8")
     assert f"| `SPARK_CHANNEL_HOST` | `{loopback}` for a `local` master" in (
-        DOCS / "service.md"
+        DOCS / "deploy.md"
     ).read_text("utf-8")
 
 

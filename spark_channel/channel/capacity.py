@@ -434,7 +434,34 @@ class Limiter(Protocol):
     """A limit in rows and bytes per second.
 
     A limiter never blocks: it returns how long to wait, and the channel waits on its own condition, so that `close()`
-    and `fail()` wake a waiting payer immediately.
+    and `fail()` wake a waiting payer immediately. `spark_channel.limits.RateLimiter` is one. The smallest one:
+
+    ```python
+    import pyarrow as pa
+    from spark_channel.channel import MemoryChannel, Wait
+
+    class Free:
+        rows = 0                                # counts, and never makes a thread wait
+
+        def slice_size(self):
+            return 100, None
+
+        def pay(self, rows, nbytes, wake):
+            self.rows += rows
+            return self                         # also the payment
+
+        def remaining(self):
+            return Wait(0.0)
+
+        def cancel(self):
+            pass
+
+    limiter = Free()
+    channel = MemoryChannel(limiter=limiter)
+    channel.push(pa.record_batch({"id": range(250)}))
+    assert limiter.rows == 250
+    assert [batch.num_rows for batch in channel.drain()] == [100, 100, 50]
+    ```
     """
 
     def slice_size(self) -> tuple[int | None, int | None]:
@@ -462,7 +489,18 @@ class Overflow(StrEnum):
     - `BLOCK`: wait, first come, first served. This delays the producer's next fetch.
     - `REJECT`: return False at once, publish nothing, pay nothing. It never waits, not for the limit
       either.
-    - `OVERWRITE`: drop the oldest rows that no transaction holds, and count them.
+    - `OVERWRITE`: drop the oldest rows that no transaction holds, and count them. Nothing is dropped before
+      the limit is paid.
+
+    ```python
+    import pyarrow as pa
+    from spark_channel.channel import MemoryChannel
+
+    latest = MemoryChannel(capacity_rows=4, overflow="overwrite")
+    latest.push_all([pa.record_batch({"id": [0, 1, 2]}), pa.record_batch({"id": [3, 4, 5]})])
+    assert [n for batch in latest.drain() for n in batch["id"].to_pylist()] == [2, 3, 4, 5]
+    assert latest.statistics().rows_dropped == 2
+    ```
     """
 
     BLOCK = "block"

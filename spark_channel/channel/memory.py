@@ -82,6 +82,22 @@ class MemoryChannel:
         slice (no copy; the bytes of the slices sum exactly); under "reject" it is published whole or
         not at all. A batch of 0 rows is accepted and carries nothing.
 
+        ```python
+        import threading
+        import pyarrow as pa
+        from spark_channel.channel import MemoryChannel
+
+        small = MemoryChannel(capacity_rows=4)
+        batch = pa.record_batch({"id": range(10)})
+        producer = threading.Thread(target=small.push, args=[batch])
+        producer.start()
+        assert [small.pull().num_rows for _ in range(3)] == [4, 4, 2]
+        producer.join()
+        ```
+
+        A thread must not push while its own open transaction holds the capacity that the push needs: no other
+        thread can free it. A slice of a dictionary column counts the whole dictionary.
+
         `nbytes`: the batch's bytes, where they are known; measured (4 to 17 us for five columns) otherwise. Raises
         `ChannelClosedError` after `close`, what `fail` was given after `fail`, `LimitError` when the
         limiter gives up, `TypeError` for anything but a batch. A push that raises has published the
@@ -124,7 +140,17 @@ class MemoryChannel:
         """All stored batches, at least one, at most `max_rows` rows; waits for the first.
 
         The last batch is cut where `max_rows` ends, without a copy. Empty when `timeout` seconds
-        passed without a batch. Raises as `pull` does.
+        passed without a batch. With `timeout=0` it does not queue behind waiting consumers. Raises as `pull` does.
+
+        ```python
+        import pyarrow as pa
+        from spark_channel.channel import MemoryChannel
+
+        channel = MemoryChannel()
+        channel.push_all([pa.record_batch({"id": range(300)})] * 2)
+        assert [batch.num_rows for batch in channel.pull_all(max_rows=400)] == [300, 100]
+        assert [batch.num_rows for batch in channel.drain()] == [200]
+        ```
         """
         if max_rows is not None:
             _require_positive("max_rows", max_rows)

@@ -34,6 +34,25 @@ class Transaction:
     Made by `MemoryChannel.transaction()`, used by that thread alone. Every method raises
     `TransactionStateError` in a state, or from a thread, that does not allow it. As a context
     manager it begins, commits on success, rolls back on an exception, and closes.
+
+    ```python
+    import pyarrow as pa
+    from spark_channel.channel import MemoryChannel
+
+    channel = MemoryChannel(keep_alive=0.1)
+    with channel.transaction() as transaction:
+        transaction.put(pa.record_batch({"id": [1, 2, 3]}))
+        assert channel.backlog == 0             # others see it after the block
+    assert channel.backlog == 3
+
+    try:
+        with channel.transaction() as transaction:
+            transaction.take()
+            raise ConnectionError("the target is gone")
+    except ConnectionError:
+        pass
+    assert channel.backlog == 3                 # the batch is back, at the head
+    ```
     """
 
     __slots__ = ("_core", "_owner", "_staged", "_state")

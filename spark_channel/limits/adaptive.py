@@ -37,6 +37,17 @@ class AimdController:
     Pass each probe's outcome to `observe`, `judge` or `unreachable`, once per interval, and hand
     `factor` and `text` to `Coordinator.press`. A bad probe halves the factor (`decrease`), down to
     `floor`; a good one adds `increase` of the whole limit, up to 1.
+
+    ```python
+    from spark_channel.limits import AimdController
+
+    pressure = AimdController(policy="hold")
+    pressure.observe(value=45.0, threshold=30.0, what="replication lag")
+    assert pressure.factor == 0.5
+    assert pressure.text == "pressed: replication lag 45, threshold 30 (50% of the limit)"
+    pressure.unreachable("connection refused")
+    assert pressure.text == "unreachable: connection refused (50% of the limit)"
+    ```
     """
 
     policy: str = UnreachablePolicy.HOLD

@@ -146,6 +146,26 @@ class Coordinator:
     1/static_tasks of the limit, which is set aside for it; see `UnreachableClients` for that and for `at_once`.
     `on_absent` is called with what people are to know of it, empty when all are back. `on_call` is called with
     this limit and a client that should ask now, if it listens. Neither may call this again.
+
+    ```python
+    from spark_channel.limits import Coordinator, Join, LeaseLimiter, SetRates, StatusRequest
+
+    coordinator = Coordinator("orders-db", rows_per_second=50_000)
+    client = LeaseLimiter("orders-db", job="nightly", name="task 0")
+
+    payment = client.pay(rows=100, nbytes=0, wake=lambda: None)
+    request, _ = client.due()                              # a Join, caused by the first payment
+    client.receive(request, coordinator.handle(request))   # the service carries this over the network
+    assert payment.remaining().reason == "rows"            # the task spends its grant
+
+    second = coordinator.handle(Join("orders-db", "hourly"))
+    assert second.answer.reason == "turn"                  # all is granted; soon half of it is this job's
+
+    coordinator.handle(SetRates("orders-db", rows_per_second=10_000))
+    status = coordinator.handle(StatusRequest("orders-db"))
+    assert (status.rows_per_second, status.client_count) == (10_000, 2)
+    client.close()
+    ```
     """
 
     def __init__(

@@ -46,6 +46,16 @@ class Semaphore:
     A holder is any string that its process generated (random, so that no other process returns it). It asks
     until it is given a `Permit`, asks again every `renew_in` seconds while it needs it, and returns it.
     One that is silent for 30 s has lost its permit, or its place in line.
+
+    ```python
+    from spark_channel.limits import PermitRequest, PermitReturn, Semaphore
+
+    permits = Semaphore("orders-db", count=2)
+    answers = [permits.handle(PermitRequest("orders-db", f"attempt-{number}")) for number in range(3)]
+    assert [type(answer).__name__ for answer in answers] == ["Permit", "Permit", "RetryLater"]
+    permits.handle(PermitReturn("orders-db", "attempt-0"))
+    assert permits.usage() == (1, 1)                       # one held, one in line
+    ```
     """
 
     def __init__(self, name: str, count: int, *, clock: Clock | None = None) -> None:
@@ -139,6 +149,18 @@ class LimitRegistry:
     A limit that is `per_mark` holds for each resource by itself: clients join `marked(limit, "db1")`, and
     get a coordinator with these rates that is theirs. What is set, paused or resumed under the plain name
     goes to all of them, and to those that come. `on_call`: see `Coordinator`.
+
+    ```python
+    from spark_channel.limits import Join, LimitRegistry, SetRates, marked
+
+    book = LimitRegistry()
+    book.add_limit("orders", rows_per_second=20_000, per_mark=True)
+    for host in ("db1", "db2"):
+        joined = book.handle(Join(marked("orders", host), job="nightly"))
+        assert joined.answer.rows_per_second == 20_000     # for each
+    book.handle(SetRates("orders", rows_per_second=5_000)) # and for hosts that join later
+    assert book.names() == ("orders", "orders@db1", "orders@db2")
+    ```
     """
 
     def __init__(

@@ -208,6 +208,16 @@ class RateLimiter:
     A `Limiter`: any number of channels and threads may pay it; first come, first served. The longer of
     the two waits counts, and names its dimension, "rows" or "bytes". In any window of W seconds at most
     `rate * (W + 0.02) + one payment` go through, in each dimension.
+
+    ```python
+    from spark_channel.limits import RateLimiter
+
+    meter = RateLimiter(rows_per_second=1000, bytes_per_second=64_000)
+    payment = meter.pay(rows=10, nbytes=6400, wake=lambda: None)
+    assert payment.remaining().seconds == 0.0    # passes immediately
+    wait = meter.pay(rows=1, nbytes=640, wake=lambda: None).remaining()
+    assert wait.reason == "bytes"                # the longer of the two counts: 0.1 s
+    ```
     """
 
     def __init__(

@@ -1,4 +1,24 @@
-"""Plans a transfer: the number of channels, the tasks, and the Spark task of each. Pure functions."""
+"""Plans a transfer: the number of channels, the tasks, and the Spark task of each. Pure functions.
+
+```python
+from spark_channel.planning import Endpoint, Split, TransferSpec, advise, plan
+
+spec = TransferSpec(
+    reader=Endpoint("postgresql", {"url": "postgresql://db/shop", "dbtable": "orders"}),
+    writer=Endpoint("parquet", {"path": "/lake/orders"}),
+    rows_per_second=100_000,
+    channel_rows_per_second=20_000,
+    channels_per_task=2,
+)
+wanted = advise(spec, parallelism=8)                    # 25: five splits for each of 5 channels
+splits = [Split({"range": n}, rows=40_000) for n in range(wanted)]
+made = plan(spec, splits, parallelism=8)
+
+assert made.channels == 5
+assert [(len(group.tasks), group.channels) for group in made.groups] == [(9, 2), (8, 2), (8, 1)]
+assert made.rows == 1_000_000
+```
+"""
 
 from spark_channel.planning.tasks import (
     Split,

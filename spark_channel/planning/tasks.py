@@ -149,6 +149,15 @@ def channel_count(
     and bytes wins, and either wins over `channels`. A job limit without a channel limit does not determine the
     number: the channels share it.
 
+    ```python
+    from spark_channel.planning import channel_count
+
+    assert channel_count(rows_per_second=1000, channel_rows_per_second=300) == 3
+    assert channel_count(bytes_per_second=10, channel_bytes_per_second=1000) == 1
+    assert channel_count(rows_per_second=1000, channels=4) == 4
+    assert channel_count(rows_per_second=1000) is None      # none given: the session's parallelism
+    ```
+
     Raises:
         OptionError: a value that is not a whole number of 1 or more.
     """
@@ -200,6 +209,16 @@ def assign_fairly(
     load one resource are spread over the groups as evenly as possible; the resource is the mark of the side
     that has more of them (the reader's on ties). Inside a group the largest task comes first. No tasks,
     no groups; channels above the number of tasks would idle and are not opened.
+
+    ```python
+    from spark_channel.planning import Split, Task, assign_fairly
+
+    tasks = [Task(n, Split(rows=100), reader_mark="db-1" if n < 6 else "db-2") for n in range(12)]
+    groups = assign_fairly(tasks, channels=4, channels_per_group=2)
+    for group in groups:
+        hosts = [task.reader_mark for task in group.tasks]
+        assert (hosts.count("db-1"), hosts.count("db-2"), group.channels) == (3, 3, 2)
+    ```
 
     Raises:
         OptionError: `channels` or `channels_per_group` is not a whole number of 1 or more.

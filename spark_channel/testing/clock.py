@@ -30,6 +30,27 @@ class VirtualClock:
     Args:
         start: the first value of `now`, in seconds.
         autojump: False: only `advance` ends a `sleep`.
+
+    ```python
+    import threading
+    from spark_channel.channel import MemoryChannel
+    from spark_channel.testing import VirtualClock
+
+    clock = VirtualClock()
+    channel = MemoryChannel(keep_alive=3.0, clock=clock)
+    answers = []
+
+    def consume():
+        with channel.transaction() as transaction:
+            answers.append(transaction.take())
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    clock.wait_until_blocked(consumer)
+    clock.advance(3.0)                                     # takes no time
+    consumer.join()
+    assert answers == [None]
+    ```
     """
 
     def __init__(self, start: float = 0.0, *, autojump: bool = True) -> None:

@@ -1,6 +1,22 @@
 """Transformers on Arrow batches, with pyarrow.compute: substr, pad, replace, digest, dropped rows, columns.
 
 `transfer(..., transformers=[Substr("phone", 0, 3), DropRows("age", "<", "18"), lambda batch: ...])`
+
+```python
+import pyarrow as pa
+import pyarrow.compute as pc
+from spark_channel.transform import DropRows, Pad, Substr, prepare
+
+def loud(batch):
+    return batch.set_column(1, "name", pc.utf8_upper(batch["name"]))
+
+rows = pa.record_batch({"id": [1, 2, 3], "name": ["ada", "b", "grace"]})
+steps = prepare(
+    [Pad("id", "l", 4, "0"), Substr("name", 1, 3), loud, DropRows("id", "=", "0002")], rows.schema
+)
+outcome = steps.run(rows)
+assert outcome.batch.to_pylist() == [{"id": "0001", "name": "DA"}, {"id": "0003", "name": "RAC"}]
+```
 """
 
 from typing import TYPE_CHECKING

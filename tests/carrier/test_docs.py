@@ -1,30 +1,31 @@
-"""The examples of docs/carrier.md run unchanged."""
+"""The examples in the docstring of `spark_channel.carrier` run unchanged."""
 
 import re
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+import spark_channel.carrier
 from tests.carrier.helpers import JOIN_SECONDS
 
-PAGE = Path(__file__).parents[2] / "docs" / "carrier.md"
 EXAMPLES = re.findall(
-    r"^## (.*?)\n+```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE
+    r"^(\S[^\n]*):\n+```python\n(.*?)^```",
+    spark_channel.carrier.__doc__ or "",
+    re.DOTALL | re.MULTILINE,
 )
 
 
 @pytest.mark.parametrize(("title", "source"), EXAMPLES, ids=[title for title, _ in EXAMPLES])
 def test_the_example_runs(title: str, source: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(source, f"{PAGE.name}: {title}", "exec"), {"__name__": "example"})
+    exec(compile(source, title, "exec"), {"__name__": "example"})
     if title.startswith("Fan-out"):
         written = re.findall(r"(\d+) rows written", capsys.readouterr().out)
         assert len(written) == 4
         assert sum(map(int, written)) == 1_000_000
 
 
-def test_the_page_has_its_examples() -> None:
+def test_the_docstring_has_its_examples() -> None:
     assert len(EXAMPLES) == 3
 
 
