@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from io import TextIOWrapper
 
 __all__ = ["main"]
 
@@ -21,6 +22,8 @@ def main() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     logging.getLogger().addFilter(_no_trace_of_interrupt)
+    if isinstance(sys.stdout, TextIOWrapper):  # the result of a command is printed in any locale
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         complete(sys.argv[1:])()
     except ChannelError as error:

@@ -32,7 +32,7 @@ def verify_with(
         raise MissingPackageError(
             "verify needs numpy: pip install 'spark-channel[verify]'", name="numpy"
         ) from error
-    from spark_channel.verification.repair import repair
+    from spark_channel.verification.repair import refuse_impossible, repair
     from spark_channel.verification.run import Verification
 
     if spec.targets:
@@ -42,4 +42,5 @@ def verify_with(
     verification = Verification(engine, job_options(spec, more), settings)
     if repairs is None:
         return verification.run()
+    refuse_impossible(verification, delete=repairs.delete)
     return verification.run(partial(repair, verification, repairs))

@@ -5,7 +5,7 @@ its rows and the sum of their hashes modulo 2^64: rows may come in any order, fr
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ __all__ = [
     "SampledRow",
     "among",
     "find_differences",
+    "rounds",
     "runs_of",
     "without_equal",
 ]
@@ -238,6 +239,21 @@ def _firsts(columns: Sequence[Hashes]) -> Places:
     for column in columns:
         changes[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(changes)
+
+
+def rounds(chosen: Mask, rows: Places, most: int) -> Iterator[tuple[Mask, int, int]]:
+    """(buckets, share, shares): all chosen buckets, in parts of `most` rows."""
+    places = np.flatnonzero(chosen)
+    first = 0
+    while first < len(places):
+        sums = np.cumsum(rows[places[first:]])
+        last = first + max(1, int(np.searchsorted(sums, most, "right")))
+        part = np.zeros(len(chosen), np.bool_)
+        part[places[first:last]] = True
+        shares = -(-int(sums[last - first - 1]) // most)
+        for share in range(max(1, shares)):
+            yield part, share, max(1, shares)
+        first = last
 
 
 @dataclass(frozen=True)

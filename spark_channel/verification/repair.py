@@ -26,7 +26,7 @@ from spark_channel.verification.compare import Differences, among
 from spark_channel.verification.run import Verification
 from spark_channel.verification.settings import RepairSettings
 
-__all__ = ["repair"]
+__all__ = ["refuse_impossible", "repair"]
 
 _NOT_REPEATED = frozenset(
     {"startsql", "presql", "postsql", "txnappid", "txnversion", "commit", "truncate", "writemode"}
@@ -42,12 +42,11 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
     """Write the differing rows of a verification that has run, look at them again, and put that into its report.
 
     Raises:
-        UnsupportedError: the target cannot be repaired. ChannelError: writing failed; nothing was written.
+        ChannelError: writing failed; nothing was written.
     """
     report, found, delete = verification.report, verification.found, settings.delete
     if not len(found):
         return
-    _refuse_impossible(verification, delete=delete)
     rows = _wanted(found, delete=delete) + verification.beyond
     if not rows:
         verification.note(
@@ -129,7 +128,12 @@ def _planned(
                 yield {"repair": what, **dict(zip(names, values, strict=True))}
 
 
-def _refuse_impossible(verification: Verification, *, delete: bool) -> None:
+def refuse_impossible(verification: Verification, *, delete: bool) -> None:
+    """Hold the target to be one that can be repaired, before its rows are read.
+
+    Raises:
+        UnsupportedError: it cannot.
+    """
     target = verification.sides[1]
     if not verification.columns.key:
         raise UnsupportedError(

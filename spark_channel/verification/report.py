@@ -99,8 +99,8 @@ class VerifyReport:
         return {"version": 1, **asdict(self)}
 
     def to_json(self) -> str:
-        """The report as JSON; values without a JSON form are texts."""
-        return _json(self.to_plain())
+        """The report as JSON in ASCII; values without a JSON form are texts."""
+        return json.dumps(_finite(self.to_plain()), allow_nan=False, default=_plain)
 
     @staticmethod
     def check_name(path: str | Path) -> Path:
@@ -201,13 +201,13 @@ class VerifyReport:
             done = ", ".join(f"{count} {what}" for what, count in self.repaired.items())
             lines.append(f"repair: {done}")
         for each in self.repairs:
-            key = ", ".join(f"{name}={value}" for name, value in each.items() if name != "repair")
-            lines.append(f"  would {each['repair']} {key}")
+            key = {name: value for name, value in each.items() if name != "repair"}
+            lines.append(f"  would {each['repair']} {_key(key)}")
         return [*lines, *(f"note: {note}" for note in self.notes)]
 
 
 def _line(difference: Difference) -> str:
-    key = ", ".join(f"{name}={value}" for name, value in difference.key.items())
+    key = _key(difference.key)
     if difference.kind != "different":
         return f"  {difference.kind:<9} {key}"
     source, target = difference.source or {}, difference.target or {}
@@ -217,6 +217,10 @@ def _line(difference: Difference) -> str:
         for name in difference.columns
     )
     return f"  different {key}  {changes}"
+
+
+def _key(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_short(value)}" for name, value in values.items())
 
 
 def _short(value: Any) -> str:

@@ -29,10 +29,10 @@ from spark_channel.verification.compare import (
     Differences,
     Entries,
     Mask,
-    Places,
     SampledRow,
     among,
     find_differences,
+    rounds,
     without_equal,
 )
 from spark_channel.verification.in_database import bucket_splits, same_hashes
@@ -50,6 +50,7 @@ from spark_channel.verification.tasks import (
     ReadWork,
     Selection,
     SideWork,
+    changed_columns,
     hash_rows,
 )
 
@@ -109,7 +110,7 @@ class Verification:
         self.beyond = 0
         """How many more keys differ than are in memory: they were looked at once, and are not in `found`."""
         self._keys: list[pa.Table] = []
-        self._samples: list[pa.Table] = []
+        self._sample_keys, self._samples = _NONE, list[pa.Table]()
         self.report = VerifyReport(
             self.sides[0].label,
             self.sides[1].label,
@@ -202,10 +203,14 @@ class Verification:
             self._chosen = source.differ(target)
             self.report.source_rows = int(source.rows.sum())
             self.report.target_rows = int(target.rows.sum())
-            self.report.equal = int(source.rows[~self._chosen].sum())
+            finer, chosen = self._used, self._chosen
+            if int((source.rows + target.rows)[chosen].sum()) > _MOST_ROWS:
+                finer, source, target = self._finer(source, target)
+                chosen = source.differ(target)
+            self.report.equal = self.report.source_rows - int(source.rows[chosen].sum())
             if not self._chosen.any():
                 return
-            found = self._candidates(source, target)
+            found = self._candidates(finer, chosen, source, target)
             if not len(found):
                 return
             if len(self.report.positions) == 2:  # neither side can change
@@ -290,14 +295,28 @@ class Verification:
             sums[number].merge(cast(Checksums, made))
         return sums
 
-    def _candidates(self, source: Checksums, target: Checksums) -> Differences:
+    def _finer(self, source: Checksums, target: Checksums) -> tuple[Buckets, Checksums, Checksums]:
+        """Checksums of smaller groups of the chosen ranges' rows: a range of a skewed key may have all rows."""
+        finer = Buckets(bits=_MOST_BITS)
+        if self._used.edges is None and self._used.bits >= _MOST_BITS:
+            return self._used, source, target
+        sums = Checksums.none(finer.count), Checksums.none(finer.count)
+        splits = self._splits_of(self._chosen)
+        for number, _, made in self._pass(ReadWork(self._sides(), self.columns, finer), splits):
+            sums[number].merge(cast(Checksums, made))
+        return finer, *sums
+
+    def _candidates(
+        self, finer: Buckets, chosen: Mask, source: Checksums, target: Checksums
+    ) -> Differences:
         """The keys that differ in the chosen buckets, a bounded number of rows at a time."""
         found: list[Differences] = []
         self._keys = [_with_hash(self._key_schema(n).empty_table(), _NONE) for n in (0, 1)]
         kept = 0
         seen = [0, 0]
-        for part, share, shares in _rounds(self._chosen, source.rows + target.rows):
-            differ, sides = self._entries(Selection(part, share, shares), self._splits_of(part))
+        for part, share, shares in rounds(chosen, source.rows + target.rows, _MOST_ROWS):
+            splits = self._splits_of(part if finer is self._used else self._chosen)
+            differ, sides = self._entries(Selection(part, share, shares), splits, finer)
             self.report.equal += differ.equal
             if len(differ) > (room := _MOST_CANDIDATES - kept):
                 self._count(differ.take(np.arange(room, len(differ))))
@@ -311,7 +330,7 @@ class Verification:
             for number, side in enumerate(sides):
                 seen[number] += len(side.keys)
                 self._keys[number] = pa.concat_tables([self._keys[number], _keys_of(side, differ)])
-        before = [int(each.rows[self._chosen].sum()) for each in (source, target)]
+        before = [int(each.rows[chosen].sum()) for each in (source, target)]
         if not kept and (seen[0] < before[0] or seen[1] < before[1]):
             self.report.outcome = "unknown"
             self.note(
@@ -321,10 +340,13 @@ class Verification:
         return Differences.joined(found)
 
     def _entries(
-        self, selection: Selection, splits: Sequence[Sequence[Split]]
+        self,
+        selection: Selection,
+        splits: Sequence[Sequence[Split]],
+        buckets: Buckets | None = None,
     ) -> tuple[Differences, list[Entries]]:
         """What differs of the selected rows, and the rows."""
-        work = ReadWork(self._sides(), self.columns, self._used, selection)
+        work = ReadWork(self._sides(), self.columns, buckets or self._used, selection)
         found: list[list[Entries]] = [[], []]
         for number, _, made in self._pass(work, splits):
             found[number].append(cast(Entries, made))
@@ -425,7 +447,7 @@ class Verification:
     def _last_look(self, wanted: Differences) -> Differences:
         """As `_look`; counts the columns that differ, and keeps the first rows."""
         self.report.looks += 1
-        samples = np.sort(self._in_order(wanted.keys)[:_SAMPLES])
+        self._sample_keys = samples = np.sort(self._in_order(wanted.keys)[:_SAMPLES])
         found, changed = [], np.zeros(len(self.columns.forms), np.int64)
         values: list[list[pa.Table]] = [[], []]
         for first in range(0, len(wanted), _MOST_DETAILED):
@@ -438,7 +460,7 @@ class Verification:
             width = len(self.columns.forms)
             one, other = (Details.joined(own, width) for own in details)
             differ = find_differences(one.keys, one.rows, other.keys, other.rows)
-            changed += _changed_columns(differ, one, other)
+            changed += changed_columns(differ, one, other)
             self.report.equal += _settled(one.keys, differ)
             found.append(differ)
             for number, own in enumerate((one, other)):
@@ -551,8 +573,14 @@ class Verification:
                 own = tuple(int(each[place]) for each in hashed)
                 found.setdefault(key, []).append(SampledRow(plain[place], int(whole[place]), own))
             rows.append(found)
-        for key in self._in_order(self.found.keys)[:_SAMPLES].tolist():
+        kept = self.found.take(among(self.found.keys, self._sample_keys))
+        sizes = zip(kept.source_rows.tolist(), kept.target_rows.tolist(), strict=True)
+        counts = dict(zip(kept.keys.tolist(), sizes, strict=True))
+        for key in self._in_order(kept.keys).tolist():
             source, target = without_equal(rows[0].get(key, []), rows[1].get(key, []))
+            if (len(source), len(target)) != counts[key]:
+                self.note("differing rows whose values take much memory are counted, and not shown")
+                continue
             for one, other in zip_longest(source, target):
                 yield self._difference(one, other)
 
@@ -609,34 +637,3 @@ def _keys_of(side: Entries, differ: Differences) -> pa.Table:
 def _settled(keys: Hashes, differ: Differences) -> int:
     """The number of rows whose key no longer differs."""
     return int(np.count_nonzero(~among(keys, differ.keys)))
-
-
-def _rounds(chosen: Mask, rows: Places) -> Iterator[tuple[Mask, int, int]]:
-    """(buckets, share, shares): all chosen buckets, in parts of a bounded number of rows."""
-    places = np.flatnonzero(chosen)
-    first = 0
-    while first < len(places):
-        sums = np.cumsum(rows[places[first:]])
-        last = first + max(1, int(np.searchsorted(sums, _MOST_ROWS, "right")))
-        part = np.zeros(len(chosen), np.bool_)
-        part[places[first:last]] = True
-        shares = -(-int(sums[last - first - 1]) // _MOST_ROWS)
-        for share in range(max(1, shares)):
-            yield part, share, max(1, shares)
-        first = last
-
-
-def _changed_columns(differ: Differences, one: Details, other: Details) -> Places:
-    """The number of rows that differ in each column, of keys that have one row on each side."""
-    pairs = differ.keys[(differ.source_rows == 1) & (differ.target_rows == 1)]
-    sides = []
-    for details in (one, other):
-        keys, first, counts = np.unique(details.keys, return_index=True, return_counts=True)
-        sides.append((keys, first, counts))
-        pairs = pairs[among(pairs, keys[counts == 1])]
-    columns = [
-        details.columns[first[np.searchsorted(keys, pairs)]]
-        for details, (keys, first, _) in zip((one, other), sides, strict=True)
-    ]
-    found: Places = (columns[0] != columns[1]).sum(axis=0)
-    return found

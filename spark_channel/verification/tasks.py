@@ -19,13 +19,31 @@ from spark_channel.service import ServiceAddress, SharedLimitAddress
 from spark_channel.transfers.task import TaskGroupAttempt, TaskServiceClient
 from spark_channel.transform import Pipeline
 from spark_channel.verification.canonical import Hashes, hash_columns, hash_values
-from spark_channel.verification.compare import Buckets, Checksums, Entries, Mask, Places, among
+from spark_channel.verification.compare import (
+    Buckets,
+    Checksums,
+    Differences,
+    Entries,
+    Mask,
+    Places,
+    among,
+)
 from spark_channel.verification.in_database import DatabaseSums
 from spark_channel.verification.sides import Columns
 
-__all__ = ["Details", "PassRunner", "ReadWork", "Selection", "SideWork", "hash_rows"]
+__all__ = [
+    "Details",
+    "PassRunner",
+    "ReadWork",
+    "Selection",
+    "SideWork",
+    "changed_columns",
+    "hash_rows",
+]
 
 _ROWS_AT_ONCE = 65_536
+_MOST_VALUES = 16 << 20
+"""Bytes of rows that a task returns with their values; the rows behind them are returned as hashes."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +100,22 @@ class Details:
             np.concatenate([each.columns for each in parts]),
             [table for each in parts for table in each.values],
         )
+
+
+def changed_columns(differ: Differences, one: Details, other: Details) -> Places:
+    """The number of rows that differ in each column, of keys that have one row on each side."""
+    pairs = differ.keys[(differ.source_rows == 1) & (differ.target_rows == 1)]
+    sides = []
+    for details in (one, other):
+        keys, first, counts = np.unique(details.keys, return_index=True, return_counts=True)
+        sides.append((keys, first, counts))
+        pairs = pairs[among(pairs, keys[counts == 1])]
+    columns = [
+        details.columns[first[np.searchsorted(keys, pairs)]]
+        for details, (keys, first, _) in zip((one, other), sides, strict=True)
+    ]
+    found: Places = (columns[0] != columns[1]).sum(axis=0)
+    return found
 
 
 @dataclass(frozen=True)
@@ -158,6 +192,7 @@ class _DetailCollector(_Base):
     def __init__(self, work: ReadWork, side: SideWork) -> None:
         super().__init__(work, side)
         self._parts: list[Details] = []
+        self._bytes = 0
 
     def add(self, values: Sequence[pa.Array], batch: pa.RecordBatch) -> None:
         keys, rows = hash_rows(values, self._columns)
@@ -173,8 +208,12 @@ class _DetailCollector(_Base):
             ]
         )
         own = np.flatnonzero(among(keys[found], self._selection.values_of))
-        kept = pa.Table.from_batches([batch.select(self._side.names)]).take(pa.array(found[own]))
-        self._parts.append(Details(keys[found], rows[found], columns, [kept] if len(own) else []))
+        values = []
+        if len(own) and self._bytes < _MOST_VALUES:
+            table = pa.Table.from_batches([batch.select(self._side.names)])
+            values = [table.take(pa.array(found[own]))]
+            self._bytes += values[0].nbytes
+        self._parts.append(Details(keys[found], rows[found], columns, values))
 
     def result(self) -> Details:
         return Details.joined(self._parts, len(self._side.names))

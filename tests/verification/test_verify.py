@@ -23,6 +23,7 @@ from spark_channel.errors import OptionError, SchemaError, UnsupportedError
 from spark_channel.local import local_engine
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.verification import run as run_module
+from spark_channel.verification import tasks as tasks_module
 from spark_channel.verification.carry_out import verify_with
 from spark_channel.verification.compare import SampledRow, without_equal
 from spark_channel.verification.report import VerifyReport
@@ -176,6 +177,67 @@ def test_many_rows_of_one_key_are_matched_in_order_of_their_number() -> None:
     alone, left = without_equal(rows, target)
     assert [row.whole for row in alone] == [0]
     assert [row.whole for row in left] == [-1, 7]
+
+
+def test_a_range_that_has_all_rows_is_divided_before_it_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "_MOST_ROWS", 100)
+    table = "CREATE TABLE orders (shop INTEGER, id INTEGER, name TEXT, PRIMARY KEY (shop, id))"
+    rows = [(1, number, "a") for number in range(2_000)]
+    one = sqlite(tmp_path / "a.db", rows, table)
+    other = sqlite(tmp_path / "b.db", [*rows[:-2], (1, 1_999, "b")], table)
+    passes = []
+    run = run_module.Verification._pass
+
+    def counted(self: Any, work: Any, splits: Any) -> Any:
+        passes.append(work)
+        return run(self, work, splits)
+
+    monkeypatch.setattr(run_module.Verification, "_pass", counted)
+    report = spark_channel.verify(None, one, other, confirm=0)
+    assert (report.equal, report.different, report.missing) == (1_998, 1, 1)
+    assert (
+        len(passes) == 4
+    )  # two for checksums, the rows of the groups that differ, and the last look
+
+
+def test_values_that_take_much_memory_are_counted_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks_module, "_MOST_VALUES", 100_000)
+    table = "CREATE TABLE orders (id INTEGER PRIMARY KEY, name TEXT)"
+    rows = [(number, "x" * 200_000) for number in range(200)]
+    one = sqlite(tmp_path / "a.db", rows, table)
+    other = sqlite(tmp_path / "b.db", [(number, "y" + name) for number, name in rows], table)
+    report = spark_channel.verify(None, one, other, confirm=0)
+    assert (report.different, report.columns) == (200, {"name": 200})
+    assert 0 < len(report.differences) < 200
+    assert {each.kind for each in report.differences} == {"different"}
+    assert "differing rows whose values take much memory are counted" in report.notes[0]
+
+
+def test_a_key_is_shown_without_line_breaks_and_in_any_locale(tmp_path: Path) -> None:
+    table = "CREATE TABLE orders (id TEXT PRIMARY KEY, name TEXT)"
+    one = sqlite(tmp_path / "a.db", [("ä\nequal: all", "x")], table)
+    other = sqlite(tmp_path / "b.db", [], table)
+    places = [
+        "--source",
+        f"{one['path']}?dbtable=orders",
+        "--target",
+        f"{other['path']}?dbtable=orders",
+    ]
+    for more in ([], ["--output", "json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "spark_channel.cli", "verify", *places, "--confirm", "0", *more],
+            check=False,
+            env={**environment(), "PYTHONIOENCODING": "ascii"},
+            capture_output=True,
+            timeout=120,
+        )
+        assert done.returncode == 3, done.stderr
+        assert b"\nequal" not in done.stdout
+    assert json.loads(done.stdout)["differences"][0]["key"] == {"id": "ä\nequal: all"}
 
 
 def test_a_report_is_json_whatever_the_doubles(tmp_path: Path) -> None:
