@@ -432,7 +432,7 @@ class TableRun:
         if found.position is None:
             if found.went_back:
                 self._outcome.why = (
-                    f"all rows are below the {copy.options.update_key} that was copied last: the last rows were "
+                    f"all rows are below the update_key that was copied last: the last rows of {copy.stream} were "
                     "deleted, or the table was made again, and then its rows come with --full-refresh --select "
                     f"'{copy.stream}'"
                 )
