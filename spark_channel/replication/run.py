@@ -74,11 +74,17 @@ def replicate_on(
     `cancel` ends all transfers, from any thread: it is called when this thread is interrupted.
 
     Raises:
-        ChannelError: the source or the target cannot be opened, so that no table was begun.
+        ChannelError: the source or the target cannot be opened, or the file and `select` match no table.
     """
     found = find_tables(replication, settings.select)
     for note in found.notes:
         _log.warning(note)
+    if not found.copies:
+        raise OptionError(
+            f"no table is copied: {'; '.join(found.notes) or 'the streams that match tables are disabled'}. Correct "
+            "the names, or let the source's role see the tables",
+            option="--select" if settings.select else "streams",
+        )
     run = _Run(replication, found, move, settings, clock)
     run.hold_together()
     with _limited(replication, settings) as (more, keeper):
@@ -410,7 +416,7 @@ class TableRun:
         known = self._writing.stream_progress(name)
         there = self._is_there()
         if known is not None and (self._settings.full_refresh or not there):
-            if not self._settings.dry_run:
+            if not self._settings.dry_run and (there or copy.contract.tables == "evolve"):
                 self._writing.forget_stream(name)
             known = replace(known, position=None)
         if known is None and there and not self._settings.full_refresh:
@@ -424,6 +430,13 @@ class TableRun:
         again = bool(copy.options.primary_key)
         found = self._reading.increment(copy.options.update_key, after, again=again)
         if found.position is None:
+            if found.went_back:
+                self._outcome.why = (
+                    f"all rows are below the update_key that was copied last: the last rows of {copy.stream} were "
+                    "deleted, or the table was made again, and then its rows come with --full-refresh --select "
+                    f"'{copy.stream}'"
+                )
+                _log.warning("%s: %s", copy.stream, self._outcome.why)
             if previous is not None:
                 return None
             stream = StreamBatch(name, _NOTHING_YET, chained=True)

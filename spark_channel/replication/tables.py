@@ -11,7 +11,8 @@ from typing import Any
 from spark_channel.connectors import find_connector
 from spark_channel.connectors.base.contract import SourceTable
 from spark_channel.connectors.base.registry import Connector
-from spark_channel.errors import JobFileError, OptionError
+from spark_channel.connectors.base.stored import Overlap, most_overlap
+from spark_channel.errors import ChannelError, JobFileError, OptionError
 from spark_channel.option_types import resolve_references
 from spark_channel.replication.config import Contract, Place, Replication, StreamOptions
 from spark_channel.replication.masks import state_of_masks
@@ -118,7 +119,8 @@ def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTa
             options = _without_others(options, table.label.casefold(), labels)
             copies.append(_copy(replication, table, options, target))
     # Of all tables: two that go to one object replace each other's rows also when they are selected one by one.
-    copies = [each for each in _apart(copies) if selected(select, each.stream)]
+    copies = _not_their_sources(_apart(copies), source, connector_of(replication.target, "writer"))
+    copies = [each for each in copies if selected(select, each.stream)]
     copies += _missing(replication, select, tables)
     copies.sort(key=lambda each: (*(-amount for amount in each.size), each.stream))
     return FoundTables(tuple(copies), tuple(_notes(replication, select, tables)))
@@ -255,6 +257,46 @@ def _apart(copies: list[TableCopy]) -> list[TableCopy]:
         fault = f"{names} would go to one object, {each.object!r}: give them different 'object's"
         made.append(replace(each, fault=fault))
     return made
+
+
+def _not_their_sources(
+    copies: list[TableCopy], source: Connector, target: Connector
+) -> list[TableCopy]:
+    """A table that another one, or it itself, is copied into does not run: it would be replaced, or copied endlessly.
+
+    Names alone do not say so: the servers are asked, and only where a name is the same.
+    """
+    goes: dict[str, list[TableCopy]] = {}
+    for each in copies:
+        goes.setdefault(each.object.rpartition(".")[2].casefold(), []).append(each)
+    made = []
+    for each in copies:
+        assert each.table is not None
+        last = each.table.name.rpartition(".")[2].casefold()
+        into = next(
+            (other for other in goes.get(last, ()) if _is_into(other, each, source, target)), None
+        )
+        if into is each:
+            fault = f"the target {each.object!r} is the source's table itself: choose another 'object' or target"
+        elif into is not None:
+            fault = f"{into.stream} goes into this table, {into.object!r}: disable it, so that no copy is copied"
+        made.append(each if into is None else replace(each, fault=each.fault or fault))
+    return made
+
+
+def _is_into(copy: TableCopy, read: TableCopy, source: Connector, target: Connector) -> bool:
+    """Whether `copy` writes the table that `read` reads."""
+    if source.name != target.name:
+        return False
+    try:
+        writer, _ = target.writer_with(resolve_references(copy.writer))
+        stored = writer.stored() if writer.exists() else None
+        if stored is None:
+            return False
+        reader, _ = source.reader_with(resolve_references(read.reader))
+        return most_overlap([each for each in (reader.stored(),) if each], stored) is Overlap.SURE
+    except ChannelError:
+        return False  # what is wrong is said where the table is copied
 
 
 def _notes(

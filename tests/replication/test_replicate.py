@@ -477,3 +477,75 @@ def test_what_does_not_hold_for_a_table_that_is_followed_is_refused(
     report = shop.replicate({"users": {"mode": "full_then_changes", **given}})
     assert "mode full_then_changes" in why(report)
     assert next(iter(given)) in why(report)
+
+
+def test_no_table_goes_into_a_table_of_the_source(shop: Shop) -> None:
+    same = {"url": f"sqlite:{shop.file}"}
+    masks = {"defaults": {"columns": {"*.email": "sha256"}}}
+    report = shop.replicate({"users": {}, "empty": {"object": "other"}}, same, more=masks)
+    assert states(report) == {"users": "parked", "empty": "done"}
+    assert "the target 'users' is the source's table itself" in why(report)
+    for _ in range(2):
+        report = shop.replicate({"*users": {"object": "copy_{table}"}}, same)
+    assert states(report) == {"users": "done", "copy_users": "parked"}
+    assert "users goes into this table, 'copy_users': disable it" in why(report)
+    with closing(sqlite3.connect(shop.file)) as connection:
+        assert connection.execute(
+            "SELECT count(*) FROM users WHERE email LIKE '%@%'"
+        ).fetchone() == (2,)
+        assert (
+            connection.execute(
+                "SELECT name FROM sqlite_master WHERE name LIKE 'copy_copy%'"
+            ).fetchall()
+            == []
+        )
+
+
+@pytest.mark.parametrize("select", [[], ["userz"], ["audit_log"]])
+def test_a_run_that_copies_no_table_is_an_error(shop: Shop, select: list[str]) -> None:
+    streams = {"user?": {}, "audit_*": {"disabled": True}} if select else {"x*": {}}
+    with pytest.raises(OptionError, match="no table is copied"):
+        shop.replicate(streams, select=select)
+
+
+def test_files_that_cannot_be_read_are_not_replaced(shop: Shop) -> None:
+    """Those of the first run, and those that hold rows which the source has no more."""
+    target, folder = target_of(shop, "parquet"), shop.folder / "lake" / "events"
+    events(shop, 1, 3)
+    folder.mkdir(parents=True)
+    (folder / "mine.parquet").write_bytes(b"no parquet")
+    assert "has no record of this stream" in why(shop.replicate(EVENTS, target))
+    assert (folder / "mine.parquet").read_bytes() == b"no parquet"
+    (folder / "mine.parquet").unlink()
+    assert shop.replicate(EVENTS, target).rows == 3
+    damaged = min(folder.glob("part-*"))
+    rows = damaged.read_bytes()
+    damaged.write_bytes(b"damaged for a while")
+    shop.run("DELETE FROM events; INSERT INTO events VALUES (9, 'e9')")
+    shop.replicate(EVENTS, target)
+    damaged.write_bytes(rows)
+    assert arrived(shop, "parquet") == [1, 2, 3, 9]
+
+
+def test_a_target_that_is_missing_for_a_while_keeps_its_record(shop: Shop) -> None:
+    events(shop, 1, 3)
+    shop.replicate(EVENTS)
+    freeze = {"events": {**EVENTS["events"], "contract": {"tables": "freeze"}}}
+    shop.run("DELETE FROM events; INSERT INTO events VALUES (9, 'e9')")
+    for rename in ("events RENAME TO kept", "kept RENAME TO events"):
+        with closing(sqlite3.connect(shop.folder / "dw.db")) as connection:
+            connection.execute(f"ALTER TABLE {rename}")
+        report = shop.replicate(freeze)
+    assert (report.rows, why(report)) == (1, "")
+    assert shop.rows("SELECT n FROM events ORDER BY n") == [(1,), (2,), (3,), (9,)]
+
+
+def test_a_source_whose_rows_went_back_is_no_silence(shop: Shop) -> None:
+    events(shop, 1, 3)
+    shop.replicate(EVENTS)
+    assert shop.replicate(EVENTS).tables[0].why == ""
+    shop.run("DROP TABLE events")
+    events(shop, 1, 2)
+    report = shop.replicate(EVENTS)
+    assert states(report) == {"events": "unchanged"}
+    assert "the table was made again" in report.tables[0].why

@@ -130,11 +130,13 @@ class Increment:
     """The rows of a table that a batch of a stream adds: those for which the SQL `condition` is true.
 
     `position` is the batch's; None = there are no new rows. A row up to it may become visible `waits_seconds` later.
+    `went_back`: all rows are below the position that was given: the last ones were deleted, or the table is another.
     """
 
     position: int | None
     condition: str
     waits_seconds: float
+    went_back: bool = False
 
 
 class Reader(SplitReader):

@@ -46,6 +46,7 @@ __all__ = [
     "combined",
     "data_files",
     "files_of_prefix",
+    "has_files",
     "list_files",
     "partition_fields",
     "partition_value",
@@ -137,6 +138,14 @@ def files_of_prefix(place: Location, directory: str, prefix: str) -> dict[str, p
         for info in place.fs.get_file_info(selector)
         if info.type == pafs.FileType.File and info.base_name.startswith(prefix)
     }
+
+
+def has_files(place: Location) -> bool:
+    """Whether the place is a file, or a directory with one that is not hidden, whatever is in it."""
+    kind = place.info(place.path).type
+    if kind == pafs.FileType.Directory:
+        return next(iter(_walk(place, place.path)), None) is not None
+    return bool(kind != pafs.FileType.NotFound)
 
 
 def with_present_files(

@@ -37,7 +37,7 @@ from spark_channel.connectors.files.filesystem import (
 )
 from spark_channel.connectors.files.formats import format_of
 from spark_channel.connectors.files.formats.base import Encoder, Format
-from spark_channel.connectors.files.listing import files_of_prefix
+from spark_channel.connectors.files.listing import files_of_prefix, has_files
 from spark_channel.connectors.files.log import claim_key
 from spark_channel.connectors.files.options import (
     ArrowWriteOptions,
@@ -104,10 +104,10 @@ class FilesWriter(Writer):
     def exists(self) -> bool | None:
         if is_remote(self.options.path):
             return self._remote().exists()
-        if self.names.prefix is None:
-            return None
-        place = locate(self.options.path)
+        place = locate(self.options.path, login=self.options.login)
         with writing(place.show()):
+            if self.names.prefix is None:
+                return has_files(place)
             return bool(files_of_prefix(place, place.path, self.names.prefix))
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:

@@ -60,7 +60,8 @@ def next_increment(reader: Followed, column: str, after: int | None, *, again: b
         end = highest if again else _whole(look, name, highest)
         upto = None if end is None else _position(end, kind, name)
         if upto is None or (after is not None and upto <= after):
-            return Increment(None, "", waits)
+            went_back = after is not None and (upto is None or upto < after)
+            return Increment(None, "", waits, went_back)
         quoted = reader.dialect.quoted(name)
         conditions = [f"{quoted} <= {cursor_literal(look.source, name, end)}"]
         if after is not None and texts:

@@ -346,7 +346,7 @@ class SqlReadOptions(ReadOptions):
         description="with `lowerBound`: where the stride ends; filters nothing; default: quantiles",
     )
     hide_values: Annotated[bool, Trait.SAME_ROWS] = Field(
-        False, description="errors do not quote the value that could not be read"
+        False, description="errors quote no values of rows"
     )
     fetch_size: Annotated[_FetchRows, Trait.SAME_ROWS] = Field(
         None, alias="fetchsize", description="rows per batch; default: about 8 MiB"
