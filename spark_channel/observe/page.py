@@ -25,6 +25,7 @@ from spark_channel.service.protocol import (
     decode,
     encode,
     fields,
+    identifier,
 )
 
 __all__ = ["PageServer", "RemoteView"]
@@ -68,17 +69,20 @@ class RemoteView:
         self._address = address
         self._control = ServiceControl(address, timeout=_TIMEOUT)
         self._silent_until = 0.0
+        self._seen: dict[str, Any] = {"jobs": [], "limits": [], "detail": None}
 
     def watch(self, job: str | None, since: float) -> dict[str, Any]:
-        nothing: dict[str, Any] = {"jobs": [], "limits": [], "detail": None}
+        """While the service does not answer, the page shows what it said last: its jobs go on."""
         if SYSTEM_CLOCK.now() < self._silent_until:
-            return nothing
+            return self._seen
         try:
-            return self._control.call("watch", {"job": job, "since": since})
+            found = self._control.call("watch", {"job": job, "since": since})
         except ChannelError as error:
-            _log.debug("the page leaves %s out for a while: %s", self._address, error)
+            _log.debug("the page does not ask %s for a while: %s", self._address, error)
             self._silent_until = SYSTEM_CLOCK.now() + _SILENT_SECONDS
-            return nothing
+            return self._seen
+        self._seen = {**found, "detail": None}
+        return found
 
     def change(self, request: Request) -> None:
         try:
@@ -203,6 +207,8 @@ class PageServer:
         if caller.scope not in (READ_SCOPE, CHANGE_SCOPE):
             raise PermissionError("this token is for another purpose")
         wanted = parse_qs(query.decode("ascii", "replace")).get("job", [""])[0]
+        if wanted:
+            identifier(wanted, "job")
         with self._wake:
             if self._viewers >= _MOST_VIEWERS:
                 raise RequestError(f"{_MOST_VIEWERS} browsers show this page already: close one")
@@ -258,6 +264,7 @@ class _Differences:
     def _detail(self, detail: dict[str, Any]) -> dict[str, Any]:
         tasks = {task[0]: task for task in detail["tasks"]}
         changed = [task for key, task in tasks.items() if self._tasks.get(key) != task]
+        detail["gone"] = list(self._tasks.keys() - tasks.keys())
         self._tasks = tasks
         if detail["every"] != self._every:  # samples were merged: all of them are sent once more
             first, self._every = self._every == 0.0, detail["every"]
