@@ -250,10 +250,12 @@ class _Differences:
 
     def event(self, seen: list[dict[str, Any]]) -> bytes:
         jobs = {job["job"]: job for each in seen for job in each["jobs"]}
+        # Of two services with a limit of one name, the first one is shown, as a change goes there.
+        limits = {limit["name"]: limit for each in reversed(seen) for limit in each["limits"]}
         news: dict[str, Any] = {
             "order": list(jobs),
             "jobs": [job for name, job in jobs.items() if self._jobs.get(name) != job],
-            "limits": [limit for each in seen for limit in each["limits"]],
+            "limits": list(limits.values()),
         }
         self._jobs = jobs
         detail = next((each["detail"] for each in seen if each["detail"] is not None), None)

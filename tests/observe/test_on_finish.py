@@ -153,7 +153,7 @@ def test_a_job_that_the_program_s_end_closes_is_told(
     monkeypatch.setenv(VARIABLE, f"sh -c 'cat > {out}'")
     server = ServiceServer()
     server.jobs.open(SPEC)
-    sent: list[int] = []
+    sent: list[object] = []
 
     def refused(_thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")

@@ -231,6 +231,15 @@ def test_of_many_tasks_those_that_are_not_sent_any_more_are_gone(
     assert second["gone"] == [first["tasks"][2][0]]
 
 
+def test_of_two_limits_of_one_name_the_one_that_a_change_goes_to_is_shown() -> None:
+    views = [
+        {"jobs": [], "limits": [{"name": "db", "rows_per_second": rows}], "detail": None}
+        for rows in (1, 2)
+    ]
+    text = page_module._Differences().event(views).decode()
+    assert json.loads(text.partition("data: ")[2])["limits"] == views[0]["limits"]
+
+
 def test_viewers_are_bounded_and_those_who_left_are_forgotten(
     page: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
