@@ -52,15 +52,16 @@ def pushed(metrics: "JobMetrics") -> "MetricPush | None":
 
 def close_together(ends: list[Callable[[], None]]) -> None:
     """Call all of `ends` at the same time, since each may take its 5 s, and wait for them."""
-    threads = [
-        threading.Thread(target=end, name="spark-channel-end", daemon=True) for end in ends[1:]
-    ]
-    for thread in threads:
+    threads, rest = [], ends[:1]
+    for end in ends[1:]:
+        thread = threading.Thread(target=end, name="spark-channel-end", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the interpreter is ending: what is left is lost
-            return
-    for end in ends[:1]:
+        except RuntimeError:  # the interpreter is ending, and since Python 3.12 starts no thread
+            rest.append(end)
+            continue
+        threads.append(thread)
+    for end in rest:
         end()
     for thread in threads:
         thread.join()

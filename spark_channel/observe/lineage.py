@@ -54,9 +54,10 @@ def dataset_of(text: str) -> Dataset | None:
     if match:
         scheme = _SCHEMES.get(match["scheme"], match["scheme"])
         path, table = match["path"].strip("/"), match["table"]
+        namespace = f"{scheme}://{match['host'].rpartition('@')[2]}"  # without a login
         if table:
-            return Dataset(f"{scheme}://{match['host']}", ".".join(filter(None, (path, table))))
-        return Dataset(f"{scheme}://{match['host']}", path or "/")
+            return Dataset(namespace, ".".join(filter(None, (path, table))))
+        return Dataset(namespace, path or "/")
     if place.startswith("/"):
         return Dataset("file", place)
     return Dataset(connector or "spark-channel", place or connector)

@@ -1,5 +1,6 @@
 """The numbers of a service's jobs and shared limits as metrics, and as the text that Prometheus scrapes."""
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +19,7 @@ _MOST_NAMES = 200
 _REOPENED = 100
 """As many closed jobs may go on: `JobRegistry` keeps them."""
 _LONGEST_LABEL = 200
+_LOGIN = re.compile(r"(?<=://)[^/\s@]*@")
 _REASONS = {
     "limit": (
         *("rows", "bytes", "turn", "grant", "paused", "pressure", "restart", "service", "static"),
@@ -329,7 +331,7 @@ def _name(status: JobStatus) -> str:
     """The name of the job; without one, what it moves: the same in each run."""
     spec = status.spec
     ends = " -> ".join(end for end in (spec.source, spec.target) if end)
-    return (spec.name or ends or spec.kind)[:_LONGEST_LABEL]
+    return (spec.name or _LOGIN.sub("", ends) or spec.kind)[:_LONGEST_LABEL]
 
 
 def _labels(name: str, kind: str) -> Labels:

@@ -1,10 +1,12 @@
 """`SPARK_CHANNEL_ON_FINISH`: a command, or a url, that gets the report of each job at its end."""
 
+import base64
 import http.client
 import shlex
 import subprocess
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
+from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import OptionError
 from spark_channel.observe.outbox import Outbox
 from spark_channel.progress import JobProgress, Phase
@@ -15,6 +17,7 @@ VARIABLE = "SPARK_CHANNEL_ON_FINISH"
 
 _URL_SECONDS = 10.0
 _COMMAND_SECONDS = 60.0
+_LONGEST_LINE = 64 << 10
 
 
 class FinishNotice:
@@ -29,11 +32,14 @@ class FinishNotice:
     def __init__(self, target: str) -> None:
         self._url = urlsplit(target) if "://" in target.split(" ", maxsplit=1)[0] else None
         try:
-            self._command = shlex.split(target)
-            valid = bool(self._command) and (
-                self._url is None or (self._url.scheme in ("http", "https") and self._url.hostname)
-            )
-        except ValueError:  # an open quote
+            if self._url is None:
+                self._command = shlex.split(target)
+                valid = bool(self._command)
+            else:
+                is_plain = target.isascii() and target.isprintable() and " " not in target
+                is_http = self._url.scheme in ("http", "https") and bool(self._url.hostname)
+                valid = is_plain and is_http and self._url.port != 0
+        except ValueError:  # an open quote, a port that is no number
             valid = False
         if not valid:
             raise OptionError(
@@ -43,7 +49,7 @@ class FinishNotice:
         self.outbox = Outbox("onFinish", self._send)
 
     def job_opened(self, progress: JobProgress) -> None:
-        """Nothing has ended yet."""
+        self.outbox.open()
 
     def job_closed(self, progress: JobProgress) -> None:
         if progress.spec.batch is None or progress.phase is Phase.FAILED:
@@ -80,13 +86,32 @@ class FinishNotice:
         secure = url.scheme == "https"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         connection = kind(url.hostname, url.port, timeout=_URL_SECONDS)
+        headers = {"Content-Type": "application/json"}
+        if url.username is not None:
+            login = unquote_to_bytes(f"{url.username}:{url.password or ''}")
+            headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
         try:
             path = f"{url.path or '/'}?{url.query}" if url.query else url.path or "/"
-            connection.request("POST", path, report, {"Content-Type": "application/json"})
-            status = connection.getresponse().status
-        except (OSError, http.client.HTTPException) as error:
+            connection.request("POST", path, report, headers)
+            status = _status(connection)
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise ValueError(f"{url.hostname} did not answer: {type(error).__name__}") from None
         finally:
             connection.close()
         if status >= 300:
             raise ValueError(f"{url.hostname} answered {status}")
+
+
+def _status(connection: http.client.HTTPConnection) -> int:
+    """The number in the first line of the answer. A receiver that sends it bit by bit has no more time than others."""
+    end, line = SYSTEM_CLOCK.now() + _URL_SECONDS, b""
+    while b"\n" not in line:
+        left = end - SYSTEM_CLOCK.now()
+        if left <= 0:
+            raise TimeoutError
+        connection.sock.settimeout(left)
+        part = connection.sock.recv(1024)
+        if not part or len(line) > _LONGEST_LINE:
+            raise http.client.BadStatusLine("")
+        line += part
+    return int(line.partition(b" ")[2][:3])

@@ -41,24 +41,33 @@ class Outbox:
         self._warned: set[str] = set()
         self._closing = self._abandoned = False
 
+    def open(self) -> None:
+        """Start the thread, which cannot be started any more when the interpreter ends."""
+        with self._lock:
+            if self._closing or self._thread is not None:
+                return
+            thread = threading.Thread(
+                target=self._run, name=f"spark-channel-{self.what}", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:
+                return
+            self._thread = thread
+
     def put(self, item: object) -> None:
         """Have `item` sent soon; never waits."""
+        self.open()
         with self._lock:
             if self._closing:
+                return
+            if self._thread is None:
+                self._count("dropped", "the program was ending")
                 return
             try:
                 self._items.put_nowait(item)
             except queue.Full:
                 self._count("dropped", "the receiver is too slow")
-                return
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name=f"spark-channel-{self.what}", daemon=True
-                )
-                try:
-                    self._thread.start()
-                except RuntimeError:  # the interpreter is ending
-                    self._thread = None
 
     def close(self, seconds: float | None = None) -> None:
         """Send what is left, for 5 s or `seconds` at most. Calling it again has no effect."""

@@ -25,6 +25,7 @@ from spark_channel.service.protocol import (
     decode,
     encode,
     fields,
+    identifier,
 )
 
 __all__ = ["PageServer", "RemoteView"]
@@ -68,17 +69,20 @@ class RemoteView:
         self._address = address
         self._control = ServiceControl(address, timeout=_TIMEOUT)
         self._silent_until = 0.0
+        self._seen: dict[str, Any] = {"jobs": [], "limits": [], "detail": None}
 
     def watch(self, job: str | None, since: float) -> dict[str, Any]:
-        nothing: dict[str, Any] = {"jobs": [], "limits": [], "detail": None}
+        """While the service does not answer, the page shows what it said last: its jobs go on."""
         if SYSTEM_CLOCK.now() < self._silent_until:
-            return nothing
+            return self._seen
         try:
-            return self._control.call("watch", {"job": job, "since": since})
+            found = self._control.call("watch", {"job": job, "since": since})
         except ChannelError as error:
-            _log.debug("the page leaves %s out for a while: %s", self._address, error)
+            _log.debug("the page does not ask %s for a while: %s", self._address, error)
             self._silent_until = SYSTEM_CLOCK.now() + _SILENT_SECONDS
-            return nothing
+            return self._seen
+        self._seen = {**found, "detail": None}
+        return found
 
     def change(self, request: Request) -> None:
         try:
@@ -203,6 +207,8 @@ class PageServer:
         if caller.scope not in (READ_SCOPE, CHANGE_SCOPE):
             raise PermissionError("this token is for another purpose")
         wanted = parse_qs(query.decode("ascii", "replace")).get("job", [""])[0]
+        if wanted:
+            identifier(wanted, "job")
         with self._wake:
             if self._viewers >= _MOST_VIEWERS:
                 raise RequestError(f"{_MOST_VIEWERS} browsers show this page already: close one")
@@ -244,10 +250,12 @@ class _Differences:
 
     def event(self, seen: list[dict[str, Any]]) -> bytes:
         jobs = {job["job"]: job for each in seen for job in each["jobs"]}
+        # Of two services with a limit of one name, the first one is shown, as a change goes there.
+        limits = {limit["name"]: limit for each in reversed(seen) for limit in each["limits"]}
         news: dict[str, Any] = {
             "order": list(jobs),
             "jobs": [job for name, job in jobs.items() if self._jobs.get(name) != job],
-            "limits": [limit for each in seen for limit in each["limits"]],
+            "limits": list(limits.values()),
         }
         self._jobs = jobs
         detail = next((each["detail"] for each in seen if each["detail"] is not None), None)
@@ -258,6 +266,7 @@ class _Differences:
     def _detail(self, detail: dict[str, Any]) -> dict[str, Any]:
         tasks = {task[0]: task for task in detail["tasks"]}
         changed = [task for key, task in tasks.items() if self._tasks.get(key) != task]
+        detail["gone"] = list(self._tasks.keys() - tasks.keys())
         self._tasks = tasks
         if detail["every"] != self._every:  # samples were merged: all of them are sent once more
             first, self._every = self._every == 0.0, detail["every"]

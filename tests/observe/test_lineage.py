@@ -60,6 +60,7 @@ def events(posted: list[bytes]) -> list[dict[str, Any]]:
         (SPEC.source, Dataset("postgres://db:5432", "shop.public.orders")),
         ("mysql mysql://db/shop#orders", Dataset("mysql://db", "shop.orders")),
         ("parquet s3://lake/raw/orders", Dataset("s3://lake", "raw/orders")),
+        ("csv sftp://etl:***@host/a.csv", Dataset("sftp://host", "a.csv")),
         ("csv /lake/orders", Dataset("file", "/lake/orders")),
         ("sqlite flights.db#flights", Dataset("sqlite", "flights.db#flights")),
         ("generator", Dataset("generator", "generator")),

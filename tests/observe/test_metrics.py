@@ -116,6 +116,15 @@ def test_a_job_that_goes_on_after_it_was_closed_counts_once() -> None:
     assert value(text, "spark_channel_jobs_finished_total", outcome="done") == 1
 
 
+def test_no_label_has_a_login() -> None:
+    metrics = JobMetrics()
+    spec = JobSpec("transfer", source="csv sftp://etl:***@host/a.csv", target="csv s3://KEY@b/a@b")
+    metrics.job_opened(JobProgress("abc", spec))
+    found = parsed(prometheus_text(metrics.families()))
+    names = {labels["name"] for labels, _ in found["spark_channel_rows_total"]}
+    assert names == {"csv sftp://host/a.csv -> csv s3://b/a@b"}
+
+
 def test_the_number_of_series_is_bounded() -> None:
     metrics = JobMetrics()
     for number in range(1000):

@@ -1,7 +1,9 @@
 """A command or a url that gets the report of each job at its end, and never slows or fails a job."""
 
+import contextlib
 import json
 import logging
+import socket
 import sys
 import threading
 import time
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_channel.errors import OptionError
+from spark_channel.observe import close_together, on_finish
 from spark_channel.observe.metrics import prometheus_text
 from spark_channel.observe.on_finish import VARIABLE, FinishNotice
 from spark_channel.observe.outbox import Outbox
@@ -78,10 +81,93 @@ def test_a_failure_is_counted_and_logged_without_the_secret(
     assert "secret-path" not in caplog.text
 
 
-@pytest.mark.parametrize("target", ["ftp://host/x", "http://", "echo 'open", "  "])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "ftp://host/x",
+        "http://",
+        "echo 'open",
+        "  ",
+        "http://host:x/",
+        "http://host/a b",
+        "http://host/é",
+    ],
+)
 def test_what_is_neither_a_url_nor_a_command_is_refused(target: str) -> None:
     with pytest.raises(OptionError, match=VARIABLE):
         FinishNotice(target)
+
+
+def test_a_url_may_have_quotes_and_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            with listening.accept()[0] as caller:
+                heads.append(caller.recv(65536))
+                caller.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        port = listening.getsockname()[1]
+        monkeypatch.setenv(VARIABLE, f"http://me:p%40ss@127.0.0.1:{port}/hook?it='s")
+        with ServiceServer() as server:
+            finished(server)
+        thread.join(10)
+    assert server._observers[0].outbox.counts()["sent"] == 1
+    lines = heads[0].decode().split("\r\n")
+    assert lines[0] == "POST /hook?it='s HTTP/1.1"
+    assert "Authorization: Basic bWU6cEBzcw==" in lines
+
+
+def test_a_receiver_that_answers_bit_by_bit_has_no_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(on_finish, "_URL_SECONDS", 0.3)
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            with listening.accept()[0] as caller, contextlib.suppress(OSError):
+                for each in b"HTTP/1.1 100 " + b"x" * 60:
+                    caller.sendall(bytes([each]))
+                    if ended.wait(0.1):
+                        return
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        notice = FinishNotice(f"http://127.0.0.1:{listening.getsockname()[1]}/")
+        try:
+            with pytest.raises(ValueError, match="did not answer: TimeoutError"):
+                notice._send(b"{}")
+        finally:
+            ended.set()
+            thread.join(10)
+
+
+def test_a_job_that_the_program_s_end_closes_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since Python 3.12 an interpreter that ends starts no thread."""
+    out = tmp_path / "report"
+    monkeypatch.setenv(VARIABLE, f"sh -c 'cat > {out}'")
+    server = ServiceServer()
+    server.jobs.open(SPEC)
+    sent: list[object] = []
+
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        server.jobs.close_all(failed=True)
+        late = Outbox("late", sent.append)
+        late.put(1)
+        close_together([each.outbox.close for each in server._observers] + [lambda: sent.append(2)])
+        late.close()
+    assert json.loads(out.read_text())["phase"] == "failed"
+    assert sent == [2]
+    assert late.counts()["dropped"] == 1
 
 
 def test_a_receiver_that_hangs_holds_nothing_up_and_what_is_lost_is_counted() -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import spark_channel
+from spark_channel.errors import ServiceUnavailableError
 from spark_channel.observe import page as page_module
+from spark_channel.observe import view as view_module
 from spark_channel.observe.page import PageServer, RemoteView
 from spark_channel.observe.view import limit_request
 from spark_channel.progress import JobSpec, Phase, Snapshot
@@ -179,6 +181,63 @@ def test_a_service_that_does_not_answer_is_left_out(
     finally:
         page.stop()
         silent.close()
+
+
+def test_jobs_of_a_service_that_is_slow_for_a_while_stay_on_the_page(
+    server: ServiceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without them, a job that runs would be shown as one whose program has ended."""
+    job = server.jobs.open(JobSpec("read", rows_per_second=1000))
+    remote = RemoteView(server.address)
+    try:
+        shown = remote.watch(job, 0.0)
+        assert shown["detail"]["job"] == job
+
+        def silent(*_: object) -> None:
+            raise ServiceUnavailableError("timed out")
+
+        monkeypatch.setattr(remote._control, "call", silent)
+        for _ in range(2):
+            assert remote.watch(job, 0.0) == {**shown, "detail": None}
+    finally:
+        remote.close()
+
+
+def test_a_viewer_cannot_make_a_service_be_left_out(page: PageServer) -> None:
+    token = token_of(page.link(change=False))
+    assert asked(page, "GET", "/events?job=" + "x" * 201, token)[0] == 400
+    assert asked(page, "GET", "/events?job=a%00b", token)[0] == 400
+
+
+def test_of_many_tasks_those_that_are_not_sent_any_more_are_gone(
+    server: ServiceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_module, "_MOST_TASKS", 3)
+    job = server.jobs.open(JobSpec("read"))
+    server.jobs.report(job, "client", tasks(5, 10))
+    differences = page_module._Differences()
+
+    def sent() -> dict[str, Any]:
+        text = differences.event([server.view.watch(job, differences.since)]).decode()
+        return dict(json.loads(text.partition("data: ")[2])["detail"])
+
+    first = sent()
+    assert [task[1] for task in first["tasks"]] == [0, 1, 2]
+    assert first["gone"] == []
+    done = [Snapshot.from_json({"task": 2, "attempt": 0, "sequence": 2, "phase": "done"})]
+    server.jobs.report(job, "client", done)
+    second = sent()
+    assert [task[1] for task in second["tasks"]] == [3]
+    assert second["gone"] == [first["tasks"][2][0]]
+
+
+def test_of_two_limits_of_one_name_the_one_that_a_change_goes_to_is_shown() -> None:
+    views = [
+        {"jobs": [], "limits": [{"name": "db", "rows_per_second": rows}], "detail": None}
+        for rows in (1, 2)
+    ]
+    text = page_module._Differences().event(views).decode()
+    assert json.loads(text.partition("data: ")[2])["limits"] == views[0]["limits"]
 
 
 def test_viewers_are_bounded_and_those_who_left_are_forgotten(

@@ -323,6 +323,10 @@ function showTasks(detail) {
   byId("tasks-section").hidden = !detail.all_tasks;
   const body = byId("tasks");
   const added = document.createDocumentFragment();
+  for (const key of detail.gone) { // others come before them in the list, which has an end
+    state.tasks.get(key)?.remove();
+    state.tasks.delete(key);
+  }
   for (const task of detail.tasks) {
     let row = state.tasks.get(task[0]);
     if (!row) {
