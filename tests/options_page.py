@@ -19,6 +19,7 @@ from spark_channel.connectors.sql.options import (
 )
 from spark_channel.options import CommonOptions, Options, ReadOptions, WriteOptions
 from spark_channel.tunnel.options import TunnelOptions
+from tests.systems_table import link_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
 
@@ -283,7 +284,7 @@ def page() -> str:
             see = TITLES.get(connector.name, "Files")
             name = connector.name if connector.name in TITLES else "files"
             link = (
-                f"\nSee [{see}]({name}.md).\n"
+                f"\nSee [{see}]({link_of(name)}).\n"
                 if connector.name not in ("discard", "generator")
                 else ""
             )

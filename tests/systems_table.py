@@ -11,7 +11,7 @@ from typing import get_args
 from spark_channel.connectors.base.registry import AlsoReaches, Connector, Delivery, all_connectors
 from spark_channel.options import CommitMode
 
-__all__ = ["own_connectors", "pages"]
+__all__ = ["link_of", "own_connectors", "pages"]
 
 ROOT = Path(__file__).resolve().parents[1]
 FOR_TESTS = {"generator", "discard"}
@@ -38,6 +38,20 @@ TITLES = {
     "streamload": "Doris, StarRocks, SelectDB",
 }
 """In the order of the table."""
+TOGETHER = {
+    "embedded": {"sqlite", "duckdb", "adbc"},
+    "lakehouse": {"delta", "iceberg"},
+    "services": {
+        "redis",
+        "clickhouse",
+        "mongodb",
+        "elasticsearch",
+        "kafka",
+        "streamload",
+        "http",
+    },
+}
+"""Pages with a section for each of several connectors."""
 FEEDS = {
     "cursorColumn": "cursor column",
     "slot": "logical replication",
@@ -48,6 +62,14 @@ FEEDS = {
     "new records": "new records",
 }
 HEAD = "| System | Read | Write | Stream from | Delivery | Maturity: tested against |\n|---|---|---|---|---|---|\n"
+
+
+def link_of(connector: str) -> str:
+    """The page of a connector, with its section where it shares the page."""
+    for page, sharing in TOGETHER.items():
+        if connector in sharing:
+            return f"{page}.md#{connector}"
+    return f"{connector}.md"
 
 
 def own_connectors() -> dict[str, Connector]:
@@ -72,7 +94,7 @@ def reached() -> Iterator[tuple[str, Connector, AlsoReaches]]:
     found = own_connectors()
     for name, title in TITLES.items():
         each = found[name]
-        page = "files.md" if title == FILES else f"{name}.md"
+        page = "files.md" if title == FILES else link_of(name)
         for of in (AlsoReaches(title, each.maturity, each.tested), *each.also):
             yield page, each, replace(of, delivery=of.delivery or each.delivery)
 

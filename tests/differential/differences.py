@@ -209,7 +209,7 @@ _REFUSED = """
 """
 _TAIL = """
 The types that each connector reads and writes are on its own page: [files](files.md#types),
-[PostgreSQL](postgresql.md#types), [MySQL](mysql.md#types), [SQLite](sqlite.md#types), [DuckDB](duckdb.md#types).
+[PostgreSQL](postgresql.md#types), [MySQL](mysql.md#types), [SQLite](embedded.md#types), [DuckDB](embedded.md#types).
 
 *`python -m tests.differential.differences` makes this page from the list that the tests use.*
 """

@@ -1,4 +1,4 @@
-"""DuckDB's types as Arrow's and back (docs/duckdb.md has the table), its catalog and its SQL."""
+"""DuckDB's types as Arrow's and back (docs/embedded.md has the table), its catalog and its SQL."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""SQLite's declared types as Arrow's. Pure; docs/sqlite.md holds it as a table.
+"""SQLite's declared types as Arrow's. Pure; docs/embedded.md holds it as a table.
 
 SQLite binds types to values, not to columns: the reader checks each value against the declared type. A number's text
 is kept as text only in a column of TEXT affinity, hence the names of some types.

@@ -13,7 +13,7 @@ from spark_channel.connectors import Reader, WriteContext, Writer, load_reader, 
 from spark_channel.errors import BatchRefusedError, OptionError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from spark_channel.testing import writer_conformance
-from tests.connectors.sql.documented import PLANES, table_rows
+from tests.connectors.sql.documented import PLANES
 from tests.connectors.sql.odd_names import hold_to_names
 from tests.servers.postgres import PostgresServer
 
@@ -254,11 +254,7 @@ TYPES: dict[str, list[Typed]] = {
         ),
     ],
 }
-"""By row of the page's table: name, values, what each driver gives, and SQLite's own values where they are others."""
-
-
-def test_each_row_of_the_table_of_types_has_a_case() -> None:
-    assert list(TYPES) == table_rows("adbc", "Arrow (Spark)")
+"""By kind: name, values, what each driver gives, and SQLite's own values where they are others."""
 
 
 def test_types_are_those_of_the_driver(base: Base) -> None:

@@ -131,7 +131,7 @@ def leftovers(catalog: Catalog, name: str, *, killed: bool = False) -> list[str]
     """Staging: notes of runs, and files that no snapshot names.
 
     `killed`: without manifests, which pyiceberg writes just before a commit, as any writer of Iceberg does: a driver
-    that is killed in between leaves them, and docs/iceberg.md says so.
+    that is killed in between leaves them, and docs/lakehouse.md says so.
     """
     named: set[str] = set()
     if catalog.table_exists(name):

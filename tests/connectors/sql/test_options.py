@@ -53,7 +53,7 @@ JDBC_OPTIONS = [
 """As `JDBCOptions` of Spark 4.3 names them."""
 
 READ = {"path": "/a.db", "dbtable": "t"}
-DOCS = Path(__file__).parents[3] / "docs" / "sqlite.md"
+DOCS = Path(__file__).parents[3] / "docs" / "embedded.md"
 
 
 def read(**options: Any) -> SqliteReadOptions:
