@@ -28,7 +28,7 @@ from spark_channel.option_types import resolve_references
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import StreamBatch
 from spark_channel.progress import TransferReport
-from spark_channel.replication.changes import Follower, key_of
+from spark_channel.replication.changes import Follower, key_of, tunnel_name
 from spark_channel.replication.config import Replication
 from spark_channel.replication.drift import Decision, LoadColumns, decide
 from spark_channel.replication.masks import MaskColumns, mask_of
@@ -253,6 +253,13 @@ class _Run:
         speeds = {"rowsPerSecond": limit.rows_per_second, "bytesPerSecond": limit.bytes_per_second}
         more = {name: speed for name, speed in speeds.items() if speed is not None}
         outcomes = {each.stream: each for each in self.report.tables}
+        if settings.full_refresh:
+            note = (
+                "--full-refresh does not hold for tables of mode full_then_changes: `spark-channel tunnel resnapshot "
+                f"{tunnel_name(self._replication)} --table TABLE` reads their rows again"
+            )
+            self.report.notes = (*self.report.notes, note)
+            _log.warning(note)
         ready = []
         for place in self.followed:
             copy = self._copies[place]

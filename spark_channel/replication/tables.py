@@ -215,7 +215,7 @@ def _fault(options: StreamOptions) -> str:
         if options.where is not None:
             return (
                 "mode full_then_changes follows a whole table, and where would not hold for its changes: remove "
-                "where, use another mode, or follow a publication whose WHERE leaves these rows out"
+                "where, or use another mode"
             )
         if options.source_options:
             return (

@@ -474,7 +474,8 @@ def test_two_tables_of_one_object_do_not_run_when_one_is_selected(shop: Shop) ->
 def test_what_does_not_hold_for_a_table_that_is_followed_is_refused(
     shop: Shop, given: dict[str, Any]
 ) -> None:
-    report = shop.replicate({"users": {"mode": "full_then_changes", **given}})
+    report = shop.replicate({"users": {"mode": "full_then_changes", **given}}, full_refresh=True)
+    assert "--full-refresh does not hold" in report.notes[0]
     assert "mode full_then_changes" in why(report)
     assert next(iter(given)) in why(report)
 
