@@ -174,7 +174,7 @@ def hold_unique(session: AdbcSession, target: TargetTable, dialect: AdbcDialect)
             f"so a key may match several rows; create a unique index on these columns. {error}"
         ) from error
     finally:
-        session.rollback()
+        session.undo()
 
 
 _SKIPPING = """

@@ -395,7 +395,7 @@ class AdbcSession(BoundSession):
         ):  # it is committed; without its settings the next one runs no statement
             self._run_each()
 
-    def rollback(self) -> None:
+    def undo(self) -> None:
         """As `commit`."""
         with self.explained():
             self._connection.rollback()
@@ -431,7 +431,7 @@ class AdbcSession(BoundSession):
             cursor.execute(query)
             with cursor.fetch_record_batch() as batches:
                 schema = batches.schema
-        self.rollback()
+        self.undo()
         return schema
 
     def table_schema(self, schema: str | None, name: str) -> pa.Schema | None:
@@ -443,7 +443,7 @@ class AdbcSession(BoundSession):
             if not (is_missing or "not" in str(error).lower()):
                 raise self.explain(error) from _RefusedError.of(error)
             found = None
-        self.rollback()
+        self.undo()
         return found
 
     def spelled(self, schema: str | None, name: str, *, folds: bool) -> str | None:

@@ -131,7 +131,7 @@ class AdbcTaskWriter(SqlTaskWriter):
         session, stage = self._session, self._stage
         if session is not None:
             try:
-                session.rollback()
+                session.undo()
                 if stage is not None:
                     self._writer.drop_stage(session, self._plan.place, stage)
             except TargetError:
@@ -153,13 +153,13 @@ class AdbcTaskWriter(SqlTaskWriter):
             if not self._judging:
                 if self._is_done():
                     return
-                session.rollback()  # a transaction of SQLite that has read may not be able to write
+                session.undo()  # a transaction of SQLite that has read may not be able to write
                 self._insert()
             claims.fence(held)
             # Again, under the lock: not every database holds a primary key unique.
             self._done = claims.task(held, self._task)
             if self._done is not None:
-                session.rollback()
+                session.undo()
                 return
             tally = self._tally
             claims.add_task(held, Receipt(tally.task, tally.attempt, tally.rows, tally.nbytes))
@@ -171,7 +171,7 @@ class AdbcTaskWriter(SqlTaskWriter):
 
     def _is_done(self) -> bool:
         """Whether another attempt has committed these rows meanwhile."""
-        self._session.rollback()
+        self._session.undo()
         self._done = self._claims(self._session).task(self._plan.claim, self._task)
         return self._done is not None
 
@@ -235,22 +235,16 @@ class AdbcWriter(SqlWriter):
 
     @contextmanager
     def transaction(self, session: AdbcSession) -> Iterator[None]:
-        session.rollback()  # reads before this one have begun a transaction
+        session.undo()  # reads before this one have begun a transaction
         try:
             yield
             session.commit()
         except BaseException:
             try:
-                session.rollback()
+                session.undo()
             except TargetError:
                 pass  # it ended with its connection
             raise
-
-    def undo(self, session: AdbcSession) -> None:
-        session.rollback()
-
-    def end(self, session: AdbcSession) -> None:
-        session.commit()
 
     def is_conflict(self, error: TargetError) -> bool:
         return is_conflict(error)
@@ -292,7 +286,7 @@ class AdbcWriter(SqlWriter):
         there = session.table_schema(schema, name)
         if there is not None:
             name = session.spelled(schema, name, folds=True) or name
-            session.rollback()
+            session.undo()
         space = schema or session.current_schema()
         # SQLite's and DuckDB's own connectors, which share the claims, leave "main" out.
         label = (

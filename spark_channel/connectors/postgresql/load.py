@@ -201,7 +201,7 @@ class _PostgresTaskWriter(SqlTaskWriter):
 
     def _done_or_raise(self, session: PgWriteSession, error: TargetError) -> None:
         """Another attempt has committed these rows, so that their keys are there: this one is done with them."""
-        session.roll_back()
+        session.undo()
         if sqlstate_of(error) == _UNIQUE:
             claims = self._claims(session)
             self._done = claims.task(self._plan.claim, self._task)
@@ -292,7 +292,7 @@ class StagedTaskWriter(_PostgresTaskWriter):
             self._copy(session, self._plan.place.staging, self._staging, rows)
             number = transaction_number(session)
         except BaseException:
-            session.roll_back()
+            session.undo()
             raise
         commit(session, self._options, number, TargetError)
         self._chunks[str(number)] = rows.num_rows
@@ -356,7 +356,7 @@ class LimitedTaskWriter(StagedTaskWriter):
     def rollback(self) -> None:
         session = self._session
         if self._made and session is not None and session.is_open:
-            session.roll_back()
+            session.undo()
             try:
                 self._writer.drop_stage(session, self._plan.place, self._staging)
             except TargetError as error:  # the job's end removes it

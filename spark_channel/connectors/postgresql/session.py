@@ -113,7 +113,7 @@ class PgSession(DriverSession):
         try:
             self._script([f"BEGIN {modes}".rstrip(), *first, *self._settings.each])
         except BaseException:
-            self.roll_back()
+            self.undo()
             raise
 
     def ping(self) -> None:
@@ -143,7 +143,7 @@ class PgSession(DriverSession):
         if is_own:
             self.rows("COMMIT")
 
-    def roll_back(self) -> None:
+    def undo(self) -> None:
         """End the transaction without its changes; a lost connection has done so."""
         if self.is_open:
             try:

@@ -100,9 +100,6 @@ class PostgresWriter(SqlWriter):
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, TargetError) and (is_gone(error) or is_locked(error))
 
-    def undo(self, session: PgWriteSession) -> None:
-        session.roll_back()
-
     def is_conflict(self, error: TargetError) -> bool:
         return sqlstate_of(error) in _CONFLICTS
 

@@ -106,6 +106,18 @@ class Session(ABC):
         """
         raise NotImplementedError
 
+    def start(self, begin: str) -> None:
+        """Begin a transaction; `begin` is the dialect's statement for it."""
+        self.rows(begin)
+
+    def commit(self) -> None:
+        """End the transaction with its changes."""
+        self.rows("COMMIT")
+
+    def undo(self) -> None:
+        """End the transaction without its changes."""
+        self.rows("ROLLBACK")
+
     def rest(self) -> None:  # noqa: B027 - a connection in autocommit has nothing open
         """Between two short statements: end the transaction that the last one left open, and its locks."""
 
@@ -161,7 +173,7 @@ class BoundSession(DriverSession):
 @contextmanager
 def transaction(session: Session, begin: str) -> Iterator[None]:
     """Commits in the end; any exception rolls back."""
-    session.rows(begin)
+    session.start(begin)
     with committed(session):
         yield
 
@@ -171,12 +183,10 @@ def committed(session: Session) -> Iterator[None]:
     """Commits the transaction that is open in the end; any exception rolls back."""
     try:
         yield
-        session.rows("COMMIT")
+        session.commit()
     except BaseException:
-        with suppress(
-            Exception
-        ):  # else the database, or the end of its connection, has rolled back
-            session.rows("ROLLBACK")
+        with suppress(Exception):  # else the database, or its connection's end, has rolled back
+            session.undo()
         raise
 
 
@@ -515,6 +525,9 @@ class WriteSession(BoundSession):
     @abstractmethod
     def begin(self) -> None: ...
 
+    def start(self, begin: str) -> None:
+        self.begin()
+
     @abstractmethod
     def commit(self) -> None: ...
 
@@ -526,20 +539,5 @@ class WriteSession(BoundSession):
     def transaction(self) -> Iterator[None]:
         """Commits in the end; any exception rolls back."""
         self.begin()
-        try:
+        with committed(self):
             yield
-            self.commit()
-        except BaseException:
-            self.undo()
-            raise
-
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """Inside a transaction: a `ChannelError` takes back what was done since."""
-        self.rows("SAVEPOINT spark_channel_batch")
-        try:
-            yield
-        except ChannelError:
-            self.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
-            raise
-        self.rows("RELEASE SAVEPOINT spark_channel_batch")

@@ -222,7 +222,7 @@ class SqlTaskWriter(TaskWriter):
         except TargetError as error:
             if not self._writer.is_conflict(error):
                 raise
-            self._writer.undo(session)
+            session.undo()
             self._done = claims.task(held, self._task)
             if self._done is None:
                 raise
@@ -236,7 +236,7 @@ class SqlTaskWriter(TaskWriter):
             TargetError: it did not commit.
         """
         try:
-            self._writer.end(session)
+            session.commit()
         except TargetError as error:
             if not self._writer.is_lost(error) or self._writer.is_conflict(error):
                 raise

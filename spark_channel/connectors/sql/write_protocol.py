@@ -43,7 +43,7 @@ from spark_channel.connectors.sql.claim_tables import (
 )
 from spark_channel.connectors.sql.claims import Claims, NoClaims, UntrustedClaimsError
 from spark_channel.connectors.sql.options import LedgerOptions, SqlWriteOptions
-from spark_channel.connectors.sql.session import WriteSession, transaction
+from spark_channel.connectors.sql.session import transaction
 from spark_channel.connectors.sql.statements import parsed_name
 from spark_channel.connectors.sql.stored import stored_table
 from spark_channel.errors import OptionError, SupersededError, TargetError
@@ -173,23 +173,8 @@ class WriteProtocol(Writer):
     @contextmanager
     def transaction(self, session: Any) -> Iterator[None]:
         """Commits in the end; any exception rolls back."""
-        is_own = isinstance(session, WriteSession)
-        with session.transaction() if is_own else transaction(session, self.dialect.begin):
+        with transaction(session, self.dialect.begin):
             yield
-
-    def undo(self, session: Any) -> None:
-        """End a transaction without its changes."""
-        if isinstance(session, WriteSession):
-            session.undo()
-        else:
-            session.rows("ROLLBACK")
-
-    def end(self, session: Any) -> None:
-        """End a transaction with its changes."""
-        if isinstance(session, WriteSession):
-            session.commit()
-        else:
-            session.rows("COMMIT")
 
     def claims(self, session: Any, place: WriteTarget) -> Claims:
         return (
