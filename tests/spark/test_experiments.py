@@ -62,10 +62,10 @@ def shop(tmp_path: Path) -> str:
 
 
 def test_what_was_it_tested_against() -> None:
-    mine = replace(find_connector({"reader": "kafka"}, "reader"), tested="")
+    mine = replace(find_connector({"reader": "http"}, "reader"), tested="")
     assert mine.maturity == "experimental"
     remark = registry.experiment_remark([mine]) or ""
-    assert "kafka, which does not declare what it was tested against" in remark
+    assert "http, which does not declare what it was tested against" in remark
     assert registry.experiment_remark([find_connector({"reader": "sqlite"}, "reader")]) is None
 
 
