@@ -261,7 +261,7 @@ _BUILT_IN = (
         feed=(_CURSOR, "slot"),
         as_datax=DataxCompatibility(writer=_SERVER, texts={"timestampsAs": "local"}),
         maturity="stable",
-        tested="PostgreSQL 15",
+        tested="PostgreSQL 15; the main tests also on 13 and 18",
         delivery=_ONCE,
     ),
     Connector(
