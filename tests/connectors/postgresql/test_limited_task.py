@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -309,7 +310,9 @@ def test_the_tasks_of_one_thread_share_a_connection(pg: Pg) -> None:
             pids.append(pg.psql(PIDS))
             receipts.append(task.close())
     assert pids[0] == pids[1] != pids[2]
-    assert pg.psql(PIDS) == ""
+    deadline = time.monotonic() + 20  # a server's process outlives its connection by a moment
+    while pg.psql(PIDS):
+        assert time.monotonic() < deadline, "the connection was kept"
     writer.commit(plan, receipts)
     assert pg.psql("SELECT count(*) FROM t") == "30"
 
