@@ -318,8 +318,9 @@ def _double(values: pa.Array, _form: Form) -> Hashes:
         )  # a text is rounded once, and so is always the nearest double
     if not pa.types.is_floating(values.type):
         values = values.cast(pa.float64(), safe=False)
-    numbers = _numbers(values, values.type.to_pandas_dtype()).astype(np.float64)
-    numbers += 0.0  # -0.0 is 0.0
+    with np.errstate(invalid="ignore"):  # a NaN may be a signalling one
+        numbers = _numbers(values, values.type.to_pandas_dtype()).astype(np.float64)
+        numbers += 0.0  # -0.0 is 0.0
     numbers[np.isnan(numbers)] = np.nan
     return mixed(numbers.view(np.uint64))
 
