@@ -168,7 +168,7 @@ def verify(
     `delete` removes rows that the target alone has, and `dry_run` writes nothing and lists the keys.
 
     Raises:
-        OptionError, SchemaError, UnsupportedError: what was asked for makes no sense, or cannot be compared.
+        OptionError, SchemaError, UnsupportedError: an argument is wrong, or the sides cannot be compared.
         SourceError: a side cannot be read. TargetError, CommitError: the repair failed; the target is as it was.
     """
     more = {

@@ -16,11 +16,13 @@ __all__ = [
     "cast_exactly",
     "conform",
     "first_failure",
+    "is_binary",
     "is_list",
     "is_number",
     "is_text",
     "length_in",
     "noted",
+    "plain_type",
     "text_lengths",
     "widest",
     "without_notes",
@@ -182,7 +184,7 @@ def _inexact(values: pa.Array, kind: pa.DataType) -> str:
 def _is_alike(given: pa.DataType, kind: pa.DataType, declared: bool) -> bool:
     """Whether values of both types can be equal; which ones are is seen by `_compare`."""
     types = pa.types
-    given, kind = _plain_type(given), _plain_type(kind)
+    given, kind = plain_type(given), plain_type(kind)
     if given.equals(kind) or types.is_null(given):
         return True
     if is_list(given) and is_list(kind):
@@ -200,7 +202,7 @@ def _is_alike(given: pa.DataType, kind: pa.DataType, declared: bool) -> bool:
     groups: list[Callable[[pa.DataType], bool]] = [
         is_number,
         is_text,
-        _is_binary,
+        is_binary,
         types.is_boolean,
         types.is_date,
         types.is_time,
@@ -214,10 +216,11 @@ def _is_alike(given: pa.DataType, kind: pa.DataType, declared: bool) -> bool:
         return False
     if is_text(kind):
         return not (types.is_nested(given) or types.is_duration(given) or types.is_interval(given))
-    return is_text(given) and _is_binary(kind)
+    return is_text(given) and is_binary(kind)
 
 
-def _plain_type(kind: pa.DataType) -> pa.DataType:
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values, of an extension type, a dictionary or runs."""
     while True:
         if isinstance(kind, pa.BaseExtensionType):
             kind = kind.storage_type
@@ -237,7 +240,7 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def _is_binary(kind: pa.DataType) -> bool:
+def is_binary(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(
         types.is_binary(kind)

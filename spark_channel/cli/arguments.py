@@ -5,16 +5,21 @@ from typing import Annotated, Literal
 
 import typer
 
+from spark_channel.cli.run import EngineName
+
 __all__ = [
     "AllContent",
     "Conf",
     "DirtyRowsPath",
     "DryRun",
+    "EndOptions",
+    "Engine",
     "Job",
     "Jobs",
     "Master",
     "Output",
     "Parameters",
+    "Protect",
     "SharedLimit",
     "Timezone",
     "Windows",
@@ -46,6 +51,29 @@ DryRun = Annotated[
     typer.Option(
         "--dry-run",
         help="Connect to source and target, and show the plan without moving a row.",
+    ),
+]
+Engine = Annotated[
+    EngineName,
+    typer.Option(
+        help="local: this machine without Spark; spark: Spark; auto: local, unless --master or --conf is given, "
+        "or spark-submit runs the command."
+    ),
+]
+EndOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-o",
+        "--option",
+        metavar="reader.NAME=VALUE",
+        help="An option of the source, or with writer.NAME=VALUE of the target; may be given several times.",
+    ),
+]
+Protect = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|AIM",
+        help="Follow what source and target say of their health, with an aim such as 'p99<1.25x'; default: off.",
     ),
 ]
 DirtyRowsPath = Annotated[

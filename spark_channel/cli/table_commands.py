@@ -9,15 +9,17 @@ from spark_channel.cli.arguments import (
     Conf,
     DirtyRowsPath,
     DryRun,
+    EndOptions,
+    Engine,
     Jobs,
     Master,
     Output,
     Parameters,
+    Protect,
     SharedLimit,
     Timezone,
     Windows,
 )
-from spark_channel.cli.run import EngineName
 from spark_channel.errors import OptionError
 
 __all__ = ["convert", "copy", "replicate", "verify"]
@@ -45,15 +47,7 @@ def copy(
     mode: Annotated[
         str, typer.Option(metavar="append|overwrite|errorIfExists", help="As Spark's save mode.")
     ] = "append",
-    options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-o",
-            "--option",
-            metavar="reader.NAME=VALUE",
-            help="An option of the reader, or with writer.NAME=VALUE of the writer; may be given several times.",
-        ),
-    ] = None,
+    options: EndOptions = None,
     rows_per_second: Annotated[
         str | None,
         typer.Option(help="Limit in rows per second, such as 20k; default: unlimited."),
@@ -65,13 +59,7 @@ def copy(
     window: Windows = None,
     timezone: Timezone = "UTC",
     shared_limit: SharedLimit = None,
-    protect: Annotated[
-        str | None,
-        typer.Option(
-            metavar="auto|AIM",
-            help="Follow what source and target say of their health, with an aim such as 'p99<1.25x'; default: off.",
-        ),
-    ] = None,
+    protect: Protect = None,
     channels: Annotated[
         int | None,
         typer.Option(min=1, help="How many parts are copied at the same time; default: the cores."),
@@ -94,13 +82,7 @@ def copy(
         str | None, typer.Option(help="How many rows the target may refuse; default: 0.")
     ] = None,
     dirty_rows_path: DirtyRowsPath = None,
-    engine: Annotated[
-        EngineName,
-        typer.Option(
-            help="local: this machine without Spark; spark: Spark; auto: local, unless --master or --conf is given, "
-            "or spark-submit runs the command."
-        ),
-    ] = "auto",
+    engine: Engine = "auto",
     master: Master = None,
     conf: Conf = None,
     dry_run: DryRun = False,
@@ -212,15 +194,7 @@ def verify(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --repair: list the keys, and write nothing.")
     ] = False,
-    options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-o",
-            "--option",
-            metavar="reader.NAME=VALUE",
-            help="An option of the source, or with writer.NAME=VALUE of the target; may be given several times.",
-        ),
-    ] = None,
+    options: EndOptions = None,
     rows_per_second: Annotated[
         str | None,
         typer.Option(
@@ -232,23 +206,12 @@ def verify(
         typer.Option(help="The same in Arrow bytes per second, such as 64MB; default: unlimited."),
     ] = None,
     shared_limit: SharedLimit = None,
-    protect: Annotated[
-        str | None,
-        typer.Option(
-            metavar="auto", help="Follow what both sides say of their health; default: off."
-        ),
-    ] = None,
+    protect: Protect = None,
     channels: Annotated[
         int | None,
         typer.Option(min=1, help="Splits of a side read at a time; default: the cores."),
     ] = None,
-    engine: Annotated[
-        EngineName,
-        typer.Option(
-            help="local: this machine without Spark; spark: Spark; auto: local, unless --master or --conf is given, "
-            "or spark-submit runs the command."
-        ),
-    ] = "auto",
+    engine: Engine = "auto",
     master: Master = None,
     conf: Conf = None,
     parameters: Parameters = None,
@@ -312,9 +275,9 @@ def replicate(
         list[str],
         typer.Argument(
             metavar="FILE",
-            help="A YAML file that names source, target and streams. Before it may stand: `status`, what the target "
-            "records of each table; `reset`, with names of tables behind the file: the next run replaces all their "
-            "rows. `schema` alone prints the file's JSON schema.",
+            help="A YAML file that names source, target and streams. A word before it: `status` shows what the target "
+            "records of each table; `reset`, with names of tables behind the file, makes the next run replace all "
+            "their rows. `schema` alone prints the file's JSON schema.",
             show_default=False,
         ),
     ],
@@ -337,13 +300,7 @@ def replicate(
     ] = False,
     dry_run: DryRun = False,
     shared_limit: SharedLimit = None,
-    engine: Annotated[
-        EngineName,
-        typer.Option(
-            help="local: this machine without Spark; spark: Spark; auto: local, unless --master or --conf is given, "
-            "or spark-submit runs the command."
-        ),
-    ] = "auto",
+    engine: Engine = "auto",
     master: Master = None,
     conf: Conf = None,
     report: Annotated[

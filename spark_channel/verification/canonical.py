@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_channel.arrow_schema import is_binary, is_number, is_text, plain_type
 from spark_channel.errors import SchemaError
 from spark_channel.verification.settings import TextForm
 
@@ -86,13 +87,13 @@ def common_form(
     Raises:
         SchemaError: values of these types are not compared.
     """
-    one, other = _plain_type(one), _plain_type(other)
+    one, other = plain_type(one), plain_type(other)
     types = pa.types
     if types.is_null(one) or types.is_null(other):
         rest = other if types.is_null(one) else one
         return Form("null") if types.is_null(rest) else common_form(rest, rest, column, text)
     both = (one, other)
-    numbers = sum(map(_is_number, both))
+    numbers = sum(map(is_number, both))
     if all(map(types.is_boolean, both)):
         return Form("boolean")
     if numbers + sum(map(types.is_boolean, both)) == 2:
@@ -102,7 +103,7 @@ def common_form(
             return Form(f"{name}, NFC" if name == "text" and text == "nfc" else name)
     if all(types.is_date(each) or types.is_timestamp(each) for each in both):
         return Form("timestamp")
-    if {_is_text(each) for each in both} == {True, False} and any(map(_is_uuid, both)):
+    if {is_text(each) for each in both} == {True, False} and any(map(_is_uuid, both)):
         return Form("uuid")
     nested = _nested_form(one, other, column, text)
     if nested is not None:
@@ -159,37 +160,6 @@ def _digits(kind: pa.DataType) -> tuple[int, int]:
     return (kind.precision, kind.scale) if pa.types.is_decimal(kind) else (20, 0)
 
 
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type of the values, of an extension type, a dictionary or runs."""
-    while True:
-        if isinstance(kind, pa.BaseExtensionType):
-            kind = kind.storage_type
-        elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-            kind = kind.value_type
-        else:
-            return kind
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_binary_view(kind)
-        or types.is_fixed_size_binary(kind)
-    )
-
-
 def _is_uuid(kind: pa.DataType) -> bool:
     return bool(pa.types.is_fixed_size_binary(kind)) and kind.byte_width == 16
 
@@ -206,8 +176,8 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 _ALIKE: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
-    ("text", _is_text),
-    ("binary", _is_binary),
+    ("text", is_text),
+    ("binary", is_binary),
     ("date", pa.types.is_date),
     ("time", pa.types.is_time),
     ("duration", pa.types.is_duration),
@@ -430,7 +400,7 @@ def _sums(words: Hashes, bounds: npt.NDArray[np.int64]) -> Hashes:
 
 def _uuid(values: pa.Array, form: Form) -> Hashes:
     """Text in any of the ways in which a UUID is written is its 16 bytes; other text is hashed as it is."""
-    if not _is_text(values.type):
+    if not is_text(values.type):
         return _bytes(values, form)
 
     def raw(text: str | None) -> bytes | None:

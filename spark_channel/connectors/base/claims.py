@@ -293,7 +293,7 @@ def forget(found: Claim) -> Claim:
 
 
 def progress_of(found: Claim | None) -> StreamProgress | None:
-    """What a stream has published; None = nothing yet."""
+    """Return what a stream has published; None = nothing yet."""
     if found is None or found.position is None:
         return None
     return StreamProgress(found.last, found.rows, found.nbytes, found.published_at or "")

@@ -510,7 +510,7 @@ class Writer(ABC):
         return None
 
     def stream_progress(self, stream: str) -> StreamProgress | None:
-        """Driver, before `prepare`. What a stream has published to this target; None = nothing yet.
+        """Driver, before `prepare`. Return what a stream has published to this target; None = nothing yet.
 
         Raises:
             UnsupportedError: the target keeps no such record.

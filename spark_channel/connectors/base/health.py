@@ -90,7 +90,7 @@ class StatementLatency:
         now = {key: (calls, total, squares) for key, calls, total, squares in sums if calls > 0}
         for key, (calls, total, squares) in now.items():
             before = self._seen.get(key)
-            if before is None or before[0] > calls:  # new, or the server's counters began anew
+            if before is None or before[0] > calls:  # new, or the server's counters began again
                 self._means[key] = total / calls
                 continue
             mean, more = self._means[key], calls - before[0]
