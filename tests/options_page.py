@@ -1,9 +1,11 @@
-"""Makes docs/options.md from the option models: `python -m tests.options_page` writes it."""
+"""Writes the tables of options into docs/options.md and the connectors' pages, from the option models:
+`python -m tests.options_page`.
+"""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from spark_channel.connectors.base.registry import all_connectors
+from spark_channel.connectors.base.registry import Connector, all_connectors
 from spark_channel.connectors.files.options import (
     FileReadOptions,
     FileWriteOptions,
@@ -19,9 +21,12 @@ from spark_channel.connectors.sql.options import (
 )
 from spark_channel.options import CommonOptions, Options, ReadOptions, WriteOptions
 from spark_channel.tunnel.options import TunnelOptions
-from tests.systems_table import link_of
+from tests.systems_table import link_of, own_connectors
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+ON_OPTIONS_PAGE = ("generator", "discard")
+"""Connectors without a page."""
+BEGIN, END = "<!-- options -->\n", "<!-- /options -->\n"
 
 HEAD = """# Options
 
@@ -38,33 +43,18 @@ without a mode.
 |---|---|
 | anything | [common](#common), [reading](#reading), [writing](#writing) |
 | a stream | [streams and tunnels](#streams-and-tunnels) |
-| a database | [reading](#databases-reading), [writing](#databases-writing), then the connector's own |
-| files | [reading](#files-reading), [writing](#files-writing), then the format's own |
-| a Delta or Iceberg table | [writing](#lake-tables-writing), then the connector's own |
+| a database | [reading](#databases-reading), [writing](#databases-writing) |
+| files | [reading](#files-reading), [writing](#files-writing) |
+| a Delta or Iceberg table | [writing](#lake-tables-writing) |
+
+What a connector takes besides is at the end of its page: OWN.
 
 An option of another source, such as Spark's JDBC source, is **refused** with an error that gives the reason,
 or **ignored** with a warning. The tables list these, too. A connector's own table
 overrides a shared one.
 
-*`python -m tests.options_page` makes this page from the option models; a test compares the two.*
+*`python -m tests.options_page` makes the tables from the option models; a test compares the two.*
 """
-
-TITLES = {
-    "adbc": "Any ADBC driver",
-    "clickhouse": "ClickHouse",
-    "delta": "Delta Lake",
-    "duckdb": "DuckDB",
-    "elasticsearch": "Elasticsearch and OpenSearch",
-    "iceberg": "Apache Iceberg",
-    "kafka": "Kafka",
-    "mongodb": "MongoDB",
-    "mysql": "MySQL and MariaDB",
-    "postgresql": "PostgreSQL",
-    "redis": "Redis",
-    "http": "Web services",
-    "sqlite": "SQLite",
-    "streamload": "Doris, StarRocks, SelectDB",
-}
 
 SHARED: tuple[tuple[str, str, type[Options], type[Options] | None], ...] = (
     ("Common", "Every read and write takes these. See [Limits](limits.md).", CommonOptions, None),
@@ -261,36 +251,55 @@ def _block(heads: str, lines: list[str]) -> str:
 OPTION, OTHER = "option | meaning | default", "option | what happens | why, or what to use"
 
 
-def page() -> str:
-    parts = [HEAD]
+def connector_tables(connector: Connector) -> str:
+    """What a connector takes besides the shared options, and what it refuses or ignores; empty if nothing."""
+    own: dict[str, list[str]] = {}
+    more: dict[str, list[str]] = {}
+    for half in ("reader", "writer"):
+        if getattr(connector, half) is None:
+            continue
+        found = connector.reader_class() if half == "reader" else connector.writer_class()
+        options: type[Options] = found.Options
+        shared = [base for base in BASES if issubclass(options, base)]
+        own[half], more[half] = own_rows(options, shared), others(options, shared)
+    return _block(f"{OPTION} | for", _both(own)) + _block(f"{OTHER} | for", _both(more))
+
+
+def options_page() -> str:
+    connectors = own_connectors()
+    links = ", ".join(
+        f"[`{name}`]({page_of(name)}#options-of-{name})" for name in sorted(connectors)
+    )
+    parts = [HEAD.replace("OWN", links)]
     for title, about, model, base in SHARED:
         bases = [base] if base else []
         parts.append(f"\n## {title}\n\n{about}\n")
         parts += [_block(OPTION, own_rows(model, bases)), _block(OTHER, others(model, bases))]
     for connector in all_connectors():
-        own: dict[str, list[str]] = {}
-        more: dict[str, list[str]] = {}
-        for half in ("reader", "writer"):
-            if getattr(connector, half) is None:
-                continue
-            found = connector.reader_class() if half == "reader" else connector.writer_class()
-            if not found.__module__.startswith("spark_channel."):
-                continue  # a stranger's connector, which other tests have put on Python's path
-            options: type[Options] = found.Options
-            shared = [base for base in BASES if issubclass(options, base)]
-            own[half], more[half] = own_rows(options, shared), others(options, shared)
-        tables = _block(f"{OPTION} | for", _both(own)) + _block(f"{OTHER} | for", _both(more))
-        if tables:
-            see = TITLES.get(connector.name, "Files")
-            name = connector.name if connector.name in TITLES else "files"
-            link = (
-                f"\nSee [{see}]({link_of(name)}).\n"
-                if connector.name not in ("discard", "generator")
-                else ""
-            )
-            parts.append(f"\n## {connector.name}\n{link}{tables}")
+        if connector.name in ON_OPTIONS_PAGE:
+            parts.append(f"\n## {connector.name}\n{connector_tables(connector)}")
     return "".join(parts)
 
 
+def page_of(connector: str) -> str:
+    page = link_of(connector).partition("#")[0]
+    return page if (DOCS / page).exists() else "files.md"
+
+
+def pages() -> dict[Path, str]:
+    """Each page with tables of options, in its correct form."""
+    made = {DOCS / "options.md": options_page()}
+    sections: dict[str, list[str]] = {}
+    for name, connector in sorted(own_connectors().items()):
+        tables = connector_tables(connector)
+        if tables:
+            sections.setdefault(page_of(name), []).append(f"### Options of `{name}`\n{tables}")
+    for name, parts in sections.items():
+        head, rest = (DOCS / name).read_text(encoding="utf-8").split(BEGIN, 1)
+        made[DOCS / name] = f"{head}{BEGIN}" + "\n".join(parts) + f"{END}{rest.split(END, 1)[1]}"
+    return made
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")

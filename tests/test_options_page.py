@@ -1,26 +1,36 @@
-"""docs/options.md says what the models say."""
+"""The tables of options in docs say what the models say."""
 
 import re
+from pathlib import Path
 
 import pytest
 
-from spark_channel.connectors.base.registry import all_connectors
 from spark_channel.connectors.files import feed
 from spark_channel.connectors.files.options import OrcWriteOptions, ParquetWriteOptions
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.tunnel.options import TunnelOptions
 from spark_channel.tunnel.store import default_store
-from tests.options_page import PAGE, default, page
+from tests.options_page import connector_tables, default, options_page, pages
+from tests.systems_table import own_connectors
 
 pytest.importorskip(
     "deltalake", reason="options of all connectors are looked at where all are installed"
 )
 
-ROWS = [line.split(" | ") for line in page().splitlines() if line.startswith("| `")]
+TABLES = {connector.name: connector_tables(connector) for connector in own_connectors().values()}
+ROWS = [
+    line.split(" | ")
+    for tables in (options_page(), *TABLES.values())
+    for line in tables.splitlines()
+    if line.startswith("| `")
+]
 
 
-def test_the_page_of_options_is_true() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.options_page"
+@pytest.mark.parametrize(
+    ("path", "text"), [pytest.param(*each, id=each[0].stem) for each in pages().items()]
+)
+def test_a_page_with_options_is_true(path: Path, text: str) -> None:
+    assert path.read_text(encoding="utf-8") == text, "run: python -m tests.options_page"
 
 
 def test_no_cell_of_the_page_is_blank() -> None:
@@ -28,21 +38,19 @@ def test_no_cell_of_the_page_is_blank() -> None:
     assert blank == []
 
 
-def test_no_option_is_both_offered_and_refused_or_ignored_by_one_connector() -> None:
-    for name, section in re.findall(
-        r"^## (\w+)$(.*?)(?=^## |\Z)", page(), re.MULTILINE | re.DOTALL
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_no_option_is_both_offered_and_refused_or_ignored(name: str) -> None:
+    offered: set[tuple[str, str]] = set()
+    unsupported: set[tuple[str, str]] = set()
+    for cells in (
+        line.strip("| ").split(" | ")
+        for line in TABLES[name].splitlines()
+        if line.startswith("| `")
     ):
-        if name not in {connector.name for connector in all_connectors()}:
-            continue
-        offered: set[tuple[str, str]] = set()
-        unsupported: set[tuple[str, str]] = set()
-        for cells in (
-            line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")
-        ):
-            found = unsupported if cells[1] in ("refused", "ignored") else offered
-            uses = ("read", "write") if cells[-1] == "both" else (cells[-1],)
-            found |= {(option, use) for option in re.findall(r"`(\w+)`", cells[0]) for use in uses}
-        assert offered & unsupported == set(), name
+        found = unsupported if cells[1] in ("refused", "ignored") else offered
+        uses = ("read", "write") if cells[-1] == "both" else (cells[-1],)
+        found |= {(option, use) for option in re.findall(r"`(\w+)`", cells[0]) for use in uses}
+    assert offered & unsupported == set()
 
 
 def test_defaults_that_are_told_in_text_are_those_of_the_code() -> None:
