@@ -50,7 +50,7 @@ def test_the_service_listens_where_the_docs_say() -> None:
     loopback = "127.0.0.1"
     assert inspect.signature(serve).parameters["host"].default == loopback
     assert inspect.signature(ServiceServer).parameters["host"].default == loopback
-    assert f"| `--host` | `{loopback}` |" in (DOCS / "share-a-limit.md").read_text(encoding="utf-8")
+    assert f"| `--host` | `{loopback}` |" in (DOCS / "limits.md").read_text(encoding="utf-8")
     assert f"| `SPARK_CHANNEL_HOST` | `{loopback}` for a `local` master" in (
         DOCS / "deploy.md"
     ).read_text("utf-8")
