@@ -49,7 +49,7 @@ _PAGES = {
     errors.LimitError: "docs/limits.md#what-goes-wrong",
 }
 """Where a class of errors is explained; the first that fits counts."""
-_ANY_PAGE = "docs/troubleshoot.md"
+_ANY_PAGE = "docs/operations.md#errors-and-symptoms"
 _SEE = re.compile(r"\nSee docs/\S+.*\Z", re.DOTALL)
 _CANCELLED = re.compile(r"(?:\[SPARK_JOB_CANCELLED\] )?Job \d+ cancelled[^\n]*")
 

@@ -20,7 +20,7 @@ LIMIT = 100_000
 WARM = 9
 SQLITE_JDBC = Path(os.environ.get("SQLITE_JDBC", "/usr/share/java/sqlite-jdbc.jar"))
 SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""The options of docs/tune.md for the JVM of a short job."""
+"""The options of docs/operations.md for the JVM of a short job."""
 NATIVE = os.environ.get("SQLITE_JDBC_NATIVE", "/usr/lib/x86_64-linux-gnu/jni")
 """Where Debian's `libxerial-sqlite-jdbc-java` puts both."""
 

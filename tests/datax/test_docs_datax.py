@@ -92,8 +92,8 @@ def test_every_plugin_is_named(plugin: str) -> None:
     assert f"`{plugin}`" in SECTIONS["Readers and writers"]
 
 
-PROOFS = {
-    "real server": "MariadbServer|PostgresServer|RedisServer|start_hdfs",
+SERVERS = {
+    "real server": "MariadbServer|PostgresServer|RedisServer|start_hdfs|servers.kafka|servers.opensearch",
     "another product": "MariadbServer|PostgresServer",
     "engine": "chdb|jdbc:derby",
     "emulator": "start_s3",
@@ -101,26 +101,76 @@ PROOFS = {
     "no server": "",
     "planned only": "",
 }
-"""How a plugin was proven, and what a test that does so names."""
+"""What a test names that proves a plugin so."""
+
+
+PROVEN = (
+    ("real server", "tests/datax/test_as_datax.py", "mysqlreader mysqlwriter"),
+    ("real server", "tests/datax/test_as_datax.py", "postgresqlreader postgresqlwriter"),
+    ("real server", "tests/connectors/redis/test_redis.py", "redisreader rediswriter"),
+    ("real server", "tests/datax/test_job_hdfs.py", "hdfsreader hdfswriter"),
+    (
+        "another product",
+        "tests/datax/test_job_aliases.py",
+        "drdsreader drdswriter oceanbasev10reader oceanbasev10writer adbmysqlreader adbmysqlwriter "
+        "gaussdbreader gaussdbwriter adbpgreader adbpgwriter kingbaseesreader kingbaseeswriter",
+    ),
+    ("engine", "tests/datax/test_job_spark_formats.py", "rdbmsreader rdbmswriter"),
+    ("engine", "tests/datax/test_job_spark_formats.py", "hivereader hivewriter"),
+    (
+        "engine",
+        "tests/connectors/clickhouse/test_clickhouse.py",
+        "clickhousereader clickhousewriter",
+    ),
+    ("emulator", "tests/datax/test_job_stores.py", "ossreader osswriter s3reader s3writer"),
+    ("test server", "tests/connectors/remote/test_remote.py", "ftpreader ftpwriter"),
+    ("test server", "tests/connectors/mongodb/test_mongodb.py", "mongodbreader mongodbwriter"),
+    (
+        "real server",
+        "tests/connectors/elasticsearch/test_elasticsearch.py",
+        "elasticsearchreader elasticsearchwriter",
+    ),
+    ("real server", "tests/connectors/kafka/test_kafka_jobs.py", "kafkareader kafkawriter"),
+    (
+        "test server",
+        "tests/connectors/stream_load/test_streamload.py",
+        "starrockswriter doriswriter selectdbwriter",
+    ),
+    ("test server", "tests/connectors/http/test_http.py", "httpreader"),
+    (
+        "no server",
+        "tests/datax/test_as_datax.py",
+        "sqlite3reader sqlite3writer sqlitereader sqlitewriter",
+    ),
+    (
+        "no server",
+        "tests/datax/test_job_connectors.py",
+        "deltareader deltawriter icebergreader icebergwriter",
+    ),
+    ("no server", "tests/datax/test_end_to_end.py", "txtfilereader txtfilewriter"),
+    ("no server", "tests/datax/test_stream_and_steps.py", "streamreader streamwriter"),
+    (
+        "planned only",
+        "tests/datax/test_job_databases.py",
+        "oraclereader oraclewriter sqlserverreader sqlserverwriter db2reader db2writer",
+    ),
+)
+"""How a plugin was proven, the test, and the plugins."""
 
 
 def test_how_each_plugin_was_proven() -> None:
-    """Each is in one row, and the row's test has it, and such a server."""
-    rows = [
-        line.strip("| ").split(" | ")
-        for line in SECTIONS["How each plugin was proven"].splitlines()
-    ]
-    shown = []
-    for names, proof, _, test in (row for row in rows if row[0].startswith("`")):
-        text = ROOT.joinpath(test.strip("`")).read_text()
-        plugins = re.findall(r"`(\w+)`", names)
-        shown += plugins
-        assert re.search(PROOFS[proof], text), (names, proof)
+    """A test moves rows with it, against such a server."""
+    for proof, test, names in PROVEN:
+        text = ROOT.joinpath(test).read_text()
+        assert re.search(SERVERS[proof], text), (names, proof)
         assert proof in ("planned only", "no server") or re.search(
             r"carry_out\(|move\(|ran\(|spark_channel\.run\(", text
         ), names
-        assert [each for each in plugins if re.sub("(reader|writer)$", "", each) not in text] == []
-    assert sorted(shown) == sorted({*readers(), *writers()})
+        assert [
+            each for each in names.split() if re.sub("(reader|writer)$", "", each) not in text
+        ] == []
+    proven = [name for _, _, names in PROVEN for name in names.split()]
+    assert sorted(proven) == sorted({*readers(), *writers()})
 
 
 @pytest.mark.parametrize("name", sorted({*_STEPS, "dx_groovy"}))
