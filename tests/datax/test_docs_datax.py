@@ -112,8 +112,10 @@ PROVEN = (
     (
         "another product",
         "tests/datax/test_job_aliases.py",
-        "drdsreader drdswriter oceanbasev10reader oceanbasev10writer adbmysqlreader adbmysqlwriter "
-        "gaussdbreader gaussdbwriter adbpgreader adbpgwriter kingbaseesreader kingbaseeswriter",
+        (
+            "drdsreader drdswriter oceanbasev10reader oceanbasev10writer adbmysqlreader adbmysqlwriter "
+            "gaussdbreader gaussdbwriter adbpgreader adbpgwriter kingbaseesreader kingbaseeswriter"
+        ),
     ),
     ("engine", "tests/datax/test_job_spark_formats.py", "rdbmsreader rdbmswriter"),
     ("engine", "tests/datax/test_job_spark_formats.py", "hivereader hivewriter"),
