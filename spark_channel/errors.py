@@ -119,7 +119,7 @@ class StalledError(ChannelError):
 
 
 class UnsupportedError(ChannelError):
-    """A source, a target or the platform cannot do what was asked without breaking a promise."""
+    """A source, a target or the platform cannot do this without breaking a promise."""
 
 
 class FlowError(ChannelError):

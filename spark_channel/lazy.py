@@ -38,7 +38,7 @@ def load(name: str) -> ModuleType:
 
 
 class LazyModule:
-    """Stands for a library's module in one of ours, and imports it when something of it is first used::
+    """Stands for a library's module in one of this package, and imports it when something of it is first used::
 
     if TYPE_CHECKING:
         from sqlglot import exp

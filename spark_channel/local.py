@@ -58,7 +58,7 @@ class TaskGroupThreads:
         """The outcome of each group, in their order.
 
         Raises:
-            ChannelError: what the first group that failed has met.
+            ChannelError: the error of the first group that failed.
         """
         threads = [
             threading.Thread(
@@ -89,7 +89,7 @@ class TaskGroupThreads:
         return outcomes
 
     def cancel(self) -> None:
-        """Rows are not wanted any more: those that run end soon, and others do not begin."""
+        """No more rows are wanted: those that run end soon, and others do not begin."""
         with self._lock:
             self._cancelled = True
             cancels = list(self._cancels.values())
@@ -293,6 +293,6 @@ def first_line(error: Exception) -> str:
 
 
 def has_speed(spec: TransferSpec, more: Mapping[str, Any]) -> bool:
-    """Whether a transfer has a limit of its own, which can be changed while it runs."""
+    """Whether a transfer has its own limit, which can be changed while it runs."""
     given = {key.lower() for each in (more, *(end.options for end in spec.ends)) for key in each}
     return bool(spec.rows_per_second or spec.bytes_per_second or given & _SPEEDS)

@@ -1,6 +1,6 @@
 """Values as text, without the logins that they may contain.
 
-What is secret is known by an option's type (`Secret`, `Url` in `spark_channel.options`). Here is how a url is
+An option's type says whether it is secret (`Secret`, `Url` in `spark_channel.options`). Here is how a url is
 shown, which of its texts are secret, how these are removed from a message, and what is shown of options whose types
 are not declared, such as those of a Spark format.
 """
@@ -245,7 +245,7 @@ def _secrets_in_url(url: str, is_plain: Callable[[str, str], bool]) -> Iterator[
 
 
 def hide(text: str, secrets: Iterable[str]) -> str:
-    """`text` with `***` for each secret, also as it is written in urls and JSON, and for parts of one.
+    """`text` with `***` for each secret, also in the forms of urls and JSON, and for parts of one.
 
     A parser that takes a secret for something else cuts it at characters that separate the parts of a url, such as
     `?`: each piece from cut to cut is hidden.
@@ -385,7 +385,7 @@ def _masked(text: str, is_plain: Callable[[str, str], bool], *, keep_login: bool
     place, parameters = _split_parameters(text[len(scheme) :])
     oracle = _ORACLE.fullmatch(scheme) is not None
     if "@" in parameters:
-        # Either the password holds the `?`, or a parameter the `@`: what is safe in both is shown.
+        # Either the password holds the `?`, or a parameter the `@`: only text that is safe in both is shown.
         is_place = "/" in place and ":" not in place and "@" not in place and not oracle
         return f"{scheme}{place}{parameters[0]}{MASK}" if is_place else f"{scheme}{MASK}"
     login, at, rest = place.rpartition("@")
@@ -402,7 +402,7 @@ def _masked(text: str, is_plain: Callable[[str, str], bool], *, keep_login: bool
 
 
 def _shown_parameters(parameters: str, is_plain: Callable[[str, str], bool]) -> str:
-    """A hidden value may hold a `&` or `;`: what follows it is shown only if its name is a well-known one."""
+    """A hidden value may hold a `&` or `;`: text after it is shown only if its name is a well-known one."""
     shown, hidden = [], False
     for piece in re.split(r"([?;&]|\A:)", parameters):
         name, given, value = piece.partition("=")

@@ -133,7 +133,7 @@ class Options(BaseModel):
     def shown(cls, raw: Mapping[str, Any]) -> dict[str, str]:
         """Options as they were given, as text for people: `***` for what is secret, also inside urls.
 
-        Their types say what is. A name that is not known here is shown only if it is known to be harmless.
+        Their types say what is. A name that is not known here is shown only if it is known to hold no secret.
         """
         secret, places = cls.secrets(), cls.with_trait(Trait.HOLDS_LOGIN)
         plain = (cls._spellings(cls.model_fields) - secret) - places
@@ -253,7 +253,7 @@ class Options(BaseModel):
         return hide(text, self._own_secrets())
 
     def hidden(self, error: _E) -> _E:
-        """`error` of a driver, to be the cause of one of ours: it and its causes lose what `hide` removes."""
+        """`error` of a driver, to be the cause of a ChannelError: it and its causes lose what `hide` removes."""
         hide_in_error(error, self._own_secrets())
         return error
 

@@ -53,7 +53,7 @@ _adapters: dict[Any, TypeAdapter[Any]] = {}
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Made once a class, when it is first needed; twice when two threads are the first, which is harmless."""
+    """Made once a class, when it is first needed; twice when two threads are the first, which changes nothing."""
     found = _adapters.get(kind)
     if found is None:
         found = _adapters[kind] = TypeAdapter(kind)
@@ -141,7 +141,7 @@ def written(value: Any, comma: str = ", ", colon: str = ": ") -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# Tokens and split parameters as JSON text, and back: what JSON has not is tagged.
+# Tokens and split parameters as JSON text, and back: values that JSON lacks are tagged.
 
 
 _TAG = "$"

@@ -1,7 +1,7 @@
 """Signals wake the main thread, which alone runs their handlers.
 
 The system gives a signal to any thread of a process, often to one that was just made. A main thread that waits in a
-call, for a lock or a socket, is then not told, and waits until that call returns.
+call, for a lock or a socket, then learns nothing, and waits until that call returns.
 """
 
 import os
@@ -34,7 +34,7 @@ _END = b"\0"
 
 
 def wake_on_signals() -> None:
-    """From now on. In the main thread, where no other part of the program is told of signals by a descriptor."""
+    """From now on. In the main thread, where no other part of the program learns of signals by a descriptor."""
     if _begins():
         _Relay.running = _Relay()
 
@@ -138,7 +138,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def ending_on_signals() -> None:
-    """From now on, Ctrl-C and SIGTERM raise in the main thread, also beside Spark, and `raise_if_ended` tells of them.
+    """From now on, Ctrl-C and SIGTERM raise in the main thread, also beside Spark, and `raise_if_ended` reports them.
 
     Spark's own handler calls the JVM from within the call that it interrupts, which breaks both.
     """
@@ -150,7 +150,7 @@ def ending_on_signals() -> None:
 
 
 def raise_if_ended(error: Exception) -> None:
-    """What a signal raised amid a call of the JVM may have been lost there, and show as any error of the call after it.
+    """An error that a signal raised in a call of the JVM may be lost there, and show as any error of the next call.
 
     Raises:
         KeyboardInterrupt, SystemExit: `error` came after a signal that ends the command. In the main thread.

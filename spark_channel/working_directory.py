@@ -29,7 +29,7 @@ _LOCAL = ("", "file")
 
 @dataclass(frozen=True, slots=True)
 class WorkingDirectory:
-    """`path`: None where it cannot be told. `default_fs`: `fs.defaultFS`, which Spark's formats resolve against."""
+    """`path`: None where it is unknown. `default_fs`: `fs.defaultFS`, which Spark's formats resolve against."""
 
     path: str | None
     default_fs: str = ""
@@ -56,7 +56,7 @@ def absolute_path(text: str, *, uri: bool = True) -> str:
     `uri`: the option also takes uris, and its relative paths mean what they mean to Spark's formats.
 
     Raises:
-        ValueError: it is relative and where it begins cannot be told: what to give instead.
+        ValueError: it is relative to an unknown directory; the message says what to give instead.
     """
     if (
         not text.strip()

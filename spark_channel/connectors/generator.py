@@ -38,7 +38,7 @@ __all__ = [
 
 _SCHEMA = "id BIGINT, value DOUBLE, name STRING"
 _BIGINT = re.compile(r"([A-Za-z]\w*) BIGINT")
-"""What a stream of DataX reads: its start is told in tenths of a second."""
+"""What a stream of DataX reads: its start has tenths of a second."""
 _PADDING = "padding"
 _POOL = 256
 _LONGEST_PADDING = 1 << 20

@@ -53,7 +53,7 @@ class _Faults:
 
 
 def check_job_file(path: Path, variables: Mapping[str, str]) -> JobFileCheck:
-    """Whether the first content of the job in a file runs, as far as its text tells.
+    """Whether the first content of the job in a file runs, as far as its text shows.
 
     A variable that is not set is a note, and so is what is at fault with it alone.
     """
@@ -102,7 +102,7 @@ def _look_at_all(data: Any, faults: _Faults) -> None:
         content = _first_content(data)
         if content is None:
             return
-        # Its frame is broken somewhere: what can be read of the first content is looked at all the same.
+        # Its frame is broken somewhere: the readable part of the first content is checked all the same.
         job = _frame(content)
         if job is None:
             return

@@ -211,7 +211,7 @@ def written_columns(columns: tuple[NamedColumn, ...], place: PluginContext) -> L
     return Labelled(Select(tuple(outputs), exhaustive=True), path)
 
 
-# Names for the columns of a `querySql` that have none, or share one: DataX goes by position.
+# Names for the columns of a `querySql` that have none, or share one: DataX uses positions.
 
 
 _OPEN, _CLOSE = ("L_PAREN", "L_BRACKET", "L_BRACE"), ("R_PAREN", "R_BRACKET", "R_BRACE")

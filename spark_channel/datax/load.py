@@ -38,7 +38,7 @@ __all__ = [
 
 
 _UNSET = {"channels_per_task": 1}
-"""What a setting is that the job does not give, unless None."""
+"""The value of a setting that the job does not give, unless None."""
 
 
 def with_end(settings: dict[str, Any], end: ParsedPlugin, path: str) -> dict[str, Any]:
@@ -345,7 +345,7 @@ def _spec(
     if reader.splits_per_channel is not None:
         settings = {**settings, "splits_per_channel": reader.splits_per_channel}
     settings = with_end(settings, reader, f"{path}.reader.parameter")
-    if len(ends) == 1:  # of several writers each has its own
+    if len(ends) == 1:  # several writers have one each
         settings = with_end(settings, ends[0][1], ends[0][0])
     settings = {**settings, **dirty_limit(settings, ends, warnings)}
     if commit:

@@ -1,4 +1,4 @@
-"""Where a plugin stands in a job; how it commits."""
+"""Where a plugin is in a job; how it commits."""
 
 import re
 from collections.abc import Iterator, Mapping

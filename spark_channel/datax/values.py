@@ -253,7 +253,7 @@ def refuse_twice(path: str, names: Sequence[str]) -> None:
     """A column can be named once.
 
     Raises:
-        JobFileError: names the column, and where it stands.
+        JobFileError: names the column, and its path.
     """
     for number, name in enumerate(names):
         first = names.index(name)
@@ -266,7 +266,7 @@ def refused(path: str, seen: str, takes: str) -> JobFileError:
     return JobFileError(f"{path} got {seen}; it takes {takes}")
 
 
-# What of a job file has no effect: refused where that would change the result, else listed once.
+# Keys of a job file without effect: refused where that would change the result, else listed once.
 
 
 def ineffective_keys(section: JobSection, path: str = "") -> Iterator[str]:

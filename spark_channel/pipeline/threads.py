@@ -46,10 +46,10 @@ class PrefetchingPayer:
     Args:
         fail: called once with the exception that a payment raised, or that ends the block. It must end the wait of
             a payment.
-        limiter: says what 0.4 s of the limit is. None: there is no limit, and each batch is passed on by the
+        limiter: says what 0.4 s of the limit is. None: no limit, and each batch is passed on by the
             fetching thread itself.
         name: of the paying thread.
-        lanes: how many fetching threads spend `limiter`, each with a payer of its own.
+        lanes: how many fetching threads spend `limiter`, each with its own payer.
         capacity_bytes: the most bytes that wait, whatever the limit allows: it may count rows, which may be wide.
     """
 

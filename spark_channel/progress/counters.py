@@ -340,7 +340,7 @@ class Counters:
             self._turn_at = self._clock.now()
 
     def pushed_all(self) -> None:
-        """Note that the source has given all: what passes from now on until the end is no wait for it."""
+        """Note that the source has given all: time from now until the end does not count as a wait for it."""
         with self._lock:
             self._pushed_at = self._clock.now()
 

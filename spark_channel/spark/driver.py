@@ -173,7 +173,7 @@ def command_of(jvm: int | None = None) -> str:
 def working_directory() -> WorkingDirectory:
     """Return the working directory and `fs.defaultFS` of the driver's JVM, as far as its process shows them.
 
-    This process's own folder is no guide: Spark starts some Python workers in one that it deletes at the end.
+    This process's own folder says nothing: Spark starts some Python workers in one that it deletes at the end.
     """
     jvm = driver_pid()
     command = command_of(jvm)

@@ -1,4 +1,4 @@
-"""A clock that moves only when told, so that timing is tested without waiting.
+"""A clock that moves only when `advance` moves it, so that timing is tested without waiting.
 
 In the spirit of trio's `MockClock`, for threads.
 """
@@ -88,7 +88,7 @@ class VirtualClock:
         without the lock. A timeout of zero or less returns False immediately.
         """
         # A sleeper takes the place of the lock that Condition keeps for a waiter, and notify() calls its release():
-        # the only way to know at that very moment, before its thread runs, that it is not blocked any more.
+        # the only way to know at that very moment, before its thread runs, that it is no longer blocked.
         inside: Any = condition
         if not inside._is_owned():
             raise RuntimeError("cannot wait on un-acquired lock")
@@ -202,7 +202,7 @@ class VirtualClock:
             self._wake(sleeper)
 
     def _forget(self, sleeper: "_Sleeper") -> None:
-        """An interrupted thread is not blocked any more."""
+        """An interrupted thread is no longer blocked."""
         with self._lock:
             self._wake(sleeper)
 

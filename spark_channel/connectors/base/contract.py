@@ -194,7 +194,7 @@ class Reader(SplitReader):
     def increment(self, column: str, after: int | None, *, again: bool) -> Increment:
         """Driver. The rows that are past position `after` of a column that grows; None = all.
 
-        `again`: the write tells rows apart, so that rows at `after` may be read again.
+        `again`: the write distinguishes rows, so that rows at `after` may be read again.
 
         Raises:
             UnsupportedError: the source has no such columns. OptionError, SchemaError: this one is not such a column.

@@ -302,7 +302,7 @@ def _check_as_old(place: Location, version: int, as_of: datetime) -> None:
 
 
 def columns_of(table: "DeltaTable") -> pa.Schema:
-    """The table's columns as Arrow's. What only the log says of them is in `DeltaTable.schema`."""
+    """The table's columns as Arrow's. `DeltaTable.schema` has what only the log says of them."""
     found = pa.schema(table.schema().to_arrow())
     return pa.schema([pa.field(field.name, field.type, field.nullable) for field in found])
 

@@ -68,11 +68,11 @@ __all__ = [
 
 # Claims in a Delta table's log: `txn` actions, which the log keeps through checkpoints.
 #
-# The app id is `spark-channel/<key of the identity>`, and the version tells epoch, state, and 30
+# The app id is `spark-channel/<key of the identity>`, and the version has epoch, state, and 30
 # bits of the owner's
 # digest: it grows with each change of the claim. A stream's last batch has another app id. Who owns
 # a claim by name
-# is in the history of commits, for messages only: what decides is in the numbers.
+# is in the history of commits, for messages only: the numbers decide.
 
 
 OURS = "sparkChannel"

@@ -227,7 +227,7 @@ def reset(manifest: Manifest, number: int, identity: Identity) -> Manifest | Non
 
 
 def _closed(manifest: Manifest, claim: Claim, number: int, why: str) -> Manifest:
-    """No run holds the claim any more. What its tasks have committed is remembered for a run that continues it."""
+    """No run holds the claim. The log keeps what its tasks have committed, for a run that continues it."""
     made = manifest.with_ended(claim.owner, claim.epoch, why)
     receipts = manifest.receipts(claim.identity)
     if claim.identity.kind == "job" or not (receipts or claim.position is not None):
@@ -290,7 +290,7 @@ _NAME = re.compile(r"part-\d+-(?P<job>.+)-e(?P<epoch>\d+)-\d+-[0-9a-f]{8}-\d+\.[
 
 @dataclass(frozen=True, slots=True)
 class OwnedFileNames:
-    """Of the files that one write owns in a directory: all files, or those whose names begin with `prefix`.
+    """The files that one write owns in a directory: all files, or those whose names begin with `prefix`.
 
     The files of a prefix have a separate log, below the directory's `_spark_channel`, so that the directory
     itself has none: readers see the files of every program there.
@@ -313,7 +313,7 @@ class OwnedFileNames:
         return made if self.prefix is None else f"{self.prefix}__{made.removeprefix('part-')}"
 
     def run_of(self, path: str) -> str | None:
-        """The run that wrote a file of this name; None = not one of ours."""
+        """The run that wrote a file of this name; None = another program wrote it."""
         if self.prefix is None:
             return run_of(path)
         start, name = f"{self.prefix}__", posixpath.basename(path)
@@ -328,7 +328,7 @@ ALL_FILES = OwnedFileNames()
 
 
 def new_attempt() -> str:
-    """Tells attempts apart that have one number: of a stream's batch that another driver runs again."""
+    """Distinguishes attempts that have one number: of a stream's batch that another driver runs again."""
     return uuid4().hex[:8]
 
 
@@ -342,7 +342,7 @@ def run_name(job: str, epoch: int) -> str:
 
 
 def run_of(path: str) -> str | None:
-    """The run that wrote a file of this name; None = not one of ours."""
+    """The run that wrote a file of this name; None = another program wrote it."""
     match = _NAME.fullmatch(posixpath.basename(path))
     return f"{match.group('job')}-e{match.group('epoch')}" if match else None
 
@@ -355,7 +355,7 @@ def is_ours(path: str) -> bool:
 #
 # A run's folder is `_spark_channel/staging/<job>-e<epoch>/`. It is made after the run has its claim
 # in the log, so a
-# folder whose claim the log does not hold (any more) is orphaned: the run can publish nothing. A
+# folder whose claim the log does not hold is orphaned: the run can publish nothing. A
 # live run keeps its
 # claim however long it takes; that of a run known to be dead is closed first. No age of a file
 # decides by itself.

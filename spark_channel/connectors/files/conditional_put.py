@@ -134,7 +134,7 @@ def remove_many(place: Location, paths: Sequence[str]) -> None:
     try:
         obstore.delete(found, [_key(path) for path in paths])
     except FileNotFoundError:
-        pass  # of several jobs that remove the same objects one is the first
+        pass  # another job has removed the same object
     except BaseError as error:
         raise OSError(_first_line(error)) from error
 

@@ -427,7 +427,7 @@ def _text(error: BaseException) -> str:
 _REMOVED = re.compile(
     r"BlobNotFound|NO_SUCH_KEY|NoSuchKey|HTTP status 404|\[NOT_FOUND\]|on closed file"
 )
-"""What pyarrow says on Azure, S3 and GCS when an open object is not there any more."""
+"""What pyarrow says on Azure, S3 and GCS when an open object was deleted."""
 
 
 def _was_removed(shown: str, error: Exception) -> bool:

@@ -1,6 +1,6 @@
 """Which files a path means: a file, a directory with all below it, or a glob; with their partitions.
 
-Hidden names are skipped, as Spark does, and of a directory with a manifest of ours only the listed files
+Hidden names are skipped, as Spark does, and of a directory with a manifest only the listed files
 are taken. The order is that of the paths, so that every listing of the same files is the same.
 """
 

@@ -1,7 +1,7 @@
 """The log of a directory: entries `_spark_channel/<number>.json`, each written once by a conditional put.
 
 An entry holds the whole manifest, so readers need the newest one only, and old ones may go. A writer reads the newest
-entry, decides on it, and puts the next number; one that loses the race reads again and decides again. There is no lock.
+entry, decides on it, and puts the next number; the loser of a race reads and decides again. Nothing is locked.
 
 A writer that slept may put a number that was written, and removed as old, while it slept. Newer entries are there
 then, so no reader looks at its entry; the writer reads once more after its put, and finds that its entry is not among
@@ -95,7 +95,7 @@ def _joined(ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 # The manifest: the files of a directory, the claims on it, and what was published. Each log entry
 # is one.
 #
-# Readers of ours see only the files that the newest entry lists, so a directory changes in one
+# Readers of spark-channel see only the files that the newest entry lists, so a directory changes in one
 # step. `log` says how
 # entries are written, `docs/files.md` describes the format.
 
@@ -187,7 +187,7 @@ class Manifest:
         return None
 
     def receipts(self, identity: Identity) -> tuple[Receipt, ...]:
-        """Of the tasks that committed under the claim (`commit=task`)."""
+        """The tasks that committed under the claim (`commit=task`)."""
         return self.tasks.get(claim_key(identity), ())
 
     def is_open(self, job: str, epoch: int) -> bool:
@@ -308,7 +308,7 @@ def is_below(path: str) -> bool:
 
 
 def _check_places(made: Manifest) -> None:
-    """What the log names is read, moved and removed: a damaged or forged one names nothing outside its directory.
+    """A damaged or forged log names nothing outside its directory: files that it names are read, moved and removed.
 
     Raises:
         ValueError: it does.
@@ -494,7 +494,7 @@ class Log:
         newest = _newest(numbers)
         if newest is None:
             return
-        # In their order: what is left after a kill has no gap.
+        # In their order: a kill leaves no gap.
         for number in sorted(each for each in numbers if each <= newest - _KEPT):
             self._store.remove(entry_path(self._directory, number))
 

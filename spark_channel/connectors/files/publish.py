@@ -1,7 +1,7 @@
 """Publishing: one entry of the log makes all staged files visible together.
 
 The order is: renames (a local disk), the entry, `_SUCCESS`, then what is no longer needed. Killed at any point,
-readers of ours see the state before or the state after; the next job finds the rest and removes it.
+readers of spark-channel see the state before or the state after; the next job finds the rest and removes it.
 """
 
 import hashlib
@@ -450,7 +450,7 @@ class TargetDirectory:
         return mine + (left if self._replaces else left[:_MOST])
 
     def _set_aside(self, each: Replaced) -> None:
-        """A local disk: where readers of others do not see it, and readers of ours find it."""
+        """A local disk: other readers do not see it, and readers of spark-channel find it."""
         old = self.inside(each.file.path)
         if not self._is_same(old, each.file):
             return
@@ -474,7 +474,7 @@ class TargetDirectory:
             if self.store.staged:
                 self._remove_replaced(each, path)
             elif self.names.run_of(path) is not None or self._is_same(path, each.file):
-                there.append(path)  # a name of ours is used once
+                there.append(path)  # each generated name is used once
         if there:
             self.store.remove_many(there)
         return set(due)
@@ -528,7 +528,7 @@ class TargetDirectory:
         return [folder.run for folder in orphans]
 
     def forget(self, held: HeldClaim) -> None:
-        """Remove all that a run left which is not published. It holds no claim any more."""
+        """Remove all that a run left which is not published. It no longer holds a claim."""
         self._forget(JobFolder(self.store, self.home, held.owner, held.epoch), self.manifest())
 
     def _forget(self, folder: JobFolder, manifest: Manifest) -> None:

@@ -126,7 +126,7 @@ class FilesReader(Reader):
         return FilesFeed(self, options)
 
     def columns_of(self, file: SourceFile) -> pa.Schema | None:
-        """The columns that `file` says it has; None where only reading all of it would tell (JSON lines)."""
+        """The columns that `file` says it has; None where only reading all of it would show them (JSON lines)."""
         if self.form.name == "json":
             return None
         if self.form.text and file.written is not None:
@@ -175,7 +175,7 @@ class FilesReader(Reader):
             pieces = self.form.pieces(opened, file.path, cut)
         if rows is None:
             return file, pieces
-        # What a manifest counted is shared out where the format itself does not count.
+        # The rows that a manifest counted are shared out where the format itself does not count.
         return file, [
             piece
             if piece.rows is not None

@@ -1,6 +1,6 @@
 """Writes files to a folder on a server of files: hidden while they are written, renamed when the job ends.
 
-There is no log: FTP has no operation of which one of two clients succeeds, and partners who fetch the files expect
+It keeps no log: FTP has no operation of which one of two clients succeeds, and partners who fetch the files expect
 nothing else in the folder. So each file is whole when it is seen, files appear one after another, and a job that is run
 again writes its files again.
 """

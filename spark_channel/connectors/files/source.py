@@ -132,7 +132,7 @@ def plan_source(
     Returns the files, too, of which those that were looked into have a tag.
 
     Raises:
-        SourceError: unreadable, or nothing to tell the columns from. SchemaError, OptionError: see `where`.
+        SourceError: unreadable, or nothing to infer the columns from. SchemaError, OptionError: see `where`.
     """
     if not files and given is None:
         shown = ", ".join(options.all_paths())

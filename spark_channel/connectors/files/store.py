@@ -76,7 +76,7 @@ class Store(ABC):
 
     @abstractmethod
     def put_new(self, path: str, data: bytes) -> bool:
-        """`put` only if the file does not exist; False = it exists. Of several at the same time, one succeeds.
+        """`put` only if the file does not exist; False = it exists. One of several at the same time succeeds.
 
         Raises:
             UnsupportedError: the filesystem has no such operation. OSError: not known whether it is written.
@@ -136,7 +136,7 @@ class Store(ABC):
 
 
 class LocalStore(Store):
-    """What is below the directory is reached without following a link: who may write there leads no job out of it."""
+    """Files below the directory are reached without following a link: who may write there leads no job out of it."""
 
     staged = True
     answers_late = False

@@ -129,7 +129,7 @@ class PlannedFile:
         try:
             self.check_unchanged(login)
         except (OSError, pa.ArrowException):
-            pass  # the first error tells more
+            pass  # the first error says more
 
     def _opened(self, opened: pa.NativeFile, login: StorageCredentials | None) -> _Version:
         fs = reopen(self.root, login)
@@ -170,7 +170,7 @@ def with_tag(
         now: _Version | None = _object_version(opened)
     else:
         now = _local_version(file.path) if file.root == "" else None
-    if now is None:  # what was listed is all that the store says, or a write has put the file aside
+    if now is None:  # the store says no more than the listing, or a write has put the file aside
         return file
     PlannedFile.of(file)._compare(now)  # noqa: SLF001 - of this module
     return replace(file, tag=now.tag)
@@ -214,7 +214,7 @@ def show_file(root: str, path: str) -> str:
 
 
 def _version_at(fs: pafs.FileSystem, path: str) -> _Version | None:
-    """None: there is no file."""
+    """None: the file does not exist."""
     if fs.type_name == "local":
         return _local_version(path)
     if fs.type_name in _OBJECTS:

@@ -491,7 +491,7 @@ class FilesTaskWriter(TaskWriter):
             try:
                 self._stream.close()
             except (OSError, pa.ArrowException):
-                pass  # what it held is dropped either way
+                pass  # its rows are dropped either way
         self._encoder = None
         with self._writing():
             self._discard()

@@ -60,7 +60,7 @@ class IcebergReader(Reader):
 
     @property
     def schema_id(self) -> int:
-        """Of the columns that are read."""
+        """The columns that are read."""
         self._plan()
         return self._schema_id
 

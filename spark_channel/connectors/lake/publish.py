@@ -1,7 +1,7 @@
 """Publishes the data files of a lake table's tasks in one conditional commit, and removes what runs left.
 
 The claim is in the table's own log. Each commit of a write (claim, new columns, publish, release) is the version after
-the one that was looked at, or is not written at all: what was decided holds when it is written. A table that is not
+the one that was looked at, or is not written at all: a decision holds when it is written. A table that is not
 there has no log: the first driver that creates it publishes, and the others find that out.
 """
 

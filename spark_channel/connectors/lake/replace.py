@@ -1,6 +1,6 @@
 """Rows that a write replaces: a file of which all rows are replaced is removed, another one is rewritten.
 
-The driver does this before the commit, file by file. What a file became is remembered: when another job commits first,
+The driver does this before the commit, file by file. The result for each file is kept: when another job commits first,
 only files that it added are looked at.
 """
 
@@ -48,7 +48,7 @@ class RowMatcher(ABC):
     @property
     @abstractmethod
     def columns(self) -> Collection[str]:
-        """The columns that tell which rows go."""
+        """The columns that decide which rows go."""
 
     @abstractmethod
     def may_go(self, ranges: Mapping[str, ValueRange]) -> bool:
@@ -130,7 +130,7 @@ _ROW = "spark_channel_row"
 
 
 def _comparable(values: Any) -> Any:
-    """With one zero: Arrow tells -0.0 from 0.0, and SQL does not."""
+    """With one zero: Arrow distinguishes -0.0 and 0.0, and SQL does not."""
     return (
         pc.add(values, pa.scalar(0, values.type)) if pa.types.is_floating(values.type) else values
     )

@@ -113,9 +113,9 @@ def _bounds(kind: pa.DataType, chunks: Sequence[Any]) -> tuple[Any, Any]:
 #
 # `<table>/_spark_channel/runs/<run>.json` says whose run it is; `<table>/<data>/<run>/` holds its
 # files. A run's files
-# are removed when its claim cannot be published any more: the log says so, or its process is known
+# are removed when its claim can no longer be published: the log says so, or its process is known
 # to be dead and its
-# claim was closed first. What a run is about to publish is noted before its commit, and never
+# claim was closed first. The files that a run is about to publish are noted before its commit, and never
 # removed on a doubt.
 
 
@@ -389,7 +389,7 @@ class FileSet:
             try:
                 found.stream.close()
             except (OSError, pa.ArrowException):
-                pass  # what it held is dropped either way
+                pass  # its rows are dropped either way
         self._open = {}
         for path in self.begun:
             self._run.store.remove(path)
@@ -427,7 +427,7 @@ def _as_text(values: pa.Array, name: str, layout: Layout, shown: str) -> pa.Arra
 
 
 class LakeTask(TaskWriter):
-    """One attempt. Of a write that was published before it takes no rows."""
+    """One attempt. It takes no rows if the write was published before."""
 
     def __init__(
         self,

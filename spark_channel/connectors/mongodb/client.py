@@ -87,7 +87,7 @@ def _url(value: object) -> str:
 
 
 def _query(value: object) -> str:
-    """A query document as extended JSON; what it holds is what BSON can hold."""
+    """A query document as extended JSON; it holds only values of BSON."""
     takes = 'a query document of MongoDB, such as {"status": "paid", "n": {"$gt": 5}}'
     try:
         text = json.dumps(parse_query(str(value)), ensure_ascii=False)

@@ -63,7 +63,7 @@ def parse_query(text: str, day_zone: str = "UTC") -> dict[str, Any]:
     zone of its process.
 
     Raises:
-        ValueError: `text` is no query document; names line and column.
+        ValueError: `text` is not a query document; names line and column.
     """
     parser = _Parser(text, ZoneInfo(day_zone) if day_zone != "UTC" else UTC)
     parser.skip_blanks()

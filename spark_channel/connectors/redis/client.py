@@ -268,7 +268,7 @@ def explained(options: RedisAddress, failure: type[ChannelError]) -> Iterator[No
             f"{options.address}: the server does not answer: {_text(options, error)}; "
             "check 'url', and 'socketTimeout' for a server that is busy"
         ) from options.hidden(error)
-    except redis.exceptions.RedisClusterException as error:  # which is no RedisError
+    except redis.exceptions.RedisClusterException as error:  # which is not a RedisError
         raise failure(
             f"{options.address}: {_text(options, error)}; with 'cluster' the server must be a member of a cluster "
             "whose slots are all covered: omit it for a single server"

@@ -70,7 +70,7 @@ _TRIES = 100
 _TYPES = {"hash": "hash", "list": "list", "set": "set", "zset": "zset"}
 # KEYS: the claim, the stages. ARGV: the claim as it must be, as it will be, the seconds that
 # it is kept ("" = forever), the type that keys must have ("" = any), the lengths of the stages.
-# An error in the middle takes nothing back: what a command can be refused for is asked before the first.
+# An error in the middle takes nothing back: each reason for a refusal is checked before the first command.
 _PUBLISH = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return {'claim'} end
 for i = 2, #KEYS do
@@ -133,7 +133,7 @@ class Staging:
         return f"{self._options.key_prefix}* of database {self._options.database}"
 
     def take(self, context: WriteContext) -> ClaimDecision:
-        """Claim the write; what an overtaken run staged is removed."""
+        """Claim the write, and remove the staging of an overtaken run."""
         identity = Identity.of(self.target, context)
         position = context.stream[1] if context.stream else None
         process = "" if context.stream is not None else own_process()

@@ -217,7 +217,7 @@ class SqliteDialect(Dialect):
         return f"{text} % {parts}"
 
     def is_unique(self, table: Table, name: str) -> bool:
-        """An index may tell texts apart that the column's own collation holds for equal."""
+        """An index may distinguish texts that are equal by the column's collation."""
         assert isinstance(table, SqliteTable)
         return table.rowid_alias() == name or (
             not table.collates and super().is_unique(table, name)

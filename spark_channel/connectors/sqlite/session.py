@@ -136,7 +136,7 @@ class SqliteSession(BoundSession):
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Texts come as bytes: what is no UTF-8 is found, and its row named, when the batch is decoded."""
+    """Texts come as bytes: invalid UTF-8 is found, and its row named, when the batch is decoded."""
     if kind == pa.string():
         return pa.array(values, pa.binary()).cast(kind, safe=False)
     if kind == pa.int64() and float in set(map(type, values)):

@@ -244,7 +244,7 @@ def _near(text: str | None, scale: int) -> Decimal | None:
     of reals.
 
     Raises:
-        pa.ArrowInvalid: it has more digits than the decimals, or is no number.
+        pa.ArrowInvalid: it has more digits than the decimals, or is not a number.
     """
     if text is None:
         return None

@@ -205,7 +205,7 @@ def _login(given: DatabaseReader | DatabaseWriter) -> dict[str, str]:
 
 
 def _database(named: Database, urls: Sequence[str], path: str) -> Database:
-    """The server kind that the urls are of; a plugin for any database goes by them alone."""
+    """The server kind that the urls are of; a plugin for any database uses them alone."""
     if not urls:
         raise refusal(path, [], "a jdbc url, or a list of them")
     found = None
@@ -538,7 +538,7 @@ def _schemes(urls: Iterable[str]) -> set[str]:
 def _spark_jdbc(
     given: DatabaseWriter, targets: list[tuple[tuple[str, ...], str]], place: PluginContext
 ) -> Built:
-    """Spark's JDBC writer inserts; what else a job asks for is refused, since rows would be wrong."""
+    """Spark's JDBC writer inserts; any other write mode is refused, since rows would be wrong."""
     mode, _ = _write_mode(given, place)
     if mode != "insert":
         raise refusal(

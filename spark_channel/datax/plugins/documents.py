@@ -384,7 +384,7 @@ def _named(value: Any) -> Any:
 
 
 class RedisConfig(JobSection):
-    """What a value is made of."""
+    """The columns that a value is made of."""
 
     col_key: RedisColumn | None = None
     str_key: Text = ""

@@ -105,7 +105,7 @@ class WriterEncoder(Encoder):
         try:
             self._writer.close()
         except (OSError, ValueError, pa.ArrowException):
-            pass  # what it could not write is dropped with the file
+            pass  # the file is dropped, with the rows that it could not write
 
 
 class Format(ABC):

@@ -263,7 +263,7 @@ class CsvSyntax:
         return names, rest[len(record) :]
 
     def why_not_whole(self, record: bytes) -> str:
-        """What is wrong with a cleaned record that is not whole, and what to do."""
+        """The fault of a cleaned record that is not whole, and what to do."""
         lines = record.strip(b"\r\n").splitlines()
         shown = cut_text(lines[0])
         if not self.multi_line:
@@ -529,7 +529,7 @@ class CsvBlocks:
         except pa.ArrowInvalid as why:
             if len(records) == 1:
                 if self._syntax.multi_line and self._syntax.cleaned.is_open(records[0]):
-                    # Nobody knows which rows its value swallows.
+                    # It is unknown which rows its value swallows.
                     reason = self._syntax.why_not_whole(records[0])
                     raise SourceError(f"{self._wanted.shown}: {reason}") from why
                 if self._options.mode == "MARK":
@@ -542,7 +542,7 @@ class CsvBlocks:
             yield from self._fitting(records[middle:])
 
     def _marked(self, record: bytes, error: pa.ArrowInvalid) -> pa.RecordBatch:
-        """The record as a row whose first column tells of it; the columns are texts, as jobs read them."""
+        """The record as a row whose first column describes it; the columns are texts, as jobs read them."""
         schema = self._wanted.schema
         text = marked(
             f"{self._wanted.shown}: {self._reason(record, error)}",

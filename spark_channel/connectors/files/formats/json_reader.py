@@ -49,7 +49,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _DEEPEST = 50
 """Levels of an inferred type. A value inside the last one is text: Arrow and Spark exchange at most 64 levels."""
 _MOST_LEVELS = 500
-"""A line of more is refused, wherever it is: Python parses up to some 1000, by the depth of its own calls."""
+"""A line of more is refused, wherever it is: Python parses up to some 1000, by the depth of its calls."""
 
 _FLOATS = {
     "NaN": math.nan,
@@ -160,7 +160,7 @@ def _object_in(text: bytes, parse: Callable[[str], Any] = parsed) -> dict[str, A
 
 
 def why_no_objects(lines: Iterable[bytes]) -> tuple[int, LineError] | None:
-    """(number of the first line that is not blank, why it is no object), if no line is one.
+    """(number of the first line that is not blank, why it is not an object), if no line is one.
 
     None for lines of `null` alone, too, which have no columns, as for Spark: the read decides whether they are rows.
     """
@@ -449,7 +449,7 @@ class JsonBlocks:
         self._dropped = 0
         self._closed = wanted.strict or (wanted.inferred and _has_structs(wanted.schema))
         """A field that the sample did not have is an error, also inside a column."""
-        # Arrow's parser refuses or ignores unknown fields everywhere: to see those inside, it is told of all columns.
+        # Arrow's parser refuses or ignores unknown fields everywhere: to see those inside, it gets all columns.
         self._wire = _wire_schema(
             wanted.all if self._closed and not wanted.strict else wanted.schema
         )

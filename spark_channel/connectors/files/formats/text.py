@@ -143,7 +143,7 @@ class TextFile:
         """The first 64 KiB, or all there is, and sets `newline`: some files end their lines with a lone \\r.
 
         Raises:
-            SourceError: the file is no text, by its first bytes.
+            SourceError: the file is not text, by its first bytes.
         """
         self._check_text()
         read, data = self._stream(), b""
@@ -294,7 +294,7 @@ class TextFormat(Format):
             or not is_splittable(path, cut.options.compression, cut.options.encoding)
         ):
             return [Piece({"newline": newline}, None, cut.size)]
-        # The range of the file's start also has what comes before the first row, however long.
+        # The range of the file's start also has the bytes before the first row, however many.
         before = first + len(head) - len(body)
         return [
             Piece({"newline": newline, "range": [start, end]}, None, end - start)
