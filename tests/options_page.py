@@ -47,7 +47,7 @@ without a mode.
 | files | [reading](#files-reading), [writing](#files-writing) |
 | a Delta or Iceberg table | [writing](#lake-tables-writing) |
 
-What a connector takes besides is at the end of its page: OWN.
+Each connector's page ends with its other options: OWN.
 
 An option of another source, such as Spark's JDBC source, is **refused** with an error that gives the reason,
 or **ignored** with a warning. The tables list these, too. A connector's own table

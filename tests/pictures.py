@@ -35,7 +35,7 @@ STYLE = """
 
 
 def svg(title: str, description: str, height: int, shapes: list[str]) -> str:
-    """One picture on a ground of its own, so that it is readable on a page of any colour."""
+    """One picture on its own ground, so that it is readable on a page of any colour."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="t d" '
         'font-family="system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif">\n'
@@ -131,7 +131,7 @@ def one_limit() -> str:
         text(
             left,
             top + high + 72,
-            "A share that nobody can report comes back after its horizon, here 0.5 s: until then "
+            "The share of a killed task comes back after its horizon, here 0.5 s: until then "
             "less than the limit is used, never more.",
             "s",
         )
@@ -153,7 +153,7 @@ def statements() -> str:
         text(
             30,
             54,
-            "Both read the same rows in 60 s. What counts is how long the server must keep a "
+            "Both read the same rows in 60 s. The server keeps a transaction open for as long as a "
             "transaction open.",
             "s",
         ),

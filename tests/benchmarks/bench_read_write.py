@@ -35,7 +35,7 @@ SMALL = 3_000_000
 LIMIT = 100_000
 SECONDS = 30
 FETCH_SECONDS = 0.08
-"""Of a slow source: four times what a limit saves up."""
+"""Seconds of a slow source: four times what a limit saves up."""
 
 
 class BareReader(ChannelReader):

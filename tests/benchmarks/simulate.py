@@ -5,14 +5,14 @@
 The model
     Work     Task sizes are log-normal (sigma 1.0): the largest of 10 000 has about 25 times the mean. All
              rows together are worth 600 s of the limit, 1 000 000 rows/s.
-    Hosts    400, with 25 tasks at once each. What a task could read without a limit is log-normal
+    Hosts    400, with 25 tasks at once each. The speed of a task without a limit is log-normal
              (sigma 0.5, by host), 20 000 rows/s on average: 50 tasks could use the whole limit.
     Start    Spark launches 500 tasks a second.
     Network  1 to 10 ms each way.
     Tasks    are fluid: they spend at the pace of their grant, or at what their source gives if that is
              less, and finish when their rows are done. One crash: at 200 s, 10 hosts vanish; their tasks
              start again on other hosts 10 s later, with all their rows left.
-    Ours     The real `Coordinator`, and its messages as dataclasses. A task asks when it was told to,
+    Ours     The real `Coordinator`, and its messages as dataclasses. A task asks at the time that its grant names,
              reports what it spent, leaves when done.
     DataX    2 000 channels (5 for each of 400 task groups), each limited to limit / 2 000, tasks dealt to
              groups in turn; a channel takes the next task of its group. Each channel runs at what

@@ -1,4 +1,4 @@
-"""Every exception of every library ends in a message of ours: the places that call one, and what each lets through."""
+"""Every exception of every library ends in a message of spark-channel: the calls, and what each lets through."""
 
 import importlib
 from collections.abc import Callable

@@ -81,7 +81,7 @@ def third_party(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def closed_port() -> Iterator[int]:
-    """Bound, and not listening: what connects to it is refused."""
+    """Bound, and not listening: connections are refused."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]
@@ -125,7 +125,7 @@ REQUIRED = {
     "key_columns": "a",
 }
 NO_FOLDER = "/dev/null/folder"
-"""Nobody can make it, root included."""
+"""No user can make it, root included."""
 SHORT = {
     "connect_timeout": "0.05",
     "query_timeout": "1",
@@ -137,11 +137,11 @@ SHORT = {
 SCHEMA = pa.schema([("a", pa.int64())])
 STORES = ("s3", "gs", "abfss", "hdfs", "sftp", "ftp", "xx")
 SLOW = ("kafka", "mongodb")
-"""Their drivers look for a server for a second, whatever they are told."""
+"""Their drivers look for a server for a second, whatever their options say."""
 
 
 def url_with(draw: Any, connector: Connector, name: str, secret: str, port: int) -> str:
-    """A url that holds the secret: as it is or percent-encoded, in the login or in a parameter."""
+    """A url that holds the secret: plain or percent-encoded, in the login or in a parameter."""
     is_path = "path" in name
     known = ("http",) if name == "proxy" else connector.schemes or ("http", "https")
     scheme = draw(st.sampled_from(STORES if is_path else known))
@@ -228,7 +228,7 @@ def cases(
     return secret, made, not is_far and (connector.name not in SLOW or draw(rarely))
 
 
-def told(error: BaseException) -> Iterator[str]:
+def shown_by(error: BaseException) -> Iterator[str]:
     yield "".join(traceback.format_exception(error))
     yield "".join(traceback.format_exception(pickle.loads(pickle.dumps(error))))
     link: BaseException | None = error
@@ -240,7 +240,7 @@ def told(error: BaseException) -> Iterator[str]:
 def shown(
     connector: Connector, half: str, options: dict[str, Any], *, opens: bool
 ) -> Iterator[str]:
-    """What is told of these options, and of all that fails with them."""
+    """Each message about these options, and about all that fails with them."""
     named = {half: connector.name, **options}
     end = Endpoint(connector.name, options, parts=(EndpointOverrides(options),))
     yield f"{connector.options_class(half).shown(named)} {end!r} {TransferSpec(end, end)!r}"
@@ -250,7 +250,7 @@ def shown(
         try:
             yield repr(work())
         except Exception as error:
-            yield from told(error)
+            yield from shown_by(error)
 
     def parsed() -> Any:
         nonlocal made
@@ -350,7 +350,7 @@ def test_an_option_that_sounds_like_a_secret_is_one_by_its_type() -> None:
 def test_an_unclear_login_is_refused_without_any_part_of_it(url: str) -> None:
     with pytest.raises(OptionError) as caught:
         load_reader({"url": url, "dbtable": "t"})
-    for text in told(caught.value):
+    for text in shown_by(caught.value):
         assert "hunter" not in text
         assert "S3cret" not in text
 

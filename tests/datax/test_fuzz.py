@@ -128,12 +128,14 @@ def test_json_that_is_nested_without_end_is_refused_by_its_option(
     given: dict[str, str], nested: str
 ) -> None:
     option = list(given)[-1]
-    told = f"{option} is SQL, which is looked at later" if option == "sessionInitStatement" else ""
+    message = (
+        f"{option} is SQL, which is looked at later" if option == "sessionInitStatement" else ""
+    )
     try:
         load_reader({**given, option: nested})
     except ChannelError as error:
-        told = str(error)
-    assert option.lower() in told.lower()
+        message = str(error)
+    assert option.lower() in message.lower()
 
 
 @pytest.mark.parametrize(

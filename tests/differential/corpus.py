@@ -31,7 +31,7 @@ from tests.differential.tables import Found, difference, from_arrow
 __all__ = ["BAD", "Verdict", "find", "judge_folder"]
 
 BAD = frozenset({"different", "traceback", "died", "hung"})
-"""Outcomes that are faults of ours."""
+"""Outcomes that are faults of spark-channel."""
 SECONDS = 60.0
 """How long one reader may take for one file."""
 _FORMS = {
@@ -91,7 +91,7 @@ def judge_folder(
     *,
     seconds: float = SECONDS,
     only: Sequence[str] = (),
-    told: Callable[[Verdict], None] = lambda _verdict: None,
+    report: Callable[[Verdict], None] = lambda _verdict: None,
 ) -> list[Verdict]:
     verdicts = []
     child = _Child()
@@ -100,7 +100,7 @@ def judge_folder(
             if only and form not in only:
                 continue
             verdict = child.judge(form, path, seconds)
-            told(verdict)
+            report(verdict)
             verdicts.append(verdict)
     finally:
         child.end()
@@ -217,10 +217,10 @@ def _judged(form: str, path: Path) -> tuple[str, str]:
     except judges.Unable as error:
         outcome_, reason = "alone", str(error)
     else:
-        told = difference(*accepted(form, ours, theirs), ordered=form != "delta")
-        outcome_, reason = ("different", told) if told else ("equal", "")
-    if outcome_ != "different" and (told := _other_splits(options, table, ours)):
-        return "different", told
+        differs = difference(*accepted(form, ours, theirs), ordered=form != "delta")
+        outcome_, reason = ("different", differs) if differs else ("equal", "")
+    if outcome_ != "different" and (differs := _other_splits(options, table, ours)):
+        return "different", differs
     return outcome_, reason
 
 
@@ -235,8 +235,8 @@ def _other_splits(options: dict[str, str], table: pa.Table, ours: Found) -> str 
         except ChannelError as error:
             return f"{splits} splits, {fetch}: refused, and not in 1 split: {error}"
         _say(stage="the comparison")
-        if told := difference(from_arrow(again), ours):
-            return f"{splits} splits, {fetch}: {told}"
+        if differs := difference(from_arrow(again), ours):
+            return f"{splits} splits, {fetch}: {differs}"
     return None
 
 
@@ -247,9 +247,9 @@ def _same_texts(options: dict[str, str]) -> tuple[str, str] | None:
         typed = judges.channel_table(options)
         texts = judges.channel_table({**options, **_TEXT_OPTIONS})
     except ChannelError:
-        return None  # what is refused is judged by the caller
-    if told := judges.changed_texts(typed, texts):
-        return "different", f"inferred types: {told}"
+        return None  # the caller judges refusals
+    if differs := judges.changed_texts(typed, texts):
+        return "different", f"inferred types: {differs}"
     return None
 
 
@@ -281,7 +281,7 @@ def main() -> int:
     def show(verdict: Verdict) -> None:
         print(f"{verdict.outcome}\t{verdict.form}\t{verdict.path}\t{verdict.reason}", flush=True)
 
-    found = judge_folder(given.folder, seconds=given.seconds, only=given.only, told=show)
+    found = judge_folder(given.folder, seconds=given.seconds, only=given.only, report=show)
     counts = Counter(verdict.outcome for verdict in found)
     print(f"{len(found)} files: {', '.join(f'{n} {what}' for what, n in counts.most_common())}")
     return int(any(verdict.outcome in BAD for verdict in found))

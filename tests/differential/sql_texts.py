@@ -20,7 +20,7 @@ _EPOCH = dt.datetime(1970, 1, 1)
 
 @dataclass(frozen=True)
 class Declared:
-    """A column type of a database: `kind`, as it is read; `values`, texts of values that it can hold."""
+    """A column type of a database: `kind`, the kind in which it is read; `values`, texts of values that it can hold."""
 
     declared: str
     kind: str

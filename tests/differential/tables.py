@@ -34,7 +34,7 @@ class Found:
 
 
 def kind_of(kind: pa.DataType) -> str:
-    """The name of a type, without what only tells how Arrow stores it."""
+    """The name of a type, without the way in which Arrow stores it."""
     if isinstance(kind, pa.BaseExtensionType):
         return kind_of(kind.storage_type)
     if at.is_dictionary(kind) or at.is_run_end_encoded(kind):

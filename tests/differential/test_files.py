@@ -359,7 +359,7 @@ def test_files_of_others() -> None:
     if folder is None:
         pytest.skip(f"{FOLDER} names no folder")
     verdicts = judge_folder(
-        Path(folder), told=lambda each: print(each.outcome, each.path, each.reason)
+        Path(folder), report=lambda each: print(each.outcome, each.path, each.reason)
     )
     faults = [each for each in verdicts if each.outcome in BAD]
     assert verdicts

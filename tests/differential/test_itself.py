@@ -51,8 +51,8 @@ def assert_same(options: dict[str, Any], *, files: bool = True) -> None:
         if isinstance(first, str) or isinstance(other, str):
             assert first == other, f"{shape}: {str(first)[:200]} / {str(other)[:200]}"
         else:
-            told = difference(other, first, ordered=files)
-            assert told is None, f"{shape}: {told}"
+            differs = difference(other, first, ordered=files)
+            assert differs is None, f"{shape}: {differs}"
 
 
 # Text
@@ -151,8 +151,8 @@ def test_columnar_files_are_the_same_in_pieces_of_any_size(
     def check(table: pa.Table) -> None:
         WRITERS[form](table, path)
         assert_same({"reader": form, "path": str(path)})
-        told = difference(judges.channel({"reader": form, "path": str(path)}), from_arrow(table))
-        assert told is None, told
+        differs = difference(judges.channel({"reader": form, "path": str(path)}), from_arrow(table))
+        assert differs is None, differs
 
     check()
 
@@ -211,8 +211,8 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
 
 
 def assert_all_rows(table: pa.Table) -> None:
-    told = difference(from_arrow(table), from_arrow(TABLE), ordered=False)
-    assert told is None, told
+    differs = difference(from_arrow(table), from_arrow(TABLE), ordered=False)
+    assert differs is None, differs
 
 
 def test_the_engine_and_the_limit_change_no_row(source: dict[str, Any], tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ OF_SQLITE: tuple[Kind, ...] = (
     (pa.string(), inputs.texts),
     (pa.binary(), st.binary(min_size=1, max_size=6)),
 )
-"""What SQLite stores as it is: it makes a NaN a NULL, and -0.0 a 0."""
+"""The values that SQLite keeps unchanged: it makes a NaN a NULL, and -0.0 a 0."""
 OF_JSON: tuple[Kind, ...] = (
     (pa.string(), inputs.texts),
     (pa.int64(), inputs.ints(64)),

@@ -68,7 +68,7 @@ class Browser:
         )
 
     def wait(self, expression: str, seconds: float = 10.0) -> Any:
-        """The value of a JavaScript expression, as soon as it is true."""
+        """The value of a JavaScript expression, once it is true."""
         end = time.monotonic() + seconds
         while True:
             if found := self.run(

@@ -1,6 +1,6 @@
 """Apache Kafka for the tests: one broker in its own process and directory, with free ports, removed when it is closed.
 
-`Relay` stands between clients and the broker, for the faults that a broker cannot be made to produce.
+`Relay` is a proxy between clients and the broker, for the faults that a broker cannot be made to produce.
 """
 
 import shutil
@@ -278,7 +278,7 @@ def _properties(server: KafkaServer) -> str:
         "listener.security.protocol.map": kinds,
         "log.dirs": server.folder / "data",
         "auto.create.topics.enable": "false",
-        # Times in other units are told by the reader, so the broker has to take them.
+        # The reader states times in other units, so the broker has to take them.
         "log.message.timestamp.after.max.ms": (1 << 63) - 1,
         # A broker that was killed is back after this time.
         "broker.session.timeout.ms": 1000,

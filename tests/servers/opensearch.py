@@ -1,6 +1,6 @@
 """OpenSearch for the tests: one node in its own process and directory, on a free port, removed when it is closed.
 
-`Relay` stands between clients and the node, for the faults that a node cannot be made to produce.
+`Relay` is a proxy between clients and the node, for the faults that a node cannot be made to produce.
 """
 
 import http.client

@@ -57,7 +57,7 @@ def test_a_database_and_a_user_of_any_name_are_reached(mariadb_server: MariadbSe
 def test_rows_are_written_to_a_database_whose_name_has_a_percent_sign(
     mariadb_server: MariadbServer, commit: CommitMode
 ) -> None:
-    """The claims are there as well, and a statement about one has values: `%s` in a name is no mark for them."""
+    """The claims are there as well, and a statement about one has values: `%s` in a name is not a mark for them."""
     name, rows = f"{ODD}%s", pa.table({"n": [1, 2]})
     shop = Shop(mariadb_server, quote(name, safe=""))
     mariadb_server.sql(f"CREATE DATABASE `{name}`")

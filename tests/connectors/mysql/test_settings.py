@@ -240,6 +240,6 @@ def test_a_trigger_that_assigns_columns_is_told(
         "CREATE TRIGGER loud BEFORE UPDATE ON t FOR EACH ROW SET @a = 1, NEW.v = 'x'"
     )
     shop.write(pa.table({"id": [1], "v": ["a"]}))
-    told = [each.getMessage() for each in caplog.records if "trigger" in each.getMessage()]
-    assert len(told) == 1
-    assert "trigger loud, which assigns columns" in told[0]
+    messages = [each.getMessage() for each in caplog.records if "trigger" in each.getMessage()]
+    assert len(messages) == 1
+    assert "trigger loud, which assigns columns" in messages[0]

@@ -41,7 +41,7 @@ def applied(copy: dict[Any, tuple[Any, ...]], found: list[dict[str, Any]], key: 
             copy[row[key]] = tuple(str(value) for name, value in row.items() if name[0] != "_")
 
 
-def told(server: PostgresServer, query: str, place: int = 0) -> dict[Any, tuple[Any, ...]]:
+def rows_by_key(server: PostgresServer, query: str, place: int = 0) -> dict[Any, tuple[Any, ...]]:
     """Rows as psql shows them."""
     lines = [line.split("|") for line in server.psql(query).splitlines()]
     return {int(each[place]): tuple(each) for each in lines}
@@ -93,16 +93,16 @@ def test_existing_rows_are_those_that_the_publication_has(
                 applied(copy, batch.to_pylist())
     select = f"SELECT {selected} FROM {table.name} WHERE {where}"
     if not beside:
-        assert copy == told(table.server, select)
+        assert copy == rows_by_key(table.server, select)
     table.run("UPDATE $t SET item = 'first' WHERE id % 2 = 0")
     at = read_to_end(feed, at, copy)
-    assert copy == told(table.server, select)
+    assert copy == rows_by_key(table.server, select)
     table.run(
         "UPDATE $t SET a = a + 5, item = 'new' WHERE id % 3 = 0; UPDATE $t SET a = 0 WHERE id = 20; "
         "DELETE FROM $t WHERE id = 30; INSERT INTO $t VALUES (100, 100, 'x', 's'), (0, 0, 'y', 's')"
     )
     read_to_end(table.feed(), at, copy)
-    assert copy == told(table.server, select)
+    assert copy == rows_by_key(table.server, select)
 
 
 @pytest.mark.parametrize(("columns", "condition", "selected", "where", "is_full"), PARTS)
@@ -119,17 +119,17 @@ def test_so_are_those_of_several_tables(
     at, found = follow(feed, begin(feed))
     applied(copy, found)
     select = f"SELECT {selected} FROM {shop.name}.orders WHERE {where}"
-    assert copy == told(shop.server, select)
+    assert copy == rows_by_key(shop.server, select)
     shop.run("UPDATE $s.orders SET item = 'new', a = a + 5; DELETE FROM $s.orders WHERE id = 30")
     at = read_to_end(feed, at, copy)
-    assert copy == told(shop.server, select)
+    assert copy == rows_by_key(shop.server, select)
     shop.run("ALTER PUBLICATION $s SET TABLE $s.orders WHERE (id < 5)")
     with pytest.raises(SourceError, match="another row filter or column list"):
         feed.latest(at, NO_LIMIT)
     again = feed.joining(f"{shop.name}.orders", again=True)(at)
     copy.clear()
     applied(copy, follow(feed, again)[1])
-    assert copy == told(shop.server, f"SELECT * FROM {shop.name}.orders WHERE id < 5")
+    assert copy == rows_by_key(shop.server, f"SELECT * FROM {shop.name}.orders WHERE id < 5")
 
 
 def test_a_column_that_the_publication_leaves_out_is_not_asked_for(table: Table) -> None:
@@ -213,7 +213,7 @@ def test_with_replica_identity_full_the_row_of_the_old_key_is_deleted(
         (at,) = feed.now()
         table.run(f"{change}; INSERT INTO $t VALUES (9, '9'); DELETE FROM $t WHERE id = 9")
         read_to_end(feed, at, copy, key)
-        found = told(postgres_server, f"SELECT id, item FROM {table.name}", key == "item")
+        found = rows_by_key(postgres_server, f"SELECT id, item FROM {table.name}", key == "item")
         assert {int(name): row for name, row in copy.items()} == found
     finally:
         table.drop()

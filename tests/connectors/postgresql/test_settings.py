@@ -1,4 +1,4 @@
-"""What a read returns and a write stores is the same whatever a role, a database or a server has set."""
+"""Reads return and writes store the same whatever a role, a database or a server has set."""
 
 import subprocess
 import tempfile

@@ -134,5 +134,5 @@ def jitter(seed: int) -> Callable[[float], float]:
 
 
 def pauses(_at: float) -> float:
-    """The server stands still for 0.3 s, every three seconds or so."""
+    """The server pauses for 0.3 s, every three seconds or so."""
     return 0.3 if _at % 3.0 < 0.004 else 0.0

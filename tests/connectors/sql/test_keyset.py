@@ -304,7 +304,7 @@ def _quoted(value: str | bytes) -> str:
 
 
 def test_keys_of_postgresql_that_do_not_hold_are_not_used(pg: Pg) -> None:
-    """Of a parent table, of some rows, of an expression, in another order than the column's, and loose ones."""
+    """Indexes of a parent, of some rows, an expression, in an order other than the column's, and loose ones."""
     pg.psql(
         """CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child () INHERITS (parent);
         INSERT INTO parent VALUES (1), (2); INSERT INTO child VALUES (1), (2);

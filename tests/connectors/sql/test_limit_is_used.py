@@ -30,7 +30,7 @@ def test_a_change_of_task_costs_nothing(rows: float) -> None:
 
 @pytest.mark.parametrize("speed", [8_000, 40_000, 200_000])
 def test_the_first_rows_are_read_as_evenly_as_the_others(speed: int) -> None:
-    """What a read is ahead by is read over half a second, and not at once."""
+    """The rows that a read is ahead are read over half a second, and not at once."""
     copy = LimitedCopy(speed, never)
     copy.run()
 

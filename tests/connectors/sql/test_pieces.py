@@ -106,7 +106,7 @@ def test_a_reader_that_is_waited_for_does_not_rest() -> None:
 
 
 def test_a_statement_has_as_many_rows_as_the_speed_allows() -> None:
-    """What may be fetched at once is not known where the speed is to be found."""
+    """The rows of one fetch are unknown where the speed is to be found."""
     reader = _Reader(2_000, 0.000001, most=50_000)
     reader.run(40)
     assert 600 <= sum(reader.sizes) <= 800

@@ -56,7 +56,7 @@ def rows_there(kind: str, folder: Path) -> int:
 
 
 def report_of(engine: LocalEngine, shop: Path, target: Endpoint, **more: Any) -> TransferReport:
-    """Of a transfer by five tasks, one after another, which fails."""
+    """The report of a transfer by five tasks, one after another, which fails."""
     source = Endpoint("sqlite", {"path": str(shop), "dbtable": "t"})
     with pytest.raises(ChannelError):
         carry_out(engine, TransferSpec(source, target, channels=1, job_id="ends", **more))
@@ -108,10 +108,10 @@ def test_a_failed_post_sql_has_read_its_rows(
     target = target_of("sqlite", tmp_path, commit=commit, postSql="INSERT INTO nowhere VALUES (1)")
     report = report_of(engine, shop, target)
     assert report.rows == rows_there("sqlite", tmp_path) == (ROWS if commit == "task" else 0)
-    told = JobOutcome(
+    outcome = JobOutcome(
         file="file", name="job", started_at=datetime.now(UTC), seconds=1.0, reports=(report,)
     )
-    assert (told.rows_read, told.rows_written) == (ROWS, report.rows)
+    assert (outcome.rows_read, outcome.rows_written) == (ROWS, report.rows)
 
 
 @pytest.mark.parametrize("limit", [None, 1000])

@@ -125,9 +125,11 @@ def test_rows_of_the_highest_value_wait_where_others_may_get_it(
     (token,) = waiting.now()
     assert token == {"cursor": f"2026-01-01 00:00:0{1 if waits else 2}"}
     assert waiting.latest(waiting.earliest()[0], NO_LIMIT) == token
-    told = [each.getMessage() for each in caplog.records]
-    assert len(told) == waits
-    assert all("rows of table 't' with the highest value of column 'at'" in each for each in told)
+    messages = [each.getMessage() for each in caplog.records]
+    assert len(messages) == waits
+    assert all(
+        "rows of table 't' with the highest value of column 'at'" in each for each in messages
+    )
     run(path, "DROP TABLE t", f"CREATE TABLE t (id INTEGER PRIMARY KEY, at {declared} NOT NULL)")
     run(path, "INSERT INTO t VALUES (1, '2026-01-01 00:00:01'), (2, '2026-01-01 00:00:02')")
     if index:
