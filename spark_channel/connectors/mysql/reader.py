@@ -232,6 +232,9 @@ WHERE COUNT_STAR > 0 AND USER <> SUBSTRING_INDEX(USER(), '@', 1)
 """
 """Of other users than the job's own. No table has users and digests, so a kind is one of SQL's verbs."""
 _STATEMENTS_SECONDS = 1.0
+_COUNTS_STATEMENTS = (
+    "SHOW GLOBAL VARIABLES WHERE Variable_name = 'performance_schema' AND Value = 'ON'"
+)
 _ASLEEP = " UNION ALL ".join(
     [f"SELECT UNIX_TIMESTAMP(SYSDATE(6)), SLEEP({_NAP}), UNIX_TIMESTAMP(SYSDATE(6))"] * _WAKEUPS
 )
@@ -315,15 +318,15 @@ class MysqlHealth(Health):
                 break
             else:
                 missing.append(f"{name} (needs {right})" if right else name)
-        self._statements = None
-        if session.value("SELECT @@performance_schema"):
-            try:
+        try:
+            self._statements = None
+            if session.rows(_COUNTS_STATEMENTS):
                 session.rows(_STATEMENTS)
                 self._statements = StatementLatency()
-            except ChannelError as error:
-                if is_away(error):
-                    raise
-                missing.append("application (needs SELECT on performance_schema)")
+        except ChannelError as error:
+            if is_away(error):
+                raise
+            missing.append("application (needs SELECT on performance_schema)")
         self._missing = tuple(missing)
 
 
