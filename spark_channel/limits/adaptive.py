@@ -126,11 +126,13 @@ _TOWARDS_LESS = 0.08
 class Slowdown:
     """How many times slower than usual a system serves others, from a value that grows with their latency.
 
-    What is usual is learned in the first three seconds, while the job is slow, and follows lower values.
+    What is usual is learned in the first three seconds, while the job is slow, and follows lower values, down to
+    `least_usual`: seconds are too short to learn it, where a system knows the mean of days.
     """
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, *, least_usual: float = 0.0) -> None:
         self._began = self._at = now
+        self._least_usual = least_usual
         self._usual = self._smooth = self._last = 0.0
 
     def add(self, value: float, now: float) -> None:
@@ -138,14 +140,16 @@ class Slowdown:
         seconds, self._at = min(1.0, now - self._at), now
         self._last = value
         if not self._smooth:
-            self._smooth = self._usual = value
+            self._smooth = value
+            self._usual = max(value, self._least_usual)
             return
         part = min(1.0, seconds / min(_SMOOTH_SECONDS, max(seconds, now - self._began)))
         self._smooth += part * (value - self._smooth)
         if not self.is_known:
-            self._usual = self._smooth
+            self._usual = max(self._smooth, self._least_usual)
         elif self._smooth < self._usual:
-            self._usual += _TOWARDS_LESS * seconds * (self._smooth - self._usual)
+            lower = max(self._smooth, self._least_usual)
+            self._usual += _TOWARDS_LESS * seconds * (lower - self._usual)
 
     @property
     def heard(self) -> float:

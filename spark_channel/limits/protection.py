@@ -1,11 +1,12 @@
 """Option `protect`: finds a job's speed from the health signals of its source and target. A clock, no I/O.
 
-The aim is that the application's statements are at most so many times slower than without the job (`aim`, 1.35). What
-is seen of that is the latency of the application's own statements (`application`). Where a system does not report it,
-it is how often a session of the server waits for a core (`wakeup`), and as a kernel lets a session that slept go first,
-how much of a core the job's own statements use has a bound as well (`work`). The speed grows while there is room below
-the aim, less the nearer it is, and shrinks above it. A signal above its bound halves the speed (`replication_lag`,
-`slot_wal`).
+The aim is that the application's statements are at most so many times slower than without the job (`aim`, 1.35). No
+signal shows a slowdown that small: a server counts a statement's latency from when it has a core, and a kernel lets a
+session that slept go first. So first of all the job's own statements may use so much of a core (`work`), more where
+sessions hardly ever wait for one, and in proportion to the aim. Below that bound the latency of the application's own
+statements (`application`) is held at the aim, or where a system does not report it how often a session waits for a core
+(`wakeup`): the speed grows while there is room below, less the nearer it is, and shrinks above it. A signal above its
+bound halves the speed (`replication_lag`, `slot_wal`).
 """
 
 import math
@@ -57,7 +58,7 @@ SIGNALS: dict[str, HealthSignal] = {
 }
 """The signals of the shipped connectors. `work` is how much of a core the job's own statements use, `wakeup` how long a
 session of the server waits for a core, `latency` how long a small statement takes from here and back. `application` is
-the 99th percentile of the latency of others' statements, each in terms of its own mean, as far as sums show it."""
+the latency of others' statements, each in terms of its own mean."""
 
 
 def signal_bound(name: str) -> float:
@@ -100,12 +101,22 @@ _EASED_PER_SECOND, _MOST_EASED = 0.5, 0.4
 _GROWTH = (0.5, 0.5, 0.15, 0.06)
 """Per second, where there is all the room below the aim: at first; far below the speed that was too much; near it;
 above it, the more the longer it has been."""
+_GROWTH_BELOW_WORK = 1.0
+"""At first, where it is known at which speed the job works as much as it may."""
 _MOST_GROWTH = 2.0
 _SPEED_SECONDS = 2.0
 _RELEARN_SECONDS = 6.0
 _WAITED_SECONDS = 0.0002
 """A session that wakes up later than so has waited for a core."""
 _SHARE_SAMPLES, _LEAST_NAPS = 4, 8
+_ROOM_SAMPLES, _ROOM_NAPS = 40, 20
+_CROWDED, _MOST_ROOM, _LEAST_ROOM = 0.07, 10.0, 0.25
+"""The part of the naps that wait for a core where none is to spare: on one core, a third of it in use. Where fewer do,
+or more, the default bound of `work` is so much higher or lower, within these factors."""
+_DEARER, _CHEAPER = 0.3, 0.05
+"""How far a sample moves what a row is taken to cost."""
+_UNKNOWN_COST = 2.0
+"""What a row costs a side that has not seen any yet, in terms of the other side's: a write adds rows in the end."""
 _USED = 0.7
 """A job that uses this fraction of the speed that `work` allows counts as limited by it: the cost of rows varies."""
 _AHEAD = 4.0
@@ -116,6 +127,8 @@ _SILENT_SECONDS = 3.0
 _QUIET_SECONDS = 10.0
 """What a side last showed of an application is over, once too few statements have ended for so long."""
 _UNUSUAL = 1.25
+_LEAST_WORK = 0.25
+"""Of the bound of `work`: what others' latency leaves a job. It is not the reason where it works less than that."""
 _MOST_HELD = 200
 _MOST_SIGNALS = 200
 """Names that are remembered of a side: who makes them up must not fill the memory."""
@@ -165,7 +178,7 @@ class _Side:
 
     heard: float
     slowdowns: dict[str, Slowdown] = field(default_factory=dict)
-    naps: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_SHARE_SAMPLES))
+    naps: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_ROOM_SAMPLES))
     usual: dict[str, float] = field(default_factory=dict)
     trouble: _Trouble | None = None
     missing: tuple[str, ...] = ()
@@ -211,10 +224,30 @@ class _Side:
         naps = delays.get("wakeup")
         if naps:
             self.naps.append((sum(each > _WAITED_SECONDS for each in naps), len(naps)))
-            waited, count = (sum(each) for each in zip(*self.naps, strict=True))
+            waited, count = self._waited(_SHARE_SAMPLES)
             if count >= _LEAST_NAPS:
                 # Statements wait for a core as naps do: the fewer find one free, the longer others wait.
                 self._slowdown("wakeup", now).add((count + 2) / (count - waited + 1), now)
+
+    def learn_cost(self, row_seconds: float) -> None:
+        """Follow what a row costs, slowly where it seems to cost less: a quiet moment would double the speed."""
+        if row_seconds and self.row_seconds:
+            part = _DEARER if row_seconds > self.row_seconds else _CHEAPER
+            self.row_seconds += part * (row_seconds - self.row_seconds)
+        else:
+            self.row_seconds = row_seconds or self.row_seconds
+
+    @property
+    def room(self) -> float:
+        """How many times as much as on a crowded server the job may work."""
+        waited, count = self._waited(_ROOM_SAMPLES)
+        share = (waited + _CROWDED * _ROOM_NAPS) / (count + _ROOM_NAPS)
+        return min(_MOST_ROOM, max(_LEAST_ROOM, _CROWDED / share))
+
+    def _waited(self, samples: int) -> tuple[int, int]:
+        """Of the naps of the last samples: how many waited, and all."""
+        last = list(self.naps)[-samples:]
+        return sum(waited for waited, _ in last), sum(count for _, count in last)
 
     def note(self) -> None:
         """Count the present ratio."""
@@ -225,7 +258,9 @@ class _Side:
             self.most = max(self.most, ratio)
 
     def _slowdown(self, name: str, now: float) -> Slowdown:
-        return self.slowdowns.setdefault(name, Slowdown(now))
+        # `application` is in terms of the mean of all that its system has counted.
+        least = 1.0 if name == "application" else 0.0
+        return self.slowdowns.setdefault(name, Slowdown(now, least_usual=least))
 
 
 class AdaptiveLimit:
@@ -326,7 +361,7 @@ class AdaptiveLimit:
         if len(known.usual) > _MOST_SIGNALS:
             known.usual = {}
         known.heard, known.error, known.missing = now, sample.error, sample.missing
-        known.row_seconds = sample.row_seconds or known.row_seconds
+        known.learn_cost(sample.row_seconds)
         known.trouble = None if sample.error else self._judge(side, known, sample, now)
         self._move(now)
         self._at = now
@@ -388,7 +423,7 @@ class AdaptiveLimit:
         if worst is not None:
             self._lower(worst, now)
         elif is_far:
-            self._cut(_FAR_PART, _FAR_EVERY, now)
+            self._cut(_FAR_PART, _FAR_EVERY, now, least=self._least_eased)
         elif slow > self.aim:
             self._ease(slow, now)
         elif all(self._is_well(side, now) for side in self._sides.values()):
@@ -419,14 +454,18 @@ class AdaptiveLimit:
 
     def _lower(self, trouble: _Trouble, now: float) -> None:
         if trouble.hard:
-            self._cut(_HARD, _HARD_EVERY, now, hard=True)
+            self._cut(_HARD, _HARD_EVERY, now, least=self._least, hard=True)
         else:
-            self._cut(_SOFT, _SOFT_EVERY, now)
+            self._cut(_SOFT, _SOFT_EVERY, now, least=self._least)
 
-    def _cut(self, part: float, every: float, now: float, *, hard: bool = False) -> None:
-        """Take all but `part` of the speed, at most once in `every` seconds."""
+    def _cut(
+        self, part: float, every: float, now: float, *, least: float, hard: bool = False
+    ) -> None:
+        """Take all but `part` of the speed, down to `least`, at most once in `every` seconds."""
         self._above_since = None
-        if self._is_least or (self._cut_at is not None and now - self._cut_at < every):
+        if self._rows <= self._capped(least) or (
+            self._cut_at is not None and now - self._cut_at < every
+        ):
             return
         used = self._used_speed
         if hard and self._trouble_began(now):
@@ -434,7 +473,7 @@ class AdaptiveLimit:
         elif not hard and (self._goal is None or self._rows >= 0.95 * self._goal):
             self._goal = _FAR_GOAL * used
         self._was_hard = hard
-        self._rows = self._capped(max(self._least, used * part))
+        self._rows = self._capped(max(least, used * part))
         self._cut_at = now
 
     def _ease(self, slow: float, now: float) -> None:
@@ -446,11 +485,12 @@ class AdaptiveLimit:
         self._was_hard = False
         over = min(_MOST_EASED, _EASED_PER_SECOND * (slow - self.aim) / (self.aim - 1))
         seconds = min(_LONGEST_STEP, now - self._at)
-        self._rows = self._capped(max(self._least, min(self._rows, used) * (1 - over * seconds)))
+        least = min(self._rows, self._least_eased)
+        self._rows = self._capped(max(least, min(self._rows, used) * (1 - over * seconds)))
 
     def _relearn(self, now: float) -> None:
         """Take the delays at the lowest speed as usual: the job does not cause them."""
-        if not self._is_least:
+        if self._rows > self._capped(self._least_eased):
             self._least_since = None
             return
         if self._least_since is None:
@@ -491,7 +531,8 @@ class AdaptiveLimit:
     def _growth(self) -> float:
         """Per second, by where the speed is beside the one that was too much."""
         if self._goal is None:
-            return _GROWTH[0]
+            is_known = all(side.row_seconds for side in self._sides.values())
+            return _GROWTH_BELOW_WORK if is_known and self._auto else _GROWTH[0]
         if self._rows < _FAST_UP_TO * self._goal:
             return _MOST_GROWTH if self._was_hard else _GROWTH[1]
         if self._was_hard and self._rows < self._goal:
@@ -512,8 +553,10 @@ class AdaptiveLimit:
         return max(LEAST_ROWS, LEAST_PART * self._capped(self._best))
 
     @property
-    def _is_least(self) -> bool:
-        return self._rows <= self._capped(self._least)
+    def _least_eased(self) -> float:
+        """The lowest speed that others' latency leaves."""
+        working = min((most for _, most in self._working()), default=0.0)
+        return max(self._least, _LEAST_WORK * working)
 
     def _capped(self, rows: float) -> float:
         return min(rows, self._most, *(most for _, most in self._working()))
@@ -525,12 +568,14 @@ class AdaptiveLimit:
     def _working(self) -> list[tuple[str, float]]:
         """Each side's name, and the rows per second at which it works for the job as much as it may."""
         found = []
+        costs = {name: side.row_seconds for name, side in self._sides.items()}
+        unknown = _UNKNOWN_COST * max(costs.values(), default=0.0)
         for name, side in self._sides.items():
-            bound = self._bounds.get(WORK)
-            if bound is None and self._auto and "application" not in side.slowdowns:
-                bound = signal_bound(WORK)
-            if bound is not None and side.row_seconds:
-                found.append((name, max(LEAST_ROWS, bound / side.row_seconds)))
+            bound, cost = self._bounds.get(WORK), costs[name] or unknown
+            if bound is None and self._auto:
+                bound = signal_bound(WORK) * side.room * (self.aim - 1) / (AIM - 1)
+            if bound is not None and cost:
+                found.append((name, max(LEAST_ROWS, bound / cost)))
         return found
 
     def _at_work(self) -> _Trouble | None:
@@ -538,7 +583,8 @@ class AdaptiveLimit:
         name, most = min(self._working(), key=lambda each: each[1], default=("", math.inf))
         if most > self._most or min(self._rows, self._speed()) < _USED * most:
             return None
-        used = shown(WORK, most * self._sides[name].row_seconds)
+        cost = self._sides[name].row_seconds
+        used = shown(WORK, most * cost) if cost else "not known yet"
         return _Trouble(name, WORK, f"{name}'s work {used}", hard=False)
 
     def _trouble_began(self, now: float) -> bool:

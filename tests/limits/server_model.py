@@ -1,5 +1,8 @@
 """A database server beside a job, on a virtual clock: an application's statements queue for its cores, and so do the
 job's pieces. What a controller of the job's speed is told, and what the application's p99 and the speed are then.
+
+As it was seen on real servers, both signals show little of that: a server counts a statement's latency from when it has
+a core, so what it waited before is not in it, and a kernel lets a session that slept go first.
 """
 
 import heapq
@@ -15,11 +18,26 @@ from tests.limits.conftest import HandClock
 
 STEP = 0.25
 """Seconds between two samples of the server's health."""
-ROW_SECONDS = 0.000_003_5
+ROW_SECONDS, ROW_SECONDS_SEEN = 0.000_003_5, 0.000_001_7
+"""How long the server works for a row that is read and written, and what the statements of one side show of it."""
 PIECE_ROWS = 300
 NAPS = 20
+NAPS_BEHIND, LATENCY_SEEN = 0.2, 0.2
+"""The part of the naps that wait as statements do, and the part of a statement's wait that its server sees."""
+DRIFT = 0.1
+"""How far the latency of an application drifts by itself within seconds."""
 SETTLING = 20.0
 """Seconds at the start of a run that count for the p99, but not for the speed."""
+
+
+def usual_wait(load: float, cores: int) -> float:
+    """The mean wait for one of the cores, in terms of the mean of the work (Erlang's formula)."""
+    offered, sums, term = load * cores, 0.0, 1.0
+    for busy in range(cores):
+        sums += term
+        term *= offered / (busy + 1)
+    waiting = term / (1 - load)
+    return waiting / (sums + waiting) / (cores * (1 - load))
 
 
 class Controller(Protocol):
@@ -45,13 +63,14 @@ class Server:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.statement_seconds = 0.001 * self.cores**0.6
+        self.statement_seconds = 0.0004 * self.cores**0.6
         self.free = [0.0] * self.cores
         self.latencies: list[tuple[float, float]] = []
         self.speeds: list[tuple[float, float]] = []
         self.spent = 0.0
         self._recent: deque[list[float]] = deque(maxlen=4)
-        self._piece_at = 0.0
+        self._piece_at = self._drift = 0.0
+        self._usual_wait = usual_wait(self.load(0.0), self.cores) * self.statement_seconds
 
     def run(self, controller: Controller, seconds: float) -> None:
         """Let the job run under `controller`."""
@@ -97,28 +116,23 @@ class Server:
         for at, kind, work in events:
             started = max(at, self.free[0])
             if kind == 2:
-                naps.append(started - at + chance.expovariate(1 / 0.00002))
+                waits = started - at if chance.random() < NAPS_BEHIND else 0.0
+                naps.append(waits + chance.expovariate(1 / 0.00002))
                 continue
             heapq.heapreplace(self.free, started + work)
             if kind == 0:
-                application.append(started + work - at)
+                application.append(work + LATENCY_SEEN * (started - at))
                 self.latencies.append((at, started + work - at))
         self.clock.at = end
         self._recent.append(application)
         delays = {"wakeup": naps, "latency": [0.0003] * 4}
         values = {"active_sessions": (sum(application) / STEP, 32.0)}
         if self.reports_application:
-            delays["application"] = [_tail([each for part in self._recent for each in part])]
-        return HealthSample(values, delays, row_seconds=ROW_SECONDS)
-
-
-def _tail(latencies: list[float]) -> float:
-    """The estimate of a p99 that a server's sums of latencies and of their squares allow."""
-    if len(latencies) < 2:
-        return 0.0
-    mean = sum(latencies) / len(latencies)
-    spread = math.sqrt(sum((each - mean) ** 2 for each in latencies) / len(latencies))
-    return mean + 2.33 * spread
+            seen = [each for part in self._recent for each in part]
+            self._drift += 0.1 * (chance.gauss(0, DRIFT) - self._drift)
+            usual = self.statement_seconds + LATENCY_SEEN * self._usual_wait
+            delays["application"] = [(1 + self._drift) * sum(seen) / max(1, len(seen)) / usual]
+        return HealthSample(values, delays, row_seconds=ROW_SECONDS_SEEN)
 
 
 @dataclass

@@ -37,18 +37,18 @@ def _beside(
 @pytest.mark.parametrize(
     ("cores", "load", "noise", "least"),
     [
-        (1, flat(0.10), False, 60_000),
-        (1, flat(0.33), False, 35_000),
-        (1, flat(0.60), False, 20_000),
-        (1, flat(0.90), False, 1_000),
-        (4, flat(0.33), False, 250_000),
-        (4, flat(0.60), False, 100_000),
-        (4, flat(0.90), False, 3_000),
-        (32, flat(0.60), False, 200_000),
-        (1, flat(0.33), True, 30_000),
-        (4, flat(0.50), True, 100_000),
+        (1, flat(0.10), False, 40_000),
+        (1, flat(0.33), False, 25_000),
+        (1, flat(0.60), False, 15_000),
+        (1, flat(0.90), False, 5_000),
+        (4, flat(0.33), False, 120_000),
+        (4, flat(0.60), False, 35_000),
+        (4, flat(0.90), False, 12_000),
+        (32, flat(0.60), False, 250_000),
+        (1, flat(0.33), True, 25_000),
+        (4, flat(0.50), True, 50_000),
         (1, step(0.2, 0.6), False, 20_000),
-        (4, ramp(0.2, 0.8), False, 60_000),
+        (4, ramp(0.2, 0.8), False, 45_000),
     ],
 )
 def test_the_application_stays_within_one_and_a_half_times_its_p99(
@@ -56,7 +56,7 @@ def test_the_application_stays_within_one_and_a_half_times_its_p99(
 ) -> None:
     p99, speed = _beside(cores, load, noise=noise, application=application)
     assert p99 <= 1.5
-    assert speed >= (least if application else min(1_000, least))
+    assert speed >= least
 
 
 def test_a_lower_aim_leaves_more_to_the_application() -> None:

@@ -1,6 +1,5 @@
 """Health signals of the system that a connector reads or writes, so that a job can slow down in time."""
 
-import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -12,12 +11,12 @@ from spark_channel.limits import HealthSample
 
 __all__ = ["Health", "RowCost", "StatementLatency", "WakeLatency", "seconds_per_row", "way_seconds"]
 
-_SEEN, _ENOUGH = 8, 4
+_SEEN, _ENOUGH = 32, 4
 _TRIES = 3
 _LEAST_ROWS, _LEAST_PART = 50, 0.25
 _LEAST_CALLS = 20
-_P99 = 2.33
-"""Standard deviations."""
+_MOST_SLOWER = 10.0
+_SAMPLES_A_MINUTE = 240
 
 
 class Health(ABC):
@@ -54,57 +53,59 @@ class Health(ABC):
 class WakeLatency:
     """How late sessions wake up: so long they wait for a core.
 
-    Late is what is longer than the shortest nap so far. How long that takes is the server's own affair: PostgreSQL and
-    the kernel round a nap of 1 ms up to one of 2 ms, beside which waits of tenths of a millisecond do not show. None is
-    shorter than `asked` seconds, whatever a server's clock says that is set back during a nap.
+    Late is what is longer than the shortest naps of the last minute. How long these take is the server's own affair:
+    PostgreSQL and the kernel round a nap of 1 ms up to one of 2 ms, beside which waits of tenths of a millisecond do
+    not show. One in thousands ends early: so the second shortest of a sample counts, or all others would be late ever
+    after. None is shorter than `asked` seconds, whatever a server's clock says that is set back during a nap.
     """
 
     def __init__(self, asked: float) -> None:
         self._asked = asked
-        self._least = math.inf
+        self._shortest: deque[float] = deque(maxlen=_SAMPLES_A_MINUTE)
 
     def late(self, seconds: Iterable[float]) -> list[float]:
-        """Seconds of each nap beyond the shortest one."""
+        """Seconds of each nap of a sample beyond the shortest ones."""
         found = [max(self._asked, each) for each in seconds]
-        self._least = min([self._least, *found])
-        return [each - self._least for each in found]
+        self._shortest.extend(sorted(found)[1:2] or found)
+        least = min(self._shortest, default=self._asked)
+        return [max(0.0, each - least) for each in found]
 
 
 class StatementLatency:
     """The latency of an application's statements, from sums that a server keeps for each kind of statement.
 
-    `tail` is an estimate of the 99th percentile: the mean and 2.33 standard deviations, of latencies in terms of the
-    mean that their kind of statement had when it was first seen. So another mixture of statements changes nothing.
+    `mean` is in terms of the mean that their kind of statement had when it was first seen, so another mixture of
+    statements changes nothing. A tail is no use: beside one stall in a second, sums of squares show nothing else.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[object, tuple[float, float, float]] = {}
+        self._seen: dict[object, tuple[float, float]] = {}
         self._means: dict[object, float] = {}
-        self._calls = self._sum = self._squares = 0.0
+        self._calls = self._sum = 0.0
 
-    def tail(self, sums: Iterable[tuple[object, float, float, float]]) -> float | None:
-        """Return the tail since the last answer; None = too few statements have ended.
+    def mean(self, sums: Iterable[tuple[object, float, float]]) -> float | None:
+        """Return the mean since the last answer; None = too few statements have ended.
 
-        `sums`: of each kind, its key, and of all its calls the number, the sum of their seconds and of the squares.
+        `sums`: of each kind, its key, and of all its calls the number and the sum of their seconds.
         """
-        now = {key: (calls, total, squares) for key, calls, total, squares in sums if calls > 0}
-        for key, (calls, total, squares) in now.items():
+        now = {key: (calls, total) for key, calls, total in sums if calls > 0}
+        for key, (calls, total) in now.items():
             before = self._seen.get(key)
             if before is None or before[0] > calls:  # new, or the server's counters began again
                 self._means[key] = total / calls
                 continue
             mean, more = self._means[key], calls - before[0]
             if more and mean > 0:
+                slower = max(0.0, total - before[1]) / more / mean
                 self._calls += more
-                self._sum += max(0.0, total - before[1]) / mean
-                self._squares += max(0.0, squares - before[2]) / mean**2
+                # A report of a minute says nothing of the statements of a millisecond beside it.
+                self._sum += more * min(slower, _MOST_SLOWER)
         self._seen = now
         self._means = {key: self._means[key] for key in now}
         if self._calls < _LEAST_CALLS:
             return None
-        mean = self._sum / self._calls
-        found = mean + _P99 * math.sqrt(max(0.0, self._squares / self._calls - mean**2))
-        self._calls = self._sum = self._squares = 0.0
+        found = self._sum / self._calls
+        self._calls = self._sum = 0.0
         return found
 
 

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
-from spark_channel.connectors.base.health import Health, RowCost, WakeLatency
+from spark_channel.connectors.base.health import Health, RowCost, StatementLatency, WakeLatency
 from spark_channel.connectors.mysql.dialect import MysqlDialect, MysqlTable
 from spark_channel.connectors.mysql.options import MysqlReadOptions, ServerOptions, address_of
 from spark_channel.connectors.mysql.session import MysqlSession, is_away
@@ -224,6 +224,17 @@ _HISTORY = (
 _REPLICA = ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
 """Of MySQL from 8.0.22 on and of MariaDB from 10.5.1 on, and the older name for it."""
 _BEHIND = ("Seconds_Behind_Source", "Seconds_Behind_Master")
+_STATEMENTS = """
+SELECT CONCAT(USER, ' ', EVENT_NAME), COUNT_STAR, SUM_TIMER_WAIT / 1e12
+FROM performance_schema.events_statements_summary_by_user_by_event_name
+WHERE COUNT_STAR > 0 AND USER <> SUBSTRING_INDEX(USER(), '@', 1)
+  AND (EVENT_NAME LIKE 'statement/sql/%' OR EVENT_NAME = 'statement/com/Execute')
+"""
+"""Of other users than the job's own. No table has users and digests, so a kind is one of SQL's verbs."""
+_STATEMENTS_SECONDS = 1.0
+_COUNTS_STATEMENTS = (
+    "SHOW GLOBAL VARIABLES WHERE Variable_name = 'performance_schema' AND Value = 'ON'"
+)
 _ASLEEP = " UNION ALL ".join(
     [f"SELECT UNIX_TIMESTAMP(SYSDATE(6)), SLEEP({_NAP}), UNIX_TIMESTAMP(SYSDATE(6))"] * _WAKEUPS
 )
@@ -242,6 +253,8 @@ class MysqlHealth(Health):
         self._readable: dict[str, Callable[[MysqlSession], float | None]] = {}
         self._missing: tuple[str, ...] = ()
         self._naps = WakeLatency(_NAP)
+        self._statements: StatementLatency | None = None
+        self._statements_at = 0.0
 
     def close(self) -> None:
         session, self._session = self._session, None
@@ -270,7 +283,20 @@ class MysqlHealth(Health):
             "wakeup": self._naps.late(float(end) - float(begin) for begin, _, end in naps),
             "latency": [_seconds_of(session, "SELECT 1") for _ in range(_PINGS)],
         }
+        if (mean := self._application(session)) is not None:
+            delays["application"] = [mean]
         return HealthSample(values, delays, self._missing, row_seconds=self._cost.seconds)
+
+    def _application(self, session: MysqlSession) -> float | None:
+        """How slow others' statements are; None = not known, or nothing new."""
+        now = time.monotonic()
+        if self._statements is None or now - self._statements_at < _STATEMENTS_SECONDS:
+            return None
+        self._statements_at = now
+        return self._statements.mean(
+            (kind, float(calls), float(seconds))
+            for kind, calls, seconds in session.rows(_STATEMENTS)
+        )
 
     def _find_readable(self, session: MysqlSession) -> None:
         """Which signals the role may read, and the server has."""
@@ -292,6 +318,15 @@ class MysqlHealth(Health):
                 break
             else:
                 missing.append(f"{name} (needs {right})" if right else name)
+        try:
+            self._statements = None
+            if session.rows(_COUNTS_STATEMENTS):
+                session.rows(_STATEMENTS)
+                self._statements = StatementLatency()
+        except ChannelError as error:
+            if is_away(error):
+                raise
+            missing.append("application (needs SELECT on performance_schema)")
         self._missing = tuple(missing)
 
 

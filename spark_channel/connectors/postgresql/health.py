@@ -51,21 +51,13 @@ SELECT quote_ident(n.nspname), string_to_array(e.extversion, '.')::int[] >= '{1,
 FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = e.extnamespace WHERE e.extname = 'pg_stat_statements'
 """
 _STATEMENTS = """
-SELECT userid::text || ' ' || dbid::text || ' ' || queryid::text, calls::float8, {total}::float8 / 1000,
-  calls * ({mean} ^ 2 + {deviation} ^ 2)::float8 / 1e6
+SELECT userid::text || ' ' || dbid::text || ' ' || queryid::text, calls::float8, {total}::float8 / 1000
 FROM {schema}.pg_stat_statements(false)
 WHERE queryid IS NOT NULL AND userid <> (SELECT oid FROM pg_roles WHERE rolname = current_user)
 ORDER BY calls DESC LIMIT 100
 """
 """Of other roles than the job's own: which statement is of which session is not known."""
-_TIMES = (
-    ("total_time", "mean_time", "stddev_time"),
-    (
-        "total_exec_time",
-        "mean_exec_time",
-        "stddev_exec_time",
-    ),
-)
+_TOTAL = ("total_time", "total_exec_time")
 _NEEDS_STATEMENTS = "application (needs pg_monitor, and pg_stat_statements loaded)"
 _ASLEEP = (
     f"SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep({_NAP})::text, "  # noqa: S608 - a number of ours
@@ -208,8 +200,8 @@ class PostgresHealth(Health):
         if self._statements_sql == "":
             self._missing = (_NEEDS_STATEMENTS, *self._missing)
         elif self._statements_sql is not None:
-            tail = self._statements.tail(session.rows(self._statements_sql))
-            self._application = [] if tail is None else [tail]
+            mean = self._statements.mean(session.rows(self._statements_sql))
+            self._application = [] if mean is None else [mean]
 
     def _lag_of(self, session: PgWriteSession) -> float | None:
         """None: the server has no replica, or this role may not see its lag."""
@@ -230,8 +222,7 @@ def _statements_sql(session: PgWriteSession) -> str | None:
     if not found:
         return None
     schema, is_new = found[0]
-    total, mean, deviation = _TIMES[is_new]
-    sql = _STATEMENTS.format(schema=schema, total=total, mean=mean, deviation=deviation)
+    sql = _STATEMENTS.format(schema=schema, total=_TOTAL[is_new])
     try:
         session.rows(sql)
         reads_all = session.value("SELECT pg_has_role('pg_read_all_stats', 'USAGE')")
