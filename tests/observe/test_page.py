@@ -4,8 +4,9 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -385,6 +386,87 @@ def test_a_thousand_tasks_on_a_phone_in_the_dark(
     finally:
         browser.emulate("Emulation.clearDeviceMetricsOverride")
         browser.emulate("Emulation.setEmulatedMedia", features=[])
+
+
+class _Proxy(BaseHTTPRequestHandler):
+    """Passes requests below a prefix on, as the proxies of Jupyter and of Databricks' driver do.
+
+    Jupyter's keeps an answer until it is whole, unless the browser asks for a stream; `keeps_all`: that one, too.
+    """
+
+    protocol_version = "HTTP/1.1"
+    prefix, port, keeps_all = "/user/me/proxy/7/", 0, False
+    heads: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self._pass_on(None)
+
+    def do_POST(self) -> None:
+        self._pass_on(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def _pass_on(self, body: bytes | None) -> None:
+        self.heads.append(f"{self.requestline} {self.headers.get('Referer', '')}")
+        assert self.path.startswith(self.prefix), self.path
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            headers = {
+                name: value
+                for name, value in self.headers.items()
+                if name.lower() not in ("host", "connection")
+            }
+            path = "/" + self.path.removeprefix(self.prefix)
+            connection.request(self.command, path, body, headers)
+            answer = connection.getresponse()
+            streams = self.headers.get("Accept") == "text/event-stream" and not self.keeps_all
+            content = b"" if streams else answer.read()
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                if name not in ("Transfer-Encoding", "Content-Length"):
+                    self.send_header(name, value)
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.close_connection = True
+            self.wfile.write(content)
+            while streams and (part := answer.read1()):
+                self.wfile.write(part)
+        except OSError:  # the browser has left, or the page has ended
+            self.close_connection = True
+        finally:
+            connection.close()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
+        pass
+
+
+@pytest.mark.parametrize("keeps_all", [False, True])
+def test_the_page_works_behind_a_proxy_with_a_path(
+    one_browser: Browser, server: ServiceServer, keeps_all: bool
+) -> None:
+    page = PageServer({server.address: server.view})
+    handler = type("Handler", (_Proxy,), {"keeps_all": keeps_all, "heads": []})
+    handler.port = int(page.address.split(":")[2][:-1])
+    job = server.jobs.open(JobSpec("read", name="seen", rows_per_second=1000))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as proxy:
+        proxy.daemon_threads = True
+        thread = threading.Thread(target=proxy.serve_forever)
+        thread.start()
+        try:
+            token = token_of(page.link(change=True))
+            one_browser.open(f"http://127.0.0.1:{proxy.server_port}{_Proxy.prefix}#{token}")
+            one_browser.wait("document.querySelector('#title').innerText == 'seen'", 15)
+            server.jobs.report(job, "one", tasks(1, 7777))
+            one_browser.wait(
+                "document.querySelector('#figures dd').innerText.includes('7.78k')", 10
+            )
+            one_browser.click("#control button.second")
+            one_browser.wait("document.querySelector('#phase').innerText == 'paused'", 5)
+            assert one_browser.complaints() == []
+            assert not any(token in head for head in handler.heads)
+        finally:
+            one_browser.open("about:blank")
+            page.stop()
+            proxy.shutdown()
+            thread.join(10)
 
 
 def test_a_wrong_token_is_asked_for_again_and_the_link_may_be_pasted(

@@ -3,12 +3,12 @@
 
 const byId = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
-const RETRY_MILLISECONDS = 2000;
+const RETRY_MILLISECONDS = 2000, SILENT_MILLISECONDS = 3000;
 const TOKEN_KEY = "spark-channel " + location.pathname;
 
 const state = {
   token: "", canChange: false, jobs: new Map(), limits: [], chosen: null,
-  samples: [], changes: [], tasks: new Map(), stream: null,
+  samples: [], changes: [], tasks: new Map(), stream: null, polls: false, silent: 0,
 };
 
 // ---- texts
@@ -54,21 +54,27 @@ function announce(text) { setText(byId("announce"), text); }
 async function listen() {
   if (state.stream) state.stream.abort();
   const stream = state.stream = new AbortController();
-  const query = state.chosen ? "?job=" + encodeURIComponent(state.chosen) : "";
   while (!stream.signal.aborted) {
+    const query = new URLSearchParams({ ...(state.chosen && { job: state.chosen }), ...(state.polls && { once: "1" }) });
     let again = RETRY_MILLISECONDS;
+    // A proxy may keep an answer until it is whole: then each state is asked for by itself.
+    clearTimeout(state.silent);
+    if (!state.polls) state.silent = setTimeout(() => { state.polls = true; listen(); }, SILENT_MILLISECONDS);
     try {
-      const answer = await fetch("events" + query, {
-        headers: { "X-Spark-Channel-Token": state.token }, signal: stream.signal, cache: "no-store", credentials: "same-origin",
+      const answer = await fetch("events?" + query, {
+        headers: { "X-Spark-Channel-Token": state.token, Accept: "text/event-stream" }, // Jupyter's proxy passes such answers on as they come
+        signal: stream.signal, cache: "no-store", credentials: "same-origin",
       });
       if (answer.status === 401 || answer.status === 403) return askForToken("The token was not accepted. It changes each time the page is started.");
       if (!answer.ok) throw new Error(await answer.text());
       await readEvents(answer.body, stream);
-      again = 0;
+      if (!state.polls) again = 0;
     } catch (error) {
       if (stream.signal.aborted) return;
+      state.polls = false;
       connection("lost", "connection lost, trying again");
     }
+    clearTimeout(state.silent);
     await new Promise((resolve) => setTimeout(resolve, again));
   }
 }
@@ -93,6 +99,7 @@ function connection(className, text) {
   setText(byId("connection"), text);
 }
 function hello(data) {
+  clearTimeout(state.silent);
   state.canChange = data.can_change;
   state.jobs.clear();
   state.tasks.clear();
@@ -102,6 +109,7 @@ function hello(data) {
   byId("main").hidden = false;
 }
 function askForToken(why) {
+  clearTimeout(state.silent);
   connection("lost", "not connected");
   byId("main").hidden = true;
   byId("login").hidden = false;
