@@ -4,8 +4,10 @@ import json
 import logging
 import os
 import pkgutil
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
@@ -245,6 +247,31 @@ def test_events_say_which_columns_are_made_of_which_and_fit_openlineage_s_schema
     (source,) = lineage["card_hash"]["inputFields"]
     assert (source["namespace"], source["name"]) == (read["namespace"], read["name"])
     assert source["transformations"][0]["masking"] is True
+
+
+def test_events_of_a_replication_s_tables_name_it_and_its_masks(
+    receiver: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url, posted = receiver
+    monkeypatch.setenv("OPENLINEAGE_URL", url)
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        shop.executescript("CREATE TABLE a (id INTEGER, card TEXT); INSERT INTO a VALUES (1, 'x')")
+    replication = {
+        "source": {"url": f"sqlite:{tmp_path}/shop.db"},
+        "target": {"url": f"sqlite:{tmp_path}/lake.db"},
+        "streams": {"a": {"columns": {"card": "sha256"}}},
+        "limit": {"rows_per_second": 1000},
+    }
+    report = spark_channel.replicate(None, replication)
+    started, done = events(posted)
+    assert done["eventType"] == "COMPLETE"
+    assert done["run"]["facets"]["spark_channel"]["replication"] == f"replicate {report.run_id}"
+    fields = done["outputs"][0]["facets"]["columnLineage"]["fields"]
+    assert {name: each["transformationType"] for name, each in fields.items()} == {
+        "id": "IDENTITY",
+        "card": "MASKED",
+    }
+    checked(started, event_v2.RunEvent, "event")
 
 
 def test_a_comparison_reads_both_ends_and_writes_neither() -> None:

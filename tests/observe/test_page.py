@@ -388,6 +388,38 @@ def test_a_thousand_tasks_on_a_phone_in_the_dark(
         browser.emulate("Emulation.setEmulatedMedia", features=[])
 
 
+def test_the_tables_of_a_replication_are_shown_together(
+    browser: Browser, page: PageServer, server: ServiceServer
+) -> None:
+    jobs = {
+        table: server.jobs.open(
+            JobSpec(
+                "transfer",
+                name=f"{table}-1",
+                source=f"sqlite shop#{table}",
+                target="csv out",
+                part_of="replicate 1",
+            )
+        )
+        for table in ("orders", "stock", "customers")
+    }
+    server.jobs.open(JobSpec("transfer", name="other", part_of="replicate 2"))
+    server.jobs.enter(jobs["stock"], Phase.DONE)
+    server.jobs.enter(jobs["customers"], Phase.FAILED, error="no such table")
+    browser.open(page.link(change=False))
+    browser.wait("document.querySelectorAll('#jobs button').length == 4")
+    browser.run(
+        "[...document.querySelectorAll('#jobs button')].find((each) => each.innerText.includes('orders')).click()"
+    )
+    title = "document.querySelector('#tables-title').innerText"
+    browser.wait(f"{title} == 'Tables of this replication: 1 running, 1 done, 1 failed'")
+    names = "[...document.querySelectorAll('#tables button')].map((each) => each.innerText)"
+    assert browser.run(f"return {names}") == ["orders", "customers", "stock"]
+    browser.run("document.querySelectorAll('#tables button')[1].focus()")
+    browser.keys("\ue007")  # by keyboard: the table that failed, with its reason
+    browser.wait("document.querySelector('#error').innerText == 'no such table'")
+
+
 class _Proxy(BaseHTTPRequestHandler):
     """Passes requests below a prefix on, as the proxies of Jupyter and of Databricks' driver do.
 

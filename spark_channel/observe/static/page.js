@@ -219,6 +219,7 @@ function showJob() {
   showChart(job);
   showWaits(job);
   showLag(job);
+  showTables(job);
 }
 function showPairs(list, pairs) {
   const nodes = [...list.children];
@@ -339,7 +340,7 @@ function showTasks(detail) {
     let row = state.tasks.get(task[0]);
     if (!row) {
       row = element("tr");
-      for (let cell = 0; cell < 8; cell++) row.append(element("td", ""));
+      for (let cell = 0; cell < 8; cell++) row.append(element("td", "", cell === 1 || cell === 7 ? "text" : ""));
       state.tasks.set(task[0], row);
       added.append(row);
     }
@@ -354,6 +355,36 @@ function showTasks(detail) {
   const shown = state.tasks.size < detail.all_tasks ? ", of which " + state.tasks.size + " are shown" : "";
   setText(byId("tasks-title"), "Tasks (" + detail.all_tasks + shown + ")");
   setText(byId("tasks-caption"), detail.all_tasks + " tasks of the job" + shown);
+}
+const tableOf = (job) => job.source.includes("#") ? job.source.split("#").pop() : nameOf(job);
+function showTables(job) {
+  const tables = job.part_of ? [...state.jobs.values()].filter((each) => each.part_of === job.part_of) : [];
+  const count = (...phases) => tables.filter((each) => phases.includes(each.phase)).length;
+  byId("tables-section").hidden = !tables.length;
+  const parts = [[tables.filter((each) => !ended(each)).length, "running"], [count("done", "ended"), "done"], [count("failed"), "failed"]];
+  setText(byId("tables-title"), "Tables of this replication: " + parts.filter(([number]) => number).map((part) => part.join(" ")).join(", "));
+  const body = byId("tables"), known = new Map([...body.children].map((row) => [row.dataset.job, row]));
+  tables.sort((a, b) => ended(a) - ended(b) || (tableOf(a) < tableOf(b) ? -1 : 1)).forEach((table, place) => {
+    let row = known.get(table.job);
+    if (!row) {
+      row = element("tr");
+      row.dataset.job = table.job;
+      const open = element("button", "", "link");
+      open.type = "button";
+      open.addEventListener("click", () => choose(table.job));
+      for (let cell = 0; cell < 6; cell++) row.append(element("td", "", cell < 2 ? "text" : ""));
+      row.firstChild.append(open);
+    }
+    known.delete(table.job);
+    const phase = paused(table) ? "paused" : table.phase;
+    setText(row.firstChild.firstChild, tableOf(table));
+    [phase, short(table.rows), ended(table) ? "" : short(table.rows_per_second), short(table.refused), duration(table.seconds)]
+      .forEach((text, cell) => setText(row.children[cell + 1], text));
+    row.className = phase;
+    if (table.job === job.job) row.setAttribute("aria-current", "true"); else row.removeAttribute("aria-current");
+    if (body.children[place] !== row) body.insertBefore(row, body.children[place] || null);
+  });
+  for (const row of known.values()) row.remove();
 }
 function filterTasks() {
   const openOnly = byId("open-only").checked;
@@ -404,7 +435,7 @@ function newControl(limit, id, title) {
   const heading = element("h3", title), row = element("div", undefined, "control-row");
   heading.id = id;
   const slider = element("input"), exact = element("input"), apply = element("button", "Set"), pause = element("button", "Pause", "second");
-  const holder = element("div", undefined, "slider"), sliderLabel = element("label", "Limit, " + unit + " per second"), exactLabel = element("label", "Exact, such as 20k");
+  const holder = element("div", undefined, "slider"), sliderLabel = element("label", "Limit, " + unit + " per second"), exactLabel = element("label", "such as 20k");
   Object.assign(slider, { type: "range", min: "0", max: "1000", id: id + "-slider" });
   Object.assign(exact, { type: "text", id: id + "-exact", autocomplete: "off", inputMode: "text" });
   sliderLabel.htmlFor = slider.id;
