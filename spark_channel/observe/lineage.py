@@ -23,6 +23,8 @@ _FILES = ("openlineage.yml", "~/.openlineage/openlineage.yml")
 _URL = re.compile(
     r"(?:jdbc:)?(?P<scheme>[a-z][a-z0-9+.\-]*)://(?P<host>[^/?#]*)/?(?P<path>[^#]*)(?:#(?P<table>.*))?"
 )
+_FURTHER = re.compile(r" and \d+ more$")
+"""Of a job's end with several tables or paths, the first one is named."""
 _SCHEMES = {"postgresql": "postgres", "mariadb": "mysql"}
 
 
@@ -49,7 +51,7 @@ def dataset_of(text: str) -> Dataset | None:
     """The dataset of a job's end, such as "postgresql postgresql://db:5432/shop#orders"; None: Spark is that end."""
     if not text:
         return None
-    connector, _, place = text.partition(" ")
+    connector, _, place = _FURTHER.sub("", text).partition(" ")
     match = _URL.match(place)
     if match:
         scheme = _SCHEMES.get(match["scheme"], match["scheme"])

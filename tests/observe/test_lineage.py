@@ -82,6 +82,8 @@ def events(posted: list[bytes]) -> list[dict[str, Any]]:
         ("csv /lake/orders", Dataset("file", "/lake/orders")),
         ("sqlite flights.db#flights", Dataset("sqlite", "flights.db#flights")),
         ("generator", Dataset("generator", "generator")),
+        ("csv /lake/a.csv and 11 more", Dataset("file", "/lake/a.csv")),
+        ("mysql jdbc:mysql://db/shop#a and 2 more", Dataset("mysql://db", "shop.a")),
         ("", None),
     ],
 )

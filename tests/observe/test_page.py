@@ -2,8 +2,10 @@
 
 import http.client
 import json
+import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,13 +13,17 @@ from typing import Any, ClassVar
 import pytest
 
 import spark_channel
+from spark_channel import local
 from spark_channel.errors import ServiceUnavailableError
+from spark_channel.local import LocalEngine
 from spark_channel.observe import page as page_module
 from spark_channel.observe import view as view_module
 from spark_channel.observe.page import PageServer, RemoteView
 from spark_channel.observe.view import limit_request
-from spark_channel.progress import JobSpec, Phase, Snapshot
+from spark_channel.planning import TransferSpec
+from spark_channel.progress import JobSpec, Phase, Snapshot, TransferReport
 from spark_channel.service import ServiceAddress, ServiceServer, SharedLimit
+from spark_channel.transfers.carry_out import carry_out
 from tests.servers.browser import Browser
 from tests.service.helpers import wait_for
 
@@ -420,6 +426,29 @@ def test_the_tables_of_a_replication_are_shown_together(
     browser.wait("document.querySelector('#error').innerText == 'no such table'")
 
 
+def test_the_page_of_another_program_finds_the_tables_of_a_replication(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        shop.executescript("CREATE TABLE a (id INTEGER); INSERT INTO a VALUES (1)")
+    seen: list[dict[str, Any]] = []
+    views = page_module._HostViews({})
+
+    def look(engine: LocalEngine, spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:
+        report = carry_out(engine, spec, more)
+        seen.extend(job for view in views.all() for job in view.watch(None, 0.0)["jobs"])
+        return report
+
+    replication = {
+        "source": {"url": f"sqlite:{tmp_path}/shop.db"},
+        "target": {"url": f"sqlite:{tmp_path}/dw.db"},
+        "streams": {"a": {}},
+    }
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(local, "carry_out_here", look)
+        report = spark_channel.replicate(None, replication)
+    views.close()
+    assert [job["part_of"] for job in seen] == [f"replicate {report.run_id}"]
+
+
 class _Proxy(BaseHTTPRequestHandler):
     """Passes requests below a prefix on, as the proxies of Jupyter and of Databricks' driver do.
 
@@ -472,13 +501,17 @@ class _Proxy(BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("keeps_all", [False, True])
 def test_the_page_works_behind_a_proxy_with_a_path(
-    one_browser: Browser, server: ServiceServer, keeps_all: bool
+    one_browser: Browser,
+    server: ServiceServer,
+    monkeypatch: pytest.MonkeyPatch,
+    keeps_all: bool,
 ) -> None:
     page = PageServer({server.address: server.view})
-    handler = type("Handler", (_Proxy,), {"keeps_all": keeps_all, "heads": []})
-    handler.port = int(page.address.split(":")[2][:-1])
+    monkeypatch.setattr(_Proxy, "keeps_all", keeps_all)
+    monkeypatch.setattr(_Proxy, "heads", [])
+    monkeypatch.setattr(_Proxy, "port", int(page.address.split(":")[2][:-1]))
     job = server.jobs.open(JobSpec("read", name="seen", rows_per_second=1000))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as proxy:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Proxy) as proxy:
         proxy.daemon_threads = True
         thread = threading.Thread(target=proxy.serve_forever)
         thread.start()
@@ -493,12 +526,22 @@ def test_the_page_works_behind_a_proxy_with_a_path(
             one_browser.click("#control button.second")
             one_browser.wait("document.querySelector('#phase').innerText == 'paused'", 5)
             assert one_browser.complaints() == []
-            assert not any(token in head for head in handler.heads)
+            assert not any(token in head for head in _Proxy.heads)
         finally:
             one_browser.open("about:blank")
             page.stop()
             proxy.shutdown()
             thread.join(10)
+
+
+def test_a_browser_too_many_is_told_why(
+    browser: Browser, page: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_module, "_MOST_VIEWERS", 0)
+    browser.open(page.link(change=False))
+    browser.wait(
+        "document.querySelector('#connection').innerText.includes('close one, trying again')"
+    )
 
 
 def test_a_wrong_token_is_asked_for_again_and_the_link_may_be_pasted(

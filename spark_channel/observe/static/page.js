@@ -51,6 +51,7 @@ function announce(text) { setText(byId("announce"), text); }
 
 // ---- the stream of events: fetch, since EventSource cannot send a header, and a url with a token would be logged
 
+class Refusal extends Error {}
 async function listen() {
   if (state.stream) state.stream.abort();
   const stream = state.stream = new AbortController();
@@ -66,13 +67,13 @@ async function listen() {
         signal: stream.signal, cache: "no-store", credentials: "same-origin",
       });
       if (answer.status === 401 || answer.status === 403) return askForToken("The token was not accepted. It changes each time the page is started.");
-      if (!answer.ok) throw new Error(await answer.text());
+      if (!answer.ok) throw new Refusal((await answer.text()).slice(0, 200));
       await readEvents(answer.body, stream);
       if (!state.polls) again = 0;
     } catch (error) {
       if (stream.signal.aborted) return;
       state.polls = false;
-      connection("lost", "connection lost, trying again");
+      connection("lost", (error instanceof Refusal ? error.message : "connection lost") + ", trying again");
     }
     clearTimeout(state.silent);
     await new Promise((resolve) => setTimeout(resolve, again));
