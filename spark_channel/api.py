@@ -248,9 +248,9 @@ def replicate(
                 context.cancelAllJobs()
 
         return replicate_on(found, partial(carry_out, spark), cancel, settings)
-    from spark_channel.local import carry_out_here, local_engine
+    from spark_channel.local import carry_out_here, local_engine, may_be_found
 
-    with progress, local_engine(served=False, display=progress) as engine:
+    with progress, local_engine(served=may_be_found(), display=progress) as engine:
         return replicate_on(found, partial(carry_out_here, engine), engine.cancel, settings)
 
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from spark_channel.errors import ChannelError, JobCancelledError
+from spark_channel.errors import ChannelError, JobCancelledError, ServiceUnavailableError
 from spark_channel.planning import TaskGroup, TransferSpec
 from spark_channel.progress import JobProgress, TransferReport
 from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer
@@ -267,6 +267,17 @@ def local_engine(*, served: bool, display: "JobListener | None" = None) -> Itera
     """The engine for a `with` block, in which SIGTERM ends the jobs as Ctrl-C does."""
     with ending_on_sigterm(), LocalEngine(served=served, display=display) as engine:
         yield engine
+
+
+def may_be_found() -> bool:
+    """Whether other programs may find an engine's service: not beside another one of this process, as Spark's."""
+    from spark_channel.service.discovery import ServiceDirectory, advert_name
+
+    try:
+        other = ServiceDirectory().read(advert_name(os.getpid()))
+    except ServiceUnavailableError:  # there is no directory that is the user's alone
+        return False
+    return other is None or not other.live
 
 
 def carry_out_here(

@@ -299,6 +299,7 @@ class AdaptiveLimit:
         self._trouble: _Trouble | None = None
         self._is_above = False
         self._held: deque[ThrottleInterval] = deque(maxlen=_MOST_HELD)
+        self._held_seconds: dict[str, float] = {}
 
     @property
     def rows_per_second(self) -> float:
@@ -312,11 +313,7 @@ class AdaptiveLimit:
     @property
     def held_seconds(self) -> dict[str, float]:
         """Return the total seconds that each signal was too high, by its name: "target's replication_lag"."""
-        found: dict[str, float] = {}
-        for each in self._held:
-            name = f"{each.side}'s {each.signal}"
-            found[name] = found.get(name, 0.0) + each.ended - each.began
-        return found
+        return dict(self._held_seconds)
 
     @property
     def holder(self) -> str:
@@ -613,9 +610,12 @@ class AdaptiveLimit:
         at = now - self._began
         last = self._held[-1] if self._held else None
         same = before is not None and (before.side, before.signal) == (trouble.side, trouble.signal)
+        name = f"{trouble.side}'s {trouble.signal}"
+        self._held_seconds.setdefault(name, 0.0)
         if last is None or not same or at - last.ended > _SILENT_SECONDS:
             self._held.append(ThrottleInterval(trouble.side, trouble.signal, at, at, self._rows))
         else:
+            self._held_seconds[name] += at - last.ended
             last.ended, last.rows_per_second = at, min(last.rows_per_second, self._rows)
 
     @property

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from spark_channel.observe.outbox import Outbox
-from spark_channel.progress import JobProgress, JobStatus, Phase
+from spark_channel.progress import JobColumn, JobProgress, JobStatus, Phase
 
 __all__ = ["Dataset", "LineageEvents", "dataset_of", "is_configured"]
 
@@ -21,8 +21,10 @@ _FACET = "urn:spark-channel:facet:run:1"
 _PARENT = "OPENLINEAGE_PARENT_ID"
 _FILES = ("openlineage.yml", "~/.openlineage/openlineage.yml")
 _URL = re.compile(
-    r"(?P<scheme>[a-z][a-z0-9+.\-]*)://(?P<host>[^/?#]*)/?(?P<path>[^#]*)(?:#(?P<table>.*))?"
+    r"(?:jdbc:)?(?P<scheme>[a-z][a-z0-9+.\-]*)://(?P<host>[^/?#]*)/?(?P<path>[^#]*)(?:#(?P<table>.*))?"
 )
+_FURTHER = re.compile(r" and \d+ more$")
+"""Of a job's end with several tables or paths, the first one is named."""
 _SCHEMES = {"postgresql": "postgres", "mariadb": "mysql"}
 
 
@@ -49,7 +51,7 @@ def dataset_of(text: str) -> Dataset | None:
     """The dataset of a job's end, such as "postgresql postgresql://db:5432/shop#orders"; None: Spark is that end."""
     if not text:
         return None
-    connector, _, place = text.partition(" ")
+    connector, _, place = _FURTHER.sub("", text).partition(" ")
     match = _URL.match(place)
     if match:
         scheme = _SCHEMES.get(match["scheme"], match["scheme"])
@@ -114,6 +116,7 @@ def event_of(kind: str, run: str, time: str, status: JobStatus) -> Any:
 
     spec = status.spec
     source, target = ends = (dataset_of(spec.source), dataset_of(spec.target))
+    compares = spec.kind == "verify"  # it reads both, and writes neither
     run_facets: dict[str, Any] = {
         "processing_engine": facets.processing_engine_run.ProcessingEngineRunFacet(
             version=_version(), name="spark-channel", producer=_PRODUCER
@@ -151,23 +154,29 @@ def event_of(kind: str, run: str, time: str, status: JobStatus) -> Any:
                 )
             },
         ),
-        inputs=[]
-        if source is None
-        else [
+        inputs=[
             events.InputDataset(
-                source.namespace,
-                source.name,
-                facets={"dataSource": _data_source(facets, source)},
-                inputFacets={} if kind == "START" else {"inputStatistics": read},
+                each.namespace,
+                each.name,
+                facets=_of_dataset(facets, each, columns),
+                inputFacets={} if kind == "START" or compares else {"inputStatistics": read},
             )
+            for each, columns in (
+                (source, spec.source_columns),
+                (target if compares else None, ()),
+            )
+            if each is not None
         ],
         outputs=[]
-        if target is None
+        if target is None or compares
         else [
             events.OutputDataset(
                 target.namespace,
                 target.name,
-                facets={"dataSource": _data_source(facets, target)},
+                facets={
+                    **_of_dataset(facets, target, spec.target_columns),
+                    **_column_lineage(facets, source, spec.target_columns),
+                },
                 outputFacets={"outputStatistics": written} if counts else {},
             )
         ],
@@ -185,6 +194,7 @@ def _own_facet(facets: Any, status: JobStatus) -> Any:
         waitSeconds={reason: round(spent, 3) for reason, spent in status.waits.items()},
         refusedRows=status.dirty_rows,
         retries=max(0, status.attempts - status.tasks),
+        replication=spec.part_of,
         commit=spec.commit,
         atLeastOnce=spec.at_least_once,
     )
@@ -192,10 +202,55 @@ def _own_facet(facets: Any, status: JobStatus) -> Any:
     return facet
 
 
-def _data_source(facets: Any, dataset: Dataset) -> Any:
-    return facets.datasource_dataset.DatasourceDatasetFacet(
-        name=dataset.namespace, uri=dataset.namespace, producer=_PRODUCER
-    )
+def _of_dataset(facets: Any, dataset: Dataset, columns: tuple[JobColumn, ...]) -> dict[str, Any]:
+    found = {
+        "dataSource": facets.datasource_dataset.DatasourceDatasetFacet(
+            name=dataset.namespace, uri=dataset.namespace, producer=_PRODUCER
+        )
+    }
+    if columns:
+        schema = facets.schema_dataset
+        fields = [
+            schema.SchemaDatasetFacetFields(name=each.name, type=each.type, ordinal_position=number)
+            for number, each in enumerate(columns, 1)
+        ]
+        found["schema"] = schema.SchemaDatasetFacet(fields=fields, producer=_PRODUCER)
+    return found
+
+
+def _column_lineage(
+    facets: Any, source: Dataset | None, columns: tuple[JobColumn, ...]
+) -> dict[str, Any]:
+    """Which columns of the source each one of the target is made of; one that is masked says so."""
+    lineage = facets.column_lineage_dataset
+    fields = {
+        each.name: lineage.Fields(
+            inputFields=[
+                lineage.InputField(
+                    namespace=source.namespace,
+                    name=source.name,
+                    field=origin,
+                    transformations=[
+                        lineage.Transformation(
+                            type="DIRECT",
+                            subtype="TRANSFORMATION" if each.how else "IDENTITY",
+                            description=each.how,
+                            masking=each.masked,
+                        )
+                    ],
+                )
+                for origin in each.origins
+            ],
+            transformationDescription=each.how,
+            transformationType="MASKED" if each.masked else "" if each.how else "IDENTITY",
+        )
+        for each in columns
+        if source is not None and each.origins
+    }
+    if not fields:
+        return {}
+    facet = lineage.ColumnLineageDatasetFacet(fields=fields, producer=_PRODUCER)
+    return {"columnLineage": facet}
 
 
 def _parent(facets: Any) -> Any:

@@ -19,6 +19,8 @@ _MOST_NAMES = 200
 _REOPENED = 100
 """As many closed jobs may go on: `JobRegistry` keeps them."""
 _LONGEST_LABEL = 200
+_MOST_SIGNALS = 50
+"""Of one name: tasks report them by their names."""
 _LOGIN = re.compile(r"(?<=://)[^/\s@]*@")
 _REASONS = {
     "limit": (
@@ -61,7 +63,7 @@ class _Sums:
     retries: float = 0
     commit_seconds: float = 0
     waits: dict[tuple[str, str], float] = field(default_factory=dict)
-    held: dict[str, float] = field(default_factory=dict)
+    held: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def add(self, status: JobStatus) -> None:
         self.rows["source"] += status.rows_moved
@@ -74,8 +76,12 @@ class _Sums:
         for reason, spent in status.waits.items():
             key = _wait_of(reason)
             self.waits[key] = self.waits.get(key, 0.0) + spent
-        for signal, spent in status.held.items():
-            self.held[signal] = self.held.get(signal, 0.0) + spent
+        for name, spent in status.held.items():
+            side, _, signal = name.partition("'s ")
+            held = (side, signal[:_LONGEST_LABEL])
+            if held not in self.held and len(self.held) >= _MOST_SIGNALS:
+                held = ("other", "other")
+            self.held[held] = self.held.get(held, 0.0) + spent
 
 
 class JobMetrics:
@@ -190,7 +196,7 @@ def _of_jobs(sums: Mapping[tuple[str, str], _Sums]) -> list[Family]:
     held = Family(
         "spark_channel_held_seconds_total",
         "counter",
-        "Seconds for which a signal held the speed of finished jobs.",
+        "Seconds for which a signal of a source or target held the speed.",
     )
     for (name, kind), each in sums.items():
         labels = _labels(name, kind)
@@ -202,8 +208,8 @@ def _of_jobs(sums: Mapping[tuple[str, str], _Sums]) -> list[Family]:
         commits.samples.append((labels, each.commit_seconds))
         for (side, reason), spent in each.waits.items():
             waits.samples.append(((*labels, ("side", side), ("reason", reason)), spent))
-        for signal, spent in each.held.items():
-            held.samples.append(((*labels, ("signal", signal[:_LONGEST_LABEL])), spent))
+        for (side, signal), spent in each.held.items():
+            held.samples.append(((*labels, ("side", side), ("signal", signal)), spent))
     return [rows, nbytes, refused, retries, waits, commits, held]
 
 
@@ -260,7 +266,7 @@ def _of_signals(
     found: dict[Labels, float] = {}
     for labels, statuses in _by_name(list(running.values())).items():
         for status in statuses:
-            for name, (value, bound) in signals(status.job).items():
+            for name, (value, bound) in list(signals(status.job).items())[:_MOST_SIGNALS]:
                 side, _, signal = name.partition(":")
                 key = (*labels, ("side", side), ("signal", signal[:_LONGEST_LABEL]))
                 if bound > 0:

@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,7 +18,21 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOIN
 _END_SECONDS = 5.0
 _FRESH_SECONDS = 0.5
 """One export asks for each metric by itself: all of them are computed once for it."""
-_UNITS = {"seconds": "s", "bytes": "By", "rows": "{row}", "ratio": "1"}
+_UNITS = {
+    "rows_per_second": "{row}/s",
+    "bytes_per_second": "By/s",
+    "seconds": "s",
+    "bytes": "By",
+    "rows": "{row}",
+    "ratio": "1",
+    "retries": "{retry}",
+    "tasks": "{task}",
+    "jobs": "{job}",
+    "clients": "{client}",
+    "finished": "{job}",
+    "notices": "{notice}",
+}
+"""By the last words of a name, which keep them: so a collector that serves Prometheus makes the names of `/metrics`."""
 
 
 def is_configured(environment: Mapping[str, str] = os.environ) -> bool:
@@ -67,7 +82,7 @@ class MetricPush:
         try:
             reader = PeriodicExportingMetricReader(OTLPMetricExporter())
             # Its own handler at the program's end would wait for longer, and come before that of the service.
-            self._provider = MeterProvider([reader], shutdown_on_exit=False)
+            self._provider = MeterProvider([reader], _resource(), shutdown_on_exit=False)
             meter = self._provider.get_meter("spark_channel")
             for family in self._families():
                 self._observe(meter, family)
@@ -78,7 +93,7 @@ class MetricPush:
         counts = family.kind == "counter"
         make = meter.create_observable_counter if counts else meter.create_observable_gauge
         base = family.name.removeprefix("spark_channel_").removesuffix("_total")
-        unit = _UNITS.get(base.rpartition("_")[2], "")
+        unit = next((unit for words, unit in _UNITS.items() if base.endswith(words)), "1")
         make(
             f"spark_channel.{base}",
             callbacks=[lambda _options: self._values(family.name)],
@@ -96,3 +111,19 @@ class MetricPush:
             samples = self._seen[name].samples if name in self._seen else []
         for labels, value in samples:
             yield Observation(value, dict(labels))
+
+
+def _resource() -> Any:
+    """What tells the numbers of two programs apart, where OpenTelemetry's variables do not name this one."""
+    from opentelemetry.sdk.resources import Resource
+
+    own = {"service.name": "spark-channel", "service.instance.id": str(uuid.uuid4())}
+    given = Resource.create().attributes
+    named = not str(given.get("service.name", "")).startswith("unknown_service")
+    return Resource.create(
+        {
+            key: value
+            for key, value in own.items()
+            if not (named if key == "service.name" else key in given)
+        }
+    )

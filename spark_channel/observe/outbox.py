@@ -19,6 +19,8 @@ _END_SECONDS = 5.0
 class Outbox:
     """A bounded queue before `send`, which takes one item at a time and may raise.
 
+    `tick` is called each `every` seconds, however many items there are.
+
     An item for which there is no room is dropped and counted, as are those that are left when `close` has waited for
     its deadline. The first failure of each kind is logged.
     """
@@ -104,11 +106,17 @@ class Outbox:
         return family
 
     def _run(self) -> None:
+        due = None if self._every is None else SYSTEM_CLOCK.now() + self._every
         while not self._abandoned:
+            wait = None if due is None else max(0.0, due - SYSTEM_CLOCK.now())
             try:
-                item = self._items.get(timeout=self._every)
+                item = self._items.get(timeout=wait)
             except queue.Empty:
+                item = _TICK
+            if self._every is not None and due is not None and SYSTEM_CLOCK.now() >= due:
+                due = SYSTEM_CLOCK.now() + self._every
                 self._try(self._tick)
+            if item is _TICK:
                 continue
             if item is _END:
                 return
@@ -139,3 +147,4 @@ class Outbox:
 
 
 _END = object()
+_TICK = object()

@@ -206,17 +206,18 @@ class PageServer:
     def _events(self, query: bytes, caller: Caller) -> Document:
         if caller.scope not in (READ_SCOPE, CHANGE_SCOPE):
             raise PermissionError("this token is for another purpose")
-        wanted = parse_qs(query.decode("ascii", "replace")).get("job", [""])[0]
+        given = parse_qs(query.decode("ascii", "replace"))
+        wanted, once = given.get("job", [""])[0], "once" in given
         if wanted:
             identifier(wanted, "job")
         with self._wake:
             if self._viewers >= _MOST_VIEWERS:
                 raise RequestError(f"{_MOST_VIEWERS} browsers show this page already: close one")
-        stream = self._stream(wanted or None, caller.scope == CHANGE_SCOPE)
+        stream = self._stream(wanted or None, caller.scope == CHANGE_SCOPE, once)
         return Document("text/event-stream; charset=utf-8", stream, _SECURITY)
 
-    def _stream(self, job: str | None, can_change: bool) -> Iterator[bytes]:
-        """A viewer's events, each second: what changed since the last one."""
+    def _stream(self, job: str | None, can_change: bool, once: bool) -> Iterator[bytes]:
+        """A viewer's events, each second: what changed since the last one. `once`: the state as it is, and no more."""
         with self._wake:
             self._viewers += 1
         try:
@@ -229,6 +230,8 @@ class PageServer:
                 yield differences.event(
                     [view.watch(job, differences.since) for view in self._views.all()]
                 )
+                if once:
+                    return
                 with self._wake:
                     if self._news == seen and not self._ended:
                         self._wake.wait(_EVERY)

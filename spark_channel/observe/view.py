@@ -184,6 +184,7 @@ def _of_job(status: JobStatus) -> dict[str, Any]:
         "where": status.where if status.phase in (Phase.DONE, Phase.ENDED) else "",
         "error": status.error,
         "batch": spec.batch,
+        "part_of": spec.part_of,
         "behind": spec.behind,
         "lag": dict(spec.lag),
         "held": {name: round(spent, 1) for name, spent in status.held.items()},

@@ -154,7 +154,7 @@ class TransferSpec:
     divide the job's limit into a number of channels (see `channel_count`). `channels` None = the
     session's parallelism. `max_dirty_rows` None = unlimited, unless `max_dirty_fraction` (0..1 of all
     rows) is set. `time_patterns` (strptime's letters) read text as a time where the writer's option `convert` is
-    `lenient`.
+    `lenient`. `part_of` is the name of the replication that copies this table.
     """
 
     reader: Endpoint
@@ -177,6 +177,7 @@ class TransferSpec:
     targets: tuple[Target, ...] = ()
     time_patterns: tuple[str, ...] = ()
     stream: StreamBatch | None = None
+    part_of: str = ""
 
     @property
     def ends(self) -> tuple[Endpoint, ...]:

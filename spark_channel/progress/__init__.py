@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         progress_line,
     )
     from spark_channel.progress.report import TransferReport
-    from spark_channel.progress.spec import DirtyLimit, JobSpec, tighter
+    from spark_channel.progress.spec import DirtyLimit, JobColumn, JobSpec, tighter
     from spark_channel.progress.speed import LimitChange, Sample
     from spark_channel.progress.summary import summary_lines
 else:
@@ -30,7 +30,7 @@ else:
             "job": ["JobProgress", "JobStatus"],
             "render": ["StreamLog", "before_lines", "is_batch", "lag_text", "progress_line"],
             "report": ["TransferReport"],
-            "spec": ["DirtyLimit", "JobSpec", "tighter"],
+            "spec": ["DirtyLimit", "JobColumn", "JobSpec", "tighter"],
             "speed": ["LimitChange", "Sample"],
             "summary": ["summary_lines"],
         },
@@ -39,6 +39,7 @@ else:
 __all__ = [
     "Counters",
     "DirtyLimit",
+    "JobColumn",
     "JobProgress",
     "JobSpec",
     "JobStatus",

@@ -38,7 +38,7 @@ class JobStatus:
     share from 0 to 1 of the last 30 s of waiting; empty when nothing waited. `eta_seconds` is None
     when unknown. `note` is why the limit holds the job, if it says so ("paused").
     `rows_written` and `bytes_written` are what the target took, of all attempts; `waits` are seconds by reason,
-    `held` those for which a signal of `protect` held the speed, known at the end.
+    `held` those for which a signal of `protect` held the speed.
     """
 
     job: str

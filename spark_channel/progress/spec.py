@@ -1,7 +1,7 @@
 """`JobSpec`: the facts about a job before it runs, with its limit of refused rows."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field
@@ -10,6 +10,7 @@ from spark_channel.serialization import Count, Limit, Seconds, Strict, Text, fro
 
 __all__ = [
     "DirtyLimit",
+    "JobColumn",
     "JobSpec",
     "tighter",
 ]
@@ -66,6 +67,40 @@ def _rows(count: int) -> str:
     return "1 row was" if count == 1 else f"{count} rows were"
 
 
+_MOST_COLUMNS = 1_000
+_MOST_TEXT = 32 << 10
+"""Characters of all columns: each task of a job carries its facts."""
+_LONGEST, _LONGEST_NAME = 200, 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class JobColumn:
+    """A column of a job's source or target. `origins`: the columns of the source that a target's one is made of, and
+    `how`, which is empty where the values are the same; `masked`: they are hidden by it.
+    """
+
+    name: Text
+    type: Text
+    origins: tuple[Text, ...] = ()
+    how: Text = ""
+    masked: bool = False
+
+    @classmethod
+    def of(cls, schema: "Iterable[Any]") -> "tuple[JobColumn, ...]":
+        """The columns of an Arrow schema."""
+        return cls.bounded(cls(field.name, str(field.type)) for field in schema)
+
+    @staticmethod
+    def bounded(columns: "Iterable[JobColumn]") -> "tuple[JobColumn, ...]":
+        """The columns, as far as a job's facts have room for them: none of a table that is too wide."""
+        made = tuple(
+            replace(each, type=each.type[:_LONGEST], how=each.how[:_LONGEST]) for each in columns
+        )
+        sizes = [len(text) for each in made for text in (each.name, each.type, *each.origins)]
+        fits = len(made) <= _MOST_COLUMNS and sum(sizes) <= _MOST_TEXT
+        return made if fits and max(sizes, default=0) <= _LONGEST_NAME else ()
+
+
 JobKind = Literal["read", "write", "transfer", "throttle", "stream", "verify"]
 
 
@@ -87,7 +122,8 @@ class JobSpec:
     3 s"), `lag` the same as numbers. `static_tasks`: a Spark task that does not reach the service keeps 1/static_tasks
     of the job's own limit; None = it fails. `at_once`: so many run at a time.
     `stall_timeout`: seconds without progress after which a task is named. `protect`: the speed follows the health of
-    source and target; `pressure`: the user's bounds for it, by the name of a signal.
+    source and target; `pressure`: the user's bounds for it, by the name of a signal. `source_columns` and
+    `target_columns` are empty where they are not known. `part_of` is the replication that copies this table.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -125,6 +161,9 @@ class JobSpec:
     stall_timeout: Annotated[float, Field(gt=0)] | None = None
     protect: bool = False
     pressure: Mapping[Text, Annotated[float, Field(ge=0)]] = field(default_factory=dict, hash=False)
+    source_columns: Annotated[tuple[JobColumn, ...], Field(max_length=_MOST_COLUMNS)] = ()
+    target_columns: Annotated[tuple[JobColumn, ...], Field(max_length=_MOST_COLUMNS)] = ()
+    part_of: Text = ""
 
     @property
     def speeds(self) -> tuple[int | None, int | None]:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from spark_channel.errors import SchemaError
 from spark_channel.replication.config import Contract
-from spark_channel.transform.transformer import Transformer, TransformResult
+from spark_channel.transform.transformer import Flow, Transformer, TransformResult
 
 __all__ = ["Decision", "LeaveOut", "LoadColumns", "decide"]
 
@@ -119,6 +119,9 @@ class LeaveOut(Transformer):
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return pa.schema([each for each in schema if each.name not in self.names])
 
+    def flows(self, schema: pa.Schema) -> tuple[Flow, ...]:
+        return tuple(Flow((n,)) for n, name in enumerate(schema.names) if name not in self.names)
+
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         if self.drops_rows:
             kept = _all([pc.is_null(batch.column(name)) for name in self.names])
@@ -134,6 +137,7 @@ class FitTypes(Transformer):
     columns: tuple[tuple[str, pa.DataType], ...]
     drops_rows: bool = False
     step: ClassVar[str] = "contract.data_type"
+    in_place: ClassVar[bool] = True
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         types = dict(self.columns)
@@ -197,6 +201,9 @@ class LoadColumns(Transformer):
                 "load_columns to false"
             )
         return pa.schema([*schema, *self._fields()])
+
+    def flows(self, schema: pa.Schema) -> tuple[Flow, ...]:
+        return (*(Flow((n,)) for n in range(len(schema))), *(Flow((), self.step),) * 2)
 
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         fields = self._fields()

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from spark_channel.errors import OptionError, SchemaError
 from spark_channel.option_types import is_reference, resolve_references
 from spark_channel.replication.patterns import matches
-from spark_channel.transform.transformer import Transformer, TransformResult
+from spark_channel.transform.transformer import Flow, Transformer, TransformResult
 
 __all__ = ["Mask", "MaskColumns", "mask_of", "parse_mask", "state_of_masks"]
 
@@ -155,6 +155,16 @@ class MaskColumns(Transformer):
                 f"{self.stream}: every column is dropped; keep one, or disable the stream"
             )
         return pa.schema(fields)
+
+    def flows(self, schema: pa.Schema) -> tuple[Flow, ...]:
+        found = []
+        for number, name in enumerate(schema.names):
+            mask = mask_of(self.masks, self.stream, name)
+            if mask is None or mask.kind == "keep":
+                found.append(Flow((number,)))
+            elif mask.kind != "drop":
+                found.append(Flow((number,), mask.kind, masked=True))
+        return tuple(found)
 
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         arrays, fields = [], []

@@ -498,6 +498,7 @@ class TableRun:
             (*steps, *decision.steps),
             save_mode="overwrite" if planned.overwrite else "append",
             stream=planned.stream,
+            part_of=f"replicate {self._report.run_id}",
         )
 
     def _decide(self, planned: "_Planned", steps: Sequence[Transformer]) -> Decision:

@@ -87,6 +87,7 @@ class ProtectionController:
             self._protection.observe(side, sample, self._book.spent(self._name))
             self._signals.update({f"{side}:{name}": value for name, value in sample.values.items()})
             self._apply()
+            self._tell_held()
             changed = self._protection.rows_per_second != before
         if changed:
             self._subscriptions.notify(self._name)
@@ -99,7 +100,10 @@ class ProtectionController:
     def tell_report(self) -> None:
         """Add to the report of an ending job what limited its speed."""
         with self._lock:
-            self._progress.set_held(self._protection.held_seconds, self._protection.summary)
+            self._tell_held()
+
+    def _tell_held(self) -> None:
+        self._progress.set_held(self._protection.held_seconds, self._protection.summary)
 
     def _follow_limit(self) -> None:
         """Use the limit that a user may have set meanwhile."""

@@ -15,7 +15,7 @@ from spark_channel.connectors.base.registry import experiment_remark
 from spark_channel.errors import ChannelError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split, TaskGroup, assign_fairly
-from spark_channel.progress import JobSpec
+from spark_channel.progress import JobColumn, JobSpec
 from spark_channel.service import run_id
 from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.schema import as_arrow
@@ -143,6 +143,7 @@ class ChannelReader(DataSourceReader):
             "read",
             name=self._options.job_id or "",
             source=self._source,
+            source_columns=JobColumn.of(self._schema),
             channels=sum(group.channels for group in groups),
             tasks=len(groups),
             splits=len(splits),

@@ -34,7 +34,7 @@ from spark_channel.planning import (
     plan_channels,
     split_advice,
 )
-from spark_channel.progress import JobSpec
+from spark_channel.progress import JobColumn, JobSpec
 from spark_channel.service import new_job_id
 from spark_channel.service.discovery import private_directory
 from spark_channel.spark.driver import (
@@ -357,6 +357,7 @@ class ChannelStreamReader(DataSourceStreamReader):
             "read",
             name=self._options.job_id or self._source.options.tunnel or "",
             source=self._source.about,
+            source_columns=JobColumn.of(self._schema),
             channels=channels,
             tasks=len(planned),
             **limits.of_spec(),

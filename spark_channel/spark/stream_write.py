@@ -24,7 +24,7 @@ from spark_channel.connectors import Receipt, WriteContext, WritePlan, find_conn
 from spark_channel.connectors.base.registry import describe, experiment_remark
 from spark_channel.errors import ChannelError, OptionError, TargetError, UnsupportedError
 from spark_channel.options import WriteOptions
-from spark_channel.progress import JobSpec, Phase
+from spark_channel.progress import JobColumn, JobSpec, Phase
 from spark_channel.spark.driver import (
     JobReporter,
     found_service,
@@ -95,6 +95,7 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
             "write",
             name=self._options.job_id or "",
             target=f"{connector.name} {where}",
+            target_columns=JobColumn.of(self._schema),
             commit="job",
             **limits.of_spec(),
             max_connections=most,

@@ -19,7 +19,7 @@ from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
 from spark_channel.errors import ChannelError, DirtyRowsError, OptionError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TaskDirtyRows
-from spark_channel.progress import JobSpec, Phase
+from spark_channel.progress import JobColumn, JobSpec, Phase
 from spark_channel.spark.already_published import AlreadyPublishedWriter
 from spark_channel.spark.driver import (
     JobReporter,
@@ -135,6 +135,7 @@ class ChannelWriter(DataSourceArrowWriter):
             "write",
             name=self._options.job_id or "",
             target=target,
+            target_columns=JobColumn.of(wanted),
             commit=self._plan.commit,
             at_least_once=self._plan.at_least_once,
             **limits.of_spec(),

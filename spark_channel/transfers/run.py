@@ -11,7 +11,7 @@ from spark_channel.connectors.base.claims import Follows
 from spark_channel.errors import ChannelError, CommitError, DirtyRowsError, LimitError
 from spark_channel.limits import StaticShare
 from spark_channel.pipeline import DirtyStore, GroupOutcome, TaskOutcome, TransferWork
-from spark_channel.progress import JobSpec, Phase, TransferReport
+from spark_channel.progress import JobColumn, JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceControl
 from spark_channel.transfers.dirty import dirty_row_totals, tell_refused, too_many
 from spark_channel.transfers.limits import is_limited, static_of_spec, static_shares, told_static
@@ -234,6 +234,9 @@ class Transfer:
             name=options.job_id or "",
             source=opened.source,
             target=opened.target,
+            source_columns=JobColumn.of(opened.sources[0].pipeline.schema),
+            target_columns=_target_columns(opened),
+            part_of=opened.spec.part_of,
             channels=made.channels,
             tasks=len(made.tasks),
             splits=len(made.tasks),
@@ -397,6 +400,27 @@ class Transfer:
             rows_per_second_limit=spec.rows_per_second,
             bytes_per_second_limit=spec.bytes_per_second,
         )
+
+
+def _target_columns(opened: OpenedTransfer) -> tuple[JobColumn, ...]:
+    """The columns that arrive at the target, and which columns of the source each is made of, if the steps say so."""
+    flows = opened.sources[0].pipeline.flows()
+    if flows is not None and opened.steps is not None:
+        further = opened.steps.flows()
+        flows = None if further is None else tuple(each.after(flows) for each in further)
+    if flows is None:
+        return JobColumn.of(opened.schema)
+    names = opened.sources[0].pipeline.schema.names
+    return JobColumn.bounded(
+        JobColumn(
+            field.name,
+            str(field.type),
+            tuple(names[number] for number in flow.sources),
+            flow.how,
+            flow.masked,
+        )
+        for field, flow in zip(opened.schema, flows, strict=True)
+    )
 
 
 def job_name(label: str | None) -> str:

@@ -37,6 +37,7 @@ class TimesAsText(Transformer):
     times: str = "%H:%M:%S"
     only: frozenset[int] | None = None
     step: ClassVar[str] = "times as text"
+    in_place: ClassVar[bool] = True
 
     def _pattern(self, position: int, kind: pa.DataType) -> str | None:
         if self.only is not None and position not in self.only:
@@ -100,6 +101,7 @@ class Convert(Transformer):
     patterns: tuple[str, ...] = ()
     zone: str = "UTC"
     step: ClassVar[str] = "convert"
+    in_place: ClassVar[bool] = True
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         wanted = dict(self.fields)

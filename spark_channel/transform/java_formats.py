@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from spark_channel.errors import OptionError
 from spark_channel.transform.time_patterns import java_parts
-from spark_channel.transform.transformer import Transformer, TransformResult
+from spark_channel.transform.transformer import Flow, Transformer, TransformResult
 
 __all__ = [
     "CsvTexts",
@@ -28,6 +28,7 @@ class JavaTexts(Transformer):
     """Timestamps in the format of `java.sql.Timestamp`, to the millisecond, and floats in that of `Double.toString`."""
 
     step: ClassVar[str] = "texts of Java"
+    in_place: ClassVar[bool] = True
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return pa.schema(
@@ -96,6 +97,12 @@ class CsvTexts(Transformer):
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return schema
+
+    def flows(self, schema: pa.Schema) -> tuple[Flow, ...]:
+        return tuple(
+            Flow((number,), self.step if pa.types.is_string(field.type) else "")
+            for number, field in enumerate(schema)
+        )
 
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         columns: list[Any] = []

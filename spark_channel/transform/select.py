@@ -17,6 +17,7 @@ from spark_channel.transform.cast import cast_or_refuse
 from spark_channel.transform.text import as_text, has_text
 from spark_channel.transform.transformer import (
     Column,
+    Flow,
     Refused,
     Transformer,
     TransformResult,
@@ -163,6 +164,17 @@ class Select(Transformer):
             fields.append(made)
         return pa.schema(fields)
 
+    def flows(self, schema: pa.Schema) -> tuple[Flow, ...]:
+        found = []
+        for output in self.outputs:
+            if output.source is None:
+                found.append(Flow((), "constant" if output.random is None else "random values"))
+                continue
+            index = column_index(schema, output.source, self.step)
+            same = output.kind is None or output.kind == schema.field(index).type
+            found.append(Flow((index,), "" if same else "cast"))
+        return tuple(found)
+
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         schema = pa.schema(
             [
@@ -255,6 +267,9 @@ class Rename(Transformer):
             [part.with_name(name) for part, name in zip(schema, self.names, strict=True)]
         )
 
+    def flows(self, schema: pa.Schema) -> tuple[Flow, ...]:
+        return tuple(Flow((number,)) for number in range(len(schema)))
+
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         return TransformResult(
             pa.RecordBatch.from_arrays(batch.columns, schema=self.output_schema(batch.schema))
@@ -275,6 +290,7 @@ class RefuseMalformed(Transformer):
     """Each marked line is one refused row, with its text and why."""
 
     step: ClassVar[str] = "line"
+    in_place: ClassVar[bool] = True
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return schema
@@ -317,6 +333,7 @@ class DropRows(Transformer):
     operator: Operator
     value: str
     step: ClassVar[str] = "drop_rows"
+    in_place: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checked_column(self.column, self.step)

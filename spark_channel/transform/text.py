@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.transform.transformer import (
     Column,
+    Flow,
     Refused,
     Transformer,
     TransformResult,
@@ -91,9 +92,14 @@ class TextStep(Transformer):
     column: Column
     step: ClassVar[str] = "text step"
     keeps_null: ClassVar[bool] = True
+    masks: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         checked_column(self.column, self.step)
+
+    def flows(self, schema: pa.Schema) -> tuple[Flow, ...]:
+        index = column_index(schema, self.column, self.step)
+        return with_change(schema, index, Flow((index,), self.step, self.masks))
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         index = column_index(schema, self.column, self.step)
@@ -134,6 +140,11 @@ class TextStep(Transformer):
 
     @abstractmethod
     def _change(self, text: pa.Array) -> pa.Array: ...
+
+
+def with_change(schema: pa.Schema, index: int, flow: Flow) -> tuple[Flow, ...]:
+    """The flows of a step that changes one column."""
+    return tuple(flow if number == index else Flow((number,)) for number in range(len(schema)))
 
 
 def _starts_inside(text: pa.Array, start: int) -> pa.BooleanArray | None:
@@ -311,6 +322,10 @@ class Calculate(Transformer):
             )
         return schema.set(index, pa.field(field.name, pa.string(), nullable=field.nullable))
 
+    def flows(self, schema: pa.Schema) -> tuple[Flow, ...]:
+        index = column_index(schema, self.column, self.step)
+        return with_change(schema, index, Flow((index,), self.step))
+
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         index = column_index(batch.schema, self.column, self.step)
         name, array = batch.schema.names[index], batch.column(index)
@@ -455,6 +470,7 @@ class Digest(TextStep):
     algorithm: Literal["md5", "sha1"]
     upper: bool = False
     step: ClassVar[str] = "digest"
+    masks: ClassVar[bool] = True
     keeps_null: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ from spark_channel.errors import OptionError, SchemaError
 
 __all__ = [
     "Column",
+    "Flow",
     "Labelled",
     "Pipeline",
     "Refused",
@@ -43,11 +44,35 @@ class TransformResult:
     refused: tuple[Refused, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The numbers of the columns that an output column is made of, and how: empty where the values are the same.
+
+    `masked`: the values do not show what they were made of.
+    """
+
+    sources: tuple[int, ...] = ()
+    how: str = ""
+    masked: bool = False
+
+    def after(self, before: "Sequence[Flow]") -> "Flow":
+        """The same from the first columns on, where `sources` are numbers of `before`."""
+        given = [before[number] for number in self.sources]
+        how = [each for each in (*(flow.how for flow in given), self.how) if each]
+        sources = {source: None for flow in given for source in flow.sources}
+        masked = self.masked or any(flow.masked for flow in given)
+        return Flow(tuple(sources), ", ".join(dict.fromkeys(how)), masked)
+
+
 class Transformer(ABC):
     """One step on batches. Picklable plain data; used by several threads of one process at the same time.
 
     Subclasses are frozen dataclasses whose values were checked when they were made.
     """
+
+    step: ClassVar[str] = "step"
+    in_place: ClassVar[bool] = False
+    """Whether each column stays where it is, and only changes its type."""
 
     @abstractmethod
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
@@ -60,6 +85,16 @@ class Transformer(ABC):
     @abstractmethod
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         """Executor. Work on a batch that has the schema seen by `output_schema`."""
+
+    def flows(self, schema: pa.Schema) -> tuple[Flow, ...] | None:
+        """What each column of `output_schema` is made of; None = not known."""
+        if not self.in_place:
+            return None
+        made = self.output_schema(schema)
+        return tuple(
+            Flow((number,), "" if made.field(number).type == given.type else self.step)
+            for number, given in enumerate(schema)
+        )
 
 
 def column_index(schema: pa.Schema, column: Column, step: str) -> int:
@@ -180,6 +215,9 @@ class Labelled(Transformer):
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         return self.inner.apply(batch)
 
+    def flows(self, schema: pa.Schema) -> tuple[Flow, ...] | None:
+        return self.inner.flows(schema)
+
 
 def as_transformers(steps: Iterable[Any]) -> tuple[Transformer, ...]:
     """Transformers unchanged, and functions wrapped in `Apply`.
@@ -238,6 +276,17 @@ class Pipeline:
                 "the columns of a function must not depend on its rows"
             )
         return TransformResult(batch, tuple(refused))
+
+    def flows(self) -> tuple[Flow, ...] | None:
+        """What each column of `output_schema` is made of; None = a step is a function, which cannot say."""
+        current, found = self.schema, tuple(Flow((number,)) for number in range(len(self.schema)))
+        for step in self.steps:
+            made = step.flows(current)
+            if made is None:
+                return None
+            found = tuple(each.after(found) for each in made)
+            current = step.output_schema(current)
+        return found
 
 
 def _label(step: Transformer, number: int) -> str:

@@ -107,6 +107,21 @@ def test_a_replica_that_falls_behind_slows_the_job_within_a_second_and_has_its_s
     assert world.protection.held_seconds == {"target's replication_lag": held.ended - held.began}
 
 
+def test_seconds_that_a_signal_held_the_speed_are_counted_however_often_it_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spark_channel.limits.protection._MOST_HELD", 2)
+    world = World(100_000)
+    counted = []
+    for _ in range(5):
+        world.well(20)
+        for _ in range(8):
+            world.say({LAG: (3.0, 1.0)})
+        counted.append(world.protection.held_seconds["target's replication_lag"])
+    assert len(world.protection.held) == 2
+    assert counted == sorted(set(counted))
+
+
 def test_the_same_without_a_limit() -> None:
     world = World(None, can_do=80_000)
     before = world.well(10)

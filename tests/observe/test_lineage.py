@@ -3,19 +3,37 @@
 import json
 import logging
 import os
+import pkgutil
+import sqlite3
 import threading
 import time
+from contextlib import closing
+from enum import Enum
+from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from types import SimpleNamespace, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
+import pyarrow as pa
 import pytest
 
-from spark_channel.observe.lineage import Dataset, LineageEvents, dataset_of, is_configured
-from spark_channel.progress import JobSpec, Phase, Snapshot
+import spark_channel
+from spark_channel.observe.lineage import (
+    Dataset,
+    LineageEvents,
+    dataset_of,
+    event_of,
+    is_configured,
+)
+from spark_channel.progress import JobProgress, JobSpec, Phase, Snapshot
 from spark_channel.service import ServiceServer
+from spark_channel.transform import Digest, Output, Select
 
 pytest.importorskip("openlineage.client", reason="extra `openlineage`")
+attrs = pytest.importorskip("attrs")
+
+from openlineage.client import event_v2, generated  # noqa: E402 - the extra may be missing
+from openlineage.client.generated.base import BaseFacet  # noqa: E402
 
 SPEC = JobSpec(
     "transfer",
@@ -64,6 +82,8 @@ def events(posted: list[bytes]) -> list[dict[str, Any]]:
         ("csv /lake/orders", Dataset("file", "/lake/orders")),
         ("sqlite flights.db#flights", Dataset("sqlite", "flights.db#flights")),
         ("generator", Dataset("generator", "generator")),
+        ("csv /lake/a.csv and 11 more", Dataset("file", "/lake/a.csv")),
+        ("mysql jdbc:mysql://db/shop#a and 2 more", Dataset("mysql://db", "shop.a")),
         ("", None),
     ],
 )
@@ -122,6 +142,145 @@ def test_a_receiver_gets_the_start_and_the_end_of_each_job(
     assert failed["run"]["facets"]["errorMessage"]["message"] == "the disk is full"
     # commit=job: the target has no row of a job that failed
     assert "outputStatistics" not in failed["outputs"][0].get("outputFacets", {})
+
+
+def checked(value: Any, kind: Any, where: str) -> None:
+    """Hold plain JSON to be what a class of openlineage-python, which are made from the published schemas, declares."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        if value is None:
+            assert type(None) in parts, where
+            return
+        (kind,) = (each for each in parts if each is not type(None))
+        checked(value, kind, where)
+    elif origin is list:
+        assert isinstance(value, list), where
+        for number, each in enumerate(value):
+            checked(each, parts[0], f"{where}[{number}]")
+    elif origin is dict:
+        assert isinstance(value, dict), where
+        for name, each in value.items():
+            checked(each, class_of(each, parts[1]), f"{where}.{name}")
+    elif attrs.has(kind):
+        hints = {
+            name.lstrip("_"): hint for name, hint in get_type_hints(kind).items() if name[0] != "_"
+        }
+        known = {each.name.lstrip("_"): each for each in attrs.fields(kind)}
+        given = {name: each for name, each in value.items() if name[0] != "_"}
+        if given.keys() - known.keys():
+            assert issubclass(kind, BaseFacet), (where, given.keys() - known.keys())
+        for name, field in known.items():
+            if name in given:
+                checked(given[name], hints.get(name, Any), f"{where}.{name}")
+            else:
+                assert field.default is not attrs.NOTHING or name in ("producer", "schemaURL"), (
+                    f"{where} lacks {name}"
+                )
+    elif isinstance(kind, type) and issubclass(kind, Enum):
+        assert value in {each.value for each in kind}, where
+    elif kind is float:
+        assert type(value) in (int, float), where
+    elif kind is not Any and isinstance(kind, type):
+        assert type(value) is kind, (where, value, kind)
+
+
+def class_of(value: Any, kind: Any) -> Any:
+    """The class of a facet that names its schema; `kind` for what is no facet."""
+    if not (isinstance(value, dict) and "_schemaURL" in value):
+        return kind
+    name = value["_schemaURL"].rpartition("/")[2]
+    for module in pkgutil.iter_modules(generated.__path__):
+        found = getattr(import_module(f"{generated.__name__}.{module.name}"), name, None)
+        if found is not None:
+            assert found._get_schema() == value["_schemaURL"]
+            return found
+    assert value["_schemaURL"].startswith("urn:spark-channel:"), value["_schemaURL"]
+    return kind
+
+
+def test_events_say_which_columns_are_made_of_which_and_fit_openlineage_s_schemas(
+    receiver: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url, posted = receiver
+    monkeypatch.setenv("OPENLINEAGE_URL", url)
+    monkeypatch.setenv("OPENLINEAGE_PARENT_ID", f"airflow/load.orders/{PARENT}")
+    (tmp_path / "in.csv").write_text("id,name,card\n1,ada,4242\n2,bob,4343\n")
+    spark_channel.transfer(
+        None,
+        reader={"name": "csv", "path": str(tmp_path / "in.csv"), "header": True},
+        writer={"name": "csv", "path": str(tmp_path / "out")},
+        transformers=[
+            Select(
+                (
+                    Output("id", "number", pa.int64()),
+                    Output("name"),
+                    Output("card", "card_hash"),
+                    Output(None, "origin", constant="shop"),
+                )
+            ),
+            Digest("card_hash", "sha1"),
+        ],
+        rows_per_second=1000,
+        job_id="copy-orders",
+    )
+    started, done = events(posted)
+    for event in (started, done):
+        checked(event, event_v2.RunEvent, "event")
+    with pytest.raises(AssertionError):
+        checked({**done, "eventType": "ENDED"}, event_v2.RunEvent, "event")
+    (read,), (written,) = done["inputs"], done["outputs"]
+    assert [field["name"] for field in read["facets"]["schema"]["fields"]] == ["id", "name", "card"]
+    assert [(field["name"], field["type"]) for field in written["facets"]["schema"]["fields"]] == [
+        ("number", "int64"),
+        ("name", "string"),
+        ("card_hash", "string"),
+        ("origin", "string"),
+    ]
+    lineage = written["facets"]["columnLineage"]["fields"]
+    assert {
+        name: [each["field"] for each in flow["inputFields"]] for name, flow in lineage.items()
+    } == {
+        "number": ["id"],
+        "name": ["name"],
+        "card_hash": ["card"],
+    }
+    assert lineage["name"]["transformationType"] == "IDENTITY"
+    assert lineage["card_hash"]["transformationType"] == "MASKED"
+    (source,) = lineage["card_hash"]["inputFields"]
+    assert (source["namespace"], source["name"]) == (read["namespace"], read["name"])
+    assert source["transformations"][0]["masking"] is True
+
+
+def test_events_of_a_replication_s_tables_name_it_and_its_masks(
+    receiver: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url, posted = receiver
+    monkeypatch.setenv("OPENLINEAGE_URL", url)
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        shop.executescript("CREATE TABLE a (id INTEGER, card TEXT); INSERT INTO a VALUES (1, 'x')")
+    replication = {
+        "source": {"url": f"sqlite:{tmp_path}/shop.db"},
+        "target": {"url": f"sqlite:{tmp_path}/lake.db"},
+        "streams": {"a": {"columns": {"card": "sha256"}}},
+        "limit": {"rows_per_second": 1000},
+    }
+    report = spark_channel.replicate(None, replication)
+    started, done = events(posted)
+    assert done["eventType"] == "COMPLETE"
+    assert done["run"]["facets"]["spark_channel"]["replication"] == f"replicate {report.run_id}"
+    fields = done["outputs"][0]["facets"]["columnLineage"]["fields"]
+    assert {name: each["transformationType"] for name, each in fields.items()} == {
+        "id": "IDENTITY",
+        "card": "MASKED",
+    }
+    checked(started, event_v2.RunEvent, "event")
+
+
+def test_a_comparison_reads_both_ends_and_writes_neither() -> None:
+    progress = JobProgress("abc", JobSpec("verify", source="csv /a", target="csv /b"))
+    event = event_of("COMPLETE", PARENT, "2026-01-01T00:00:00+00:00", progress.status())
+    assert [each.name for each in event.inputs] == ["/a", "/b"]
+    assert event.outputs == []
 
 
 def test_a_job_that_the_program_s_end_cut_off_was_aborted(

@@ -8,10 +8,14 @@ import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from spark_channel.observe.metrics import _LIMIT_FAMILIES, JobMetrics, prometheus_text
+from spark_channel.limits import LimitStatus
+from spark_channel.observe.metrics import JobMetrics, prometheus_text
+from spark_channel.observe.outbox import Outbox
 from spark_channel.progress import JobProgress, JobSpec, Phase, Snapshot
 from spark_channel.service import ServiceAddress, ServiceControl, ServiceServer, SharedLimit
 from spark_channel.service.protocol import READ_SCOPE, scoped_token
@@ -204,18 +208,62 @@ def test_a_shared_limit_has_metrics_and_shows_no_login(tmp_path: Path) -> None:
         assert service.token not in text.decode()
 
 
+def every_metric() -> bytes:
+    """All metrics, each with a value."""
+    limit = SimpleNamespace(
+        limit="orders-db",
+        rows_per_second=1000,
+        bytes_per_second=5000,
+        effective_rows_per_second=900,
+        effective_bytes_per_second=4000,
+        paused=False,
+        pressure="",
+        jobs=1,
+        client_count=2,
+        waiting_count=1,
+        spent_rows=5,
+        spent_bytes=50,
+    )
+    metrics = JobMetrics(
+        lambda _job: {"target:lag": (1.0, 2.0)}, lambda: [cast(LimitStatus, limit)]
+    )
+    metrics.more.append(Outbox("onFinish", lambda _item: None).family)
+    for job, ends in (("abc", True), ("def", False)):
+        lag = {**SPEC.lag, "bytes": 5}
+        progress = JobProgress(job, replace(SPEC, bytes_per_second=5, lag=lag))
+        metrics.job_opened(progress)
+        progress.update(snapshot(0, rows_pushed=50, rows_written=40, waits={"limit:rows": 2.5}))
+        progress.set_held({"target's replication_lag": 3.5})
+        if ends:
+            progress.enter(Phase.DONE)
+            metrics.job_closed(progress)
+    return prometheus_text(metrics.families())
+
+
 def test_promtool_finds_nothing_to_improve() -> None:
-    metrics = JobMetrics()
-    progress = JobProgress("abc", SPEC)
-    metrics.job_opened(progress)
-    progress.update(snapshot(0, rows_pushed=50, rows_written=40, waits={"limit:rows": 2.5}))
-    progress.enter(Phase.DONE)
-    metrics.job_closed(progress)
-    text = prometheus_text(metrics.families())
+    text = every_metric()
     checked = subprocess.run(
         ["promtool", "check", "metrics"], input=text, capture_output=True, timeout=30, check=False
     )
     assert (checked.returncode, checked.stderr, checked.stdout) == (0, b"", b"")
+
+
+def test_the_guide_names_each_metric_and_each_of_its_labels() -> None:
+    guide = (ROOT / "docs/watch.md").read_text()
+    rows = {
+        name: cells[1]
+        for line in guide.splitlines()
+        if line.startswith("| `spark_channel_") and (cells := line.strip("| ").split(" | "))
+        for name in re.findall(r"`(spark_channel_\w+)", cells[0])
+    }
+    for name, samples in parsed(every_metric()).items():
+        assert set(re.findall(r"`(\w+)`", rows[name])) == set(samples[0][0]), name
+
+
+def test_what_held_the_speed_of_a_running_job_is_counted_by_side_and_signal() -> None:
+    text = every_metric()
+    labels = {"side": "target", "signal": "replication_lag"}
+    assert value(text, "spark_channel_held_seconds_total", **labels) == 7.0
 
 
 def test_prometheus_scrapes_a_job(server: ServiceServer, tmp_path: Path) -> None:
@@ -268,22 +316,12 @@ def test_prometheus_scrapes_a_job(server: ServiceServer, tmp_path: Path) -> None
 
 
 def test_the_dashboard_asks_for_metrics_and_labels_that_exist() -> None:
-    metrics = JobMetrics(lambda _job: {"target:lag": (1.0, 2.0)})
-    progress = JobProgress("abc", replace(SPEC, bytes_per_second=5))
-    metrics.job_opened(progress)
-    progress.update(snapshot(0, rows_pushed=1, waits={"limit:rows": 1.0}))
-    found = parsed(prometheus_text(metrics.families()))
+    found = parsed(every_metric())
     dashboard = json.loads((ROOT / "docs/assets/grafana.json").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     for expression in asked:
         (name,) = re.findall(r"spark_channel_\w+", expression)
-        if name.startswith("spark_channel_shared_limit_"):
-            assert name.removeprefix("spark_channel_shared_limit_") in {
-                family: kind for family, kind, _ in _LIMIT_FAMILIES
-            }
-            continue
         labels = set(found[name][0][0])
-        by = re.search(r" by \(([^)]*)\)", expression)
-        assert by
-        assert set(by[1].split(", ")) <= labels, expression
+        if by := re.search(r" by \(([^)]*)\)", expression):
+            assert set(by[1].split(", ")) <= labels, expression
     assert len(asked) > 8

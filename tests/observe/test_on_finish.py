@@ -187,6 +187,25 @@ def test_a_receiver_that_hangs_holds_nothing_up_and_what_is_lost_is_counted() ->
     assert 97 <= outbox.counts()["dropped"] <= 100
 
 
+def test_what_is_due_each_minute_is_done_however_many_items_there_are() -> None:
+    """A stream's micro-batches are notices more often than each minute."""
+    ticks: list[int] = []
+    done = threading.Event()
+
+    def tick() -> None:
+        ticks.append(1)
+        if len(ticks) == 3:
+            done.set()
+
+    outbox = Outbox("test", lambda _item: None, tick=tick, every=0.05)
+    end = time.monotonic() + 10
+    while not done.is_set() and time.monotonic() < end:
+        outbox.put(1)
+        done.wait(0.005)
+    outbox.close()
+    assert done.is_set()
+
+
 def test_a_job_that_ends_is_told_once_the_program_ends() -> None:
     sent: list[object] = []
     outbox = Outbox("test", sent.append)

@@ -49,6 +49,11 @@ def test_the_last_numbers_of_a_job_are_pushed(
         for scope in resource.scope_metrics
         for metric in scope.metrics
     }
+    (resource,) = request.resource_metrics
+    named = {each.key: each.value.string_value for each in resource.resource.attributes}
+    assert named["service.name"] == "spark-channel"
+    assert named["service.instance.id"]
+    assert all(each.unit for each in metrics.values())
     rows = metrics["spark_channel.rows"]
     assert rows.unit == "{row}"
     assert rows.sum.is_monotonic

@@ -2,21 +2,28 @@
 
 import http.client
 import json
+import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import spark_channel
+from spark_channel import local
 from spark_channel.errors import ServiceUnavailableError
+from spark_channel.local import LocalEngine
 from spark_channel.observe import page as page_module
 from spark_channel.observe import view as view_module
 from spark_channel.observe.page import PageServer, RemoteView
 from spark_channel.observe.view import limit_request
-from spark_channel.progress import JobSpec, Phase, Snapshot
+from spark_channel.planning import TransferSpec
+from spark_channel.progress import JobSpec, Phase, Snapshot, TransferReport
 from spark_channel.service import ServiceAddress, ServiceServer, SharedLimit
+from spark_channel.transfers.carry_out import carry_out
 from tests.servers.browser import Browser
 from tests.service.helpers import wait_for
 
@@ -385,6 +392,156 @@ def test_a_thousand_tasks_on_a_phone_in_the_dark(
     finally:
         browser.emulate("Emulation.clearDeviceMetricsOverride")
         browser.emulate("Emulation.setEmulatedMedia", features=[])
+
+
+def test_the_tables_of_a_replication_are_shown_together(
+    browser: Browser, page: PageServer, server: ServiceServer
+) -> None:
+    jobs = {
+        table: server.jobs.open(
+            JobSpec(
+                "transfer",
+                name=f"{table}-1",
+                source=f"sqlite shop#{table}",
+                target="csv out",
+                part_of="replicate 1",
+            )
+        )
+        for table in ("orders", "stock", "customers")
+    }
+    server.jobs.open(JobSpec("transfer", name="other", part_of="replicate 2"))
+    server.jobs.enter(jobs["stock"], Phase.DONE)
+    server.jobs.enter(jobs["customers"], Phase.FAILED, error="no such table")
+    browser.open(page.link(change=False))
+    browser.wait("document.querySelectorAll('#jobs button').length == 4")
+    browser.run(
+        "[...document.querySelectorAll('#jobs button')].find((each) => each.innerText.includes('orders')).click()"
+    )
+    title = "document.querySelector('#tables-title').innerText"
+    browser.wait(f"{title} == 'Tables of this replication: 1 running, 1 done, 1 failed'")
+    names = "[...document.querySelectorAll('#tables button')].map((each) => each.innerText)"
+    assert browser.run(f"return {names}") == ["orders", "customers", "stock"]
+    browser.run("document.querySelectorAll('#tables button')[1].focus()")
+    browser.keys("\ue007")  # by keyboard: the table that failed, with its reason
+    browser.wait("document.querySelector('#error').innerText == 'no such table'")
+
+
+def test_the_page_of_another_program_finds_the_tables_of_a_replication(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        shop.executescript("CREATE TABLE a (id INTEGER); INSERT INTO a VALUES (1)")
+    seen: list[dict[str, Any]] = []
+    views = page_module._HostViews({})
+
+    def look(engine: LocalEngine, spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:
+        report = carry_out(engine, spec, more)
+        seen.extend(job for view in views.all() for job in view.watch(None, 0.0)["jobs"])
+        return report
+
+    replication = {
+        "source": {"url": f"sqlite:{tmp_path}/shop.db"},
+        "target": {"url": f"sqlite:{tmp_path}/dw.db"},
+        "streams": {"a": {}},
+    }
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(local, "carry_out_here", look)
+        report = spark_channel.replicate(None, replication)
+    views.close()
+    assert [job["part_of"] for job in seen] == [f"replicate {report.run_id}"]
+
+
+class _Proxy(BaseHTTPRequestHandler):
+    """Passes requests below a prefix on, as the proxies of Jupyter and of Databricks' driver do.
+
+    Jupyter's keeps an answer until it is whole, unless the browser asks for a stream; `keeps_all`: that one, too.
+    """
+
+    protocol_version = "HTTP/1.1"
+    prefix, port, keeps_all = "/user/me/proxy/7/", 0, False
+    heads: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self._pass_on(None)
+
+    def do_POST(self) -> None:
+        self._pass_on(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def _pass_on(self, body: bytes | None) -> None:
+        self.heads.append(f"{self.requestline} {self.headers.get('Referer', '')}")
+        assert self.path.startswith(self.prefix), self.path
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            headers = {
+                name: value
+                for name, value in self.headers.items()
+                if name.lower() not in ("host", "connection")
+            }
+            path = "/" + self.path.removeprefix(self.prefix)
+            connection.request(self.command, path, body, headers)
+            answer = connection.getresponse()
+            streams = self.headers.get("Accept") == "text/event-stream" and not self.keeps_all
+            content = b"" if streams else answer.read()
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                if name not in ("Transfer-Encoding", "Content-Length"):
+                    self.send_header(name, value)
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.close_connection = True
+            self.wfile.write(content)
+            while streams and (part := answer.read1()):
+                self.wfile.write(part)
+        except OSError:  # the browser has left, or the page has ended
+            self.close_connection = True
+        finally:
+            connection.close()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
+        pass
+
+
+@pytest.mark.parametrize("keeps_all", [False, True])
+def test_the_page_works_behind_a_proxy_with_a_path(
+    one_browser: Browser,
+    server: ServiceServer,
+    monkeypatch: pytest.MonkeyPatch,
+    keeps_all: bool,
+) -> None:
+    page = PageServer({server.address: server.view})
+    monkeypatch.setattr(_Proxy, "keeps_all", keeps_all)
+    monkeypatch.setattr(_Proxy, "heads", [])
+    monkeypatch.setattr(_Proxy, "port", int(page.address.split(":")[2][:-1]))
+    job = server.jobs.open(JobSpec("read", name="seen", rows_per_second=1000))
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Proxy) as proxy:
+        proxy.daemon_threads = True
+        thread = threading.Thread(target=proxy.serve_forever)
+        thread.start()
+        try:
+            token = token_of(page.link(change=True))
+            one_browser.open(f"http://127.0.0.1:{proxy.server_port}{_Proxy.prefix}#{token}")
+            one_browser.wait("document.querySelector('#title').innerText == 'seen'", 15)
+            server.jobs.report(job, "one", tasks(1, 7777))
+            one_browser.wait(
+                "document.querySelector('#figures dd').innerText.includes('7.78k')", 10
+            )
+            one_browser.click("#control button.second")
+            one_browser.wait("document.querySelector('#phase').innerText == 'paused'", 5)
+            assert one_browser.complaints() == []
+            assert not any(token in head for head in _Proxy.heads)
+        finally:
+            one_browser.open("about:blank")
+            page.stop()
+            proxy.shutdown()
+            thread.join(10)
+
+
+def test_a_browser_too_many_is_told_why(
+    browser: Browser, page: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_module, "_MOST_VIEWERS", 0)
+    browser.open(page.link(change=False))
+    browser.wait(
+        "document.querySelector('#connection').innerText.includes('close one, trying again')"
+    )
 
 
 def test_a_wrong_token_is_asked_for_again_and_the_link_may_be_pasted(

@@ -1,4 +1,5 @@
 import pickle
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -6,7 +7,24 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_channel.errors import OptionError, SchemaError
-from spark_channel.transform import Digest, DropRows, Pad, Rename, Replace, Substr, prepare
+from spark_channel.replication.drift import FitTypes, LeaveOut, LoadColumns
+from spark_channel.replication.masks import MaskColumns
+from spark_channel.transform import (
+    Calculate,
+    CsvTexts,
+    Digest,
+    DropRows,
+    JavaTexts,
+    Pad,
+    RefuseMalformed,
+    Rename,
+    Replace,
+    Substr,
+    TimesAsText,
+    prepare,
+)
+from spark_channel.transform.convert import Convert
+from spark_channel.transform.transformer import Flow, Labelled
 
 ROWS = pa.record_batch({"id": [1, 2, 3, 4], "name": ["anna", "bo", None, "dora"]})
 
@@ -90,3 +108,40 @@ def test_an_empty_batch_passes_every_step() -> None:
     outcome = pipeline.run(ROWS.slice(0, 0))
     assert outcome.batch.num_rows == 0
     assert outcome.refused == ()
+
+
+@pytest.mark.parametrize(
+    ("steps", "flows"),
+    [
+        ([Rename(("key", "letter")), DropRows(0, "=", "4")], [Flow((0,)), Flow((1,))]),
+        ([Substr("name", 0, 1)], [Flow((0,)), Flow((1,), "substr")]),
+        (
+            [Digest("name", "md5"), Pad("name", "l", 9, "x")],
+            [Flow((0,)), Flow((1,), "digest, pad", masked=True)],
+        ),
+        ([Labelled(Calculate("id", "+", "1"), "first")], [Flow((0,), "calculate"), Flow((1,))]),
+        (
+            [Convert((("id", pa.int32()),)), JavaTexts(), TimesAsText(), RefuseMalformed()],
+            [Flow((0,), "convert"), Flow((1,))],
+        ),
+        ([CsvTexts()], [Flow((0,)), Flow((1,), "texts of CSV")]),
+        ([FitTypes((("id", pa.string()),))], [Flow((0,), "contract.data_type"), Flow((1,))]),
+        ([LeaveOut(("id",)), Substr("name", 0, 1)], [Flow((1,), "substr")]),
+        (
+            [MaskColumns.of("s.t", {"id": "drop", "name": "sha256"}), Rename(("hash",))],
+            [Flow((1,), "sha256", masked=True)],
+        ),
+        (
+            [LoadColumns("run", datetime(2026, 1, 1, tzinfo=UTC))],
+            [Flow((0,)), Flow((1,)), Flow((), "load_columns"), Flow((), "load_columns")],
+        ),
+    ],
+)
+def test_steps_say_which_columns_are_made_of_which(steps: list[Any], flows: list[Flow]) -> None:
+    pipeline = prepare(steps, ROWS.schema)
+    assert pipeline.flows() == tuple(flows)
+    assert len(flows) == len(pipeline.output_schema)
+
+
+def test_what_a_function_makes_of_columns_is_not_known() -> None:
+    assert prepare([upper], ROWS.schema).flows() is None

@@ -3,12 +3,12 @@
 
 const byId = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
-const RETRY_MILLISECONDS = 2000;
+const RETRY_MILLISECONDS = 2000, SILENT_MILLISECONDS = 3000;
 const TOKEN_KEY = "spark-channel " + location.pathname;
 
 const state = {
   token: "", canChange: false, jobs: new Map(), limits: [], chosen: null,
-  samples: [], changes: [], tasks: new Map(), stream: null,
+  samples: [], changes: [], tasks: new Map(), stream: null, polls: false, silent: 0,
 };
 
 // ---- texts
@@ -51,24 +51,31 @@ function announce(text) { setText(byId("announce"), text); }
 
 // ---- the stream of events: fetch, since EventSource cannot send a header, and a url with a token would be logged
 
+class Refusal extends Error {}
 async function listen() {
   if (state.stream) state.stream.abort();
   const stream = state.stream = new AbortController();
-  const query = state.chosen ? "?job=" + encodeURIComponent(state.chosen) : "";
   while (!stream.signal.aborted) {
+    const query = new URLSearchParams({ ...(state.chosen && { job: state.chosen }), ...(state.polls && { once: "1" }) });
     let again = RETRY_MILLISECONDS;
+    // A proxy may keep an answer until it is whole: then each state is asked for by itself.
+    clearTimeout(state.silent);
+    if (!state.polls) state.silent = setTimeout(() => { state.polls = true; listen(); }, SILENT_MILLISECONDS);
     try {
-      const answer = await fetch("events" + query, {
-        headers: { "X-Spark-Channel-Token": state.token }, signal: stream.signal, cache: "no-store", credentials: "same-origin",
+      const answer = await fetch("events?" + query, {
+        headers: { "X-Spark-Channel-Token": state.token, Accept: "text/event-stream" }, // Jupyter's proxy passes such answers on as they come
+        signal: stream.signal, cache: "no-store", credentials: "same-origin",
       });
       if (answer.status === 401 || answer.status === 403) return askForToken("The token was not accepted. It changes each time the page is started.");
-      if (!answer.ok) throw new Error(await answer.text());
+      if (!answer.ok) throw new Refusal((await answer.text()).slice(0, 200));
       await readEvents(answer.body, stream);
-      again = 0;
+      if (!state.polls) again = 0;
     } catch (error) {
       if (stream.signal.aborted) return;
-      connection("lost", "connection lost, trying again");
+      state.polls = false;
+      connection("lost", (error instanceof Refusal ? error.message : "connection lost") + ", trying again");
     }
+    clearTimeout(state.silent);
     await new Promise((resolve) => setTimeout(resolve, again));
   }
 }
@@ -93,6 +100,7 @@ function connection(className, text) {
   setText(byId("connection"), text);
 }
 function hello(data) {
+  clearTimeout(state.silent);
   state.canChange = data.can_change;
   state.jobs.clear();
   state.tasks.clear();
@@ -102,6 +110,7 @@ function hello(data) {
   byId("main").hidden = false;
 }
 function askForToken(why) {
+  clearTimeout(state.silent);
   connection("lost", "not connected");
   byId("main").hidden = true;
   byId("login").hidden = false;
@@ -211,6 +220,7 @@ function showJob() {
   showChart(job);
   showWaits(job);
   showLag(job);
+  showTables(job);
 }
 function showPairs(list, pairs) {
   const nodes = [...list.children];
@@ -331,7 +341,7 @@ function showTasks(detail) {
     let row = state.tasks.get(task[0]);
     if (!row) {
       row = element("tr");
-      for (let cell = 0; cell < 8; cell++) row.append(element("td", ""));
+      for (let cell = 0; cell < 8; cell++) row.append(element("td", "", cell === 1 || cell === 7 ? "text" : ""));
       state.tasks.set(task[0], row);
       added.append(row);
     }
@@ -346,6 +356,36 @@ function showTasks(detail) {
   const shown = state.tasks.size < detail.all_tasks ? ", of which " + state.tasks.size + " are shown" : "";
   setText(byId("tasks-title"), "Tasks (" + detail.all_tasks + shown + ")");
   setText(byId("tasks-caption"), detail.all_tasks + " tasks of the job" + shown);
+}
+const tableOf = (job) => job.source.includes("#") ? job.source.split("#").pop() : nameOf(job);
+function showTables(job) {
+  const tables = job.part_of ? [...state.jobs.values()].filter((each) => each.part_of === job.part_of) : [];
+  const count = (...phases) => tables.filter((each) => phases.includes(each.phase)).length;
+  byId("tables-section").hidden = !tables.length;
+  const parts = [[tables.filter((each) => !ended(each)).length, "running"], [count("done", "ended"), "done"], [count("failed"), "failed"]];
+  setText(byId("tables-title"), "Tables of this replication: " + parts.filter(([number]) => number).map((part) => part.join(" ")).join(", "));
+  const body = byId("tables"), known = new Map([...body.children].map((row) => [row.dataset.job, row]));
+  tables.sort((a, b) => ended(a) - ended(b) || (tableOf(a) < tableOf(b) ? -1 : 1)).forEach((table, place) => {
+    let row = known.get(table.job);
+    if (!row) {
+      row = element("tr");
+      row.dataset.job = table.job;
+      const open = element("button", "", "link");
+      open.type = "button";
+      open.addEventListener("click", () => choose(table.job));
+      for (let cell = 0; cell < 6; cell++) row.append(element("td", "", cell < 2 ? "text" : ""));
+      row.firstChild.append(open);
+    }
+    known.delete(table.job);
+    const phase = paused(table) ? "paused" : table.phase;
+    setText(row.firstChild.firstChild, tableOf(table));
+    [phase, short(table.rows), ended(table) ? "" : short(table.rows_per_second), short(table.refused), duration(table.seconds)]
+      .forEach((text, cell) => setText(row.children[cell + 1], text));
+    row.className = phase;
+    if (table.job === job.job) row.setAttribute("aria-current", "true"); else row.removeAttribute("aria-current");
+    if (body.children[place] !== row) body.insertBefore(row, body.children[place] || null);
+  });
+  for (const row of known.values()) row.remove();
 }
 function filterTasks() {
   const openOnly = byId("open-only").checked;
@@ -396,7 +436,7 @@ function newControl(limit, id, title) {
   const heading = element("h3", title), row = element("div", undefined, "control-row");
   heading.id = id;
   const slider = element("input"), exact = element("input"), apply = element("button", "Set"), pause = element("button", "Pause", "second");
-  const holder = element("div", undefined, "slider"), sliderLabel = element("label", "Limit, " + unit + " per second"), exactLabel = element("label", "Exact, such as 20k");
+  const holder = element("div", undefined, "slider"), sliderLabel = element("label", "Limit, " + unit + " per second"), exactLabel = element("label", "such as 20k");
   Object.assign(slider, { type: "range", min: "0", max: "1000", id: id + "-slider" });
   Object.assign(exact, { type: "text", id: id + "-exact", autocomplete: "off", inputMode: "text" });
   sliderLabel.htmlFor = slider.id;
