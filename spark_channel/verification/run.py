@@ -40,6 +40,7 @@ from spark_channel.verification.report import Difference, VerifyReport
 from spark_channel.verification.settings import VerifySettings
 from spark_channel.verification.sides import (
     MOST_KEYS,
+    ROWS_PER_KEY,
     bucket_edges,
     match_columns,
     open_sides,
@@ -361,7 +362,6 @@ class Verification:
                 names[number][0],
                 self._used,
                 chosen,
-                max(self.report.source_rows, self.report.target_rows),
                 partial(self._splits, number),
             )
             for number, side in enumerate(self.sides)
@@ -479,7 +479,8 @@ class Verification:
 
     def splits_of_keys(self, keys: Hashes) -> list[list[Split]]:
         """Splits that have all rows with these keys: by the keys, or else the buckets that differed."""
-        is_short = self.columns.has_one_spelling and len(keys) <= MOST_KEYS
+        most = max(MOST_KEYS, self.report.source_rows // ROWS_PER_KEY)
+        is_short = self.columns.has_one_spelling and len(keys) <= most
         listed = self.key_values(keys) if is_short else []
         by_range = None
         found = []
