@@ -300,6 +300,7 @@ def match_columns(
     exclude: Sequence[str],
     json: Sequence[str],
     text: TextForm,
+    copied_only: bool = False,
 ) -> Columns:
     """Pair the columns by name, the exact one or else one that differs in case only; choose their forms and the key.
 
@@ -316,6 +317,8 @@ def match_columns(
         "target": [name for name in compared[0] if name not in dict(pairs)],
         "source": [name for name in compared[1] if name not in {b for _, b in pairs}],
     }
+    if copied_only:
+        exclude = (*exclude, *lacks.pop("source"))
     for role, names in lacks.items():
         if names:
             raise SchemaError(
