@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 _KEYS_PER_STATEMENT = 500
 MOST_KEYS, ROWS_PER_KEY = 20_000, 10
 """A database finds so many keys by their values in any case, and more where it has ten rows for each of them."""
+_ROW_BYTES = 100
+"""Of a table without rows, in which rows may come."""
 _RANGES_PER_STATEMENT = 100
 _MOST_RANGES = 20_000
 _MOST_PIECES = 64
@@ -72,7 +74,7 @@ class Side:
     def split(self, advice: int) -> list[Split]:
         """Splits of all rows."""
         found = self.reader.split(advice)
-        params = found[0].params if found else {}
+        params = found[0].params if found else {"row_bytes": _ROW_BYTES}
         self.shared = {name: params[name] for name in ("row_bytes", "snapshot") if name in params}
         return found
 

@@ -63,6 +63,16 @@ def test_postgresql_by_key_ranges_under_a_limit_and_by_snapshots(pg: Pg) -> None
     assert spark_channel.verify(None, one, other).outcome == "equal"
 
 
+def test_an_empty_table_lacks_all_rows_and_is_repaired(pg: Pg) -> None:
+    for name in ("a", "b"):
+        pg.psql(f"CREATE TABLE {name} (id int PRIMARY KEY, n int)")
+    pg.psql("INSERT INTO a SELECT n, n FROM generate_series(1, 20) n")
+    one, other = pg.options(dbtable="a"), pg.options(dbtable="b")
+    assert spark_channel.verify(None, other, one, confirm=0).extra == 20
+    report = spark_channel.verify(None, one, other, confirm=0, repair=True)
+    assert (report.missing, report.outcome) == (20, "equal")
+
+
 def test_postgresql_and_mariadb_hold_equal_values(pg: Pg, shop: Shop) -> None:
     filled(pg)
     target = {**shop.login, "dbtable": "b"}
