@@ -142,8 +142,16 @@ def verify(
     job: Annotated[
         Path | None,
         typer.Argument(
-            help="A DataX job.json, whose reader and writer are the two sides; default: --source and --target.",
+            help="A DataX job.json, whose reader and writer are the two sides, or a FILE.yml of "
+            "`replicate`, whose tables are compared one by one; default: --source and --target.",
             show_default=False,
+        ),
+    ] = None,
+    select: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="With a file of `replicate`: compare these tables alone, names and patterns, separated by commas.",
         ),
     ] = None,
     source: Annotated[
@@ -239,6 +247,7 @@ def verify(
             )
     wanted = VerifyOptions(
         job=job,
+        select=[each.strip() for each in (select or "").split(",") if each.strip()],
         parameters=parameters or [],
         source=source,
         target=target,

@@ -2,8 +2,8 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from spark_channel.connectors.base.registry import has_third_parties
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.option_types import ColumnList
 from spark_channel.planning import TransferSpec
-from spark_channel.verification.report import VerifyReport
+from spark_channel.verification.report import TablesReport, VerifiedTable, VerifyReport
 from spark_channel.verification.settings import RepairSettings, VerifySettings
 
 __all__ = ["VerifyOptions", "column_list", "verify"]
@@ -28,6 +28,7 @@ class VerifyOptions:
     """What a user gave. `options` are texts such as `reader.nullValue=NA`; `of_job` as in `CopyOptions`."""
 
     job: Path | None = None
+    select: Sequence[str] = ()
     parameters: Sequence[str] = ()
     source: str | None = None
     target: str | None = None
@@ -62,15 +63,26 @@ def verify(options: VerifyOptions) -> int:
     """
     if not has_third_parties():
         without_pandas()
-    spec = _spec(options)
     if options.report is not None:
         VerifyReport.check_name(options.report)
         check_place(options.report)
-    conf = parse_conf(options.conf)
     more = {name: value for name, value in options.of_job.items() if value is not None}
-    engine = chosen_engine(options.engine, [spec], master=options.master, conf=conf)
-    with _engine(engine, spec, more, options.master, conf) as carry_out:
-        report = carry_out(spec, more, options.settings, options.repairs)
+    file = options.job
+    if file is not None and file.suffix.lower() in (".yml", ".yaml"):
+        report: VerifyReport | TablesReport = _verify_file(file, options, more)
+    elif options.select:
+        raise OptionError(
+            "option '--select' names tables of a replication file, FILE.yml", option="--select"
+        )
+    else:
+        specs = _specs(options)
+        if options.job is not None:
+            options = replace(options, settings=replace(options.settings, copied_only=True))
+        with _engine(options, specs, more) as carry_out:
+            if len(specs) == 1:
+                report = carry_out(specs[0], more, options.settings, options.repairs)
+            else:
+                report = TablesReport(tuple(_verify_each(carry_out, specs, options, more)))
     if options.report is not None:
         try:
             report.save(options.report)
@@ -78,6 +90,62 @@ def verify(options: VerifyOptions) -> int:
             print(f"warning: {error}", file=sys.stderr)  # noqa: T201 - the command line talks
     print(report.to_json() if options.json_output else report, flush=True)  # noqa: T201
     return report.exit_code
+
+
+def _verify_each(
+    carry_out: "_Verify",
+    specs: Sequence[TransferSpec],
+    options: VerifyOptions,
+    more: Mapping[str, Any],
+) -> Iterator[VerifiedTable]:
+    """The entries of a job's content, one by one. One that cannot be compared does not end the others."""
+    for number, spec in enumerate(specs):
+        name = f"content {number}"
+        try:
+            yield VerifiedTable(name, carry_out(spec, more, options.settings, options.repairs))
+        except ChannelError as error:
+            yield VerifiedTable(name, None, str(error))
+
+
+def _verify_file(file: Path, options: VerifyOptions, more: Mapping[str, Any]) -> TablesReport:
+    """The tables of a replication file, one by one, under the file's limit or the one that is given instead."""
+    from spark_channel.replication.config import load_replication
+    from spark_channel.replication.run import RunSettings, limited
+    from spark_channel.replication.verify import pairs_of
+
+    _refuse_places(options, "a replication file")
+    if options.settings.key is not None:
+        raise OptionError(
+            "option '--key' is for one table: name the key of each table with 'primary_key' in its stream",
+            option="--key",
+        )
+    replication = load_replication(file)
+    given = {"rowsPerSecond", "bytesPerSecond", "sharedLimit"} & set(more)
+    found = []
+    with ExitStack() as held:
+        of_file = {} if given else held.enter_context(limited(replication, RunSettings()))[0]
+        more = {**of_file, **more}
+        carry_out = held.enter_context(_engine(options, (), more))
+        for pair in pairs_of(replication, options.select):
+            if pair.spec is None:
+                found.append(VerifiedTable(pair.name, None, pair.fault))
+                continue
+            asked = options.settings
+            settings = replace(
+                asked,
+                key=pair.key,
+                copied_only=True,
+                exclude=tuple(name for name in asked.exclude if name.lower() in pair.columns),
+                json=tuple(name for name in asked.json if name.lower() in pair.columns),
+            )
+            try:
+                report = carry_out(pair.spec, more, settings, options.repairs)
+            except ChannelError as error:
+                found.append(VerifiedTable(pair.name, None, str(error)))
+            else:
+                report.notes = (*pair.notes, *report.notes)
+                found.append(VerifiedTable(pair.name, report))
+    return TablesReport(tuple(found))
 
 
 def column_list(option: str, text: str | None) -> tuple[str, ...] | None:
@@ -100,27 +168,29 @@ def column_list(option: str, text: str | None) -> tuple[str, ...] | None:
         ) from None
 
 
-def _spec(options: VerifyOptions) -> TransferSpec:
-    given = parse_options(options.options)
+def _refuse_places(options: VerifyOptions, what: str) -> None:
+    """Refuse the options of '--source' and '--target' beside a file that names both sides itself."""
+    if options.source is not None or options.target is not None:
+        raise OptionError(
+            f"{what} names both sides: omit '--source' and '--target', or the file", option="job"
+        )
+    for name in ("where", "columns"):
+        if getattr(options, name) is not None:
+            raise OptionError(
+                f"option '--{name}' needs '--source' and '--target': {what} says itself what it reads",
+                option=f"--{name}",
+            )
+    if any(parse_options(options.options).values()):
+        raise OptionError(
+            f"option '-o' needs '--source' and '--target': {what} has its own options", option="-o"
+        )
+
+
+def _specs(options: VerifyOptions) -> Sequence[TransferSpec]:
     if options.job is not None:
-        if options.source is not None or options.target is not None:
-            raise OptionError(
-                "a job file names both sides: omit '--source' and '--target', or the file",
-                option="job",
-            )
-        spec = load(options.job, options.parameters, all_content=False).spec
-        for name in ("where", "columns"):
-            if getattr(options, name) is not None:
-                raise OptionError(
-                    f"option '--{name}' needs '--source' and '--target': a job file says itself what it reads",
-                    option=f"--{name}",
-                )
-        if any(given.values()):
-            raise OptionError(
-                "option '-o' needs '--source' and '--target': a job file has its own options",
-                option="-o",
-            )
-        return spec
+        _refuse_places(options, "a job file")
+        return load(options.job, options.parameters, all_content=True).specs
+    given = parse_options(options.options)
     if options.source is None or options.target is None:
         missing = "--source" if options.source is None else "--target"
         raise OptionError(
@@ -131,25 +201,24 @@ def _spec(options: VerifyOptions) -> TransferSpec:
         if (value := getattr(options, name)) is not None:
             add_option(given["reader"], name, value)
             add_option(given["writer"], name, value)
-    return TransferSpec(
-        parse_place("reader", options.source, given["reader"], "--source"),
-        parse_place("reader", options.target, given["writer"], "--target"),
-    )
+    source = parse_place("reader", options.source, given["reader"], "--source")
+    return [
+        TransferSpec(source, parse_place("reader", options.target, given["writer"], "--target"))
+    ]
 
 
 @contextmanager
 def _engine(
-    name: str,
-    spec: TransferSpec,
-    more: Mapping[str, Any],
-    master: str | None,
-    conf: dict[str, str],
+    options: VerifyOptions, specs: Sequence[TransferSpec], more: Mapping[str, Any]
 ) -> Iterator[_Verify]:
+    conf = parse_conf(options.conf)
+    name = chosen_engine(options.engine, specs, master=options.master, conf=conf)
     if name == "local":
         from spark_channel.local import first_line, has_speed, local_engine
         from spark_channel.verification.carry_out import verify_with
 
-        with local_engine(served=has_speed(spec, more)) as engine:
+        served = any(has_speed(spec, more) for spec in specs) or bool(more)
+        with local_engine(served=served) as engine:
             try:
                 yield partial(verify_with, engine)
             except ChannelError:
@@ -159,5 +228,5 @@ def _engine(
         return
     from spark_channel.spark.transfer import verify as by_spark
 
-    with session(master, conf, "spark-channel") as spark:
+    with session(options.master, conf, "spark-channel") as spark:
         yield partial(by_spark, spark)

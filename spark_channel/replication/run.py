@@ -38,7 +38,7 @@ from spark_channel.service.shared_limit import MOST_JOBS
 from spark_channel.service.windows import Speeds, WindowKeeper, windowed_limit, zone_of
 from spark_channel.transform.transformer import Transformer, prepare
 
-__all__ = ["Move", "RunSettings", "TableRun", "replicate_on", "writer_of"]
+__all__ = ["Move", "RunSettings", "TableRun", "limited", "replicate_on", "writer_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def replicate_on(
         )
     run = _Run(replication, found, move, settings, clock)
     run.hold_together()
-    with _limited(replication, settings) as (more, keeper):
+    with limited(replication, settings) as (more, keeper):
         try:
             run.carry_out(more, cancel)
             if run.followed:
@@ -102,7 +102,7 @@ def replicate_on(
 
 
 @contextlib.contextmanager
-def _limited(
+def limited(
     replication: Replication, settings: RunSettings
 ) -> Iterator[tuple[dict[str, Any], WindowKeeper | None]]:
     """The options that make one limit hold for all tables, and what changes it by the time."""
@@ -473,6 +473,21 @@ class TableRun:
         except (SourceError, OptionError) as error:
             _log.debug("the target of %s cannot be read: %s", self._copy.stream, error)
             return None
+
+    def compared(self) -> tuple[pa.Schema, pa.Schema, tuple[Transformer, ...]]:
+        """The columns of the source and of the target, and the steps from the rows of one to those of the other.
+
+        Raises:
+            SchemaError: the target has no such table, or the contract refuses its columns.
+        """
+        copy, source, target = self._copy, self._reading.schema(), self.target_schema()
+        if target is None:
+            raise SchemaError(f"the target has no table {copy.object}: replicate it first")
+        masks = copy.options.columns
+        steps = (MaskColumns.of(copy.stream, masks),) if masks else ()
+        arriving = prepare(steps, source).output_schema
+        decision = decide(copy.contract, arriving, target, keeps_columns=self._keeps_columns)
+        return source, target, (*steps, *decision.steps)
 
     def _spec(self, planned: "_Planned", *, looks: bool) -> TransferSpec | None:
         copy, options = self._copy, self._copy.options

@@ -25,6 +25,7 @@ __all__ = [
     "SampledRow",
     "among",
     "find_differences",
+    "near",
     "rounds",
     "runs_of",
     "without_equal",
@@ -103,12 +104,24 @@ def among(keys: Hashes, wanted: Hashes) -> Mask:
     return found
 
 
-def runs_of(mask: Mask) -> list[tuple[int, int]]:
-    """(first, last) of each run of true values."""
+def runs_of(mask: Mask, most: int | None = None) -> list[tuple[int, int]]:
+    """(first, last) of each run of true values, of which none is longer than `most`."""
     changes = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
     return [
-        (int(first), int(last) - 1) for first, last in zip(changes[::2], changes[1::2], strict=True)
+        (begin, min(begin + (most or int(end)), int(end)) - 1)
+        for first, end in zip(changes[::2], changes[1::2], strict=True)
+        for begin in range(int(first), int(end), most or int(end))
     ]
+
+
+def near(mask: Mask, most: int) -> Mask:
+    """The mask without its smallest gaps, so that it has at most `most` runs."""
+    gaps = [each for each in runs_of(~mask) if each[0] > 0 and each[1] < len(mask) - 1]
+    made = mask.copy()
+    gaps.sort(key=lambda each: each[1] - each[0])
+    for first, last in gaps[: max(0, len(gaps) + 1 - most)]:
+        made[first : last + 1] = True
+    return made
 
 
 @dataclass

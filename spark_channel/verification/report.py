@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,10 +12,15 @@ import pyarrow as pa
 
 from spark_channel.errors import OptionError
 
-__all__ = ["Difference", "Outcome", "VerifyReport"]
+__all__ = ["Difference", "Outcome", "TablesReport", "VerifiedTable", "VerifyReport"]
 
 Outcome = Literal["equal", "different", "unknown"]
 _CODES: Mapping[str, int] = {"equal": 0, "unknown": 1, "different": 3}
+_OUTCOMES: tuple[tuple[Outcome, str], ...] = (
+    ("equal", "equal"),
+    ("different", "different"),
+    ("unknown", "not known"),
+)
 _BARS = " ▁▂▃▄▅▆▇█"
 _SHOWN = 10
 
@@ -126,23 +132,7 @@ class VerifyReport:
         Raises:
             OptionError: another ending, or the file cannot be written.
         """
-        place = self.check_name(path)
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            made = place.with_name(f".{place.name}.part")
-            if place.suffix == ".json":
-                made.write_text(self.to_json() + "\n", encoding="utf-8")
-            else:
-                from pyarrow import parquet
-
-                parquet.write_table(self.table(), made)
-            made.replace(place)
-        except OSError as error:
-            raise OptionError(
-                f"option 'report' got {str(path)!r}, which cannot be written: {error.strerror or error}",
-                option="report",
-                got=str(path),
-            ) from error
+        _save(path, self.to_json, self.table)
 
     def table(self) -> pa.Table:
         """The `differences` as a table: their kind, and key, columns and both rows as JSON texts."""
@@ -204,6 +194,95 @@ class VerifyReport:
             key = {name: value for name, value in each.items() if name != "repair"}
             lines.append(f"  would {each['repair']} {_key(key)}")
         return [*lines, *(f"note: {note}" for note in self.notes)]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedTable:
+    """One of several tables. `report` is None where the tables could not be compared, and `why` says why."""
+
+    name: str
+    report: VerifyReport | None
+    why: str = ""
+
+    @property
+    def outcome(self) -> Outcome:
+        return "unknown" if self.report is None else self.report.outcome
+
+
+@dataclass(frozen=True, slots=True)
+class TablesReport:
+    """The results of several tables, in the order in which they were compared."""
+
+    tables: tuple[VerifiedTable, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """3 if a table differs, else 1 if one is not known, else 0."""
+        return max((_CODES[each.outcome] for each in self.tables), default=0)
+
+    def to_json(self) -> str:
+        """The reports as JSON in ASCII."""
+        tables = [
+            {
+                "name": each.name,
+                "outcome": each.outcome,
+                "why": each.why,
+                "report": None if each.report is None else each.report.to_plain(),
+            }
+            for each in self.tables
+        ]
+        plain = {"version": 1, "exit_code": self.exit_code, "tables": tables}
+        return json.dumps(_finite(plain), allow_nan=False, default=_plain)
+
+    def save(self, path: str | Path) -> None:
+        """As `VerifyReport.save`; the table of differences has a column `table` with the names. Raises as it does."""
+        _save(path, self.to_json, self._table)
+
+    def _table(self) -> pa.Table:
+        known = [each for each in self.tables if each.report is not None] or [
+            VerifiedTable("", VerifyReport("", ""))
+        ]
+        parts = []
+        for each in known:
+            assert each.report is not None
+            rows = each.report.table()
+            names = pa.array([each.name] * len(rows), pa.string())
+            parts.append(rows.add_column(0, "table", names))
+        return pa.concat_tables(parts)
+
+    def __str__(self) -> str:
+        parts = []
+        for each in self.tables:
+            said = f"  not compared: {each.why}" if each.report is None else _indented(each.report)
+            parts.append(f"{each.name}\n{said}")
+        counts = Counter(each.outcome for each in self.tables)
+        said = ", ".join(f"{counts[name]} {what}" for name, what in _OUTCOMES if counts[name])
+        return "\n".join([*parts, f"{len(self.tables)} tables: {said}"])
+
+
+def _indented(report: VerifyReport) -> str:
+    return "\n".join(f"  {line}" for line in str(report).splitlines())
+
+
+def _save(path: str | Path, text: Callable[[], str], table: Callable[[], pa.Table]) -> None:
+    """Put a report in the place of the file at `path`; its ending says which form it has."""
+    place = VerifyReport.check_name(path)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        made = place.with_name(f".{place.name}.part")
+        if place.suffix == ".json":
+            made.write_text(text() + "\n", encoding="utf-8")
+        else:
+            from pyarrow import parquet
+
+            parquet.write_table(table(), made)
+        made.replace(place)
+    except OSError as error:
+        raise OptionError(
+            f"option 'report' got {str(path)!r}, which cannot be written: {error.strerror or error}",
+            option="report",
+            got=str(path),
+        ) from error
 
 
 def _line(difference: Difference) -> str:

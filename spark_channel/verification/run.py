@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_channel.clock import utc_now
-from spark_channel.errors import LimitError, SourceError
+from spark_channel.errors import ChannelError, LimitError, SourceError
 from spark_channel.planning import Endpoint, Split, Task, TaskGroup, TransferSpec, advise
 from spark_channel.planning.tasks import assign_fairly
 from spark_channel.progress import JobSpec, Phase
@@ -40,6 +40,7 @@ from spark_channel.verification.report import Difference, VerifyReport
 from spark_channel.verification.settings import VerifySettings
 from spark_channel.verification.sides import (
     MOST_KEYS,
+    ROWS_PER_KEY,
     bucket_edges,
     match_columns,
     open_sides,
@@ -97,6 +98,7 @@ class Verification:
             exclude=settings.exclude,
             json=settings.json,
             text=settings.text,
+            copied_only=settings.copied_only,
         )
         self._options = self.sides[0].reader.options
         self._limits = JobLimits.of(self._options).watching(*(side.reader for side in self.sides))
@@ -133,22 +135,31 @@ class Verification:
     def run(self, afterwards: Callable[[], None] = lambda: None) -> VerifyReport:
         """Compare the sides, look at what differs again, and call `afterwards`, which may repair it.
 
+        If that fails, the report says so.
+
         Raises:
             ChannelError: a side cannot be read.
         """
         self._service = self._reach_service()
         self._reporter = JobReporter(self._service, self.job)
         self._job_spec = self._plan_spec()
+        failed, compared = "", False
         try:
             self._run()
+            compared = True
             afterwards()
         except BaseException as error:
             own = self.engine.own_error(error) or error
-            self._reporter.enter(Phase.FAILED, error=reason_of(own))
-            if own is error:
-                raise
-            raise own from error
-        self._reporter.enter(Phase.DONE, rows=self.report.source_rows + self.report.target_rows)
+            failed = reason_of(own)
+            if not (compared and isinstance(own, ChannelError)):
+                self._reporter.enter(Phase.FAILED, error=failed)
+                if own is error:
+                    raise
+                raise own from error
+            _log.error("the repair failed: %s", failed)
+            self.note(f"the repair failed: {failed}")
+        rows = self.report.source_rows + self.report.target_rows
+        self._reporter.enter(Phase.FAILED if failed else Phase.DONE, error=failed, rows=rows)
         self.report.seconds = round(self._clock.now() - self._began, 3)
         return self.report
 
@@ -361,7 +372,6 @@ class Verification:
                 names[number][0],
                 self._used,
                 chosen,
-                max(self.report.source_rows, self.report.target_rows),
                 partial(self._splits, number),
             )
             for number, side in enumerate(self.sides)
@@ -479,7 +489,8 @@ class Verification:
 
     def splits_of_keys(self, keys: Hashes) -> list[list[Split]]:
         """Splits that have all rows with these keys: by the keys, or else the buckets that differed."""
-        is_short = self.columns.has_one_spelling and len(keys) <= MOST_KEYS
+        most = max(MOST_KEYS, self.report.source_rows // ROWS_PER_KEY)
+        is_short = self.columns.has_one_spelling and len(keys) <= most
         listed = self.key_values(keys) if is_short else []
         by_range = None
         found = []

@@ -18,7 +18,8 @@ class VerifySettings:
     """How rows are compared.
 
     `key` and `exclude` are columns; `json` are those whose texts are compared as JSON. `confirm` is how often a
-    differing row is looked at again, after 1 s, 4 s, 16 s, and then 64 s each time.
+    differing row is looked at again, after 1 s, 4 s, 16 s, and then 64 s each time. `copied_only`: columns of the
+    target that the source lacks are left out, since a job writes none of them.
     """
 
     key: Sequence[str] | None = None
@@ -26,6 +27,7 @@ class VerifySettings:
     json: Sequence[str] = ()
     text: TextForm = "exact"
     confirm: int = 3
+    copied_only: bool = False
     clock: Clock = field(default=SYSTEM_CLOCK, compare=False)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """The two sides of a verification: their readers, the columns that are compared, the key, and what a task reads."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from itertools import pairwise
@@ -23,19 +23,30 @@ from spark_channel.verification.canonical import (
     common_form,
     has_ordinals,
 )
-from spark_channel.verification.compare import Buckets, Mask, runs_of
+from spark_channel.verification.compare import Buckets, Mask, near, runs_of
 from spark_channel.verification.settings import TextForm
 
-__all__ = ["MOST_KEYS", "Columns", "Side", "bucket_edges", "match_columns", "open_sides"]
+__all__ = [
+    "MOST_KEYS",
+    "ROWS_PER_KEY",
+    "Columns",
+    "Side",
+    "bucket_edges",
+    "match_columns",
+    "open_sides",
+]
 
 _log = logging.getLogger(__name__)
 
 _KEYS_PER_STATEMENT = 500
-MOST_KEYS = 20_000
-"""More keys than these are found by reading ranges."""
-_MOST_RANGES = 2_000
-_FEW_RANGES, _ROWS_PER_STATEMENT = 8, 2_000
-"""A statement takes as long as so many rows: where ranges are more, it is faster to read the table."""
+MOST_KEYS, ROWS_PER_KEY = 20_000, 10
+"""A database finds so many keys by their values in any case, and more where it has ten rows for each of them."""
+_ROW_BYTES = 100
+"""Of a table without rows, in which rows may come."""
+_RANGES_PER_STATEMENT = 100
+_MOST_RANGES = 20_000
+_MOST_PIECES = 64
+"""A range of many buckets is cut into pieces of a 64th of all, so that several tasks share it."""
 _ONE_SPELLING = frozenset({"integer", "unsigned integer", "text", "date"})
 """Forms in which equal values are written in one way: not so a UUID, or a text in NFC."""
 _JSON = frozenset({"json", "jsonb"})
@@ -63,7 +74,7 @@ class Side:
     def split(self, advice: int) -> list[Split]:
         """Splits of all rows."""
         found = self.reader.split(advice)
-        params = found[0].params if found else {}
+        params = found[0].params if found else {"row_bytes": _ROW_BYTES}
         self.shared = {name: params[name] for name in ("row_bytes", "snapshot") if name in params}
         return found
 
@@ -90,31 +101,24 @@ class Side:
         return None if least is None else (int(least), int(most))
 
     def of_buckets(
-        self,
-        key: str,
-        buckets: Buckets,
-        chosen: Mask,
-        rows: int,
-        whole: Callable[[], list[Split]],
+        self, key: str, buckets: Buckets, chosen: Mask, whole: Callable[[], list[Split]]
     ) -> list[Split]:
-        """Splits that have all rows of the chosen buckets; `whole` returns those of all `rows`."""
+        """Splits that have all rows of the chosen buckets, and few others; `whole` returns those of all rows."""
         if self.database is None or buckets.edges is None:
             return whole()
-        found = runs_of(chosen)
-        if len(found) > min(_MOST_RANGES, max(_FEW_RANGES, rows // _ROWS_PER_STATEMENT)):
-            return whole()
-        splits = []
-        for first, last in found:
-            pieces = [(first, last)]
-            if first < last == buckets.count - 1:
-                pieces = [(first, last - 1), (last, last)]
-            for piece in pieces:
-                bounds = buckets.bounds(*piece)
-                kind: dict[str, Any] = {"kind": "null", "key": [key]}
-                if bounds is not None:
-                    lower, upper = ([each] if each is not None else None for each in bounds)
-                    kind = {"kind": "range", "key": [key], "lower": lower, "upper": upper}
-                splits.append(Split({**kind, **self.shared}))
+        nulls = buckets.count - 1
+        runs = runs_of(near(chosen[:nulls], _MOST_RANGES), -(-buckets.count // _MOST_PIECES))
+        ranges = []
+        for run in runs:
+            bounds = buckets.bounds(*run)
+            assert bounds is not None
+            ranges.append([None if each is None else [each] for each in bounds])
+        params = {"kind": "ranges", "key": [key], **self.shared}
+        splits = [
+            Split({**params, "ranges": list(each)}) for each in _shares(ranges, runs, buckets.count)
+        ]
+        if chosen[nulls]:
+            splits.append(Split({"kind": "null", "key": [key], **self.shared}))
         return splits
 
     def of_keys(self, key: Sequence[str], values: Sequence[list[Any]]) -> list[Split] | None:
@@ -128,6 +132,22 @@ class Side:
             Split({**params, "values": values[first : first + _KEYS_PER_STATEMENT]})
             for first in range(0, len(values), _KEYS_PER_STATEMENT)
         ]
+
+
+def _shares(
+    ranges: Sequence[list[Any]], runs: Sequence[tuple[int, int]], buckets: int
+) -> Iterator[list[list[Any]]]:
+    """The ranges in parts, each of which one statement reads."""
+    part: list[list[Any]] = []
+    held = 0
+    for each, (first, last) in zip(ranges, runs, strict=True):
+        part.append(each)
+        held += last - first + 1
+        if len(part) == _RANGES_PER_STATEMENT or held * _MOST_PIECES >= buckets:
+            yield part
+            part, held = [], 0
+    if part:
+        yield part
 
 
 def _can_be_looked_up(value: Any) -> bool:
@@ -282,6 +302,7 @@ def match_columns(
     exclude: Sequence[str],
     json: Sequence[str],
     text: TextForm,
+    copied_only: bool = False,
 ) -> Columns:
     """Pair the columns by name, the exact one or else one that differs in case only; choose their forms and the key.
 
@@ -298,6 +319,8 @@ def match_columns(
         "target": [name for name in compared[0] if name not in dict(pairs)],
         "source": [name for name in compared[1] if name not in {b for _, b in pairs}],
     }
+    if copied_only:
+        exclude = (*exclude, *lacks.pop("source"))
     for role, names in lacks.items():
         if names:
             raise SchemaError(

@@ -1,7 +1,7 @@
 """What a task does: it reads splits of one side, and returns their checksums, or some of their rows."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -285,7 +285,8 @@ class PassRunner:
             stack.enter_context(attempt.cancelling(read.cancel))
             collector = self._collector(side)
             rows = 0
-            for batch in _small(read.batches()):
+            batches = stack.enter_context(closing(read.batches()))  # ends its sessions on an error
+            for batch in _small(batches):
                 rows += batch.num_rows
                 batch = side.steps.run(batch).batch
                 try:

@@ -1,6 +1,6 @@
 """What a copy does to an application: its queries on PostgreSQL, while rows are copied out of the server and into it.
 
-    make bench BENCH=harm      (about 12 minutes; draws docs/images/harm.png, and puts it with the medians into README)
+    make bench BENCH=harm      (about 15 minutes; draws docs/images/harm.png, and puts it with the medians into README)
     python -m tests.benchmarks.bench_harm auto      (about 9 minutes: five rounds of idle and `protect=auto` alone)
 
 The application is pgbench (its TPC-B-like transactions) at a third of what the machine can do (`-R`), in one process
@@ -296,6 +296,19 @@ class Bench:
         """Without a limit."""
         return self.transfer("spark-channel, protect=auto", rows, seconds=seconds, protect="auto")
 
+    def verify(self, rows: int) -> Run:
+        """Half of the rows on each side, so that as many are paid for as a copy reads."""
+        side = {"name": "postgresql", "dbtable": "orders", **self.server.login}
+        side["where"] = f"id <= {rows // 2}"
+
+        def compare() -> None:
+            done = spark_channel.verify(
+                self.spark, side, side, channels=CHANNELS, rows_per_second=LIMIT
+            )
+            assert done.equal == rows // 2
+
+        return self._watched(f"verify, {spaced(LIMIT)} rows/s", compare, copied=False)
+
     def best_limit(self, most_p99: float) -> float:
         """The highest fixed limit, of a geometric bisection, under which the application's p99 stays at most that.
 
@@ -440,6 +453,7 @@ class Round:
     jdbc: Run
     fixed: Run
     auto: Run
+    verify: Run
 
     @property
     def drawn(self) -> list[Run]:
@@ -471,10 +485,11 @@ def measure() -> tuple[list[Round], float]:
                     f"spark-channel, {spaced(LIMIT)} rows/s", ROWS, rows_per_second=LIMIT
                 ),
                 bench.auto(ROWS, 50.0),
+                bench.verify(ROWS),
             )
             rounds.append(each)
             percentiles = ", ".join(
-                f"{run.name} {run.p99:.2f}" for run in (each.elsewhere, *each.drawn)
+                f"{run.name} {run.p99:.2f}" for run in (each.elsewhere, *each.drawn, each.verify)
             )
             print(f"  p99 in ms: {percentiles}", flush=True)
         best = bench.best_limit(
@@ -507,6 +522,7 @@ def main() -> list[Row]:
         ("jdbc", ""),
         ("fixed", ASKED_FIXED),
         ("auto", ASKED_AUTO),
+        ("verify", ASKED_FIXED),
     ):
         runs = [getattr(each, what) for each in rounds]
         ratios = [run.p99 / each.idle.p99 for run, each in zip(runs, rounds, strict=True)]

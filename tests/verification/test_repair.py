@@ -136,3 +136,14 @@ def test_a_dry_run_lists_all_keys_however_many(
     target = sqlite(tmp_path / "b.db", [])
     report = spark_channel.verify(None, source, target, confirm=0, repair=True, dry_run=True)
     assert [each["id"] for each in report.repairs] == list(range(9))
+
+
+def test_a_repair_that_fails_keeps_the_report(tmp_path: Path) -> None:
+    source = sqlite(tmp_path / "a.db", [(1, "x", None), (2, "y", None)])
+    keyless = "CREATE TABLE t (id INTEGER, a TEXT, b TEXT)"
+    target = sqlite(tmp_path / "b.db", [(1, "x", None), (2, "z", None)], keyless)
+    report = spark_channel.verify(None, source, target, confirm=0, repair=True)
+    assert (report.outcome, report.different, report.repaired) == ("different", 1, {})
+    assert report.differences[0].key == {"id": 2}
+    assert "the repair failed: " in report.notes[-1]
+    assert "unique" in report.notes[-1]

@@ -63,6 +63,16 @@ def test_postgresql_by_key_ranges_under_a_limit_and_by_snapshots(pg: Pg) -> None
     assert spark_channel.verify(None, one, other).outcome == "equal"
 
 
+def test_an_empty_table_lacks_all_rows_and_is_repaired(pg: Pg) -> None:
+    for name in ("a", "b"):
+        pg.psql(f"CREATE TABLE {name} (id int PRIMARY KEY, n int)")
+    pg.psql("INSERT INTO a SELECT n, n FROM generate_series(1, 20) n")
+    one, other = pg.options(dbtable="a"), pg.options(dbtable="b")
+    assert spark_channel.verify(None, other, one, confirm=0).extra == 20
+    report = spark_channel.verify(None, one, other, confirm=0, repair=True)
+    assert (report.missing, report.outcome) == (20, "equal")
+
+
 def test_postgresql_and_mariadb_hold_equal_values(pg: Pg, shop: Shop) -> None:
     filled(pg)
     target = {**shop.login, "dbtable": "b"}
@@ -81,6 +91,50 @@ def test_postgresql_and_mariadb_hold_equal_values(pg: Pg, shop: Shop) -> None:
     )
     assert {each.key["id"]: each.kind for each in found.differences} == FOUND
     assert found.outcome == "equal"
+
+
+MARIADB = """CREATE TABLE {} (id BIGINT PRIMARY KEY, name VARCHAR(40), bytes VARBINARY(20), total DECIMAL(12, 4),
+ x DOUBLE, y FLOAT, at TIMESTAMP(6) NULL, local DATETIME(3), day DATE, kind ENUM('a', 'b'), bits BIT(9), doc JSON,
+ words LONGTEXT, latin CHAR(10) CHARACTER SET latin1)"""
+CHANGES = {
+    "name": "CONCAT(name, ' ')", "bytes": "X'00FF01'", "total": "total + 0.0001", "x": "x + 1e-12", "y": "y + 1e-6",
+    "at": "at + INTERVAL 1 MICROSECOND", "local": "local + INTERVAL 1000 MICROSECOND", "day": "day + INTERVAL 1 DAY",
+    "kind": "'b'", "bits": "b'100000000'", "doc": "'[1]'", "words": "NULL", "latin": "'Ü'",
+}  # fmt: skip
+
+
+def test_mariadb_computes_the_checksums_of_two_of_its_tables(shop: Shop) -> None:
+    values = """SELECT CAST(seq AS SIGNED) - 100, 'it''s, \\\\ Ü', X'00FF00', seq / 8, seq / 3, seq / 8,
+     '2026-01-31 00:00:00.123456', '2026-01-31 00:00:00.123', '2026-01-31', 'a', b'1', '[2]', '', 'U'
+     FROM seq_1_to_900"""
+    for name in ("a", "b"):
+        shop.sql(MARIADB.format(name))
+        shop.sql(f"INSERT INTO {name} {values}")
+        shop.sql(
+            f"INSERT INTO {name} SELECT seq * {1 << 52} + {1 << 62} + 1, {', '.join(['NULL'] * 13)} FROM seq_0_to_99"
+        )
+    sides = [{**shop.login, "dbtable": name} for name in ("a", "b")]
+    report = spark_channel.verify(None, *sides)
+    assert (report.outcome, report.equal) == ("equal", 1_000), report
+    assert report.method.endswith("computed in the databases")
+    for number, (column, value) in enumerate(CHANGES.items()):
+        shop.sql(f"UPDATE b SET `{column}` = {value} WHERE id = {number * 10}")
+    shop.sql(f"UPDATE b SET name = '' WHERE id = {(7 << 52) + (1 << 62) + 1}")
+    report = spark_channel.verify(None, *sides, confirm=0)
+    assert report.columns == {**dict.fromkeys(CHANGES, 1), "name": 2}
+    assert report.different == len(CHANGES) + 1
+
+
+def test_a_value_that_mariadb_cannot_hash_is_read(shop: Shop) -> None:
+    for name in ("a", "b"):
+        shop.sql(f"CREATE TABLE {name} (id INT PRIMARY KEY, words LONGTEXT)")
+        shop.sql(f"INSERT INTO {name} VALUES (1, REPEAT('\\'', 9000000)), (2, NULL)")
+    sides = [{**shop.login, "dbtable": name} for name in ("a", "b")]
+    report = spark_channel.verify(None, *sides, confirm=0)
+    assert (report.outcome, report.equal) == ("equal", 2)
+    shop.sql("UPDATE b SET words = CONCAT('x', SUBSTR(words, 2)) WHERE id = 1")
+    report = spark_channel.verify(None, *sides, confirm=0)
+    assert (report.outcome, report.columns) == ("different", {"words": 1})
 
 
 def test_text_keys_are_found_whatever_the_collations(pg: Pg, shop: Shop) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -278,6 +280,40 @@ def verified(pair: Pair, *during: Callable[[], None], **more: Any) -> tuple[Veri
     with local_engine(served=False) as engine:
         repairs = more.pop("repairs", None)
         return verify_with(engine, spec, {}, VerifySettings(clock=clock, **more), repairs), clock
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 2**32), st.floats(0, 3))
+def test_a_target_that_follows_its_source_has_no_differences(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, lag: float
+) -> None:
+    """500 changes a second, each of which the target has `lag` seconds later."""
+    path, random = tmp_path_factory.mktemp("follow"), Random(seed)
+    rows = [(number, "a", None, None) for number in range(2_000)]
+    pair = sqlite(path / "a.db", rows), sqlite(path / "b.db", rows)
+    log: list[tuple[float, str]] = []
+    now, applied = 0.0, 0
+
+    def live(seconds: float) -> None:
+        nonlocal now, applied
+        changes = []
+        for _ in range(int(500 * seconds)):
+            now += 1 / 500
+            key = random.randrange(2_400)
+            gone = random.random() < 0.2
+            statement = f"REPLACE INTO orders VALUES ({key}, 'at {now}', NULL, NULL)"
+            changes.append((now, f"DELETE FROM orders WHERE id = {key}" if gone else statement))
+        log.extend(changes)
+        change(path / "a.db", *(each for _, each in changes))
+        behind = [each for at, each in log[applied:] if at <= now - lag]
+        change(path / "b.db", *behind)
+        applied += len(behind)
+
+    live(2.0)
+    report, clock = verified(pair, *(partial(live, each) for each in (1.0, 4.0, 16.0)))
+    assert (report.different, report.missing, report.extra) == (0, 0, 0), report
+    assert report.exit_code in (0, 1)
+    assert clock.slept == [1.0, 4.0, 16.0][: len(clock.slept)]
 
 
 def test_the_waits_grow_to_about_a_minute(pair: Pair, tmp_path: Path) -> None:

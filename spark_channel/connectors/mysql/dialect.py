@@ -64,6 +64,8 @@ _WHOLE = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
 _EXACT_TEXTS = frozenset({"decimal", "date", "datetime", "timestamp", "uuid"})
 """Types of keys that are read as texts, of which none reads as another value: not so floats."""
 _KEY_ENGINES = frozenset({"innodb", "myisam", "aria", "rocksdb"})
+_HASHED_NUMBERS = frozenset({*_WHOLE, "decimal", "year", "date", "datetime", "time"})
+_HASHED_BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 _PLAIN_TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 
 _SAME_NAMES = 1060
@@ -319,12 +321,52 @@ class MysqlDialect(Dialect):
             _refuse_odd_time(value, column)
         return self.literal(value, column)
 
+    def row_hash(self, columns: Sequence[tuple[Column, str]]) -> str | None:
+        """Of the values' texts, which end with a comma or are quoted.
+
+        A text that is longer than the server can make is NULL: such a row has a hash that no other row has.
+        """
+        texts = [_hashed(column.declared, text) for column, text in columns]
+        if None in texts:
+            return None
+        row = f"COALESCE(CONCAT({', '.join(map(str, texts))}), UUID())"
+        return f"CAST(CONV(LEFT(MD5({row}), 16), 16, 10) AS UNSIGNED)"
+
+    def hash_facts(self, session: Session) -> object:
+        """A server in FIPS mode has no MD5."""
+        return session.value("SELECT MD5('spark-channel')")
+
+    def range_number(self, text: str, edges: Sequence[int]) -> str:
+        return f"INTERVAL({text}, {', '.join(map(str, edges))})"
+
     def split_key(self, table: Table) -> tuple[str, ...]:
         """The smallest unique key whose columns can be compared with literals in their own order."""
         kinds = {column.name: parts(column.declared)[0] for column in table.columns}
         return next(
             (key for key in table.unique if all(kinds[name] in _ORDERED for name in key)), ()
         )
+
+
+def _hashed(declared: str, text: str) -> str | None:
+    """A text that only equal values of a column have, in UTF-8; None = there is none that is known."""
+    name, sizes, _ = parts(declared)
+    if name in _PLAIN_TEXTS or name in ("enum", "set", "json"):
+        shown = f"CONCAT(QUOTE(CONVERT({text} USING utf8mb4)), ',')"
+    elif name in _HASHED_BYTES:
+        shown = f"CONCAT(CONVERT(HEX({text}) USING utf8mb4), ',')"
+    elif name in _HASHED_NUMBERS:
+        shown = f"CONCAT(CAST({text} AS CHAR CHARACTER SET utf8mb4), ',')"
+    elif name == "bit":
+        shown = f"CONCAT(CAST({text} AS UNSIGNED), ',')"
+    elif name in ("double", "float") and not sizes:
+        shown = (
+            f"CONCAT(({text} + 0e0), ',')"  # as text a float has 6 digits; as a double it has all
+        )
+    elif name == "timestamp":
+        shown = f"CONCAT(UNIX_TIMESTAMP({text}), ',')"
+    else:
+        return None
+    return f"IF({text} IS NULL, 'N', {shown})"
 
 
 def _without_modifiers(query: str) -> str:

@@ -2,6 +2,8 @@
 
 A split is all rows, those without a key, or a range of a key: {"kind": "range", "key": names, "lower": values or None,
 "upper": values or None}, at least `lower` and below `upper`. It may be narrowed by a "cursor" (see `cursor.py`).
+Splits of some rows are {"kind": "keys", "key": names, "values": keys}, and {"kind": "ranges", "key": names,
+"ranges": [[lower, upper]]}, of which none overlap.
 """
 
 import math
@@ -334,7 +336,13 @@ def _key_conditions(source: ReadSource, params: Mapping[str, Any]) -> list[str]:
         return [f"{source.column(key[0])} IS NULL"]
     if params["kind"] == "keys":
         return [_any_of(source, key, params["values"])]
-    lower, upper = params["lower"], params["upper"]
+    if params["kind"] == "ranges":
+        ranges = [_in_range(source, key, *each) for each in params["ranges"]]
+        return [" OR ".join(f"({' AND '.join(each)})" for each in ranges)]
+    return _in_range(source, key, params["lower"], params["upper"])
+
+
+def _in_range(source: ReadSource, key: Key, lower: Key | None, upper: Key | None) -> list[str]:
     if lower is None and upper is None:
         return [f"{source.column(key[0])} IS NOT NULL"]
     conditions = [] if lower is None else [_compared(source, key, lower, ">", ">=")]
