@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
 from spark_channel.connectors import Reader, Writer, find_connector
+from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import (
     ChannelError,
     JobCancelledError,
@@ -87,7 +88,7 @@ def replicate_on(
         )
     run = _Run(replication, found, move, settings, clock)
     run.hold_together()
-    with _limited(replication, settings) as (more, keeper):
+    with keeping_sessions(), _limited(replication, settings) as (more, keeper):
         try:
             run.carry_out(more, cancel)
             if run.followed:
@@ -492,13 +493,14 @@ class TableRun:
             self._outcome.why = decision.skip
             return None
         writer |= self._write_options(planned, writer, decision)
-        return TransferSpec(
+        made = TransferSpec(
             Endpoint(str(reader.pop("reader")), reader),
             Endpoint(str(writer.pop("writer")), writer),
             (*steps, *decision.steps),
             save_mode="overwrite" if planned.overwrite else "append",
             stream=planned.stream,
         )
+        return replace(made, channels=1, splits_per_channel=1) if copy.is_small else made
 
     def _decide(self, planned: "_Planned", steps: Sequence[Transformer]) -> Decision:
         if planned.overwrite and not self._keeps_columns:
