@@ -20,7 +20,12 @@ from spark_channel.replication.convert import convert_jobs
 from spark_channel.replication.progress import TablesProgress
 from spark_channel.replication.report import PARKED, ReplicationReport
 from spark_channel.replication.run import RunSettings, replicate_on
-from spark_channel.replication.status import plan_replication, reset_tables, status_of
+from spark_channel.replication.status import (
+    TablePlan,
+    plan_replication,
+    reset_tables,
+    status_of,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -140,12 +145,19 @@ def _plan(file: Path, options: ReplicateOptions) -> int:
     )
     _print(
         table,
+        *(line for each in made.tables if each.statement for line in _statement_lines(each)),
         *(f"note: {note}" for note in made.notes),
         f"rows and bytes are estimates of the source's catalog: about {short(made.rows)} rows, {short(made.nbytes)}B",
         f"limit: {made.limit}; the limit alone makes it last {lasts}",
         f"at most {made.connections} connections at a time at each end",
     )
     return code
+
+
+def _statement_lines(plan: TablePlan) -> list[str]:
+    """The first statement of a table's read, and the server's plan for it."""
+    steps = (f"    {line}" for line in plan.server_plan.splitlines())
+    return [f"{plan.stream}: {plan.statement}", *steps]
 
 
 def _run(file: Path, options: ReplicateOptions) -> int:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
 from spark_channel.connectors import Reader, Writer, find_connector
+from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import (
     ChannelError,
     JobCancelledError,
@@ -47,6 +48,8 @@ Move = Callable[[TransferSpec, Mapping[str, Any]], TransferReport]
 
 _NOTHING_YET = -(2**63) + 1
 """The position of an incremental stream whose table was empty."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+"""Seconds between two tries of a table whose source or target is away."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -87,7 +90,7 @@ def replicate_on(
         )
     run = _Run(replication, found, move, settings, clock)
     run.hold_together()
-    with limited(replication, settings) as (more, keeper):
+    with keeping_sessions(), limited(replication, settings) as (more, keeper):
         try:
             run.carry_out(more, cancel)
             if run.followed:
@@ -153,6 +156,8 @@ class _Run:
         self._lock = threading.Lock()
         self._ended = 0
         self._cancelled = False
+        self._has_target = False
+        """Whether the target has answered for a table: then its url is no mistake."""
         self._stopped = threading.Event()
         run_id = f"{self._at:%Y%m%dT%H%M%S}.{self._at.microsecond:06d}Z"
         self.report = ReplicationReport(run_id, self._at, notes=found.notes)
@@ -173,7 +178,13 @@ class _Run:
                 place = left.get_nowait()
             except queue.Empty:
                 place, run, spec = late.get_nowait()  # all tables have been looked at
-                self._one(place, lambda: run.copy(spec, self._move, more))
+                first = [spec]
+
+                def end() -> bool:
+                    spec = first.pop() if first else run.spec()
+                    return run.copy(spec, self._move, more)
+
+                self._one(place, lambda: self._patiently(run, end))
                 return
 
             def begin() -> bool:
@@ -184,11 +195,16 @@ class _Run:
                     self.report,
                     self,
                 )
-                spec = run.spec()
-                if spec is not None and run.waits:
-                    late.put((place, run, spec))
-                    return False
-                return run.copy(spec, self._move, more)
+
+                def copy() -> bool:
+                    spec = run.spec()
+                    self._has_target = True
+                    if spec is not None and run.waits:
+                        late.put((place, run, spec))
+                        return False
+                    return run.copy(spec, self._move, more)
+
+                return self._patiently(run, copy)
 
             self._one(place, begin)
 
@@ -224,6 +240,27 @@ class _Run:
                 if thread.ident is not None:
                     thread.join()
             raise
+
+    def _patiently(self, run: "TableRun", step: Callable[[], bool]) -> bool:
+        """Return what `step` does; again, with growing pauses, while an end that was there before cannot be reached.
+
+        Each try is a run of its own for the table: it asks for the position, and claims the write again.
+        """
+        pause, most = _FIRST_PAUSE, run.retry_seconds
+        since: float | None = None
+        while True:
+            began = self._clock.now()
+            try:
+                return step()
+            except ChannelError as error:
+                now = self._clock.now()
+                if since is None or now - began > most:  # a try that long has worked meanwhile
+                    since, pause = now, _FIRST_PAUSE
+                if now + pause > since + most or not run.passes(error, has_target=self._has_target):
+                    raise
+                _log.warning("a table is tried again in %.1f s: %s", pause, _why(error))
+            self.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def hold_together(self) -> None:
         """Hold `select` to take all tables that the tunnel follows: it has one position for all of them.
@@ -364,6 +401,20 @@ class TableRun:
         self.waits = False
         self._writing = writer_of(copy)
         self._reading: Reader = _opened(copy.reader, "reader")
+
+    @property
+    def retry_seconds(self) -> float:
+        """For how long an end may be away: twice as long as a copy that has begun tries."""
+        options = (self._reading.options, self._writing.options)
+        return 2 * max(float(getattr(each, "retry_timeout", 0.0)) for each in options)
+
+    def passes(self, error: ChannelError, *, has_target: bool) -> bool:
+        """Whether an end of the table is away for a while. The source was there when its tables were listed."""
+        if isinstance(error, SourceError):
+            dialect = getattr(self._reading, "dialect", None)
+            return dialect is not None and bool(dialect.is_passing(error))
+        is_lost = getattr(self._writing, "is_lost", None)
+        return has_target and is_lost is not None and bool(is_lost(error))
 
     def copy(self, spec: TransferSpec | None, move: Move, more: Mapping[str, Any]) -> bool:
         """Carry out what `spec` returned, when all of its rows are committed."""
@@ -507,7 +558,7 @@ class TableRun:
             self._outcome.why = decision.skip
             return None
         writer |= self._write_options(planned, writer, decision)
-        return TransferSpec(
+        made = TransferSpec(
             Endpoint(str(reader.pop("reader")), reader),
             Endpoint(str(writer.pop("writer")), writer),
             (*steps, *decision.steps),
@@ -515,6 +566,7 @@ class TableRun:
             stream=planned.stream,
             part_of=f"replicate {self._report.run_id}",
         )
+        return replace(made, channels=1, splits_per_channel=1) if copy.is_small else made
 
     def _decide(self, planned: "_Planned", steps: Sequence[Transformer]) -> Decision:
         if planned.overwrite and not self._keeps_columns:

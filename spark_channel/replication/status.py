@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from spark_channel.clock import utc_now
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.replication.changes import key_of, tunnel_name
 from spark_channel.replication.config import Limit, Replication
@@ -13,7 +15,7 @@ from spark_channel.replication.report import ReplicationReport, TableOutcome
 from spark_channel.replication.run import RunSettings, TableRun, writer_of
 from spark_channel.replication.tables import TableCopy, find_tables
 from spark_channel.service.windows import Speeds, seconds_for, zone_of
-from spark_channel.transfers.plan import rehearse
+from spark_channel.transfers.plan import OpenedTransfer, rehearse
 
 __all__ = [
     "RunPlan",
@@ -103,7 +105,7 @@ class TablePlan:
     """What a run would do with one table. `rows`, `nbytes`: estimates of the source's catalog; None = it has none.
 
     `does` says what becomes of the target, `fault` why the table would be parked. `connections`: most at a time, at
-    each end.
+    each end. `statement` is the first one of the read, and `server_plan` what the server says that it would do for it.
     """
 
     stream: str
@@ -114,6 +116,8 @@ class TablePlan:
     nbytes: int | None = None
     connections: int = 0
     columns: str = ""
+    statement: str = ""
+    server_plan: str = ""
     fault: str = ""
 
 
@@ -154,7 +158,9 @@ def plan_replication(
     found = find_tables(replication, settings.select)
     begin = now or utc_now()
     dry = replace(settings, dry_run=True)
-    tables = tuple(_plan(each, dry, parallelism, begin) for each in found.copies)
+    limit = replication.limit
+    with keeping_sessions():
+        tables = tuple(_plan(each, dry, parallelism, begin, limit) for each in found.copies)
     rows = sum(each.rows or 0 for each in tables)
     known = [each.nbytes for each in tables if each.nbytes]
     seconds, shown = _lasts(replication.limit, begin, rows, sum(known) if known else None)
@@ -174,7 +180,9 @@ def _lasts(
     return seconds, f"{otherwise}{windows}"
 
 
-def _plan(copy: TableCopy, settings: RunSettings, parallelism: int, at: datetime) -> TablePlan:
+def _plan(
+    copy: TableCopy, settings: RunSettings, parallelism: int, at: datetime, limit: Limit
+) -> TablePlan:
     table = copy.table
     made = TablePlan(
         copy.stream,
@@ -196,8 +204,15 @@ def _plan(copy: TableCopy, settings: RunSettings, parallelism: int, at: datetime
         if spec is None:
             why = outcome.why or "no new rows"
             return replace(made, does=why, rows=0, nbytes=0)
+        planned = replace(
+            spec,
+            stream=None,
+            rows_per_second=limit.rows_per_second,  # which decides how the table is read
+            bytes_per_second=limit.bytes_per_second,
+        )
         with ExitStack() as held:
-            opened, *_ = rehearse(replace(spec, stream=None), parallelism, held)
+            opened, *_ = rehearse(planned, parallelism, held)
+            statement, server_plan = _explained(opened)
     except ChannelError as error:
         return replace(made, fault=str(error))
     there = run.target_schema()
@@ -221,4 +236,14 @@ def _plan(copy: TableCopy, settings: RunSettings, parallelism: int, at: datetime
         nbytes=made.nbytes if plan.nbytes is None else plan.nbytes,
         connections=plan.channels,
         columns=", ".join(f"{each.name} {each.type}" for each in opened.schema),
+        statement=statement,
+        server_plan=server_plan,
     )
+
+
+def _explained(opened: OpenedTransfer) -> tuple[str, str]:
+    """The first statement of the read, and the server's plan; "" of a source without statements."""
+    reader = opened.sources[0].reader
+    if not opened.plan.tasks or not isinstance(reader, SqlReader):
+        return "", ""
+    return reader.explained(opened.plan.tasks[0].split.params["split"])

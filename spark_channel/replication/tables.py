@@ -22,6 +22,7 @@ from spark_channel.tunnel.options import STREAM_OPTIONS
 __all__ = ["FoundTables", "TableCopy", "batch_options", "connector_of", "find_tables"]
 
 _DEFAULT_OBJECT = "{schema}_{table}"
+_SMALL_BYTES, _SMALL_ROWS = 4 << 20, 20_000
 _UNSAFE = re.compile(r"[^\w .,=@+-]")
 _MISSING = "no table of the source has this name"
 
@@ -51,6 +52,13 @@ class TableCopy:
         """For the order: bytes, then rows, as far as the catalog knows them."""
         table = self.table
         return (0, 0) if table is None else (table.nbytes or 0, table.rows or 0)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one connection reads it in less time than others take to begin."""
+        nbytes, rows = self.size
+        known = self.table is not None and self.table.nbytes is not None
+        return known and nbytes <= _SMALL_BYTES and rows <= _SMALL_ROWS
 
     def state_name(self) -> str:
         """How the target names this stream. Another definition of its rows, or another key of a mask, has another name.

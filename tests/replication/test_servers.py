@@ -200,6 +200,8 @@ def test_a_plan_moves_nothing_and_names_what_is_missing(pg: PostgresServer) -> N
     plans = {each.stream: each for each in made.tables}
     assert (plans["rep_a.plain"].does, plans["rep_a.plain"].fault) == ("creates", "")
     assert plans["rep_a.plain"].rows == 300
+    assert "ORDER BY" in plans["rep_a.plain"].statement  # short statements, under a limit
+    assert "Seq Scan on plain" in plans["rep_a.plain"].server_plan  # one statement has all rows
     assert "permission denied" in plans["rep_a.keyless"].fault
     assert made.seconds is None
     assert json.loads(json.dumps(made.notes)) == []

@@ -5,7 +5,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import asyncpg
 
@@ -40,6 +40,8 @@ class PgCopySession(PgSession):
     """Used by one thread, which runs the connection's event loop while it waits for something, and only then."""
 
     failures = _COPY_FAILURES
+    defaults: ClassVar[Mapping[str, str]] = {"client_min_messages": "error"}
+    """See `_hold_whole`."""
 
     def __init__(
         self,
@@ -49,8 +51,7 @@ class PgCopySession(PgSession):
         purpose: str,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        own = {"client_min_messages": "error", **(settings or {})}  # see `_hold_whole`
-        super().__init__(options, failure=failure, purpose=purpose, settings=own)
+        super().__init__(options, failure=failure, purpose=purpose, settings=settings)
         parameters = options.parameters()
         self._copying: _Copying | None = None
         self._loop = _Loop(parameters)
@@ -105,6 +106,9 @@ class PgCopySession(PgSession):
                 "a function that the rows come through says something with RAISE INFO, or changes a setting. "
                 "Read them through Arrow, with a transformer or 'customSchema', or leave that function out"
             )
+
+    def is_reusable(self) -> bool:
+        return super().is_reusable() and self._copying is None
 
     def ping(self) -> None:
         self._script(["SELECT 1"])

@@ -30,9 +30,10 @@ from spark_channel.connectors.sql.catalog import ReadColumn
 from spark_channel.connectors.sql.keyset import SessionHolder, keyset_of
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import PacedFetch, Session
+from spark_channel.connectors.sql.session_pool import sessions
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.splits import Key, Quantiles, Splitter, distinct, split_conditions
-from spark_channel.errors import OptionError, SourceError
+from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
@@ -228,13 +229,22 @@ class PostgresReader(SqlReader):
     def __init__(self, options: PostgresReadOptions) -> None:
         super().__init__(options, PostgresDialect(local=options.timestamps_as == "local"))
         self._snapshot: str | None = None
-        self._is_native = False
+        self._is_native = self._is_builtin = False
+        self._is_unknown = False
+        """Whether the source may have types that a session which was kept does not know."""
         self._long: bool | None = None
         self.part = Part()
         """What a publication has of the table, which its feed reads."""
 
     def connect(self, purpose: str) -> PgReadSession:
-        """The planner's knows types that were made since this process first connected."""
+        """The planner's knows types that were made since this process first connected.
+
+        Between the tables of a run a session is kept, which may not know them: see `schema`.
+        """
+        if sessions.keeps and not self._is_unknown:
+            return PgReadSession.lent(
+                self.options, failure=SourceError, purpose=purpose, settings=_CHANGES_NOTHING
+            )
         fresh = purpose == "plan" and self._source is None
         return PgReadSession(
             self.options,
@@ -251,6 +261,15 @@ class PostgresReader(SqlReader):
 
     def schema(self) -> pa.Schema:
         self._source = None
+        try:
+            found = super().schema()
+        except ChannelError:
+            if self._is_unknown or not sessions.keeps:
+                raise
+        else:
+            if self._is_builtin or not sessions.keeps:
+                return found
+        self._source, self._is_unknown = None, True
         return super().schema()
 
     def resolve(self, session: Session) -> ReadSource:
@@ -261,6 +280,7 @@ class PostgresReader(SqlReader):
             if source.table is not None
             else not own_names(session)
         )
+        self._is_builtin = builtin
         as_they_are = self.options.custom_schema is None and self.options.timestamps_as == "instant"
         self._is_native = as_they_are and builtin
         return source
@@ -467,7 +487,7 @@ class PostgresReader(SqlReader):
     def _copies(self, purpose: str) -> "PgCopySession":
         from spark_channel.connectors.postgresql.copy_session import PgCopySession
 
-        return PgCopySession(
+        return PgCopySession.lent(
             self.options, failure=SourceError, purpose=purpose, settings=_CHANGES_NOTHING
         )
 

@@ -8,9 +8,10 @@ import os
 import re
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import adbc_driver_manager
 import adbc_driver_manager.dbapi
@@ -40,6 +41,7 @@ from spark_channel.connectors.sql.postgresql_pooler import (
 )
 from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import BatchSize, DriverSession, committed
+from spark_channel.connectors.sql.session_pool import sessions
 from spark_channel.connectors.sql.statements import Node, identifier
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
     from spark_channel.connectors.postgresql.dialect import PostgresPlan
 
 __all__ = [
-    "KeptSession",
     "PgReadSession",
     "PgSession",
     "PgWriteSession",
@@ -70,6 +71,9 @@ class PgSession(DriverSession):
     which has none. `settings` are those of the connection's own.
     """
 
+    defaults: ClassVar[Mapping[str, str]] = {}
+    """Settings of every session of the class."""
+
     def __init__(
         self,
         options: PostgresOptions,
@@ -83,8 +87,77 @@ class PgSession(DriverSession):
         self._hides = bool(getattr(options, "hide_values", False))
         self._version: int | None = None
         self._name = f"spark-channel {purpose}"
-        self._settings = Settings.of(options, {"application_name": self._name, **(settings or {})})
+        self._settings = self._settings_of(options, settings)
         self._is_begun = False
+        # Statements of a user may leave something in the session that another table is not to meet.
+        self.pool_key = None if _has_scripts(options) else self._key(options, failure, settings)
+
+    @classmethod
+    def lent(
+        cls,
+        options: PostgresOptions,
+        *,
+        failure: type[ChannelError],
+        purpose: str,
+        settings: Mapping[str, str] | None = None,
+    ) -> Self:
+        """A session that was kept for the tables of this run, else a new one."""
+        more = {} if settings is None else {"settings": settings}
+        return sessions.take(
+            cls._key(options, failure, settings),
+            lambda kept: kept.renewed(options, purpose, settings),
+            lambda: cls(options, failure=failure, purpose=purpose, **more),
+        )
+
+    @classmethod
+    def _key(
+        cls,
+        options: PostgresOptions,
+        failure: type[ChannelError],
+        settings: Mapping[str, str] | None,
+    ) -> Hashable:
+        return (
+            cls,
+            failure,
+            options.conninfo(),
+            options.current_schema,
+            options.query_timeout,
+            options.session_time_zone,
+            bool(getattr(options, "hide_values", False)),
+            tuple(sorted((settings or {}).items())),
+        )
+
+    def renewed(
+        self, options: PostgresOptions, purpose: str, settings: Mapping[str, str] | None
+    ) -> bool:
+        """Make a session that was kept the session of another purpose; False = its server does not answer."""
+        self._name = f"spark-channel {purpose}"
+        self._settings = self._settings_of(options, settings)
+        try:
+            self._run(f"SELECT {self._named()}")
+        except self._failure:
+            return False
+        return True
+
+    def _settings_of(
+        self, options: PostgresOptions, settings: Mapping[str, str] | None
+    ) -> Settings:
+        return Settings.of(
+            options, {"application_name": self._name, **self.defaults, **(settings or {})}
+        )
+
+    def is_reusable(self) -> bool:
+        """Whether it is open, without a transaction."""
+        return self.is_open and not self._is_begun
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None or not sessions.give(self):
+            self.close()
 
     @property
     def version(self) -> int:
@@ -178,11 +251,16 @@ class PgSession(DriverSession):
             raise self._failure(f"{self.place}: the connection is closed")
         return self._connection
 
+    def _named(self) -> str:
+        """SQL that names the session, where no other client gets it."""
+        name = f"set_config('application_name', {literal_sql(self._name)}, false)"
+        return f"CASE WHEN {self._is_own()} THEN {name} END"
+
     def _set_up(self) -> None:
         """Name the session, and run the user's statements whose effect must last; the others are `Settings.each`."""
-        name = f"set_config('application_name', {literal_sql(self._name)}, false)"
-        named = f"CASE WHEN {self._is_own()} THEN {name} END"
-        for version, _ in self._run(f"SELECT current_setting('server_version_num'), {named}"):
+        for version, _ in self._run(
+            f"SELECT current_setting('server_version_num'), {self._named()}"
+        ):
             self._version = int(version)
         if not self._settings.once:
             return
@@ -190,6 +268,11 @@ class PgSession(DriverSession):
             raise self._failure(refused_by_pooler(self.place, self._settings.once[0], "url"))
         for statement in self._settings.once:
             self._run(statement)
+
+
+def _has_scripts(options: PostgresOptions) -> bool:
+    names = ("session_init_statement", "start_sql", "pre_sql", "post_sql")
+    return any(getattr(options, name, None) for name in names)
 
 
 def literal(value: str | int | None) -> Node:
@@ -266,6 +349,8 @@ class PgReadSession(PgSession):
     """
 
     failures = _READ_FAILURES
+    defaults: ClassVar[Mapping[str, str]] = {"cursor_tuple_fraction": "1.0"}
+    """A cursor is read to its end here, and planned for that."""
 
     def __init__(
         self,
@@ -276,9 +361,7 @@ class PgReadSession(PgSession):
         settings: Mapping[str, str] | None = None,
         fresh: bool = False,
     ) -> None:
-        # A cursor is read to its end here, and planned for that.
-        own = {"cursor_tuple_fraction": "1.0", **(settings or {})}
-        super().__init__(options, failure=failure, purpose=purpose, settings=own)
+        super().__init__(options, failure=failure, purpose=purpose, settings=settings)
         with self.closed_on_failure(), self.explained():
             database, self._is_behind = _database(options, failure=failure, fresh=fresh)
             connection: Any = adbc_driver_manager.dbapi.Connection
@@ -392,9 +475,7 @@ class PgWriteSession(PgSession):
         with self.closed_on_failure():
             self._set_up()
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether it is open, without a transaction."""
+    def is_reusable(self) -> bool:
         connection = self._connection
         return (
             connection is not None and connection.info.transaction_status == TransactionStatus.IDLE
@@ -460,6 +541,12 @@ class PgWriteSession(PgSession):
             while cursor.nextset():
                 pass
             return affected, cursor.fetchall() if cursor.description else []
+
+    def renewed(
+        self, options: PostgresOptions, purpose: str, settings: Mapping[str, str] | None
+    ) -> bool:
+        self._parent, self._is_ruled = None, False
+        return super().renewed(options, purpose, settings)
 
     def counts_in(self, plan: "PostgresPlan") -> None:
         """Rows of this plan's target are counted where they are stored, which may be another table."""
@@ -548,40 +635,6 @@ class PgWriteSession(PgSession):
             yield cursor
 
 
-class KeptSession:
-    """Between the tasks of one thread a session is kept: a server spends milliseconds on a new one."""
-
-    def __init__(self) -> None:
-        self._kept = threading.local()
-
-    def __reduce__(self) -> tuple[type["KeptSession"], tuple[()]]:
-        return KeptSession, ()
-
-    @contextmanager
-    def keeping(self) -> Iterator[None]:
-        """In this thread, until the end."""
-        self._kept.keeps, self._kept.session = True, None
-        try:
-            yield
-        finally:
-            session, self._kept.keeps, self._kept.session = self._kept.session, False, None
-            if session is not None:
-                session.close()
-
-    def take(self) -> PgWriteSession | None:
-        """The session that was kept, if its server still answers."""
-        session: PgWriteSession | None = getattr(self._kept, "session", None)
-        self._kept.session = None
-        return session if session is not None and session.answers() else None
-
-    def give(self, session: PgWriteSession) -> None:
-        """A session whose user needs it no more."""
-        if getattr(self._kept, "keeps", False) and session.is_idle and self._kept.session is None:
-            self._kept.session = session
-        else:
-            session.close()
-
-
 def _bits(pieces: Sequence[memoryview]) -> Iterator[memoryview]:
     for piece in pieces:
         for at in range(0, len(piece), _BIT_BYTES):
@@ -591,6 +644,6 @@ def _bits(pieces: Sequence[memoryview]) -> Iterator[memoryview]:
 def reach(options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> PgWriteSession:
     """A new session, tried for `retryTimeout` with growing pauses while the server cannot be reached."""
     return Retry(options.retry_timeout, what=f"reaching {options.address.shown}").call(
-        lambda: PgWriteSession(options, failure=failure, purpose=purpose),
+        lambda: PgWriteSession.lent(options, failure=failure, purpose=purpose),
         lambda error: isinstance(error, failure) and is_gone(error),
     )

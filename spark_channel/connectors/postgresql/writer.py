@@ -36,10 +36,11 @@ from spark_channel.connectors.postgresql.publish import (
     stages,
     table_sql,
 )
-from spark_channel.connectors.postgresql.session import KeptSession, PgWriteSession, literal_sql
+from spark_channel.connectors.postgresql.session import PgWriteSession, literal_sql
 from spark_channel.connectors.sql.catalog import TargetTable
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.postgresql_claims import claim_dialect
+from spark_channel.connectors.sql.session_pool import KeptSession
 from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import OptionError, TargetError
@@ -95,7 +96,7 @@ class PostgresWriter(SqlWriter):
         return super().is_refusal(error) or is_refused_data(error)
 
     def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> PgWriteSession:
-        return PgWriteSession(self.options, failure=failure, purpose=purpose)
+        return PgWriteSession.lent(self.options, failure=failure, purpose=purpose)
 
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, TargetError) and (is_gone(error) or is_locked(error))

@@ -6,6 +6,7 @@ Used by the connector `postgresql`, and by `adbc` with PostgreSQL's driver.
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from spark_channel.connectors.base.types import exp
@@ -72,13 +73,14 @@ def is_pooler(conninfo: str, **login: Any) -> bool:
 
 def set_config(values: Mapping[str, str], *, local: bool) -> str:
     """The statement that sets `values`; `local`: until the transaction ends."""
-    calls = [
-        exp.func(
-            "set_config", exp.Literal.string(name), exp.Literal.string(value), exp.convert(local)
-        )
-        for name, value in values.items()
-    ]
-    return str(exp.select(*calls).sql("postgres"))
+    calls = [_set_call(name, value, local=local) for name, value in values.items()]
+    return f"SELECT {', '.join(calls)}"
+
+
+@lru_cache(maxsize=256)
+def _set_call(name: str, value: str, *, local: bool) -> str:
+    literals = [exp.Literal.string(each).sql("postgres") for each in (name, value)]
+    return f"SET_CONFIG({', '.join(literals)}, {'TRUE' if local else 'FALSE'})"
 
 
 def for_transaction(statement: str) -> str | None:

@@ -44,6 +44,9 @@ _PIECE_MILLIS, _STATEMENT_MILLIS = 0.3, 5.0
 """Option `burstMillis`: a statement costs a server about 0.2 ms, and a piece of one about 0.1 ms."""
 _FEW_ROWS, _FEW_BYTES = 10_000, 4 << 20
 """Below both, one connection reads a table in less time than Spark takes to start a second task."""
+_EXPLAINED_ROWS = 1_000
+_PLAN_COLUMNS = 4
+"""The most columns of a plan that is a text: SQLite's."""
 _MOST_FINER = 8
 """So many times more splits there are where each is one statement: a target pays for each of them, too."""
 
@@ -225,6 +228,28 @@ class SqlReader(Reader):
             millis = _PIECE_MILLIS if self.takes_pieces else _STATEMENT_MILLIS
         return millis / 1000
 
+    def explained(self, split: Split) -> tuple[str, str]:
+        """The statement with which the read of `split` begins, and the server's plan for it, which runs nothing.
+
+        Raises:
+            SourceError: the server refuses to plan it.
+        """
+        with self.connect("plan") as session:
+            source = self.known(session)
+            is_short = self.statement_seconds is not None and self.may_be_short(split)
+            keyset = keyset_of(source, split) if is_short else None
+            if keyset is None:
+                origin = source.behind(split_conditions(source, split))
+                sql = self.dialect.statement(source.columns, origin)
+            else:
+                origin = source.behind(keyset.steps(None)[0])
+                sql = self.dialect.short_statement(
+                    keyset.columns, origin, keyset.order, _EXPLAINED_ROWS
+                )
+            word = "EXPLAIN QUERY PLAN" if self.dialect.sql == "sqlite" else "EXPLAIN"
+            steps = [" | ".join(map(str, _step(row))) for row in session.rows(f"{word} {sql}")]
+        return sql, "\n".join(steps)
+
     def _known_by(self, line: SessionHolder) -> ReadSource:
         """`known` in an executor, through a session that may be lost."""
 
@@ -389,3 +414,8 @@ class SqlReader(Reader):
             nbytes.append(most.nbytes)
             rows += [most.nbytes // width] if width else []
         return BatchSize(max(1, min(rows)), max(1, min(nbytes)))
+
+
+def _step(row: Sequence[Any]) -> Sequence[Any]:
+    """What a row of a server's plan says: in a few columns the last one is the text; more are a table."""
+    return row[-1:] if len(row) <= _PLAN_COLUMNS else row

@@ -1,0 +1,184 @@
+"""Schemas of many tables: equal by `verify`, whatever the target; a source that goes away; a table that fails."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spark_channel
+from spark_channel.local import carry_out_here, local_engine
+from spark_channel.replication.config import load_replication
+from spark_channel.replication.run import RunSettings, replicate_on
+from spark_channel.replication.tables import find_tables
+from tests.servers.mariadb import MariadbServer
+from tests.servers.postgres import PostgresServer
+
+_ODD = ("Mixed Case", "dot.ted", "select", "UPPER", "tick`s", "naïve")
+_SMALL, _ALL = 30, 300
+
+
+def _names(count: int) -> list[tuple[str, str]]:
+    """(name, kind) of each table: of 300, 20 are wide, 5 have no key, 3 are partitioned, and 2 are empty."""
+    kinds = ["wide"] * max(2, count // 15) + ["keyless"] * max(2, count // 60)
+    kinds += ["parts"] * max(1, count // 100) + ["empty"] * 2
+    kinds += ["plain"] * (count - len(kinds))
+    names = [f"t{number}" for number in range(count)]
+    for place, odd in enumerate(_ODD):
+        names[-1 - place] = odd
+    return list(zip(names, kinds, strict=True))
+
+
+def _quoted(name: str, mark: str = '"') -> str:
+    return mark + name.replace(mark, 2 * mark) + mark
+
+
+def _pg_table(schema: str, name: str, kind: str, rows: int) -> str:
+    table = f"{_quoted(schema)}.{_quoted(name)}"
+    key = "" if kind == "keyless" else ", PRIMARY KEY (id)"
+    body = 'id int, "Na me" text, at timestamptz, n numeric(12,3), flag boolean'
+    values = "n, 'näme ' || n, '2026-01-01 00:00+00'::timestamptz + n * interval '1 hour', n / 8.0, n % 3 = 0"
+    if kind == "wide":
+        body += "".join(f", c{each} double precision" for each in range(60))
+        values += "".join(f", n * 1.5 + {each}" for each in range(60))
+    made = f"CREATE TABLE {table} ({body}{key})"
+    if kind == "parts":
+        made += " PARTITION BY RANGE (id)"
+        for part in range(3):
+            one = f"{_quoted(schema)}." + _quoted(f"{name}_p{part}")
+            made += f"; CREATE TABLE {one} PARTITION OF {table} FOR VALUES FROM ({part * 100}) TO ({part * 100 + 100})"
+    count = 0 if kind == "empty" else rows
+    return f"{made}; INSERT INTO {table} SELECT {values} FROM generate_series(1, {count}) n;"
+
+
+def _my_table(name: str, kind: str, rows: int) -> str:
+    table = _quoted(f"many_{name}", "`")
+    key = "" if kind == "keyless" else ", PRIMARY KEY (id)"
+    body = "id INT NOT NULL, `Na me` VARCHAR(40), at DATETIME(3), n DECIMAL(12,3), flag BOOLEAN"
+    values = "seq, CONCAT('näme ', seq), '2026-01-01' + INTERVAL seq HOUR, seq / 8, seq % 3 = 0"
+    if kind == "wide":
+        body += "".join(f", c{each} DOUBLE" for each in range(60))
+        values += "".join(f", seq * 1.5 + {each}" for each in range(60))
+    made = f"CREATE TABLE {table} ({body}{key})"
+    if kind == "parts":
+        made += " PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (100), PARTITION b VALUES LESS THAN MAXVALUE)"
+    count = "WHERE FALSE" if kind == "empty" else f"WHERE seq <= {rows}"
+    return f"DROP TABLE IF EXISTS {table}; {made}; INSERT INTO {table} SELECT {values} FROM seq_1_to_{rows} {count};"
+
+
+class Source:
+    """A schema of many tables in a server."""
+
+    def __init__(self, system: str, pg: PostgresServer, maria: MariadbServer) -> None:
+        self._system, self._pg, self._maria = system, pg, maria
+        self.login: Mapping[str, str] = pg.login if system == "postgresql" else maria.login
+        self.streams: dict[str, Any] = (
+            {"many.*": {}, "many.b.*": {}} if system == "postgresql" else {"shop.many_*": {}}
+        )
+
+    def fill(self, count: int, rows: int) -> None:
+        tables = _names(count)
+        if self._system == "postgresql":
+            schemas = ["many" if place % 10 else "Many.B" for place in range(count)]
+            script = 'DROP SCHEMA IF EXISTS many CASCADE; DROP SCHEMA IF EXISTS "Many.B" CASCADE;'
+            script += 'CREATE SCHEMA many; CREATE SCHEMA "Many.B";'
+            made = zip(schemas, tables, strict=True)
+            script += "".join(_pg_table(where, name, kind, rows) for where, (name, kind) in made)
+            self._pg.psql(script + "ANALYZE;")
+        else:
+            script = "".join(_my_table(name, kind, rows) for name, kind in tables)
+            self._maria.sql(script, database="shop")
+
+
+@pytest.fixture(scope="module")
+def target_schema(postgres_server: PostgresServer) -> Iterator[Mapping[str, str]]:
+    postgres_server.psql("DROP SCHEMA IF EXISTS many_dw CASCADE; CREATE SCHEMA many_dw")
+    yield {**postgres_server.login, "currentSchema": "many_dw"}
+    postgres_server.psql(
+        "DROP SCHEMA many_dw CASCADE; DROP SCHEMA IF EXISTS many CASCADE;"
+        'DROP SCHEMA IF EXISTS "Many.B" CASCADE'
+    )
+
+
+def _unequal(file: Mapping[str, Any], every: int) -> list[str]:
+    """What `verify` says of tables that differ; it looks at every n-th plain one, and at each of the others."""
+    found = []
+    for place, copy in enumerate(find_tables(load_replication(file)).copies):
+        assert copy.table is not None
+        if place % every and copy.table.name.rpartition("_")[2].removeprefix("t").isdigit():
+            continue
+        report = spark_channel.verify(None, dict(copy.reader), dict(copy.writer), key=["id"])
+        if report.outcome != "equal":
+            found.append(f"{copy.stream}: {report}")
+    return found
+
+
+@pytest.mark.parametrize("count", [_SMALL, pytest.param(_ALL, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("system", "writer"),
+    [
+        ("postgresql", "postgresql"),
+        pytest.param("postgresql", "parquet", marks=pytest.mark.soak),
+        ("postgresql", "delta"),
+        pytest.param("mariadb", "postgresql", marks=pytest.mark.soak),
+        ("mariadb", "parquet"),
+        pytest.param("mariadb", "delta", marks=pytest.mark.soak),
+    ],
+)
+def test_many_tables_are_equal_by_verify(
+    postgres_server: PostgresServer,
+    mariadb_server: MariadbServer,
+    target_schema: Mapping[str, str],
+    tmp_path: Path,
+    system: str,
+    writer: str,
+    count: int,
+) -> None:
+    source = Source(system, postgres_server, mariadb_server)
+    source.fill(count, rows=120)
+    lake = {"path": str(tmp_path / "lake"), "writer": writer}
+    target = target_schema if writer == "postgresql" else lake
+    file = {"source": source.login, "target": target, "streams": source.streams}
+    report = spark_channel.replicate(None, file)
+    assert [(each.stream, each.why) for each in report.parked] == []
+    assert len(report.tables) == count
+    assert report.rows == (count - 2) * 120
+    assert _unequal(file, every=1 if count == _ALL else 6) == []
+
+
+def test_a_source_that_is_away_for_a_while_parks_no_table(tmp_path: Path) -> None:
+    """Some tables are being copied then, and the others are begun while it is away."""
+    server = PostgresServer.create()
+    away = threading.Event()
+
+    def leave(*_: object) -> None:
+        if not away.is_set():
+            away.set()
+            server.stop()
+            server.start()
+
+    try:
+        server.psql(
+            "".join(
+                f"CREATE TABLE t{n} (id int PRIMARY KEY); INSERT INTO t{n} SELECT generate_series(1, 50);"
+                for n in range(12)
+            )
+        )
+        file = {
+            "source": server.login,
+            "target": {"url": f"sqlite:{tmp_path}/dw.db"},
+            "streams": {"public.*": {}},
+        }
+        with local_engine(served=False) as engine:
+            report = replicate_on(
+                load_replication(file),
+                lambda spec, more: carry_out_here(engine, spec, more),
+                engine.cancel,
+                RunSettings(ended=leave),
+            )
+        assert away.is_set()
+        assert [(each.stream, each.why) for each in report.parked] == []
+        assert report.rows == 600
+    finally:
+        server.close()
