@@ -550,3 +550,25 @@ def test_a_source_whose_rows_went_back_is_no_silence(shop: Shop) -> None:
     report = shop.replicate(EVENTS)
     assert states(report) == {"events": "unchanged"}
     assert "the table was made again" in report.tables[0].why
+
+
+@pytest.mark.parametrize("where", ["database"])
+@pytest.mark.parametrize("between", ["full", "where"])
+def test_a_record_is_void_once_another_definition_replaced_the_rows(
+    shop: Shop, where: str, between: str
+) -> None:
+    """Or its next increment would add rows that the other one has copied."""
+    target = target_of(shop, where)
+    events(shop, 1, 3)
+    shop.replicate(EVENTS, target)
+    events(shop, 4, 6)
+    other: dict[str, Any] = {} if between == "full" else {**EVENTS["events"], "where": "n < 9"}
+    assert shop.replicate({"events": other}, target, full_refresh=True).rows == 6
+    events(shop, 7, 8)
+    report = shop.replicate(EVENTS, target)
+    assert "has no record of this stream" in why(report)
+    assert arrived(shop, where) == list(range(1, 7))
+    assert shop.replicate(EVENTS, target, full_refresh=True).rows == 8
+    events(shop, 9, 9)
+    assert shop.replicate(EVENTS, target).rows == 1
+    assert arrived(shop, where) == list(range(1, 10))

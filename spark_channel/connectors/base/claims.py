@@ -34,6 +34,7 @@ __all__ = [
     "publish",
     "release",
     "take",
+    "voided",
 ]
 
 
@@ -290,6 +291,11 @@ def _at(position: int | None) -> str:
 def forget(found: Claim) -> Claim:
     """The claim of a stream that begins again; no run holds it."""
     return replace(found, owner="", epoch=found.epoch + 1, state="open", position=_FORGOTTEN)
+
+
+def voided(found: Claim) -> Claim:
+    """The claim of a stream whose rows were replaced by another writer: what it has published is not there any more."""
+    return replace(found, position=_FORGOTTEN, generation=None)
 
 
 def progress_of(found: Claim | None) -> StreamProgress | None:
