@@ -240,7 +240,7 @@ def _within(
 
 
 def _holds(there: str, arriving: str) -> bool:
-    return there == arriving or arriving == "INTEGER"
+    return there == arriving or (there, arriving) == ("REAL", "INTEGER")
 
 
 def _stored(kind: str, value: Any) -> tuple[bool, Any]:

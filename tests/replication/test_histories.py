@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -56,6 +57,26 @@ TYPES = st.sampled_from(["INTEGER", "TEXT", "REAL"])
 VALUE = st.sampled_from([None, 0, 7, 12])
 
 
+CHANGE = st.one_of(
+    st.tuples(st.just("_insert"), st.integers(1, 3), VALUE),
+    st.tuples(st.just("_update"), st.integers(0, 9), st.booleans(), VALUE),
+    st.tuples(st.just("_delete"), st.integers(0, 9), st.booleans()),
+    st.tuples(
+        st.just("_change_columns"),
+        st.sampled_from(["add", "add", "drop", "rename"]),
+        NAMES,
+        NAMES,
+        TYPES,
+        VALUE,
+    ),
+    st.tuples(
+        st.just("_disturb"),
+        st.sampled_from(["drop", "again", "file", "file", "target", "reset"]),
+        STREAMS,
+    ),
+)
+
+
 class Histories(RuleBasedStateMachine):
     """One source, one target. `held` has for each table what it may be now: more than one thing after a kill."""
 
@@ -72,7 +93,7 @@ class Histories(RuleBasedStateMachine):
         for name in TABLES:
             self._create(name)
             self._insert(name, 2, 7)
-        self.run(TABLES, refresh=False)
+        self._run(TABLES, False)
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
@@ -99,12 +120,7 @@ class Histories(RuleBasedStateMachine):
             marks = ", ".join("?" for _ in given)
             self.world.sql(f'INSERT INTO "{name}" ({names}) VALUES ({marks})', *given.values())
 
-    @rule(name=TABLE, count=st.integers(1, 3), value=VALUE)
-    def insert(self, name: str, count: int, value: int | None) -> None:
-        self._insert(name, count, value)
-
-    @rule(name=TABLE, which=st.integers(0, 9), bumps=st.booleans(), value=VALUE)
-    def update(self, name: str, which: int, bumps: bool, value: int | None) -> None:
+    def _update(self, name: str, which: int, bumps: bool, value: int | None) -> None:
         found = self.world.snapshot(name)
         if found is None or not found.rows:
             return
@@ -116,8 +132,7 @@ class Histories(RuleBasedStateMachine):
         if bumps:
             self.world.sql(f'UPDATE "{name}" SET k = ? WHERE id = ?', next(self.numbers), row["id"])
 
-    @rule(name=TABLE, which=st.integers(0, 9), all_rows=st.booleans())
-    def delete(self, name: str, which: int, all_rows: bool) -> None:
+    def _delete(self, name: str, which: int, all_rows: bool) -> None:
         found = self.world.snapshot(name)
         if found is not None and found.rows:
             row = found.rows[which % len(found.rows)]
@@ -127,25 +142,17 @@ class Histories(RuleBasedStateMachine):
                 10**9 if all_rows else row["id"],
             )
 
-    @rule(
-        name=TABLE,
-        what=st.sampled_from(["add", "add", "drop", "rename"]),
-        column=NAMES,
-        new=NAMES,
-        kind=TYPES,
-        value=VALUE,
-    )
-    def change_columns(
+    def _change_columns(
         self, name: str, what: str, column: str, new: str, kind: str, value: int | None
     ) -> None:
         if what == "add":
-            self.add_or_change_column(name, column, kind, value)
+            self._add_or_change_column(name, column, kind, value)
         elif what == "drop":
-            self.drop_column(name, column)
+            self._drop_column(name, column)
         else:
-            self.rename_column(name, column, new)
+            self._rename_column(name, column, new)
 
-    def add_or_change_column(self, name: str, column: str, kind: str, value: int | None) -> None:
+    def _add_or_change_column(self, name: str, column: str, kind: str, value: int | None) -> None:
         found = self.world.snapshot(name)
         if found is None:
             return
@@ -155,7 +162,7 @@ class Histories(RuleBasedStateMachine):
             new = _value(kind, value, number)
             self.world.sql(f'UPDATE "{name}" SET "{column}" = ? WHERE id = ?', new, row["id"])
 
-    def drop_column(self, name: str, column: str) -> None:
+    def _drop_column(self, name: str, column: str) -> None:
         found = self.world.snapshot(name)
         if found is not None:
             self._drop(name, found, column)
@@ -165,48 +172,43 @@ class Histories(RuleBasedStateMachine):
             if each.lower() == column.lower():
                 self.world.sql(f'ALTER TABLE "{name}" DROP COLUMN "{each}"')
 
-    def rename_column(self, name: str, column: str, new: str) -> None:
+    def _rename_column(self, name: str, column: str, new: str) -> None:
         found = self.world.snapshot(name)
         if found is not None and column in found.columns:
             if column.lower() != new.lower():
                 self._drop(name, found, new)
             self.world.sql(f'ALTER TABLE "{name}" RENAME COLUMN "{column}" TO "{new}"')
 
-    @rule(
-        name=TABLE,
-        what=st.sampled_from(["drop", "again", "file", "file", "target", "reset"]),
-        stream=STREAMS,
-    )
-    def disturb(self, name: str, what: str, stream: Stream) -> None:
+    def _disturb(self, name: str, what: str, stream: Stream) -> None:
         if what in ("drop", "again"):
-            self.drop_table(name, what == "again")
+            self._drop_table(name, what == "again")
         elif what == "file":
-            self.change_the_file(name, stream)
+            self._change_the_file(name, stream)
         elif what == "target":
-            self.drop_in_the_target(name)
+            self._drop_in_the_target(name)
         else:
-            self.reset(name)
+            self._reset(name)
 
-    def drop_table(self, name: str, again: bool) -> None:
+    def _drop_table(self, name: str, again: bool) -> None:
         self.world.sql(f'DROP TABLE IF EXISTS "{name}"')
         if again:
             self._create(name)
 
     # --- the file and the target
 
-    def change_the_file(self, name: str, stream: Stream) -> None:
+    def _change_the_file(self, name: str, stream: Stream) -> None:
         # Columns of a run's own do not come and go: the model does not follow them.
         self.world.streams[name] = replace(
             stream, load_columns=self.world.streams[name].load_columns
         )
 
-    def drop_in_the_target(self, name: str) -> None:
+    def _drop_in_the_target(self, name: str) -> None:
         self.world.target(f'DROP TABLE IF EXISTS "{name}"')
         self.held[name] = [
             replace(each, columns=None, rows=(), keyed=False) for each in self.held[name]
         ]
 
-    def reset(self, name: str) -> None:
+    def _reset(self, name: str) -> None:
         if self.world.snapshot(name) is None or self.world.streams[name].mode == "full":
             return
         reset_tables(load_replication(self.world.file()), [name])
@@ -218,16 +220,40 @@ class Histories(RuleBasedStateMachine):
 
     # --- runs
 
-    @rule(select=SELECTED, refresh=st.sampled_from([False, False, False, True]))
-    def run(self, select: list[str], refresh: bool) -> None:
+    @rule(
+        select=SELECTED,
+        changes=st.lists(CHANGE, min_size=1, max_size=4),
+        how=st.sampled_from(
+            ["whole", "whole", "whole", "refresh", "killed", "killed", "overtaken"]
+        ),
+        at=st.integers(1, 150),
+        later=st.tuples(st.integers(0, 2), VALUE),
+    )
+    def changes_and_a_run(
+        self,
+        select: list[str],
+        changes: list[tuple[Any, ...]],
+        how: str,
+        at: int,
+        later: tuple[int, int | None],
+    ) -> None:
+        for number, (change, *given) in enumerate(changes):
+            getattr(self, change)(select[number % len(select)], *given)
+        if how == "killed":
+            self._run_that_is_killed(select, at)
+        elif how == "overtaken":
+            self._run_that_is_overtaken(select, at, select[0], later[1], later[0])
+        else:
+            self._run(select, how == "refresh")
+
+    def _run(self, select: list[str], refresh: bool) -> None:
         seen = {name: self.world.snapshot(name) for name in select}
         report = self.world.run(select, refresh=refresh)
         said = {each.stream: (each.state, each.why) for each in report.tables}
         for name in select:
             self._judge(name, self._next(name, seen[name], refresh), said[name])
 
-    @rule(select=SELECTED, at=st.integers(1, 150))
-    def run_that_is_killed(self, select: list[str], at: int) -> None:
+    def _run_that_is_killed(self, select: list[str], at: int) -> None:
         seen = {name: self.world.snapshot(name) for name in select}
         self.world.run_killed(select, at)
         for name in select:
@@ -241,10 +267,7 @@ class Histories(RuleBasedStateMachine):
                     ]
             self._judge(name, may, ("killed", ""))
 
-    @rule(
-        select=SELECTED, at=st.integers(1, 150), changed=TABLE, value=VALUE, count=st.integers(0, 2)
-    )
-    def run_that_is_overtaken(
+    def _run_that_is_overtaken(
         self, select: list[str], at: int, changed: str, value: int | None, count: int
     ) -> None:
         """Another run comes between two of its statements, and sees rows that this one may not have seen."""
@@ -336,7 +359,7 @@ def _value(kind: str, value: int | None, number: int) -> object:
 
 
 _SETTINGS = settings(
-    deadline=None, suppress_health_check=list(HealthCheck), stateful_step_count=20, print_blob=True
+    deadline=None, suppress_health_check=list(HealthCheck), stateful_step_count=6, print_blob=True
 )
 
 
@@ -349,6 +372,6 @@ class _Long(Histories):
 
 
 TestHistories = _Quick.TestCase
-TestHistories.settings = settings(_SETTINGS, max_examples=60)
+TestHistories.settings = settings(_SETTINGS, max_examples=50)
 TestLongHistories = pytest.mark.soak(_Long.TestCase)
 TestLongHistories.settings = settings(_SETTINGS, max_examples=10_000)

@@ -182,7 +182,7 @@ class Claims:
         if not self.exist():
             return None
         found = self._read(Identity(target, "stream", stream))
-        return claims.progress_of(found) if self._without_void(found) is found else None
+        return claims.progress_of(self._without_void(found))
 
     def forget(self, target: str, stream: str) -> None:
         """Let the stream begin again."""
@@ -283,16 +283,15 @@ class Claims:
         )
 
     def _without_void(self, found: Claim | None, *, lock: bool = False) -> Claim | None:
-        """The claim; of a stream whose batches follow each other, it has no position once another writer has replaced
-        the rows: its next batch would add rows that are there, or miss some. `lock`: nobody does until the transaction
-        ends; not shared, since an overwrite takes the same lock next.
+        """As `claims.unless_replaced`. `lock`: nobody overwrites the table until the transaction ends. It is not
+        shared, since an overwrite takes the same lock next.
         """
         if found is None or found.identity.kind != "stream" or found.generation is None:
             return found
         target = found.identity.target
         if lock:
             self._locked(Identity(target, "table", target), self._dialect.update)
-        return claims.voided(found) if self._overwritten(found, None) else found
+        return claims.unless_replaced(found, self._generation(target, None))
 
     def _forget_tasks(self, identity: Identity) -> None:
         self._run(f"DELETE FROM {self._dialect.table(TASKS)} WHERE claim = ?", (identity.key,))  # noqa: S608 - a quoted name
@@ -355,8 +354,7 @@ class Claims:
         done = claims.publish(found, held, at=utc_text(), rows=rows, nbytes=nbytes)
         assert done is not None, "begin_publish holds the lock"
         if held.follows is not None:
-            target = held.identity.target
-            done = replace(done, generation=self._generation(target, self._dialect.update))
+            done = replace(done, generation=self._generation(held.identity.target, None))
         self._write(done, found)
         self._forget_tasks(held.identity)
 
