@@ -180,7 +180,7 @@ def _masked(
 def mask_value(mask: str | None, value: Any) -> Any:
     if mask is None or value is None:
         return value
-    text = str(value)
+    text = _text(value)
     if mask == "null":
         return None
     if mask == "sha256":
@@ -250,9 +250,13 @@ def _stored(kind: str, value: Any) -> tuple[bool, Any]:
     try:
         if kind == "INTEGER":
             return (True, int(value)) if float(value) == int(float(value)) else (False, None)
-        return True, float(value) if kind == "REAL" else str(value)
+        return True, float(value) if kind == "REAL" else _text(value)
     except ValueError:
         return False, None
+
+
+def _text(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _sorted(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
