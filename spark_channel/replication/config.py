@@ -326,7 +326,8 @@ def parse_replication(text: str, where: str = "") -> Replication:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
-        raise JobFileError(f"{where}{line}{error.problem or 'no YAML'}") from None
+        tab = "; YAML is indented by spaces, not by tabs" if "'\\t'" in str(error.problem) else ""
+        raise JobFileError(f"{where}{line}{error.problem or 'no YAML'}{tab}") from None
     except (yaml.YAMLError, RecursionError) as error:
         raise JobFileError(f"{where}no YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(found, dict):

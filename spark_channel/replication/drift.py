@@ -94,7 +94,7 @@ def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
             signed = types.is_signed_integer(wide)
             unsigned = types.is_unsigned_integer(narrow)
             return bool(wide.bit_width >= narrow.bit_width + (unsigned and signed))
-        return not types.is_temporal(wide)
+        return bool(types.is_decimal(wide) or types.is_floating(wide))
     if types.is_floating(narrow):
         return bool(types.is_floating(wide) and wide.bit_width >= narrow.bit_width)
     if types.is_decimal(narrow) and types.is_decimal(wide):

@@ -138,6 +138,7 @@ def test_a_full_name_counts_most_and_a_later_pattern_more() -> None:
         ('"Sat-Sun unlimited"', "Sun 5k/s", r"limit.windows\[1\] got 'Sun 5k/s'; it takes days"),
         ("source:", "source: [", r"line \d+, column \d+: "),
         ("streams:", "stream:", r"streams is missing"),
+        ("  shop.*:\n", "\tshop.*:\n", r"line \d+, column 1: .*indented by spaces, not by tabs"),
     ],
 )
 def test_an_error_names_the_path_and_what_it_takes(old: str, new: str, why: str) -> None:

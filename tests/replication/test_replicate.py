@@ -550,3 +550,48 @@ def test_a_source_whose_rows_went_back_is_no_silence(shop: Shop) -> None:
     report = shop.replicate(EVENTS)
     assert states(report) == {"events": "unchanged"}
     assert "the table was made again" in report.tables[0].why
+
+
+@pytest.mark.parametrize("where", ["database", "parquet", "delta"])
+@pytest.mark.parametrize("between", ["full", "where"])
+def test_a_record_is_void_once_another_definition_replaced_the_rows(
+    shop: Shop, where: str, between: str
+) -> None:
+    """Or its next increment would add rows that the other one has copied."""
+    target = target_of(shop, where)
+    events(shop, 1, 3)
+    shop.replicate(EVENTS, target)
+    events(shop, 4, 6)
+    other: dict[str, Any] = {} if between == "full" else {**EVENTS["events"], "where": "n < 9"}
+    assert shop.replicate({"events": other}, target, full_refresh=True).rows == 6
+    events(shop, 7, 8)
+    report = shop.replicate(EVENTS, target)
+    assert "has no record of this stream" in why(report)
+    assert arrived(shop, where) == list(range(1, 7))
+    assert shop.replicate(EVENTS, target, full_refresh=True).rows == 8
+    events(shop, 9, 9)
+    assert shop.replicate(EVENTS, target).rows == 1
+    assert arrived(shop, where) == list(range(1, 10))
+
+
+def test_a_table_of_a_thousand_columns(shop: Shop) -> None:
+    """SQLite bounds the depth of an expression by 1 000."""
+    columns = ", ".join(f"c{number} TEXT" for number in range(1_200))
+    shop.run(f"CREATE TABLE wide ({columns}); INSERT INTO wide (c7, c1199) VALUES ('x', 'y')")
+    report = shop.replicate({"wide": {}})
+    assert report.exit_code == 0, why(report)
+    assert shop.rows("SELECT c7, c1199 FROM wide") == [("x", "y")]
+
+
+def test_numbers_do_not_fit_into_a_text_column_either(shop: Shop) -> None:
+    """The target holds texts, and a column of numbers arrives: what data_type says holds for it, too."""
+
+    def run(data_type: str) -> ReplicationReport:
+        return shop.replicate({"users": {"contract": {"data_type": data_type}}})
+
+    assert run("freeze").rows == 2
+    shop.run("ALTER TABLE users DROP COLUMN phone; ALTER TABLE users ADD COLUMN phone INTEGER")
+    shop.run("UPDATE users SET phone = 12")
+    assert "contract.data_type is freeze" in why(run("freeze"))
+    assert run("discard_value").rows == 2
+    assert shop.rows("SELECT DISTINCT phone FROM users") == [("12",)]

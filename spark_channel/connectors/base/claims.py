@@ -34,6 +34,7 @@ __all__ = [
     "publish",
     "release",
     "take",
+    "unless_replaced",
 ]
 
 
@@ -89,6 +90,8 @@ class Identity:
 State = Literal["open", "prepared", "published"]
 _FORGOTTEN = -(2**63)
 """The position of a stream that begins again."""
+_VOID = _FORGOTTEN + 2
+"""The position of a stream whose rows another writer has replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ class Claim:
     it over. `prepared`: a `commit=task` run has run its preSql, and emptied or created its table. `position` is the
     last published batch of a stream, which is never `published` as a whole. `published_at` is the time of the last
     publication, `rows` and `nbytes` its size. `process`, `beat_at` and `doubted_at`: see `liveness`. `generation`: see
-    `HeldClaim`.
+    `HeldClaim`; of a stream whose batches follow each other, as its last batch has left it.
     """
 
     identity: Identity
@@ -134,13 +137,13 @@ class Claim:
 
     @property
     def last(self) -> int | None:
-        """The last published batch of a stream that was not forgotten since."""
-        return None if self.position == _FORGOTTEN else self.position
+        """The last published batch of a stream that was not forgotten since, and whose rows were not replaced."""
+        return None if self.position in (_FORGOTTEN, _VOID) else self.position
 
     def has_published(self, position: int | None) -> bool:
         """Whether the identity, or the stream's batch `position`, was published."""
         if self.identity.kind == "stream":
-            return position is not None and self.position is not None and self.position >= position
+            return position is not None and self.last is not None and self.last >= position
         return self.state == "published"
 
 
@@ -292,9 +295,19 @@ def forget(found: Claim) -> Claim:
     return replace(found, owner="", epoch=found.epoch + 1, state="open", position=_FORGOTTEN)
 
 
+def unless_replaced(found: Claim, overwrites: int) -> Claim:
+    """The claim; of a stream whose batches follow each other, without its position if the table was overwritten since.
+
+    Its next batch would add rows that are there, or miss some. `overwrites`: how often the table has been.
+    """
+    if found.identity.kind != "stream" or found.generation in (None, overwrites):
+        return found
+    return replace(found, position=_VOID, generation=None)
+
+
 def progress_of(found: Claim | None) -> StreamProgress | None:
     """Return what a stream has published; None = nothing yet."""
-    if found is None or found.position is None:
+    if found is None or found.position in (None, _VOID):
         return None
     return StreamProgress(found.last, found.rows, found.nbytes, found.published_at or "")
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_channel.arrow_schema import is_list
 from spark_channel.clock import utc_now
-from spark_channel.connectors.base.claims import Claim, Identity
+from spark_channel.connectors.base.claims import Claim, Identity, unless_replaced
 from spark_channel.connectors.delta.table import (
     DeltaWriteOptions,
     Table,
@@ -77,6 +77,8 @@ __all__ = [
 
 OURS = "sparkChannel"
 """The key of what a commit says of its claim, among the commit's own words."""
+_OVERWRITES = "spark-channel/overwrites"
+"""Its version counts how often the table has been overwritten."""
 _OPEN, _GIVEN_BACK, _PUBLISHED = range(3)
 
 
@@ -86,6 +88,10 @@ def app_id(identity: Identity) -> str:
 
 def batch_app_id(identity: Identity) -> str:
     return f"spark-channel/{identity.key}/batch"
+
+
+def generation_app_id(identity: Identity) -> str:
+    return f"spark-channel/{identity.key}/generation"
 
 
 def _digest(owner: str) -> int:
@@ -323,7 +329,13 @@ class DeltaState(TableState):
         if version is None:
             return self._of_another_writer(identity)
         position = self._table.transaction_version(batch_app_id(identity))
-        return decoded(identity, version, position, job, self._named(identity, version, position))
+        found = decoded(identity, version, position, job, self._named(identity, version, position))
+        generation = self._table.transaction_version(generation_app_id(identity))
+        return unless_replaced(replace(found, generation=generation), self.overwrites)
+
+    @property
+    def overwrites(self) -> int:
+        return int(self._table.transaction_version(_OVERWRITES) or 0)
 
     def _of_another_writer(self, identity: Identity) -> Claim | None:
         """The transaction pair as Delta's own writers keep it: the last version of each app id.
@@ -447,6 +459,11 @@ def _commit_properties(
     transactions = [Transaction(app_id(identity), encoded(found), now)] if claim else []
     if claim and found.position is not None:
         transactions.append(Transaction(batch_app_id(identity), found.position, now))
+    if claim and found.generation is not None:
+        transactions.append(Transaction(generation_app_id(identity), found.generation, now))
+    if claim and change.operation == "overwrite":
+        before = None if table is None else table.transaction_version(_OVERWRITES)
+        transactions.append(Transaction(_OVERWRITES, (before or 0) + 1, now))
     if (
         claim
         and identity.kind == "txn"

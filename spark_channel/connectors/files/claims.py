@@ -149,6 +149,10 @@ def fence(manifest: Manifest, held: HeldClaim) -> Claim:
     return found
 
 
+_FOLLOWS = 1
+"""The generation of a stream's claim whose batches follow each other: an overwrite by another writer removes it."""
+
+
 def add_task(
     manifest: Manifest, held: HeldClaim, receipt: Receipt, added: AddedFiles
 ) -> Manifest | None:
@@ -186,6 +190,8 @@ def publish(
     fence(manifest, held)
     done = claims.publish(found, held, at=at, rows=rows, nbytes=nbytes)
     assert done is not None
+    if held.follows is not None:
+        done = replace(done, generation=_FOLLOWS)
     made = manifest
     if overwrite:
         made = _emptied(made, number, until, by=held.owner, but=held.identity)
@@ -245,7 +251,9 @@ def _closed(manifest: Manifest, claim: Claim, number: int, why: str) -> Manifest
 def _emptied(
     manifest: Manifest, number: int, until: str, *, by: str, but: Identity | None = None
 ) -> Manifest:
-    """Every visible file is replaced, and `commit=task` runs whose rows go with them lose their claims."""
+    """Every visible file is replaced. `commit=task` runs whose rows go with them lose their claims, and so do streams
+    whose batches follow each other.
+    """
     made = replace(
         manifest,
         files=(),
@@ -253,9 +261,13 @@ def _emptied(
     )
     for claim in manifest.claims.values():
         receipts = manifest.receipts(claim.identity)
-        if (but is None or claim_key(claim.identity) != claim_key(but)) and (
-            receipts or claim.state == "prepared"
-        ):
+        if but is not None and claim_key(claim.identity) == claim_key(but):
+            continue
+        if (
+            claim.generation == _FOLLOWS
+        ):  # its next batch would add rows that are there, or miss some
+            made = made.without_claim(claim.identity)
+        elif receipts or claim.state == "prepared":
             made = made.without_tasks(claim.identity)
             made = _closed(
                 made,

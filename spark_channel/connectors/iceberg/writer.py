@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_channel.connectors.base.claims import Claim, Identity
+from spark_channel.connectors.base.claims import Claim, Identity, unless_replaced
 from spark_channel.connectors.files.conditions import ValueRange
 from spark_channel.connectors.iceberg.table import (
     IcebergWriteOptions,
@@ -60,6 +60,8 @@ __all__ = [
 
 _PREFIX = "spark-channel.claim."
 _JOBS_KEPT = 200
+_OVERWRITES = "spark-channel.overwrites"
+"""The property that counts how often the table has been overwritten."""
 
 
 def property_name(identity: Identity) -> str:
@@ -70,7 +72,7 @@ def property_value(claim: Claim) -> str:
     found: dict[str, Any] = asdict(claim)
     identity = found.pop("identity")
     found |= {"kind": identity["kind"], "name": identity["name"], "version": identity["version"]}
-    return json.dumps({name: value for name, value in found.items() if value not in (None, "", 0)})
+    return json.dumps({name: value for name, value in found.items() if value not in (None, "")})
 
 
 def claim_of(properties: Mapping[str, str], identity: Identity, shown: str) -> Claim | None:
@@ -229,7 +231,12 @@ class IcebergState(TableState):
         return self._io
 
     def claim(self, identity: Identity, job: str) -> Claim | None:
-        return claim_of(self._table.properties, identity, self._options.dbtable)
+        found = claim_of(self._table.properties, identity, self._options.dbtable)
+        return None if found is None else unless_replaced(found, self.overwrites)
+
+    @property
+    def overwrites(self) -> int:
+        return int(self._table.properties.get(_OVERWRITES, 0))
 
     def check_writable(self, *, removes: bool) -> None:
         from pyiceberg.transforms import IdentityTransform
@@ -343,6 +350,9 @@ def _stage(transaction: "Transaction", change: Change, base: str, io: "FileIO") 
     check_names_no_code(metadata.properties, ".".join(transaction._table.name()))  # noqa: SLF001
     name, value = property_name(change.claim.identity), property_value(change.claim)
     transaction.set_properties({name: value})
+    if change.operation == "overwrite":
+        before = int(metadata.properties.get(_OVERWRITES, 0))
+        transaction.set_properties({_OVERWRITES: str(before + 1)})
     told = {
         "spark-channel.job": change.job,
         "spark-channel.operation": change.operation,

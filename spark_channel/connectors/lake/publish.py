@@ -137,6 +137,9 @@ class LakePublisher(Writer):
             done[:] = [claim is not None]
             if claim is None:
                 return None
+            if held.follows is not None:
+                before = 0 if state is None else state.overwrites
+                claim = replace(claim, generation=before + bool(plan.overwrite))
             made = Change(
                 plan.job, claim, added, operation="overwrite" if plan.overwrite else "append"
             )

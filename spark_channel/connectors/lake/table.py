@@ -79,6 +79,11 @@ class TableState(ABC):
     """As they are read. Nullability is the table's; metadata of fields is what its data files carry."""
     partition_columns: tuple[str, ...]
 
+    @property
+    @abstractmethod
+    def overwrites(self) -> int:
+        """How often the table has been overwritten."""
+
     @abstractmethod
     def claim(self, identity: Identity, job: str) -> Claim | None:
         """The claim of `identity` that this version has; `job` is the caller."""

@@ -146,7 +146,7 @@ class Claims:
             TargetError: another run has committed tasks that this one does not continue.
         """
         owner = _bounded(owner)
-        found = self._locked(identity, self._dialect.update)
+        found = self._without_void(self._locked(identity, self._dialect.update))
         receipts = self.receipts(identity)
         if receipts and found is not None and self._overwritten(found, self._dialect.share):
             self._forget_tasks(identity)
@@ -173,7 +173,7 @@ class Claims:
         """When the write was published; None = it was not. Only an optimisation, without a guarantee."""
         if not self.exist():
             return None
-        found = self._read(Identity.of(target, context))
+        found = self._without_void(self._read(Identity.of(target, context)))
         position = context.stream[1] if context.stream else None
         return found.published_at if found is not None and found.has_published(position) else None
 
@@ -181,7 +181,8 @@ class Claims:
         """What the stream has published."""
         if not self.exist():
             return None
-        return claims.progress_of(self._read(Identity(target, "stream", stream)))
+        found = self._read(Identity(target, "stream", stream))
+        return claims.progress_of(self._without_void(found))
 
     def forget(self, target: str, stream: str) -> None:
         """Let the stream begin again."""
@@ -281,6 +282,17 @@ class Claims:
             found.identity.target, lock
         )
 
+    def _without_void(self, found: Claim | None, *, lock: bool = False) -> Claim | None:
+        """As `claims.unless_replaced`. `lock`: nobody overwrites the table until the transaction ends. It is not
+        shared, since an overwrite takes the same lock next.
+        """
+        if found is None or found.identity.kind != "stream" or found.generation is None:
+            return found
+        target = found.identity.target
+        if lock:
+            self._locked(Identity(target, "table", target), self._dialect.update)
+        return claims.unless_replaced(found, self._generation(target, None))
+
     def _forget_tasks(self, identity: Identity) -> None:
         self._run(f"DELETE FROM {self._dialect.table(TASKS)} WHERE claim = ?", (identity.key,))  # noqa: S608 - a quoted name
         self.plans.drop(identity.key)
@@ -330,17 +342,19 @@ class Claims:
         Raises:
             SupersededError: it is another run's, or was given back.
         """
-        found = self._locked(held.identity, self._dialect.update)
+        found = self._without_void(self._locked(held.identity, self._dialect.update), lock=True)
         if found is not None and found.has_published(held.position):
             return False
         claims.check(found, held)
         return True
 
     def publish(self, held: HeldClaim, *, rows: int, nbytes: int) -> None:
-        """Mark the write as published; its tasks' rows and its plan go. After `begin_publish`."""
-        found = self._read(held.identity)
+        """Mark the write as published; its tasks' rows and its plan go. After `begin_publish`, and `overwrite`."""
+        found = self._without_void(self._read(held.identity))
         done = claims.publish(found, held, at=utc_text(), rows=rows, nbytes=nbytes)
         assert done is not None, "begin_publish holds the lock"
+        if held.follows is not None:
+            done = replace(done, generation=self._generation(held.identity.target, None))
         self._write(done, found)
         self._forget_tasks(held.identity)
 
@@ -353,9 +367,8 @@ class Claims:
         there = {each.task for each in self.receipts(held.identity)}
         missing = {receipt.task for receipt in receipts} - there
         if missing:
-            raise CommitError(
-                f"{TASKS} has no row of task {min(missing)}, which has a receipt: nothing was published"
-            )
+            task = f"task {min(missing)}, which has a receipt"
+            raise CommitError(f"{TASKS} has no row of {task}: nothing was published")
 
     def refuse_later(self, held: HeldClaim) -> None:
         """Hold no run to have claimed the write that `held` stands for. In a transaction.
@@ -387,19 +400,14 @@ class Claims:
             return []
         if given is not None:
             if held.identity.kind == "job":
-                self._run(
-                    f"DELETE FROM {self._dialect.table(CLAIMS)} WHERE claim = ?",  # noqa: S608 - a quoted name
-                    (held.identity.key,),
-                )
+                table = self._dialect.table(CLAIMS)
+                self._run(f"DELETE FROM {table} WHERE claim = ?", (held.identity.key,))  # noqa: S608 - a quoted name
             else:
                 self._write(given, found)
             self.plans.drop(held.identity.key)
-        ours = found is not None and (found.owner, found.epoch) == (held.owner, held.epoch)
-        return (
-            receipts
-            if ours and not (found is not None and found.has_published(held.position))
-            else []
-        )
+        if found is None or (found.owner, found.epoch) != (held.owner, held.epoch):
+            return []
+        return [] if found.has_published(held.position) else receipts
 
     def beat(self, held: HeldClaim) -> None:
         """Show that the run lives."""
@@ -442,10 +450,8 @@ class Claims:
                 # No run can continue it; a task of it that is still there after all is fenced off.
                 self._run(f"DELETE FROM {self._dialect.table(CLAIMS)} WHERE claim = ?", (key,))  # noqa: S608
             if verdict == "doubtful" and not claim.doubted_at > claim.beat_at:
-                self._run(
-                    f"UPDATE {self._dialect.table(CLAIMS)} SET doubted_at = ? WHERE claim = ?",  # noqa: S608
-                    (now, key),
-                )
+                table = self._dialect.table(CLAIMS)
+                self._run(f"UPDATE {table} SET doubted_at = ? WHERE claim = ?", (now, key))  # noqa: S608
         return [name for name in others if not name.startswith(tuple(kept))]
 
     def prune(self) -> None:
@@ -468,10 +474,8 @@ class Claims:
         if self._dialect.end_when_silent:
             self._run(self._dialect.end_when_silent, ())
         if lock is None:
-            self._run(
-                f"UPDATE {self._dialect.table(CLAIMS)} SET epoch = epoch WHERE claim = ?",  # noqa: S608
-                (identity.key,),
-            )
+            table = self._dialect.table(CLAIMS)
+            self._run(f"UPDATE {table} SET epoch = epoch WHERE claim = ?", (identity.key,))  # noqa: S608
         return self._read(identity, lock or "")
 
     def _read(self, identity: Identity, lock: str = "") -> Claim | None:
@@ -525,12 +529,9 @@ class Claims:
     def _create(self, table: str, columns: str) -> None:
         for statement in self._dialect.before(table):
             self._run(statement, ())
-        if not self._usable(
-            table
-        ):  # asked again: another session may have made it before this one's turn
-            self._run(
-                f"CREATE TABLE {self._dialect.table(table)} ({columns}){self._dialect.after}", ()
-            )
+        if not self._usable(table):  # another session may have made it before this one's turn
+            made = f"CREATE TABLE {self._dialect.table(table)} ({columns}){self._dialect.after}"
+            self._run(made, ())
 
     def _run(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         for name, written in self._dialect.reserved.items():
@@ -539,10 +540,8 @@ class Claims:
 
 
 def _claim(row: tuple[Any, ...]) -> Claim:
-    _, target, kind, name, version, owner, epoch, state, batch, published_at, rows, nbytes = row[
-        :12
-    ]
-    process, beat_at, doubted_at, generation = row[12:]
+    _, target, kind, name, version, owner, epoch, state, batch, published_at = row[:10]
+    rows, nbytes, process, beat_at, doubted_at, generation = row[10:]
     return Claim(
         Identity(str(target), kind, str(name), _number(version)),
         str(owner or ""),
@@ -584,9 +583,7 @@ class NoClaims(Claims):
 
     @property
     def plans(self) -> StoredPlans:
-        raise NotImplementedError(
-            "a write without a ledger has no transaction id, and keeps no plan"
-        )
+        raise NotImplementedError("a write without a ledger keeps no plan")
 
     def take(
         self,

@@ -390,9 +390,17 @@ def row_bytes(session: Session, source: ReadSource) -> int | None:
             varying.append(f"COALESCE({size}, 0)")
     if not varying:
         return max(1, fixed)
-    sample = source.dialect.limited(source.sql([f"{' + '.join(varying)} AS size_of"]), _SAMPLE_ROWS)
+    sample = source.dialect.limited(source.sql([f"{_sum(varying)} AS size_of"]), _SAMPLE_ROWS)
     sizes = [size for (size,) in session.rows(sample)]
     return max(1, fixed + 4 * len(varying) + (round(sum(sizes) / len(sizes)) if sizes else 0))
+
+
+def _sum(terms: Sequence[str]) -> str:
+    """The terms added in pairs: databases bound the depth of an expression, and a table may have 1 000 columns."""
+    if len(terms) == 1:
+        return terms[0]
+    middle = len(terms) // 2
+    return f"({_sum(terms[:middle])} + {_sum(terms[middle:])})"
 
 
 def _width(kind: pa.DataType) -> int:

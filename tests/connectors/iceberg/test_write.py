@@ -14,6 +14,7 @@ pytest.importorskip("sqlalchemy")
 from pyiceberg.catalog import Catalog
 
 from spark_channel.connectors import WriteContext
+from spark_channel.connectors.base.claims import Follows
 from spark_channel.connectors.iceberg.writer import check_files
 from spark_channel.errors import (
     OptionError,
@@ -287,3 +288,32 @@ def test_a_table_elsewhere_names_no_files_of_this_host() -> None:
     file.file_path = "/home/ann/a.parquet"
     with pytest.raises(UnsupportedError, match="on a disk of the host"):
         check_files([task], "shop.t", "abfss://c@a/shop/t")
+
+
+def test_a_stream_begins_at_zero_and_its_record_ends_with_its_rows(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    """Batch 0 is recorded as such; another writer's overwrite voids what follows it."""
+
+    def publish(position: int, after: int | None, *values: int) -> None:
+        out = writer_of(tmp_path)
+        context = WriteContext(
+            f"job-{position}",
+            overwrite=after is None,
+            stream=("s", position),
+            follows=Follows(after),
+        )
+        plan, receipts = stage(out, (numbers(*values),), context)
+        out.commit(plan, receipts)
+
+    publish(0, None, 1, 2)
+    found = writer_of(tmp_path).stream_progress("s")
+    assert found is not None
+    assert found.position == 0
+    publish(0, None, 1, 2)
+    publish(1, 0, 3)
+    assert _rows(catalog) == [(1,), (2,), (3,)]
+    write(tmp_path, numbers(9), overwrite=True)
+    assert writer_of(tmp_path).stream_progress("s") is None
+    publish(1, None, 1, 2, 3)
+    assert _rows(catalog) == [(1,), (2,), (3,)]
