@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Annotated, Any, ClassVar, Self, cast
@@ -43,17 +44,27 @@ __all__ = [
 _TAKES = 'a JSON object of the driver\'s own options, such as {"adbc.snowflake.sql.db": "SHOP"}'
 _DIALECTS: Mapping[str, str] = {
     "postgresql": "postgres",
+    "postgres": "postgres",
     "sqlite": "sqlite",
     "snowflake": "snowflake",
     "bigquery": "bigquery",
     "duckdb": "duckdb",
     "mssql": "tsql",
+    "sqlserver": "tsql",
+    "oracle": "oracle",
     "mysql": "mysql",
+    "mariadb": "mysql",
+    "exasol": "exasol",
     "redshift": "redshift",
     "databricks": "databricks",
     "trino": "trino",
     "clickhouse": "clickhouse",
+    "chdb": "clickhouse",
 }
+_DDL_IN_TRANSACTIONS = frozenset({"postgres", "redshift", "sqlite", "duckdb", "tsql"})
+"""SQL whose databases make a table in a transaction, and undo it with that. In others, CREATE TABLE commits."""
+_PROFILE = "profile://"
+_LIBRARY_PARTS = re.compile(r"^(lib)?(adbc[_-]driver[_-])?|(\.so|\.dylib|\.dll|\.toml)[.\d]*$")
 _MERGING = ("sqlite", "postgres", "duckdb")
 _IGNORED: Mapping[str, str] = {
     "queryTimeout": "ADBC knows none; give the driver's own with 'driverOptions'",
@@ -100,7 +111,8 @@ class DriverOptions(Credentials):
     """The driver and what it is given."""
 
     driver: str = Field(
-        description="an ADBC driver: `postgresql` for the package adbc-driver-postgresql, or a library's path"
+        description="an ADBC driver: `NAME` of a package adbc-driver-NAME or of a driver manifest, the path of a "
+        "library or a manifest, or `profile://NAME` of a connection profile"
     )
     entrypoint: str | None = Field(
         None, description="entry point of the driver library; default: the usual one"
@@ -120,7 +132,11 @@ class DriverOptions(Credentials):
     @field_validator("driver")
     @classmethod
     def _library(cls, driver: str) -> str:
-        """A name without a folder is a package, or a library that the system's loader finds."""
+        """A name without a folder is a package, or what the driver manager finds."""
+        if driver.startswith(_PROFILE):
+            return driver
+        if "://" in driver:
+            raise ValueError("the driver's name; 'uri' takes the address of the database")
         return absolute_path(driver, uri=False) if "/" in driver else driver
 
     @field_validator("uri", "driver_options")
@@ -157,7 +173,14 @@ class DriverOptions(Credentials):
         """sqlglot's name of the SQL; "" is standard SQL."""
         if self.dialect is not None:
             return self.dialect.lower()
-        return _DIALECTS.get(self.driver.lower().removeprefix("adbc_driver_"), "")
+        if self.driver.startswith(_PROFILE):
+            return ""  # whose name says nothing of its driver
+        name = self.driver.rpartition("/")[2].lower()
+        return _DIALECTS.get(_LIBRARY_PARTS.sub("", name), "")
+
+    def makes_tables_in_transactions(self) -> bool:
+        """Whether rows can be staged in tables, and published in one transaction."""
+        return self.sql_dialect() in _DDL_IN_TRANSACTIONS
 
 
 def _check_dialect(options: DriverOptions) -> None:
@@ -296,25 +319,25 @@ def _told(error: BaseException) -> tuple[str, str]:
     return (refusal.sqlstate, str(error)) if isinstance(refusal, _RefusedError) else ("", "")
 
 
-def driver_path(name: str) -> str:
-    """The library of the driver that `name` names: of the package adbc_driver_NAME, or `name` unchanged.
+def driver_path(name: str) -> tuple[str, str | None]:
+    """What the driver manager loads for `name`, and its entry point, None for the usual one.
 
-    Raises:
-        OptionError: no such package, and nothing that looks like a library or a driver manifest.
+    That is the library of the package adbc_driver_NAME. The manager itself finds libraries, manifests and profiles.
     """
     bare = name.lower().removeprefix("adbc_driver_").replace("-", "_")
+    if not bare.isidentifier():
+        return name, None
     try:
-        package = importlib.import_module(f"adbc_driver_{bare}")
-    except (ImportError, ValueError):
-        if "/" in name or name.endswith((".so", ".dylib", ".dll", ".toml")):
-            return name
-        raise OptionError(
-            f"option 'driver' got {name!r}, and package adbc-driver-{bare.replace('_', '-')} is not installed. Install "
-            "it, or give the path of the driver's library",
-            option="driver",
-            got=name,
-        ) from None
-    return str(package._driver_path())  # noqa: SLF001 - how the packages' own dbapi modules find it
+        package: Any = importlib.import_module(f"adbc_driver_{bare}")
+    except ImportError:
+        return name, None
+    if hasattr(package, "_driver_path"):
+        return str(package._driver_path()), None  # noqa: SLF001 - how the packages' own dbapi modules find it
+    if hasattr(
+        package, "driver_path"
+    ):  # DuckDB's and chDB's: drivers inside the databases' own libraries
+        return str(package.driver_path()), f"{bare}_adbc_init"
+    return name, None
 
 
 class AdbcSession(BoundSession):
@@ -329,14 +352,42 @@ class AdbcSession(BoundSession):
         """Statements that begin every transaction."""
         self.name = options.driver
         self.place = f"ADBC driver {options.driver}"
-        with self.explained():
-            self._connection = adbc_driver_manager.dbapi.connect(
-                driver=driver_path(options.driver),
-                entrypoint=options.entrypoint,
-                db_kwargs=options.database(),
-            )
+        self._connection = self._connect(options)
+        self.has_transactions = self._begin()
         with self.closed_on_failure():
             self._run_first(options)
+
+    def _connect(self, options: DriverOptions) -> adbc_driver_manager.dbapi.Connection:
+        library, entrypoint = driver_path(options.driver)
+        try:
+            with self.explained():
+                return adbc_driver_manager.dbapi.connect(
+                    driver=library,
+                    entrypoint=options.entrypoint or entrypoint,
+                    db_kwargs=options.database(),
+                    autocommit=True,  # else a driver without transactions is a warning each time
+                )
+        except ChannelError as error:
+            if "[Driver Manager]" not in str(error):
+                raise
+            raise OptionError(
+                f"option 'driver' got {options.driver!r}, which the driver manager does not load: {error}. Install "
+                "the driver on all machines: its package adbc-driver-NAME, or its library with a manifest that the "
+                "manager finds; or give the path of either",
+                option="driver",
+                got=options.driver,
+            ) from error
+
+    def _begin(self) -> bool:
+        """Begin a transaction; whether the driver has them."""
+        try:
+            self._connection.adbc_connection.set_autocommit(False)
+        except adbc_driver_manager.NotSupportedError:
+            return False
+        except FAILURES as error:
+            self._connection.close()
+            raise self.explain(error) from _RefusedError.of(error)
+        return True
 
     def _run_first(self, options: DriverOptions) -> None:
         """Outside transactions: some settings are taken only there, and all must outlive a rollback.
@@ -362,7 +413,8 @@ class AdbcSession(BoundSession):
                 connection.set_autocommit(True)
                 for statement in statements:
                     self.rows(statement)
-                connection.set_autocommit(False)
+                if self.has_transactions:
+                    connection.set_autocommit(False)
         self._run_each()
 
     def _refuse_pooler(self, options: DriverOptions, statement: str) -> None:
@@ -389,7 +441,8 @@ class AdbcSession(BoundSession):
     def commit(self) -> None:
         """The driver begins the next transaction."""
         with self.explained():
-            self._connection.commit()
+            if self.has_transactions:
+                self._connection.adbc_connection.commit()
         with suppress(
             self._failure
         ):  # it is committed; without its settings the next one runs no statement
@@ -398,7 +451,8 @@ class AdbcSession(BoundSession):
     def undo(self) -> None:
         """As `commit`."""
         with self.explained():
-            self._connection.rollback()
+            if self.has_transactions:
+                self._connection.adbc_connection.rollback()
         self._run_each()
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

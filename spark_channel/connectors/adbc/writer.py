@@ -210,7 +210,7 @@ WHERE c.oid = pg_catalog.to_regclass($1) AND c.relkind IN ('r', 'p', 'v', 'm', '
 
 
 class AdbcWriter(SqlWriter):
-    """Rows are ingested by the driver. A database must have transactions, also for CREATE TABLE of staging."""
+    """Rows are ingested by the driver, in transactions. `commit=job` needs CREATE TABLE in them, too."""
 
     Options: ClassVar[type[WriteOptions]] = AdbcWriteOptions
     options: AdbcWriteOptions
@@ -228,7 +228,37 @@ class AdbcWriter(SqlWriter):
     def session(
         self, failure: type[TargetError], purpose: str = "write", *, patient: bool = True
     ) -> AdbcSession:
-        return AdbcSession(self.options, failure)
+        session = AdbcSession(self.options, failure)
+        if not session.has_transactions:
+            session.close()
+            raise TargetError(
+                f"{session.place} has no transactions, so a task that is repeated would write its rows twice: it can "
+                "only be read"
+            )
+        return session
+
+    def check(self, context: WriteContext) -> None:
+        commit = context.commit or ("job" if context.stream is not None else "task")
+        if commit == "job" and not self.options.makes_tables_in_transactions():
+            spoken = self.sql_name or "an unknown SQL"
+            what = "a stream, which needs commit=job" if context.commit is None else "'job'"
+            raise OptionError(
+                f"option 'commit' got {what}; {self.shown} speaks {spoken}, whose CREATE TABLE may end the transaction "
+                "that publishes staged rows: it takes 'task'. If the database makes tables in transactions, name its "
+                "SQL with 'dialect'",
+                option="commit",
+                got="job",
+                takes="task",
+            )
+        super().check(context)
+
+    @contextmanager
+    def preparing(self, session: AdbcSession, plan: SqlPlan) -> Iterator[None]:
+        """Make the table before the transaction, where that would commit what is in it."""
+        if not self.options.makes_tables_in_transactions():
+            self.ready(session, plan, empty=False)
+            session.commit()
+        yield
 
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, TargetError) and (is_busy(error) or is_lost(error))
@@ -326,7 +356,8 @@ class AdbcWriter(SqlWriter):
 
     def default_commit(self, place: WriteTarget, context: WriteContext) -> CommitMode:
         tolerant = context.stream is None and self.options.tolerates_dirty_rows
-        return "task" if tolerant else super().default_commit(place, context)
+        only_task = not self.options.makes_tables_in_transactions()
+        return "task" if tolerant or only_task else super().default_commit(place, context)
 
     def _names(self, there: pa.Schema | None, fields: Sequence[pa.Field]) -> list[str]:
         """The table's names of the rows' columns."""

@@ -318,7 +318,7 @@ _BUILT_IN = (
         about="any database with an ADBC driver",
         secrets=("password", "uri", "driverOptions"),
         maturity="preview",
-        tested="the drivers of SQLite and PostgreSQL; no other was run",
+        tested="the drivers of PostgreSQL, SQLite and DuckDB; each other driver is experimental",
         delivery=_ONCE,
     ),
     Connector(

@@ -241,10 +241,13 @@ def statement_of(event: Event, charsets: Mapping[int, str]) -> LoggedStatement:
     begin = at + 13 + (_OF_LOAD if event.kind == Kind.EXECUTE_LOAD else 0)
     mode, collation = _session_of(data[begin : begin + size])
     begin += size
-    text = data[begin + length + 1 : event.end]
+    middle = begin + length
+    if middle >= event.end or data[middle]:
+        raise ValueError("a statement whose parts are longer than it")
+    text = data[middle + 1 : event.end]
     if event.kind == Kind.COMPRESSED_QUERY:
         text = inflated(text)
-    name = data[begin : begin + length].decode("utf-8", "replace")
+    name = data[begin:middle].decode("utf-8", "replace")
     return LoggedStatement(name, _text_of(text, charsets.get(collation, "")), mode)
 
 

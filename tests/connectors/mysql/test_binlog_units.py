@@ -430,7 +430,8 @@ def mysql_row(number: int, *, null: bool = False) -> bytes:
 
 
 def mysql_rows(*images: bytes, update: bool = False) -> bytes:
-    head = b"\x07\0\0\0\0\0\1\0" + struct.pack("<H", 2) + b"\7" + b"\x7f" * (2 if update else 1)
+    """With the bit behind the seven columns, as MySQL writes them."""
+    head = b"\x07\0\0\0\0\0\1\0" + struct.pack("<H", 2) + b"\7" + b"\xff" * (2 if update else 1)
     return head + b"".join(images)
 
 

@@ -1,0 +1,120 @@
+"""Drivers that are named in other ways than by a package, and drivers that do less than PostgreSQL's."""
+
+from pathlib import Path
+from typing import Any
+
+import adbc_driver_sqlite
+import pyarrow as pa
+import pytest
+
+from spark_channel.connectors.adbc import AdbcWriter
+from spark_channel.errors import OptionError, TargetError
+from tests.connectors.adbc.test_adbc import ROWS, Base
+
+LIBRARY = adbc_driver_sqlite._driver_path()
+MANIFEST = f"""
+manifest_version = 1
+name = "A shop's SQLite"
+version = "1.0.0"
+[ADBC]
+version = "1.1.0"
+[Driver]
+shared = "{LIBRARY}"
+"""
+
+
+def base(**options: Any) -> Base:
+    return Base(options, lambda _: None)
+
+
+@pytest.fixture
+def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the manifest `shopdb` and the profile `shop`, whose database is the file `shop.db` in it."""
+    (tmp_path / "shopdb.toml").write_text(MANIFEST)
+    (tmp_path / "shop.toml").write_text(
+        f'profile_version = 1\ndriver = "shopdb"\n[Options]\nuri = "file:{tmp_path}/shop.db"\n'
+    )
+    monkeypatch.setenv("ADBC_DRIVER_PATH", str(tmp_path))
+    monkeypatch.setenv("ADBC_PROFILE_PATH", str(tmp_path))
+    monkeypatch.setenv("SHOP", f"file:{tmp_path}/shop.db")
+    return tmp_path
+
+
+@pytest.mark.parametrize("driver", ["shopdb", "{}/shopdb.toml", "profile://shop", LIBRARY])
+def test_a_driver_is_what_the_driver_manager_finds(named: Path, driver: str) -> None:
+    given = {"driver": driver.format(named)}
+    if "profile" not in driver:
+        given["uri"] = "${env:SHOP}"
+    found = base(**given)
+    is_known = driver == LIBRARY  # by its file's name, as SQLite's
+    if not is_known:
+        with pytest.raises(
+            OptionError, match=r"'commit' got 'job'.* an unknown SQL.* takes 'task'"
+        ):
+            found.write(ROWS, commit="job")
+        found.write(ROWS)
+        assert found.read().to_pydict() == ROWS.to_pydict()
+    found = base(**given, dialect="sqlite")
+    found.write(ROWS, overwrite=True, commit="job")
+    found.write(ROWS.slice(0, 1))
+    assert found.read().num_rows == 4
+    assert found.staged() == []
+
+
+def test_an_overwrite_of_a_database_whose_ddl_commits_is_by_tasks(named: Path) -> None:
+    found = base(driver="profile://shop")
+    found.write(ROWS)
+    found.write(ROWS.slice(1), overwrite=True)
+    assert found.read().to_pydict() == ROWS.slice(1).to_pydict()
+
+
+@pytest.mark.parametrize(
+    ("driver", "message"),
+    [
+        (
+            "nosuch",
+            r"'driver' got 'nosuch', which (?s:.*)does not load(?s:.*)package adbc-driver-NAME",
+        ),
+        ("no-such", "does not load"),
+        ("profile://nosuch", "Profile not found: nosuch"),
+        ("/nowhere/x.toml", "Could not open manifest"),
+        ("postgresql://me:s3cret@db/shop", "'uri' takes the address"),
+    ],
+)
+def test_what_the_driver_manager_does_not_find_is_named(driver: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message) as met:
+        base(driver=driver).reader().schema()
+    assert "s3cret" not in str(met.value)
+
+
+def test_a_profile_may_be_named_beside_a_library_that_does_not_exist(named: Path) -> None:
+    (named / "shopdb.toml").write_text(MANIFEST.replace(LIBRARY, "/nowhere/lib.so"))
+    with pytest.raises(OptionError, match=r"profile://shop.*does not load"):
+        base(driver="profile://shop").reader().schema()
+
+
+@pytest.mark.parametrize(
+    ("driver", "commit"),
+    [("postgresql", "job"), ("mssql", "job"), ("redshift", "job"), ("snowflake", "task")]
+    + [(name, "task") for name in ("bigquery", "oracle", "mysql", "exasol", "flightsql")],
+)
+def test_commit_modes_by_driver(driver: str, commit: str) -> None:
+    writer = base(driver=driver).writer()
+    assert isinstance(writer, AdbcWriter)
+    assert ("job" if writer.options.makes_tables_in_transactions() else "task") == commit
+
+
+def test_a_driver_without_transactions_only_reads() -> None:
+    """ClickHouse's engine as a driver, of package chdb."""
+    found = base(driver="chdb")
+    read = found.read(None, query="SELECT number AS n, toString(number) AS s FROM numbers(3)")
+    assert read.to_pydict() == {"n": [0, 1, 2], "s": ["0", "1", "2"]}
+    with pytest.raises(TargetError, match=r"has no transactions.* can only be read"):
+        found.write(ROWS)
+
+
+def test_duckdbs_own_driver_is_found_by_its_package(tmp_path: Path) -> None:
+    found = base(driver="duckdb", driveroptions='{"path": "' + str(tmp_path / "shop.duckdb") + '"}')
+    found.write(ROWS, commit="job")
+    assert found.read().to_pydict() == ROWS.to_pydict()
+    assert found.read().schema.field("id").type == pa.int64()
