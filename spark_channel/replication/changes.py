@@ -17,10 +17,10 @@ from spark_channel.connectors import WriteContext, Writer, load_reader
 from spark_channel.errors import (
     BatchRefusedError,
     ChannelError,
+    CommitError,
     OptionError,
     SchemaError,
     TargetError,
-    TunnelError,
 )
 from spark_channel.masking import scheme_of
 from spark_channel.option_types import resolve_references
@@ -207,11 +207,12 @@ class Follower:
     def _process(self, delivery: Delivery) -> None:
         batches = list(delivery.batches)  # bounded by the range
         copy = self._by_name.get(parts_of(delivery.table))
-        if copy is None:
-            raise TunnelError(
-                f"the tunnel delivers {delivery.table}, which no stream names: reset the tunnel {delivery.tunnel!r}"
+        if copy is None:  # a range from before the table left the file
+            _log.warning(
+                "%s is not in the file any more: its changes are not written", delivery.table
             )
-        if not batches or copy.stream in self._parked:
+            return
+        if not batches or self._is_parked(copy.stream):
             return
         steps = self._steps(copy)
         rows = pa.concat_tables(
@@ -227,7 +228,8 @@ class Follower:
         except TargetError as error:
             place = (copy.stream, delivery.sequence)
             self._failed[place] = self._failed.get(place, 0) + 1
-            if self._failed[place] < _TRIES or not self._answers(copy):
+            is_overtaken = isinstance(error, CommitError)
+            if is_overtaken or self._failed[place] < _TRIES or not self._answers(copy):
                 raise
             self._park(copy, error)
             return
@@ -236,6 +238,15 @@ class Follower:
             outcome.rows += written
             outcome.state = "done"
             outcome.position = delivery.sequence
+
+    def _is_parked(self, stream: str) -> bool:
+        """Another run may have resumed a table that this one knows as parked."""
+        if stream not in self._parked:
+            return False
+        assert self._tunnel is not None
+        if parked_of(self._tunnel).get(stream, ("", ""))[0] != _PARKED:
+            del self._parked[stream]
+        return stream in self._parked
 
     def _answers(self, copy: TableCopy) -> bool:
         """Whether the target can be asked for the table, so that it is the table's rows that it refuses."""

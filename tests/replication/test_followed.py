@@ -1,5 +1,6 @@
 """Tables that are followed by the logs of PostgreSQL and MariaDB: deletes, tables that are parked, contracts."""
 
+import hashlib
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -196,3 +197,34 @@ def test_a_table_that_is_refused_is_parked_alone_until_it_is_resumed(followed: F
     assert reset_tables(file, ["fol.b"]) == ["fol.b"]
     followed.run()
     assert followed.rows("b", "id") == [(1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize("policy", ["evolve", "discard_value", "discard_row"])
+def test_a_new_column_goes_by_the_contract_and_the_masks(followed: Followed, policy: str) -> None:
+    followed.more = {"contract": {"columns": policy}, "columns": {"*.secret*": "sha256"}}
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x')")
+    followed.run()
+    followed.sql("ALTER TABLE fol.a ADD COLUMN secret_2 VARCHAR(40)")
+    followed.sql("INSERT INTO fol.a VALUES (2, 2, 'y', 'planted'), (3, 3, 'z', NULL)")
+    followed.run()
+    kept = [(1, 1), (3, 3)] if policy == "discard_row" else [(1, 1), (2, 2), (3, 3)]
+    assert followed.rows("a", "id, n") == kept
+    if policy == "evolve":
+        digest = hashlib.sha256(b"planted").hexdigest()
+        assert followed.rows("a", "id, secret_2") == [(1, None), (2, digest), (3, None)]
+
+
+@pytest.mark.parametrize("policy", ["freeze", "discard_value"])
+def test_a_table_that_the_target_lacks_goes_by_the_contract(
+    followed: Followed, policy: str
+) -> None:
+    followed.sql("INSERT INTO fol.b VALUES (1)")
+    followed.streams[f"{followed.schema}.a"]["contract"] = {"tables": policy}
+    report = followed.run(3 if policy == "freeze" else 0)
+    state = {"freeze": "parked", "discard_value": "unchanged"}[policy]
+    assert {each.stream: each.state for each in report.tables} == {"fol.a": state, "fol.b": "done"}
+    assert followed.rows("b", "id") == [(1,)]
+    followed.streams[f"{followed.schema}.a"]["contract"] = {}
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x')")
+    followed.run()
+    assert followed.rows("a", "id, n") == [(1, 1)]

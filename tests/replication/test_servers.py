@@ -184,6 +184,31 @@ def test_what_postgresql_says_of_a_masked_value_is_hidden(
     assert '"name ' in spark_channel.replicate(None, file).parked[0].why
 
 
+def test_what_mariadb_says_of_a_masked_value_is_hidden_and_the_rest_is_shown(
+    mariadb_server: MariadbServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    mariadb_server.sql(
+        "DROP TABLE IF EXISTS rep_secret; CREATE TABLE rep_secret (id INT PRIMARY KEY, name VARCHAR(40));"
+        "INSERT INTO rep_secret VALUES (1, 'planted-secret')",
+        database="shop",
+    )
+    stream: dict[str, Any] = {"where": "EXTRACTVALUE(name, CONCAT('/', name, '(')) = ''"}
+    file: dict[str, Any] = {
+        "source": mariadb_server.login,
+        "target": {"url": f"sqlite:{tmp_path}/dw.db"},
+        "defaults": {"columns": {"*.name": "sha256"}},
+        "streams": {"shop.rep_secret": stream},
+    }
+    report = spark_channel.replicate(None, file)
+    assert "hidden" in report.parked[0].why
+    assert "planted-secret" not in report.to_json() + caplog.text
+    stream["where"] = "no_such_column = 1"
+    assert "no_such_column" in spark_channel.replicate(None, file).parked[0].why
+    file["defaults"], stream["where"] = {}, "EXTRACTVALUE(name, CONCAT('/', name, '(')) = ''"
+    assert "XPATH" in spark_channel.replicate(None, file).parked[0].why
+
+
 def test_a_plan_moves_nothing_and_names_what_is_missing(pg: PostgresServer) -> None:
     from spark_channel.replication.config import load_replication
     from spark_channel.replication.run import RunSettings
