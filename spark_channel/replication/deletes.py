@@ -175,7 +175,8 @@ def _versions(lives: dict[Any, _Life]) -> list[_Version]:
 
 
 def _close_all(columns: pa.Schema, at: datetime) -> pa.Table:
-    given = {name: at for name in columns.names if name in ENDS} | {OPERATION: CLOSE_ALL[0]}
+    given: dict[str, Any] = {name: at for name in columns.names if name in (BEGIN, *ENDS)}
+    given[OPERATION] = CLOSE_ALL[0]
     return pa.table(
         [pa.array([given.get(each.name)], each.type) for each in columns], schema=columns
     )

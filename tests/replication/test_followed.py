@@ -199,6 +199,41 @@ def test_a_table_that_is_refused_is_parked_alone_until_it_is_resumed(followed: F
     assert followed.rows("b", "id") == [(1,), (2,), (3,)]
 
 
+@pytest.mark.parametrize("target", ["duckdb", "mariadb"])
+@pytest.mark.parametrize("deletes", ["soft", "scd2"])
+def test_other_targets_keep_what_is_deleted(
+    logging_server: MariadbServer, tmp_path: Path, target: str, deletes: str
+) -> None:
+    server = logging_server
+    server.sql("DROP DATABASE IF EXISTS fol; DROP DATABASE IF EXISTS fol_dw; CREATE DATABASE fol")
+    server.sql(
+        "CREATE DATABASE fol_dw; CREATE TABLE a (id INT PRIMARY KEY, n INT);"
+        "CREATE TABLE b (id INT PRIMARY KEY); INSERT INTO a VALUES (1, 1), (2, 2)",
+        database="fol",
+    )
+
+    def sql(text: str) -> str:
+        return server.sql(text, database="fol")
+
+    login = {**server.login, "url": f"mysql://127.0.0.1:{server.port}/fol"}
+    there = {
+        "duckdb": {"path": f"{tmp_path}/dw.duckdb", "writer": "duckdb"},
+        "mariadb": {**login, "url": f"mysql://127.0.0.1:{server.port}/fol_dw"},
+    }[target]
+    source = {**login, "tunnelStore": f"{tmp_path}/store.db"}
+    followed = Followed(source, there, sql, "fol", deletes=deletes)
+    followed.run()
+    sql("UPDATE a SET n = 10 WHERE id = 1; DELETE FROM a WHERE id = 2; INSERT INTO a VALUES (3, 3)")
+    followed.run()
+    sql("TRUNCATE a; INSERT INTO a VALUES (3, 33)")
+    followed.run()
+    followed.target.pop("writer", None)
+    end = "_deleted_at" if deletes == "soft" else "_valid_to"
+    found = followed.rows("a", f"id, n, CASE WHEN {end} IS NULL THEN 1 ELSE 0 END AS is_open")
+    last = [(1, 10, 0), (2, 2, 0), (3, 33, 1)]
+    assert found == (last if deletes == "soft" else [(1, 1, 0), *last[:2], (3, 3, 0), last[2]])
+
+
 @pytest.mark.parametrize("policy", ["evolve", "discard_value", "discard_row"])
 def test_a_new_column_goes_by_the_contract_and_the_masks(followed: Followed, policy: str) -> None:
     followed.more = {"contract": {"columns": policy}, "columns": {"*.secret*": "sha256"}}
