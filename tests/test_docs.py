@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from spark_channel.datax import load_job
+from spark_channel.replication.check import check_replication
 from tests.servers.mariadb import MariadbServer
 from tests.servers.opensearch import opensearch_server
 from tests.servers.postgres import PostgresServer
@@ -266,6 +267,13 @@ def test_a_file_that_a_page_shows_can_be_read(page: Path, match: re.Match[str]) 
         tomllib.loads(text)
     else:
         assert yaml.safe_load(text)
+
+
+@pytest.mark.parametrize("match", [match for page, match in FILES if page.name == "recipes.md"])
+def test_a_recipe_is_a_file_without_a_fault(match: re.Match[str], empty_folder: Path) -> None:
+    name, text = match.groups()
+    (empty_folder / name).write_text(text)
+    assert check_replication(empty_folder / name)[0] == []
 
 
 def test_the_bundle_names_what_its_wheel_has() -> None:

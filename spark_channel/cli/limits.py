@@ -4,7 +4,8 @@ import os
 import queue
 import re
 import signal
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from spark_channel.errors import OptionError
 from spark_channel.limits import AimdController, LimitStatus, UnreachablePolicy
 from spark_channel.options import CommonOptions, parse_amount
 from spark_channel.progress.summary import short
@@ -24,7 +26,7 @@ from spark_channel.service import (
     sql_value,
 )
 from spark_channel.service.shared_limit import MOST_JOBS
-from spark_channel.service.windows import Applied, WindowKeeper, parse_windows, speeds_of
+from spark_channel.service.windows import Applied, Speeds, WindowKeeper, parse_windows, speeds_of
 from spark_channel.signals import woken_by_signals
 
 __all__ = ["limits"]
@@ -150,12 +152,8 @@ def serve(
     if (tls_certificate is None) != (tls_key is None):
         raise typer.BadParameter("--tls-certificate and --tls-key go together")
     tls = TlsFiles(str(tls_certificate), str(tls_key)) if tls_certificate and tls_key else None
-    # A signal's handler may take no lock that this thread may hold, as an event's; a queue's `put` is safe there.
-    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _frame: ended.put(number))
     with (
-        woken_by_signals(),
+        _until_ended() as ended,
         SharedLimit(
             name,
             rows_per_second if rows_per_second or bytes_per_second or not windows else "1",
@@ -209,12 +207,23 @@ def show(name: _Name) -> None:
 
 
 @limits.command("set")
-def set_(name: _Name, rows_per_second: _Rows = None, bytes_per_second: _Bytes = None) -> None:
-    """Change a limit within a second. A value that is not given does not change."""
+def set_(
+    name: _Name,
+    rows_per_second: _Rows = None,
+    bytes_per_second: _Bytes = None,
+    window: _Windows = None,
+    timezone: _Timezone = "UTC",
+) -> None:
+    """Change a limit within a second. A value that is not given does not change.
+
+    With --window the command runs on, and changes the limit by the time, until it is interrupted or the limit ends.
+    Then the limit has the speed that holds outside of the windows.
+    """
     control = LimitControl()
+    windows, zone = parse_windows(window or (), timezone, "--window")
     before = control.show(name)
-    if rows_per_second is None and bytes_per_second is None:
-        raise typer.BadParameter("give --rows-per-second, --bytes-per-second, or both")
+    if rows_per_second is None and bytes_per_second is None and not windows:
+        raise typer.BadParameter("give --rows-per-second, --bytes-per-second, or --window")
     rows = (
         _whole(before.rows_per_second)
         if rows_per_second is None
@@ -225,7 +234,69 @@ def set_(name: _Name, rows_per_second: _Rows = None, bytes_per_second: _Bytes = 
         if bytes_per_second is None
         else _parsed(bytes_per_second, True)
     )
-    _print(control.set(name, rows, nbytes))
+    if not windows:
+        _print(control.set(name, rows, nbytes))
+        return
+    with _until_ended() as ended:
+        served = _Served(control, before.limit, ended)
+        # The speed of a pause is that of the limit all the same.
+        with WindowKeeper(windows, Speeds(rows, nbytes), zone, Applied(served)):
+            _print(control.show(before.limit))
+            ended.get()
+        served.give_back(Speeds(rows, nbytes))
+
+
+class _Served:
+    """A limit of another process; `ended` gets a word when it is not served any more."""
+
+    def __init__(self, control: LimitControl, name: str, ended: queue.SimpleQueue[int]) -> None:
+        self._control, self._name, self._ended = control, name, ended
+        self._is_paused = False
+
+    def set(self, rows_per_second: int | None, bytes_per_second: int | None) -> None:
+        self._change(lambda: self._control.set(self._name, rows_per_second, bytes_per_second))
+
+    def pause(self) -> None:
+        self._change(lambda: self._control.pause(self._name))
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._change(lambda: self._control.resume(self._name))
+        self._is_paused = False
+
+    def give_back(self, speeds: Speeds) -> None:
+        """Set `speeds`, and end a pause of a window, if the limit is still there."""
+        try:
+            if self._is_paused:
+                self._control.resume(self._name)
+            _print(self._control.set(self._name, speeds.rows, speeds.nbytes))
+        except OptionError as error:
+            typer.echo(str(error))
+
+    def _change(self, change: Callable[[], object]) -> None:
+        try:
+            change()
+        except OptionError:
+            self._ended.put(0)
+
+
+@contextmanager
+def _until_ended() -> Iterator[queue.SimpleQueue[int]]:
+    """A queue that gets the number of SIGINT or SIGTERM.
+
+    A signal's handler may take no lock that this thread may hold, as an event's; a queue's `put` is safe there.
+    """
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+    before = {
+        number: signal.signal(number, lambda number, _frame: ended.put(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        with woken_by_signals():
+            yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @limits.command()

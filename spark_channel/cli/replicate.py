@@ -22,8 +22,10 @@ from spark_channel.replication.report import PARKED, ReplicationReport
 from spark_channel.replication.run import RunSettings, replicate_on
 from spark_channel.replication.status import (
     TablePlan,
+    TableStatus,
     plan_replication,
     reset_tables,
+    resume_tables,
     status_of,
 )
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ReplicateOptions", "convert", "replicate"]
 
-_ACTIONS = ("status", "reset", "schema")
+_ACTIONS = ("status", "reset", "resume", "schema")
 _COLORS = {"done": "green", "unchanged": "green", "parked": "red", "not run": "yellow"}
 
 
@@ -62,8 +64,8 @@ def replicate(words: Sequence[str], options: ReplicateOptions) -> int:
     if action == "schema" and not rest:
         print(json_schema(), end="")  # noqa: T201 - the command line talks
         return 0
-    if not rest or (len(rest) > 1 and action != "reset"):
-        takes = "a YAML file; status FILE; reset FILE TABLE ...; or schema"
+    if not rest or (len(rest) > 1 and action not in ("reset", "resume")):
+        takes = "a YAML file; status FILE; reset FILE TABLE ...; resume FILE TABLE ...; or schema"
         raise OptionError(f"replicate got {' '.join(words)!r}; it takes {takes}", option="FILE")
     if not has_third_parties():
         without_pandas()
@@ -73,6 +75,13 @@ def replicate(words: Sequence[str], options: ReplicateOptions) -> int:
     if action == "reset":
         for name in reset_tables(load_replication(file), [*options.select, *tables]):
             print(f"{name} is reset: the next run replaces all its rows")  # noqa: T201 - the command line talks
+        return 0
+    if action == "resume":
+        found, others = resume_tables(load_replication(file), [*options.select, *tables])
+        for name in found:
+            print(f"{name} is resumed: the next run reads all its rows again")  # noqa: T201 - the command line talks
+        for name in others:
+            print(f"{name} is not parked: each run tries it again")  # noqa: T201 - the command line talks
         return 0
     return _plan(Path(file), options) if options.dry_run else _run(Path(file), options)
 
@@ -105,18 +114,24 @@ def _status(file: Path, options: ReplicateOptions) -> int:
         print(json.dumps([asdict(each) for each in found], ensure_ascii=False))  # noqa: T201 - the command line talks
         return 0
     table = _table(
-        ("table", "object", "mode", "state", "rows", "position", "last run", "why"), {"rows"}
+        ("table", "object", "mode", "state", "rows", "position", "lag", "last run", "why"), {"rows"}
     )
     for each in found:
         table.add_row(
             *map(escape, (each.stream, each.object, each.mode, each.state)),
             "" if each.rows is None else str(each.rows),
             "" if each.position is None else str(each.position),
+            _lag(each),
             each.published_at,
             escape(each.why),
         )
     _print(table)
     return 0
+
+
+def _lag(status: TableStatus) -> str:
+    said = [] if status.lag_rows is None else [f"{status.lag_rows} rows"]
+    return ", ".join(said + ([f"{status.lag_seconds:.0f} s"] if status.lag_seconds else []))
 
 
 def _plan(file: Path, options: ReplicateOptions) -> int:

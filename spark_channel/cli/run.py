@@ -367,8 +367,15 @@ def _shared_limit(options: RunOptions) -> Iterator[dict[str, Any]]:
 
         windows, zone = parse_windows(options.windows, options.timezone, "--window")
         otherwise = speeds_of(*wanted)
-        with windowed_limit(f"run-{os.getpid()}", otherwise, windows, zone) as (shared, _):
-            yield {"sharedLimit": shared.name}
+        with windowed_limit(f"run-{os.getpid()}", otherwise, windows, zone) as (shared, keeper):
+            try:
+                yield {"sharedLimit": shared.name}
+            finally:
+                for at, window, speeds in keeper.changes:
+                    said = (
+                        f"limit from {at.astimezone(zone):%Y-%m-%d %H:%M:%S}: {speeds} ({window})"
+                    )
+                    print(said, file=sys.stderr)  # noqa: T201 - the command line talks
         return
     if not any(wanted):
         yield {}

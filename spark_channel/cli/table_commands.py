@@ -286,7 +286,8 @@ def replicate(
             metavar="FILE",
             help="A YAML file that names source, target and streams. A word before it: `status` shows what the target "
             "records of each table; `reset`, with names of tables behind the file, makes the next run replace all "
-            "their rows. `schema` alone prints the file's JSON schema.",
+            "their rows; `resume`, with names of parked tables, makes it read their rows again. "
+            "`schema` alone prints the file's JSON schema.",
             show_default=False,
         ),
     ],

@@ -2,40 +2,63 @@
 
 import hashlib
 import json
+import logging
 import re
 import threading
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 
-from spark_channel.connectors import WriteContext, load_reader
-from spark_channel.errors import OptionError, TunnelError
+from spark_channel.connectors import WriteContext, Writer, load_reader
+from spark_channel.errors import (
+    BatchRefusedError,
+    ChannelError,
+    CommitError,
+    OptionError,
+    SchemaError,
+    TargetError,
+)
 from spark_channel.masking import scheme_of
 from spark_channel.option_types import resolve_references
 from spark_channel.replication.config import Replication
-from spark_channel.replication.drift import LoadColumns
+from spark_channel.replication.deletes import (
+    AT,
+    after_truncate,
+    kept_key,
+    with_columns,
+    with_deletes,
+)
+from spark_channel.replication.drift import Decision, LoadColumns, decide
 from spark_channel.replication.masks import MaskColumns, mask_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.tables import TableCopy, connector_of
+from spark_channel.replication.tables import TableCopy, connector_of, target_schema
 from spark_channel.transform.transformer import Transformer, prepare
 from spark_channel.tunnel import Delivery, Tunnel
 from spark_channel.tunnel.records import ChannelState
 from spark_channel.tunnel.source import StreamSource
 
-__all__ = ["Follower", "key_of", "tunnel_name"]
+__all__ = [
+    "Follower",
+    "key_of",
+    "log_options",
+    "parked_of",
+    "parts_of",
+    "read_again",
+    "tunnel_name",
+    "tunnel_of",
+]
 
 _NAME = re.compile(r'"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^."`]+)')
 _OPERATION = "_op"
-_OF_LOG = ("_lsn", "_commit_ts", "_table")
-_SCHEMA_CHANGES = {
-    "evolve": "evolve",
-    "discard_value": "ignore",
-    "discard_row": "ignore",
-    "freeze": "fail",
-}
+_OF_LOG = ("_lsn", AT, "_table")
+_PARKED, _AGAIN = "parked", "again"
+_TRIES = 3
+"""A table that its target refuses so often, while the target answers, is parked."""
+_log = logging.getLogger(__name__)
 
 
 class Follower:
@@ -43,6 +66,9 @@ class Follower:
 
     The tunnel's store is in the target's database, beside its claims, unless the source's option `tunnelStore` names
     another. A delivery is a batch of its own stream: one that comes again is not published again.
+
+    A table whose rows are refused is parked alone: its deliveries pass unwritten until it is resumed, and then its
+    rows are read again. The tunnel's notes have the parked tables, and why.
     """
 
     def __init__(
@@ -62,6 +88,9 @@ class Follower:
         self._keys = {each.stream: key_of(each) for each in copies}
         self._tunnel: Tunnel | None = None
         self._id = ""
+        self._parked: dict[str, str] = {}
+        self._failed: dict[tuple[str, int], int] = {}
+        self._decisions: dict[str, tuple[pa.Schema, Decision]] = {}
 
     def run(self, more: Mapping[str, Any], *, once: bool) -> None:
         """Follow the tables; `once`: up to the changes that are there now, with all existing rows.
@@ -69,32 +98,58 @@ class Follower:
         Raises:
             ChannelError: the log cannot be read, or a table cannot be written.
         """
+        self._leave_out()
+        if not self._copies:
+            return
         options = self._options(more)
-        tunnel = Tunnel(tunnel_name(self._replication), options, store=_store_of(self._replication))
+        tunnel = tunnel_of(self._replication, options)
         self._tunnel = tunnel
         made = self._make_tables()
         if tunnel.exists():
-            self._follow_others(tunnel, options, made)
+            notes = parked_of(tunnel)
+            self._parked = {each: why for each, (what, why) in notes.items() if what == _PARKED}
+            again = [each for each, (what, _) in notes.items() if what == _AGAIN]
+            for each in again:
+                if each in self._copies:
+                    self._empty(self._copies[each])
+            self._follow_others(tunnel, options, made.union(again))
+            for each in again:
+                tunnel.store.note(tunnel.name, each, None)
             tunnel.resume()
         else:
             tunnel.create()
         self._id = tunnel.store.get(tunnel.name).id
+        for stream, why in self._parked.items():
+            if stream in self._outcomes:
+                self._show_parked(stream, why, "")
         tunnel.consume(self._process, threads=self._replication.parallel, drained=once)
+
+    def _leave_out(self) -> None:
+        """Leave tables to the next run that the target lacks, and that the contract does not want made."""
+        for copy in list(self._copies.values()):
+            tables = copy.contract.tables
+            if tables == "evolve" or self._writer(copy, {}).exists() is not False:
+                continue
+            outcome = self._outcomes[copy.stream]
+            try:
+                outcome.why = decide(copy.contract, pa.schema([]), None, keeps_columns=True).skip
+            except SchemaError as error:
+                outcome.state, outcome.why = "parked", str(error)
+                outcome.error_type = type(error).__name__
+            del self._copies[copy.stream]
+            assert copy.table is not None
+            del self._by_name[copy.table.schema, copy.table.name]
 
     def _make_tables(self) -> set[str]:
         """Make the tables that the target lacks, each with its key; returns their streams."""
         made = set()
         for copy in self._copies.values():
-            key = self._keys[copy.stream]
-            given = resolve_references(copy.writer) | {
-                "writeMode": "upsert",
-                "keyColumns": list(key),
-            }
-            writer, _ = connector_of(self._replication.target, "writer").writer_with(given)
+            key = kept_key(self._keys[copy.stream], copy.deletes)
+            writer = self._writer(copy, {"writeMode": "upsert", "keyColumns": list(key)})
             if writer.exists() is not False:
                 continue
             columns = load_reader(resolve_references(copy.reader))[0].schema()
-            schema = prepare(self._steps(copy), columns).output_schema
+            schema = with_columns(prepare(self._steps(copy), columns).output_schema, copy.deletes)
             plan = writer.prepare(WriteContext(f"make-{uuid.uuid4().hex}", commit="job"), schema)
             writer.commit(plan, [])
             made.add(copy.stream)
@@ -114,7 +169,7 @@ class Follower:
             if not each.is_base and each.state != ChannelState.TERMINATED
             for name in feed.tables(each.token)
         }
-        there = {_parts(name) for name in known}
+        there = {parts_of(name) for name in known}
         for parts, copy in self._by_name.items():
             assert copy.table is not None
             if parts not in there:
@@ -122,7 +177,7 @@ class Follower:
             elif copy.stream in made:
                 tunnel.resnapshot(copy.table.dbtable)
         for name in known:
-            if _parts(name) not in self._by_name:
+            if parts_of(name) not in self._by_name:
                 tunnel.remove_table(name)
 
     def stop(self) -> None:
@@ -132,41 +187,91 @@ class Follower:
 
     def _options(self, more: Mapping[str, Any]) -> dict[str, Any]:
         source = resolve_references(self._replication.source.options())
-        given = {key.lower() for key in source}
-        if not {"publication", "binlog"} & given:
-            raise OptionError(
-                "source: full_then_changes needs publication, the name of a publication that has the tables: "
-                f"CREATE PUBLICATION shop FOR TABLE {', '.join(self._tables())}",
-                option="publication",
-            )
-        made = {**source, "tables": ", ".join(self._tables()), "onSchemaChange": "evolve", **more}
-        if "publication" in given and "slot" not in given:
-            made["slot"] = tunnel_name(self._replication).replace("-", "_")
-        return made
+        log = log_options(self._replication, self._tables())
+        return {
+            **source,
+            **log,
+            "tables": ", ".join(self._tables()),
+            "onSchemaChange": "evolve",
+            **more,
+        }
+
+    def _writer(self, copy: TableCopy, options: Mapping[str, Any]) -> Writer:
+        given = {**resolve_references(copy.writer), **options}
+        writer, _ = connector_of(self._replication.target, "writer").writer_with(given)
+        return writer
 
     def _tables(self) -> list[str]:
         return [each.table.dbtable for each in self._copies.values() if each.table is not None]
 
     def _process(self, delivery: Delivery) -> None:
         batches = list(delivery.batches)  # bounded by the range
-        copy = self._by_name.get(_parts(delivery.table))
-        if copy is None:
-            raise TunnelError(
-                f"the tunnel delivers {delivery.table}, which no stream names: reset the tunnel {delivery.tunnel!r}"
+        copy = self._by_name.get(parts_of(delivery.table))
+        if copy is None:  # a range from before the table left the file
+            _log.warning(
+                "%s is not in the file any more: its changes are not written", delivery.table
             )
-        if not batches:
+            return
+        if not batches or self._is_parked(copy.stream):
             return
         steps = self._steps(copy)
         rows = pa.concat_tables(
             [pa.Table.from_batches([_changed(each, steps)]) for each in batches],
             promote_options="permissive",
         )
-        written = self._write(copy, delivery, rows.combine_chunks())
+        try:
+            stream = (f"replicate/changes/{self._id}/{delivery.channel}", delivery.sequence)
+            written = self._write(copy, rows.combine_chunks(), stream)
+        except (SchemaError, BatchRefusedError) as error:
+            self._park(copy, error)
+            return
+        except TargetError as error:
+            place = (copy.stream, delivery.sequence)
+            self._failed[place] = self._failed.get(place, 0) + 1
+            is_overtaken = isinstance(error, CommitError)
+            if is_overtaken or self._failed[place] < _TRIES or not self._answers(copy):
+                raise
+            self._park(copy, error)
+            return
         with self._lock:
             outcome = self._outcomes[copy.stream]
             outcome.rows += written
             outcome.state = "done"
             outcome.position = delivery.sequence
+
+    def _is_parked(self, stream: str) -> bool:
+        """Another run may have resumed a table that this one knows as parked."""
+        if stream not in self._parked:
+            return False
+        assert self._tunnel is not None
+        if parked_of(self._tunnel).get(stream, ("", ""))[0] != _PARKED:
+            del self._parked[stream]
+        return stream in self._parked
+
+    def _answers(self, copy: TableCopy) -> bool:
+        """Whether the target can be asked for the table, so that it is the table's rows that it refuses."""
+        try:
+            return self._writer(copy, {}).exists() is not None
+        except ChannelError:
+            return False
+
+    def _park(self, copy: TableCopy, error: ChannelError) -> None:
+        """Before the delivery has its checkpoint: it is not written, and the table's rows are read again later."""
+        assert self._tunnel is not None
+        said = json.dumps([_PARKED, str(error)])
+        self._tunnel.store.note(self._tunnel.name, copy.stream, said)
+        self._parked[copy.stream] = str(error)
+        _log.warning("%s is parked: %s", copy.stream, error)
+        self._show_parked(copy.stream, str(error), type(error).__name__)
+
+    def _show_parked(self, stream: str, why: str, kind: str) -> None:
+        with self._lock:
+            outcome = self._outcomes[stream]
+            outcome.state, outcome.error_type = "parked", kind
+            outcome.why = (
+                f"{why}. Its changes are not written until `spark-channel replicate resume FILE {stream}`, after "
+                "which the next run reads all its rows again"
+            )
 
     def _steps(self, copy: TableCopy) -> list[Transformer]:
         steps: list[Transformer] = []
@@ -176,24 +281,72 @@ class Follower:
             steps.append(LoadColumns(self._report.run_id, self._report.started_at))
         return steps
 
-    def _write(self, copy: TableCopy, delivery: Delivery, rows: pa.Table) -> int:
-        given = resolve_references(copy.writer)
-        given |= {
-            "writeMode": "apply",
-            "keyColumns": list(self._keys[copy.stream]),
-            "onSchemaChange": _SCHEMA_CHANGES[copy.contract.columns],
-        }
-        writer, _ = connector_of(self._replication.target, "writer").writer_with(given)
-        stream = (f"replicate/changes/{self._id}/{delivery.channel}", delivery.sequence)
+    def _write(self, copy: TableCopy, rows: pa.Table, stream: tuple[str, int] | None = None) -> int:
+        """Publish changes in one transaction with their `stream`; returns how many there were."""
+        rows, emptied_at = after_truncate(rows, self._report.started_at)
+        return self._publish_by_contract(copy, rows, emptied_at, stream)
+
+    def _empty(self, copy: TableCopy) -> None:
+        """Let the target have no rows of the source, before these are read again."""
+        if self._writer(copy, {}).exists() is False:
+            return
+        columns = load_reader(resolve_references(copy.reader))[0].schema()
+        kept = prepare(self._steps(copy), columns).output_schema
+        of_log = [pa.field(AT, pa.timestamp("us", tz="UTC")), pa.field(_OPERATION, pa.string())]
+        empty = pa.schema([*kept, *of_log]).empty_table()
+        self._publish_by_contract(copy, empty, self._report.started_at, None)
+
+    def _publish_by_contract(
+        self,
+        copy: TableCopy,
+        rows: pa.Table,
+        emptied_at: datetime | None,
+        stream: tuple[str, int] | None,
+    ) -> int:
+        key, deletes = self._keys[copy.stream], copy.deletes
+        number, at = 0 if stream is None else stream[1], self._report.started_at
+        made = with_deletes(rows, deletes, key, at, emptied_at=emptied_at, number=number)
+        given: dict[str, Any] = {"writeMode": "apply", "keyColumns": list(kept_key(key, deletes))}
+        if emptied_at is not None and deletes == "hard":
+            given["preSql"] = f"DELETE FROM {copy.writer['dbtable']}"  # noqa: S608 - a quoted name
+        known = self._decisions.get(copy.stream)
+        decision = known[1] if known is not None and known[0] == made.schema else Decision()
+        try:
+            return self._publish(copy, given, decision, made, stream)
+        except SchemaError:
+            # To compare the columns of both takes a while, and they seldom differ.
+            again = self._decide(copy, made.schema)
+            if again == decision:
+                raise
+            written = self._publish(copy, given, again, made, stream)
+            kept = again if not again.options else Decision(again.steps)  # a column is added once
+            self._decisions[copy.stream] = (made.schema, kept)
+            return written
+
+    def _decide(self, copy: TableCopy, columns: pa.Schema) -> Decision:
+        arriving = pa.schema([each for each in columns if each.name != _OPERATION])
+        target = target_schema(copy, self._writer(copy, {}))
+        return decide(copy.contract, arriving, target, keeps_columns=True)
+
+    def _publish(
+        self,
+        copy: TableCopy,
+        given: Mapping[str, Any],
+        decision: Decision,
+        rows: pa.Table,
+        stream: tuple[str, int] | None,
+    ) -> int:
+        steps = prepare(decision.steps, rows.schema)
+        writer = self._writer(copy, {**given, **dict(decision.options)})
         context = WriteContext(f"changes-{uuid.uuid4().hex}", commit="job", stream=stream)
-        plan = writer.prepare(context, rows.schema)
+        plan = writer.prepare(context, steps.output_schema)
         if plan.published_at is not None:
             return 0
         try:
             task = writer.open(plan, 0, 0)
             try:
-                for batch in rows.to_batches():
-                    task.write(batch)
+                for batch in rows.combine_chunks().to_batches():
+                    task.write(steps.run(batch).batch)
                 receipt = task.close()
             except BaseException:
                 task.rollback()
@@ -205,7 +358,7 @@ class Follower:
         return int(rows.num_rows)
 
 
-def _parts(name: str) -> tuple[str, str]:
+def parts_of(name: str) -> tuple[str, str]:
     """Schema and table of a name as feeds write it: what is no plain name is quoted."""
     found = [
         (quoted or ticked).replace('""', '"').replace("``", "`") if quoted or ticked else plain
@@ -219,9 +372,57 @@ def _changed(batch: pa.RecordBatch, steps: Sequence[Transformer]) -> pa.RecordBa
     kept = [name for name in batch.schema.names if name not in (*_OF_LOG, _OPERATION)]
     rows = batch.select(kept)
     made = prepare(steps, rows.schema).run(rows).batch
+    made = made.append_column(AT, batch.column(AT))
     return made.append_column(
         pa.field(_OPERATION, pa.string()), batch.column(_OPERATION).cast(pa.string())
     )
+
+
+def parked_of(tunnel: Tunnel) -> dict[str, tuple[str, str]]:
+    """The tables of a tunnel that do not simply go on: "parked", or "again" when they are read again, and why."""
+    found = {key: json.loads(said) for key, said in tunnel.store.notes(tunnel.name).items()}
+    return {stream: (str(what), str(why)) for stream, (what, why) in found.items()}
+
+
+def read_again(replication: Replication, streams: Sequence[str]) -> None:
+    """Have the next run empty these tables in the target, and read their rows again.
+
+    Raises:
+        ChannelError: the place of the tunnel cannot be reached, or there is no tunnel.
+    """
+    if not streams:
+        return
+    tunnel = tunnel_of(replication)
+    for stream in streams:
+        tunnel.store.note(tunnel.name, stream, json.dumps([_AGAIN, ""]))
+
+
+def tunnel_of(replication: Replication, options: Mapping[str, Any] | None = None) -> Tunnel:
+    """The tunnel of the tables that are followed; without `options` for a look at its store."""
+    store = store_of(replication)
+    if store is None:
+        source = resolve_references(replication.source.options())
+        store = next(str(source[key]) for key in source if key.lower() == "tunnelstore")
+    return Tunnel(tunnel_name(replication), options, store=store)
+
+
+def log_options(replication: Replication, tables: Sequence[str] = ()) -> dict[str, Any]:
+    """Options that name the source's log, as far as the file does not.
+
+    Raises:
+        OptionError: nothing names the publication.
+    """
+    connector = connector_of(replication.source, "reader")
+    given = {key.lower() for key in replication.source.options()}
+    if "binlog" in connector.options_class("reader").names():
+        return {"binlog": "true"}
+    if "publication" not in given:
+        raise OptionError(
+            "source: full_then_changes needs publication, the name of a publication that has the tables: "
+            f"CREATE PUBLICATION shop FOR TABLE {', '.join(tables) or 'shop.orders, shop.items'}",
+            option="publication",
+        )
+    return {} if "slot" in given else {"slot": tunnel_name(replication).replace("-", "_")}
 
 
 def tunnel_name(replication: Replication) -> str:
@@ -250,7 +451,7 @@ def key_of(copy: TableCopy) -> tuple[str, ...]:
     return key
 
 
-def _store_of(replication: Replication) -> str | None:
+def store_of(replication: Replication) -> str | None:
     """Where the tunnel keeps its positions: in the target's database. None = the source's option says it.
 
     Raises:

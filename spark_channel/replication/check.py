@@ -1,12 +1,19 @@
 """Judges the file of a replication without a connection."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from spark_channel.errors import ChannelError, JobFileError, MissingPackageError
 from spark_channel.option_types import without_references
-from spark_channel.replication.config import Place, Replication, StreamOptions, load_replication
-from spark_channel.replication.tables import batch_options, connector_of
+from spark_channel.replication.config import (
+    Place,
+    Replication,
+    StreamOptions,
+    load_replication,
+    over,
+)
+from spark_channel.replication.tables import batch_options, connector_of, ends_fault
 
 __all__ = ["check_replication"]
 
@@ -66,16 +73,24 @@ def _hold_options(found: Replication, name: str, half: _Half, place: Place) -> N
 
 
 def _stream_faults(found: Replication) -> list[str]:
-    """What is missing in a stream, whichever tables it matches."""
+    """What is missing in a stream, or too much for the source and the target, whichever tables it matches."""
     faults = []
     for key, own in found.streams.items():
+        merged = over(found.defaults, own)
+        with suppress(JobFileError):  # an unknown connector has its own fault
+            name, why = ends_fault(found, merged)
+            if why and not merged.disabled:
+                given = getattr(own, name) is not None
+                faults.append(
+                    f"streams.'{key}'.{name}: {why}" if given else f"defaults.{name}: {why}"
+                )
         update_key = own.update_key or found.defaults.update_key
         mode = own.mode or found.defaults.mode
         if mode == "incremental" and update_key is None and not _may_come(found, key):
             faults.append(
                 f"streams.'{key}' has mode incremental and no update_key; it takes a column's name"
             )
-    return faults
+    return list(dict.fromkeys(faults))
 
 
 def _may_come(found: Replication, key: str) -> bool:

@@ -22,6 +22,7 @@ from pydantic.alias_generators import to_snake
 from spark_channel.errors import JobFileError
 from spark_channel.masking import MASK, is_secret_name, mask_text
 from spark_channel.option_types import is_reference, parse_amount
+from spark_channel.replication.deletes import Deletes
 from spark_channel.replication.masks import parse_mask
 from spark_channel.replication.patterns import is_pattern, matches
 from spark_channel.service.windows import Window, parse_window, zone_of
@@ -34,6 +35,7 @@ __all__ = [
     "StreamOptions",
     "json_schema",
     "load_replication",
+    "over",
 ]
 
 Policy = Literal["evolve", "freeze", "discard_row", "discard_value"]
@@ -154,6 +156,11 @@ class StreamOptions(_Part):
     where: str | None = Field(
         None, description="copy the rows for which this SQL condition is true"
     )
+    deletes: Deletes | None = Field(
+        None,
+        description="full_then_changes: a row that the source deletes is gone (`hard`, default), or gets `_deleted_at` "
+        "(`soft`); `scd2` keeps all versions of each row, with `_valid_from` and `_valid_to`",
+    )
     columns: dict[str, _Mask] | None = Field(
         None, description="masks by column, or by a pattern such as `*.email`"
     )
@@ -254,7 +261,7 @@ class Replication(_Part):
             return None
         made = self.defaults
         for key in (*patterns, *exact):
-            made = _over(made, self.streams[key])
+            made = over(made, self.streams[key])
         return None if made.disabled else made
 
     def named(self) -> list[str]:
@@ -271,15 +278,16 @@ def _is_one(pattern: str, names: tuple[str, ...]) -> bool:
 _JOINED = ("columns", "source_options", "target_options")
 
 
-def _over(under: StreamOptions, over: StreamOptions) -> StreamOptions:
-    given: dict[str, Any] = {name: getattr(over, name) for name in over.model_fields_set}
+def over(under: StreamOptions, own: StreamOptions) -> StreamOptions:
+    """What holds where both match: `own` counts more."""
+    given: dict[str, Any] = {name: getattr(own, name) for name in own.model_fields_set}
     for name in _JOINED:
-        if (own := given.get(name)) is not None:
+        if (more := given.get(name)) is not None:
             # Of several masks the last one counts, so what is said again comes after the others.
             kept = {
-                key: value for key, value in (getattr(under, name) or {}).items() if key not in own
+                key: value for key, value in (getattr(under, name) or {}).items() if key not in more
             }
-            given[name] = {**kept, **own}
+            given[name] = {**kept, **more}
     return under.model_copy(
         update={key: value for key, value in given.items() if value is not None}
     )

@@ -23,7 +23,6 @@ from spark_channel.errors import (
     JobCancelledError,
     OptionError,
     SchemaError,
-    SourceError,
 )
 from spark_channel.option_types import resolve_references
 from spark_channel.planning import Endpoint, TransferSpec
@@ -34,7 +33,7 @@ from spark_channel.replication.config import Replication
 from spark_channel.replication.drift import Decision, LoadColumns, decide
 from spark_channel.replication.masks import MaskColumns, mask_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.tables import FoundTables, TableCopy, find_tables
+from spark_channel.replication.tables import FoundTables, TableCopy, find_tables, target_schema
 from spark_channel.service.shared_limit import MOST_JOBS
 from spark_channel.service.windows import Speeds, WindowKeeper, windowed_limit, zone_of
 from spark_channel.transform.transformer import Transformer, prepare
@@ -479,9 +478,9 @@ class TableRun:
             known = replace(known, position=None)
         if known is None and there and not self._settings.full_refresh:
             raise OptionError(
-                f"{copy.object} is there, and has no record of this stream: this is its first run, or its update_key, "
-                "primary_key, where or columns (also the key of a mask) were changed. To replace all rows of "
-                f"{copy.object}, run it once with --full-refresh --select '{copy.stream}'"
+                f"{copy.object} is there, and has no record of this stream: this is its first run, or its source, "
+                "update_key, primary_key, where or columns (also the key of a mask) were changed. To replace all rows "
+                f"of {copy.object}, run it once with --full-refresh --select '{copy.stream}'"
             )
         previous = None if known is None else known.position
         after = None if previous in (None, _NOTHING_YET) else previous
@@ -512,18 +511,7 @@ class TableRun:
 
     def target_schema(self) -> pa.Schema | None:
         """The columns of the target; None = it is not there, or nothing reads it."""
-        if self._writing.exists() is False:
-            return None
-        given = {key: value for key, value in self._copy.writer.items() if key != "writer"}
-        given["reader"] = self._copy.writer["writer"]
-        try:
-            connector = find_connector(given, "reader")
-            known = connector.options_class("reader").names()
-            kept = {key: value for key, value in given.items() if key.lower() in known}
-            return _opened(kept, "reader").schema()
-        except (SourceError, OptionError) as error:
-            _log.debug("the target of %s cannot be read: %s", self._copy.stream, error)
-            return None
+        return target_schema(self._copy, self._writing)
 
     def compared(self) -> tuple[pa.Schema, pa.Schema, tuple[Transformer, ...]]:
         """The columns of the source and of the target, and the steps from the rows of one to those of the other.

@@ -6,16 +6,27 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from spark_channel.clock import utc_now
+from spark_channel.connectors.base.feed import TableLag
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, OptionError
-from spark_channel.replication.changes import key_of, tunnel_name
+from spark_channel.option_types import resolve_references
+from spark_channel.replication.changes import (
+    key_of,
+    log_options,
+    parked_of,
+    parts_of,
+    read_again,
+    tunnel_of,
+)
 from spark_channel.replication.config import Limit, Replication
 from spark_channel.replication.report import ReplicationReport, TableOutcome
 from spark_channel.replication.run import RunSettings, TableRun, writer_of
 from spark_channel.replication.tables import TableCopy, find_tables
 from spark_channel.service.windows import Speeds, seconds_for, zone_of
 from spark_channel.transfers.plan import OpenedTransfer, rehearse
+from spark_channel.tunnel.records import ChannelState
+from spark_channel.tunnel.tunnel import ChannelView
 
 __all__ = [
     "RunPlan",
@@ -23,13 +34,18 @@ __all__ = [
     "TableStatus",
     "plan_replication",
     "reset_tables",
+    "resume_tables",
     "status_of",
 ]
 
 
 @dataclass(frozen=True)
 class TableStatus:
-    """What the target records of one table. `state`: "copied", "not copied", "reset", or "unknown" with `why`."""
+    """What the target records of one table, and the tunnel of one that is followed.
+
+    `state`: "copied", "not copied", "reset"; "followed", "parked"; or "unknown" with `why`. `lag_rows` and
+    `lag_seconds` are of a table that is followed: existing rows and changes that are left, and the age of the first.
+    """
 
     stream: str
     object: str
@@ -38,6 +54,8 @@ class TableStatus:
     rows: int | None = None
     position: int | None = None
     published_at: str = ""
+    lag_rows: int | None = None
+    lag_seconds: float | None = None
     why: str = ""
 
 
@@ -47,16 +65,65 @@ def status_of(replication: Replication, select: Sequence[str] = ()) -> list[Tabl
     Raises:
         ChannelError: the source cannot be opened.
     """
-    name = tunnel_name(replication)
-    return [_status(each, name) for each in find_tables(replication, select).copies]
+    copies = find_tables(replication, select).copies
+    followed = any(each.mode == "full_then_changes" and not each.fault for each in copies)
+    tunnel = _Followed(replication) if followed else None
+    return [_status(each, tunnel) for each in copies]
 
 
-def _status(copy: TableCopy, tunnel: str) -> TableStatus:
+class _Followed:
+    """The tunnel's view of its tables. `why`: it cannot be looked at."""
+
+    def __init__(self, replication: Replication) -> None:
+        self.exists, self.why = False, ""
+        self.parked: dict[str, tuple[str, str]] = {}
+        self._channel: ChannelView | None = None
+        self._lags: dict[tuple[str, str], TableLag] = {}
+        try:
+            source = resolve_references(replication.source.options())
+            options = {**source, **log_options(replication), "tables": "*"}
+            tunnel = tunnel_of(replication, options)
+            self.exists = tunnel.exists()
+            if not self.exists:
+                return
+            self.parked = parked_of(tunnel)
+            for each in tunnel.describe().channels:
+                if each.stage == "stream" and each.channel.state is not ChannelState.TERMINATED:
+                    self._channel = each
+            lag = None if self._channel is None else self._channel.lag
+            self._lags = {} if lag is None else {parts_of(each.name): each for each in lag.tables}
+            self.why = "" if self._channel is None else self._channel.no_lag
+        except ChannelError as error:
+            self.why = str(error)
+
+    def of(self, copy: TableCopy, shown: TableStatus) -> TableStatus:
+        if not self.exists:
+            return replace(shown, state="unknown" if self.why else "not copied", why=self.why)
+        what, why = self.parked.get(copy.stream, ("", ""))
+        assert copy.table is not None
+        lag = self._lags.get((copy.table.schema, copy.table.name))
+        base = None
+        if lag is not None and lag.base_rows is not None:
+            base = max(0, lag.base_rows - (lag.base_read or 0))
+        changes = None if lag is None else lag.changes
+        left = None if changes is None and base is None else (changes or 0) + (base or 0)
+        return replace(
+            shown,
+            state={"parked": "parked", "again": "reset"}.get(what, "followed"),
+            position=None if self._channel is None else self._channel.channel.sequence,
+            lag_rows=left,
+            lag_seconds=None if lag is None else lag.seconds,
+            why=why or self.why,
+        )
+
+
+def _status(copy: TableCopy, followed: _Followed | None) -> TableStatus:
     shown = TableStatus(copy.stream, copy.object, copy.mode, "unknown", why=copy.fault)
     if copy.fault:
         return shown
     if copy.mode == "full_then_changes":
-        return replace(shown, state="followed", why=f"spark-channel tunnel describe {tunnel}")
+        assert followed is not None
+        return followed.of(copy, shown)
     try:
         known = writer_of(copy).stream_progress(copy.state_name())
     except ChannelError as error:
@@ -80,24 +147,46 @@ def reset_tables(replication: Replication, select: Sequence[str]) -> list[str]:
     Raises:
         OptionError: no table is named, or none of this name is there. ChannelError: an end cannot be opened.
     """
+    there = _named(replication, select, "reset")
+    followed = [each.stream for each in there if each.mode == "full_then_changes"]
+    if followed and tunnel_of(replication).exists():
+        read_again(replication, followed)
+    for each in there:
+        if each.stream not in followed:
+            writer_of(each).forget_stream(each.state_name())
+    return [each.stream for each in there]
+
+
+def resume_tables(replication: Replication, select: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Have the next run read all rows of parked tables again. Returns their names, and those that are not parked.
+
+    A table of another mode is tried again by each run.
+
+    Raises:
+        OptionError: no table is named, or none of this name is there. ChannelError: an end cannot be opened.
+    """
+    there = _named(replication, select, "resume")
+    parked: set[str] = set()
+    if any(each.mode == "full_then_changes" for each in there):
+        tunnel = tunnel_of(replication)
+        if tunnel.exists():
+            parked = {name for name, (what, _) in parked_of(tunnel).items() if what == "parked"}
+    names = [each.stream for each in there]
+    found = [name for name in names if name in parked]
+    read_again(replication, found)
+    return found, [name for name in names if name not in parked]
+
+
+def _named(replication: Replication, select: Sequence[str], action: str) -> list[TableCopy]:
     found = find_tables(replication, select).copies
     there = [each for each in found if each.table is not None]
     if not select or not there:
         raise OptionError(
-            f"reset got {', '.join(select) or 'no table'}; it takes the names of tables that the streams of the file "
-            "name, or patterns of them",
+            f"{action} got {', '.join(select) or 'no table'}; it takes the names of tables that the streams of the "
+            "file name, or patterns of them",
             option="TABLE",
         )
-    followed = [each.stream for each in there if each.mode == "full_then_changes"]
-    if followed:
-        raise OptionError(
-            f"{', '.join(followed)}: a tunnel follows these tables. `spark-channel tunnel resnapshot "
-            f"{tunnel_name(replication)} --table TABLE` reads their rows again",
-            option="TABLE",
-        )
-    for each in there:
-        writer_of(each).forget_stream(each.state_name())
-    return [each.stream for each in there]
+    return there
 
 
 @dataclass(frozen=True)

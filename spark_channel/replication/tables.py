@@ -3,24 +3,40 @@
 import difflib
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from spark_channel.connectors import find_connector
+import pyarrow as pa
+
+from spark_channel.connectors import Writer, find_connector
 from spark_channel.connectors.base.contract import SourceTable
 from spark_channel.connectors.base.registry import Connector
 from spark_channel.connectors.base.stored import Overlap, most_overlap
-from spark_channel.errors import ChannelError, JobFileError, OptionError
+from spark_channel.errors import ChannelError, JobFileError, OptionError, SourceError
 from spark_channel.option_types import resolve_references
 from spark_channel.replication.config import Contract, Place, Replication, StreamOptions
+from spark_channel.replication.deletes import Deletes
 from spark_channel.replication.masks import state_of_masks
 from spark_channel.replication.patterns import is_pattern, matches, selected
 from spark_channel.tunnel.options import STREAM_OPTIONS
 
-__all__ = ["FoundTables", "TableCopy", "batch_options", "connector_of", "find_tables"]
+__all__ = [
+    "FoundTables",
+    "TableCopy",
+    "batch_options",
+    "connector_of",
+    "ends_fault",
+    "find_tables",
+    "target_schema",
+]
 
+_log = logging.getLogger(__name__)
+
+_LOGS = ("postgresql", "mysql")
+_APPLIES = ("postgresql", "mysql", "sqlite", "duckdb")
 _DEFAULT_OBJECT = "{schema}_{table}"
 _SMALL_BYTES, _SMALL_ROWS = 4 << 20, 20_000
 _UNSAFE = re.compile(r"[^\w .,=@+-]")
@@ -29,7 +45,10 @@ _MISSING = "no table of the source has this name"
 
 @dataclass(frozen=True)
 class TableCopy:
-    """One table, and where it goes. `reader` and `writer` are options of a transfer, `fault` why it cannot run."""
+    """One table, and where it goes. `reader` and `writer` are options of a transfer, `fault` why it cannot run.
+
+    `source` is one for each source, whatever the login is.
+    """
 
     stream: str
     table: SourceTable | None
@@ -38,10 +57,15 @@ class TableCopy:
     reader: Mapping[str, Any] = field(repr=False)
     writer: Mapping[str, Any] = field(repr=False)
     fault: str = ""
+    source: str = ""
 
     @property
     def mode(self) -> str:
         return self.options.mode or "full"
+
+    @property
+    def deletes(self) -> Deletes:
+        return self.options.deletes or "hard"
 
     @property
     def contract(self) -> Contract:
@@ -66,10 +90,11 @@ class TableCopy:
         Raises:
             OptionError: the key of a mask is missing or too short.
         """
-        if self.mode == "full":
-            return f"replicate/full/{self.stream}"
         options = self.options
+        if self.mode == "full":
+            return f"replicate/full/{self.source}/{self.stream}"
         said = [
+            self.source,
             options.update_key,
             sorted(options.primary_key or ()),
             options.where,
@@ -107,6 +132,22 @@ def batch_options(place: Place) -> dict[str, Any]:
     return {
         key: value for key, value in place.options().items() if key.lower() not in STREAM_OPTIONS
     }
+
+
+def target_schema(copy: TableCopy, writer: Writer) -> pa.Schema | None:
+    """The columns of the target; None = it is not there, or nothing reads it."""
+    if writer.exists() is False:
+        return None
+    given = {key: value for key, value in copy.writer.items() if key != "writer"}
+    given["reader"] = copy.writer["writer"]
+    try:
+        connector = find_connector(given, "reader")
+        known = connector.options_class("reader").names()
+        kept = {key: value for key, value in given.items() if key.lower() in known}
+        return connector.reader_with(resolve_references(kept))[0].schema()
+    except (SourceError, OptionError) as error:
+        _log.debug("the target of %s cannot be read: %s", copy.stream, error)
+        return None
 
 
 def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTables:
@@ -195,7 +236,23 @@ def _copy(
     if options.columns and "hidevalues" in source.options_class("reader").names():
         reader["hideValues"] = "true"
     writer |= options.target_options or {}
-    return TableCopy(table.label, table, options, shown, reader, writer, _fault(options))
+    return TableCopy(
+        table.label,
+        table,
+        options,
+        shown,
+        reader,
+        writer,
+        _fault(replication, options),
+        _name_of(replication.source),
+    )
+
+
+def _name_of(source: Place) -> str:
+    given = resolve_references(source.options())
+    said = str(given.get("url") or given.get("path"))
+    place = re.sub(r"//[^/@?#]*@", "//", said).partition("?")[0]
+    return hashlib.sha256(place.encode()).hexdigest()[:12]
 
 
 def _without_others(options: StreamOptions, own: str, labels: Set[str]) -> StreamOptions:
@@ -213,7 +270,27 @@ def _without_others(options: StreamOptions, own: str, labels: Set[str]) -> Strea
     return options.model_copy(update={"columns": kept})
 
 
-def _fault(options: StreamOptions) -> str:
+def ends_fault(replication: Replication, options: StreamOptions) -> tuple[str, str]:
+    """The key of a stream that its source or its target cannot do, and why; ("", "") = they can."""
+    follows, deletes = options.mode == "full_then_changes", options.deletes or "hard"
+    target = connector_of(replication.target, "writer").name
+    if deletes != "hard" and not follows:
+        return "deletes", f"{deletes} needs mode full_then_changes: other modes do not see a delete"
+    if follows and target not in _APPLIES:
+        return "mode", (
+            f"full_then_changes updates and deletes rows of the target, and {target} cannot: write to "
+            f"{', '.join(_APPLIES[:-1])} or {_APPLIES[-1]}, or use mode full or incremental"
+        )
+    source = connector_of(replication.source, "reader").name
+    if follows and source not in _LOGS:
+        return "mode", (
+            f"full_then_changes follows the source's log, and {source} has none; it takes a source of "
+            f"{' or '.join(_LOGS)}: use mode incremental or full"
+        )
+    return "", ""
+
+
+def _fault(replication: Replication, options: StreamOptions) -> str:
     """Why tables with these options cannot run; "" = they can."""
     if options.mode == "incremental" and options.update_key is None:
         return (
@@ -230,7 +307,8 @@ def _fault(options: StreamOptions) -> str:
                 f"mode full_then_changes reads all its tables by one tunnel, with the options of source: write "
                 f"{', '.join(options.source_options)} there, and not into source_options"
             )
-    return ""
+    key, why = ends_fault(replication, options)
+    return f"{key} {why}" if key else ""
 
 
 def _missing(

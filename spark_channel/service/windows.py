@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
-from typing import Self
+from typing import Protocol, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
@@ -307,10 +307,20 @@ def windowed_limit(
         yield shared, keeper
 
 
-class Applied:
-    """Applies speeds to a shared limit; a pause of somebody else's is left alone."""
+class Changeable(Protocol):
+    """A limit of this process, or of another one."""
 
-    def __init__(self, shared: SharedLimit) -> None:
+    def set(self, rows_per_second: int | None, bytes_per_second: int | None) -> object: ...
+
+    def pause(self) -> object: ...
+
+    def resume(self) -> object: ...
+
+
+class Applied:
+    """Applies speeds to a limit; a pause of somebody else's is left alone."""
+
+    def __init__(self, shared: Changeable) -> None:
         self._shared = shared
         self._paused = False
 

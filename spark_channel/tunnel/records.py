@@ -285,6 +285,18 @@ class TunnelStore(Protocol):
         """`state_machine.release`."""
         ...
 
+    def note(self, name: str, key: str, said: str | None) -> None:
+        """Keep a text of the program that reads the tunnel, until the tunnel is reset or deleted; None removes it.
+
+        Raises:
+            TunnelError: the tunnel does not exist.
+        """
+        ...
+
+    def notes(self, name: str) -> dict[str, str]:
+        """The texts that `note` keeps."""
+        ...
+
     def now(self) -> float:
         """Seconds of the store's clock."""
         ...

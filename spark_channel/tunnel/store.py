@@ -84,6 +84,9 @@ SCHEMA = (
       tunnel TEXT NOT NULL REFERENCES spark_channel_tunnels (name), id TEXT NOT NULL, tag TEXT NOT NULL,
       timeout DOUBLE PRECISION NOT NULL, last_seen DOUBLE PRECISION NOT NULL, host TEXT NOT NULL,
       process TEXT NOT NULL, PRIMARY KEY (tunnel, id))""",
+    """CREATE TABLE IF NOT EXISTS spark_channel_tunnel_notes (
+      tunnel TEXT NOT NULL REFERENCES spark_channel_tunnels (name), id TEXT NOT NULL, said TEXT NOT NULL,
+      PRIMARY KEY (tunnel, id))""",
 )
 """The store's tables, one statement each."""
 
@@ -139,12 +142,14 @@ class SqlStore(ABC):
             return [_tunnel(row) for row in statements.rows(f"{_TUNNELS} ORDER BY name")]
 
     def delete(self, name: str) -> None:
-        with self._transaction() as statements:
+        self.get(name)
+        with self._transaction(make=True) as statements:
             self._record(statements, name)
             self._remove(statements, name)
 
     def reset(self, name: str, record: TunnelRecord, channels: Sequence[Channel]) -> TunnelRecord:
-        with self._transaction() as statements:
+        self.get(name)
+        with self._transaction(make=True) as statements:
             self._record(statements, name)
             self._remove(statements, name)
             return self._add(statements, record, channels)
@@ -270,6 +275,24 @@ class SqlStore(ABC):
                 old = self._load(statements, name)
                 self._save(statements, name, old, state_machine.release(old, client, channels))
 
+    def note(self, name: str, key: str, said: str | None) -> None:
+        with self._transaction(make=True) as statements:
+            self._record(statements, name)
+            given = (name, key)
+            statements.rows(
+                "DELETE FROM spark_channel_tunnel_notes WHERE tunnel = ? AND id = ?", given
+            )
+            if said is not None:
+                statements.rows(
+                    "INSERT INTO spark_channel_tunnel_notes (tunnel, id, said) VALUES (?, ?, ?)",
+                    (*given, said),
+                )
+
+    def notes(self, name: str) -> dict[str, str]:
+        with self._transaction(make=True) as statements:
+            found = "SELECT id, said FROM spark_channel_tunnel_notes WHERE tunnel = ? ORDER BY id"
+            return {str(key): str(said) for key, said in statements.rows(found, (name,))}
+
     def now(self) -> float:
         with self._transaction() as statements:
             return self._now(statements)
@@ -320,7 +343,7 @@ class SqlStore(ABC):
         )
 
     def _remove(self, statements: Statements, name: str) -> None:
-        for table in ("tunnel_clients", "tunnel_channels"):
+        for table in ("tunnel_notes", "tunnel_clients", "tunnel_channels"):
             statements.rows(f"DELETE FROM spark_channel_{table} WHERE tunnel = ?", (name,))  # noqa: S608
         statements.rows("DELETE FROM spark_channel_tunnels WHERE name = ?", (name,))
 

@@ -260,3 +260,4 @@ def test_a_window_holds_the_copy(tmp_path: Path) -> None:
     said = run("copy", f"csv:{tmp_path}/in.csv", table, "--window", "40", "--rows-per-second", "1M")
     assert time.monotonic() - began > 0.5
     assert "shared limit run-" in said
+    assert ": 40 rows/s (40)" in said

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from spark_channel.cli.limits import limits
 from spark_channel.errors import OptionError
 from spark_channel.limits import Join
-from spark_channel.service import SharedLimit
+from spark_channel.service import LimitControl, SharedLimit
 from tests.cli.test_cli import ROOT, run
 
 
@@ -67,6 +67,33 @@ def test_a_limit_is_set_and_what_is_left_out_stays(orders: SharedLimit) -> None:
     )
     status = orders.status()
     assert (status.rows_per_second, status.bytes_per_second) == (20_000, 32_000_000)
+
+
+def test_windows_change_a_limit_until_the_command_is_interrupted(orders: SharedLimit) -> None:
+    command = [sys.executable, "-m", "spark_channel.cli", "limits", "set", "orders-db"]
+    command += ["--window", "7k", "--rows-per-second", "9k"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            assert "7k rows/s" in process.stdout.readline()
+            assert orders.status().rows_per_second == 7_000
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert "9k rows/s" in out
+    assert orders.status().rows_per_second == 9_000
+
+
+def test_windows_of_a_limit_that_is_served_no_more_end_the_command(
+    orders: SharedLimit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise OptionError("no limit 'orders-db' runs on this host")
+
+    monkeypatch.setattr(LimitControl, "set", gone)
+    assert "no limit 'orders-db' runs" in command("set", "orders-db", "--window", "7k")
 
 
 @pytest.mark.parametrize(

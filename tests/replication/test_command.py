@@ -55,6 +55,7 @@ def test_a_file_from_its_check_to_its_reset(file: Path) -> None:
     assert {each["stream"]: each["rows"] for each in listed} == {"users": 2, "orders": 3}
     assert "orders is reset" in run("replicate", "reset", str(file), "orders", PII_KEY=KEY)
     assert "1 done; 3 rows" in run("replicate", str(file), "--select", "orders", PII_KEY=KEY)
+    assert "orders is not parked" in run("replicate", "resume", str(file), "orders", PII_KEY=KEY)
 
 
 def test_bad_input_has_exit_code_2_and_a_parked_table_3(file: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from spark_channel.errors import JobFileError
+from spark_channel.replication.check import check_replication
 from spark_channel.replication.config import (
     Replication,
     StreamOptions,
@@ -192,3 +193,50 @@ def test_the_schema_is_published_with_all_names() -> None:
     for each in made["$defs"]["StreamOptions"]["properties"].values():
         assert each["description"]
     assert TypeAdapter(dict[str, Any]).validate_python(made)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "stream", "said"),
+    [
+        (
+            "postgresql://db/x",
+            "path: lake, writer: parquet",
+            "deletes: soft",
+            "streams.'a.*'.mode: full_then_changes",
+        ),
+        (
+            "postgresql://db/x",
+            "path: lake, writer: delta",
+            "",
+            "defaults.mode: full_then_changes updates and deletes",
+        ),
+        (
+            "postgresql://db/x",
+            "url: 'sqlite:x.db'",
+            "deletes: scd2, mode: full",
+            "streams.'a.*'.deletes: scd2 needs",
+        ),
+        (
+            "sqlite:s.db",
+            "url: 'sqlite:x.db'",
+            "",
+            "defaults.mode: full_then_changes follows the source's log",
+        ),
+        ("mysql://db/x", "url: 'sqlite:x.db'", "deletes: scd2", ""),
+    ],
+)
+def test_what_an_end_cannot_do_is_refused_with_its_place(
+    tmp_path: Path, source: str, target: str, stream: str, said: str
+) -> None:
+    file = tmp_path / "shop.yml"
+    mode = "mode: full_then_changes, " if said.startswith("streams.'a.*'.mode") else ""
+    file.write_text(
+        f"source: {{url: '{source}', user: u}}\ntarget: {{{target}}}\n"
+        f"defaults: {{mode: full_then_changes}}\nstreams: {{'a.*': {{{mode}{stream}}}}}\n"
+    )
+    faults, _ = check_replication(file)
+    if not said:
+        assert faults == []
+    else:
+        assert len(faults) == 1
+        assert said in faults[0]

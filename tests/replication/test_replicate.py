@@ -595,3 +595,18 @@ def test_numbers_do_not_fit_into_a_text_column_either(shop: Shop) -> None:
     assert "contract.data_type is freeze" in why(run("freeze"))
     assert run("discard_value").rows == 2
     assert shop.rows("SELECT DISTINCT phone FROM users") == [("12",)]
+
+
+@pytest.mark.parametrize("where", ["database", "parquet"])
+def test_the_record_names_its_source(shop: Shop, where: str) -> None:
+    """Two shops with tables of the same names, into one target: neither continues where the other one was."""
+    events(shop, 1, 3)
+    target = target_of(shop, where)
+    assert shop.replicate(EVENTS, target).rows == 3
+    first, shop.file = shop.file, shop.folder / "other.db"
+    events(shop, 1, 9)
+    assert "its source" in why(shop.replicate(EVENTS, target))
+    shop.file = first
+    events(shop, 4, 4)
+    assert shop.replicate(EVENTS, target).rows == 1
+    assert arrived(shop, where) == [1, 2, 3, 4]

@@ -11,7 +11,9 @@ import pytest
 import spark_channel
 from spark_channel.errors import OptionError
 from spark_channel.replication import ReplicationReport
-from spark_channel.replication.changes import _parts
+from spark_channel.replication.changes import parts_of
+from spark_channel.replication.config import load_replication
+from spark_channel.replication.status import resume_tables
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
@@ -77,6 +79,10 @@ def replicate(
     report = spark_channel.replicate(None, file)
     assert report.exit_code == 0, [(each.stream, each.why) for each in report.parked]
     return report
+
+
+def states_of(report: ReplicationReport) -> dict[str, str]:
+    return {each.stream: each.state for each in report.tables}
 
 
 def rows_of(report: ReplicationReport) -> dict[str, int]:
@@ -178,6 +184,31 @@ def test_what_postgresql_says_of_a_masked_value_is_hidden(
     assert '"name ' in spark_channel.replicate(None, file).parked[0].why
 
 
+def test_what_mariadb_says_of_a_masked_value_is_hidden_and_the_rest_is_shown(
+    mariadb_server: MariadbServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    mariadb_server.sql(
+        "DROP TABLE IF EXISTS rep_secret; CREATE TABLE rep_secret (id INT PRIMARY KEY, name VARCHAR(40));"
+        "INSERT INTO rep_secret VALUES (1, 'planted-secret')",
+        database="shop",
+    )
+    stream: dict[str, Any] = {"where": "EXTRACTVALUE(name, CONCAT('/', name, '(')) = ''"}
+    file: dict[str, Any] = {
+        "source": mariadb_server.login,
+        "target": {"url": f"sqlite:{tmp_path}/dw.db"},
+        "defaults": {"columns": {"*.name": "sha256"}},
+        "streams": {"shop.rep_secret": stream},
+    }
+    report = spark_channel.replicate(None, file)
+    assert "hidden" in report.parked[0].why
+    assert "planted-secret" not in report.to_json() + caplog.text
+    stream["where"] = "no_such_column = 1"
+    assert "no_such_column" in spark_channel.replicate(None, file).parked[0].why
+    file["defaults"], stream["where"] = {}, "EXTRACTVALUE(name, CONCAT('/', name, '(')) = ''"
+    assert "XPATH" in spark_channel.replicate(None, file).parked[0].why
+
+
 def test_a_plan_moves_nothing_and_names_what_is_missing(pg: PostgresServer) -> None:
     from spark_channel.replication.config import load_replication
     from spark_channel.replication.run import RunSettings
@@ -272,12 +303,15 @@ def test_tables_are_followed_by_the_log(
         assert "small" in report.parked[0].why
         assert pg.psql("SELECT count(*) FROM rep_dw.rep_a_plain").strip() == "291"
         pg.psql("ALTER TABLE rep_dw.rep_a_plain DROP CONSTRAINT small")
+        assert states_of(run())["rep_a.plain"] == "parked"
+        file = load_replication({"source": source, "target": target, "streams": streams})
+        assert resume_tables(file, ["rep_a.plain"]) == (["rep_a.plain"], [])
         assert {each.state for each in run().tables} <= {"done", "unchanged"}
         assert pg.psql("SELECT count(*) FROM rep_dw.rep_a_plain").strip() == "292"
     finally:
         pg.psql(
             f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{slot}';"
-            f"DROP PUBLICATION {slot}; DROP TABLE IF EXISTS spark_channel_tunnel_clients, "
+            f"DROP PUBLICATION {slot}; DROP TABLE IF EXISTS spark_channel_tunnel_notes, spark_channel_tunnel_clients, "
             "spark_channel_tunnel_channels, spark_channel_tunnels CASCADE"
         )
 
@@ -294,4 +328,4 @@ def test_tables_are_followed_by_the_log(
     ],
 )
 def test_the_names_of_feeds(text: str, parts: tuple[str, str]) -> None:
-    assert _parts(text) == parts
+    assert parts_of(text) == parts

@@ -19,7 +19,12 @@ from spark_channel.planning import Split
 
 __all__ = [
     "BASE",
+    "BEGIN",
+    "CLOSES",
+    "CLOSE_ALL",
     "DELETES",
+    "ENDS",
+    "OPENS",
     "OPERATION",
     "TABLE",
     "TRUNCATES",
@@ -407,6 +412,14 @@ WRITES = ("insert", "update", "upsert", "create", "read", "i", "u", "c", "r")
 """The row is there afterwards, with these values."""
 DELETES = ("delete", "d")
 """The row is gone afterwards."""
+OPENS = ("open",)
+"""The row is added, unless one of its key has no end (`ENDS`). Here and of a close, a key is without `_valid_from`."""
+CLOSES = ("close",)
+"""The row of this key that has no end gets that of this row."""
+CLOSE_ALL = ("close_all",)
+"""All rows that have no end get that of this row, which has nothing else."""
+ENDS = ("_deleted_at", "_valid_to")
+BEGIN = "_valid_from"
 TRUNCATES = ("truncate", "t")
 """No row of before is there afterwards."""
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_channel.clock import utc_now
+from spark_channel.connectors.base.feed import CLOSES, OPENS
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.mysql.session import (
     IGNORED_ROWS,
@@ -304,6 +305,19 @@ class _MysqlMerge(Merge):
         )
         self._run(
             f"DELETE s FROM {self._rows} AS s LEFT JOIN {last} AS l ON s.{PLACE} = l.place WHERE l.place IS NULL"
+        )
+
+    def _leave_open(self, end: str) -> None:
+        joined = f"{self._rows} AS s JOIN {self._target} AS t ON {self._same_one}"
+        self._run(
+            f"DELETE s FROM {joined} WHERE {self.does(OPENS, 's.')} AND t.{self.quoted(end)} IS NULL"
+        )
+
+    def _close(self, end: str) -> None:
+        self._run(
+            f"UPDATE {self._target} AS t JOIN {self._rows} AS s ON {self._same_one} "  # noqa: S608 - quoted names
+            f"SET t.{self.quoted(end)} = {self._closed_at(end)} "
+            f"WHERE {self.does(CLOSES, 's.')} AND t.{self.quoted(end)} IS NULL"
         )
 
     def _delete(self) -> None:

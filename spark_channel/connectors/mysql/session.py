@@ -23,7 +23,7 @@ from spark_channel.connectors.mysql.options import (
     session_variables,
     settings_to_change,
 )
-from spark_channel.connectors.sql.session import BatchSize, BoundSession, session_script
+from spark_channel.connectors.sql.session import HIDDEN, BatchSize, BoundSession, session_script
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
 
@@ -64,6 +64,31 @@ _LOST_ADVICE = (
 )
 _SLOW_SECONDS = 600
 """How long the server waits for a reader of one long statement that takes nothing, as in a pause."""
+_QUOTE_NO_VALUE = (
+    _AWAY
+    | _ENDED
+    | {
+        1021,
+        1044,
+        1045,
+        1046,
+        1049,
+        1052,
+        1054,
+        1064,
+        1103,
+        1114,
+        1142,
+        1143,
+        1146,
+        1153,
+        1227,
+        1305,
+        1356,
+        1370,
+    }
+)
+"""Errors that name users, tables, columns and words of the statement, and never a value of a row."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """A server that vanished is noticed within a minute instead of hours, as by libpq."""
 _NOT_MYSQL = (AssertionError, AttributeError, LookupError, TypeError, ValueError, struct.error)
@@ -139,6 +164,7 @@ class MysqlSession(BoundSession):
         patient: bool = True,
     ) -> None:
         self._failure = failure
+        self._hides = bool(getattr(options, "hide_values", False))
         self._address = address_of(options)
         self.place = f"{self._address.host}:{self._address.port}"
         self._connection: Any = None
@@ -405,6 +431,8 @@ class MysqlSession(BoundSession):
             code, text = 0, str(error)
         if _is_broken(error):
             text = "the connection ended"
+        elif self._hides and code and code not in _QUOTE_NO_VALUE:
+            text = HIDDEN
         hint = _UNTRUSTED if _is_untrusted(error) else _HINTS.get(code, "")
         if _is_silence(error):
             hint = "the server said nothing for 'socketTimeout'. "

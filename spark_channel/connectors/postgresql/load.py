@@ -9,7 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_channel.connectors.base.contract import TaskWriter, native_data
-from spark_channel.connectors.base.feed import DELETES, OPERATION, TRUNCATES, WRITES
+from spark_channel.connectors.base.feed import (
+    CLOSE_ALL,
+    CLOSES,
+    DELETES,
+    OPENS,
+    OPERATION,
+    TRUNCATES,
+    WRITES,
+)
 from spark_channel.connectors.postgresql.copy import CopyRows, PacedCopy, copy_rows
 from spark_channel.connectors.postgresql.dialect import DIALECT, PostgresPlan, written_columns
 from spark_channel.connectors.postgresql.failures import is_gone, is_refused_data, sqlstate_of
@@ -108,7 +116,7 @@ _CHUNK_SECONDS = 1.0
 """Each chunk is a transaction, whose number the receipt holds: fewer of them."""
 _ROWS = "spark_channel_rows"
 _KEYS = "spark_channel_keys"
-_OPERATIONS = (*DELETES, *WRITES, *TRUNCATES)
+_OPERATIONS = (*DELETES, *WRITES, *TRUNCATES, *OPENS, *CLOSES, *CLOSE_ALL)
 _UNIQUE = "23505"
 _NO_TABLE = "42P01"
 _MOST_HELD = 64 << 20

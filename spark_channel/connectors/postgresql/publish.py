@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Receipt
-from spark_channel.connectors.base.feed import OPERATION, TRUNCATES
+from spark_channel.connectors.base.feed import CLOSES, OPERATION, TRUNCATES
 from spark_channel.connectors.postgresql.catalog import find_table
 from spark_channel.connectors.postgresql.dialect import DIALECT, PostgresPlan, written_columns
 from spark_channel.connectors.postgresql.failures import is_locked, sqlstate_of
@@ -139,12 +139,21 @@ class PostgresMerge(Merge):
         where = f"{self.gone('s.')} AND {self._same}"
         self._run(f"DELETE FROM {self._target} t USING {self._rows} s WHERE {where}")  # noqa: S608
 
-    @property
-    def _same(self) -> str:
+    def _close(self, end: str) -> None:
+        where = f"{self.does(CLOSES, 's.')} AND {self._same_one} AND t.{self.quoted(end)} IS NULL"
+        self._run(
+            f"UPDATE {self._target} t SET {self.quoted(end)} = {self._closed_at(end)} FROM {self._rows} s "  # noqa: S608
+            f"WHERE {where}"
+        )
+
+    def _staged(self, name: str) -> str:
+        return next(self._value(each) for each in self._columns if each.target == name)
+
+    def _same_by(self, key: Sequence[str]) -> str:
         return " AND ".join(
             f"t.{self.quoted(each.target)} = {self._value(each)}"
             for each in self._columns
-            if each.target in self._key
+            if each.target in key
         )
 
     def _drop_deletes(self) -> None:
@@ -159,7 +168,7 @@ class PostgresMerge(Merge):
             action = f"DO UPDATE SET {sets}"
         kept, count = "", self._count
         if self._mode == "apply":
-            kept = f" WHERE NOT {self.gone('s.')}"
+            kept = f" WHERE NOT {self.ended('s.')}"
             ((count,),) = self._run(f"SELECT count(*) FROM {self._rows} s{kept}")  # noqa: S608
         conflict = f"{kept} ON CONFLICT ({self.listed(self._key)}) {action}"
         if action == "DO NOTHING":

@@ -5,7 +5,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from spark_channel.connectors.base.contract import Receipt
-from spark_channel.connectors.base.feed import DELETES, OPERATION, WRITES
+from spark_channel.connectors.base.feed import (
+    BEGIN,
+    CLOSE_ALL,
+    CLOSES,
+    DELETES,
+    ENDS,
+    OPENS,
+    OPERATION,
+    WRITES,
+)
 from spark_channel.connectors.sql.catalog import Table, TargetTable, declared_columns, listed
 from spark_channel.connectors.sql.dialect import Dialect, WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
@@ -183,10 +192,17 @@ class Merge:
         if self._mode == "insert":
             self._append()
             return
+        end = self.end if self._mode == "apply" else None
+        if end is not None:
+            self._close_all(end)
         self.refuse_bad_keys()
         if self._mode == "apply":
             self._refuse_unknown_operations()
+            if end is not None:
+                self._leave_open(end)
             self._keep_last()
+            if end is not None:
+                self._close(end)
             self._delete()
             if self.may_skip:
                 self._hold_deleted()
@@ -228,7 +244,10 @@ class Merge:
     @property
     def _same(self) -> str:
         """The condition that the rows t and s have one key."""
-        return " AND ".join(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self._key)
+        return self._same_by(self._key)
+
+    def _same_by(self, key: Sequence[str]) -> str:
+        return " AND ".join(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in key)
 
     def _keep_last(self) -> None:
         """Leave the last row of each key."""
@@ -237,7 +256,64 @@ class Merge:
 
     def gone(self, prefix: str = "") -> str:
         """The condition that a row is a delete."""
-        return f"LOWER({prefix}{self._operation}) IN ({_texts(DELETES)})"
+        return self.does(DELETES, prefix)
+
+    @property
+    def end(self) -> str | None:
+        """The column that a close sets; None = the rows have none, so no row is a close."""
+        return next((each for each in self._names if each.lower() in ENDS), None)
+
+    def does(self, words: Sequence[str], prefix: str = "") -> str:
+        """The condition that a row's operation is one of `words`."""
+        return f"LOWER({prefix}{self._operation}) IN ({_texts(words)})"
+
+    def ended(self, prefix: str = "") -> str:
+        """The condition that a row is not written itself: a delete or a close."""
+        return self.does((*DELETES, *CLOSES), prefix)
+
+    @property
+    def _same_one(self) -> str:
+        """As `_same`, for the rows of one key that are told apart by when they began."""
+        return self._same_by([each for each in self._key if each.lower() != BEGIN])
+
+    def _close_all(self, end: str) -> None:
+        """Set the end of all rows of the target that have none, if a row says so."""
+        said = self.does(CLOSE_ALL)
+        if not self._run(self.limited(f"SELECT 1 FROM {self._rows} WHERE {said}")):  # noqa: S608 - quoted names
+            return
+        value = f"SELECT MAX({self._staged(end)}) FROM {self._rows} s WHERE {said}"  # noqa: S608 - quoted names
+        self._run(
+            f"UPDATE {self._target} SET {self.quoted(end)} = ({value}) WHERE {self.quoted(end)} IS NULL"  # noqa: S608
+        )
+        self._run(f"DELETE FROM {self._rows} WHERE {said}")  # noqa: S608 - quoted names
+
+    def _leave_open(self, end: str) -> None:
+        """Remove the opens whose key has a row without an end."""
+        self._run(
+            f"DELETE FROM {self._rows} AS s WHERE {self.does(OPENS, 's.')} AND EXISTS "  # noqa: S608 - quoted names
+            f"(SELECT 1 FROM {self._target} t WHERE {self._same_one} AND t.{self.quoted(end)} IS NULL)"
+        )
+
+    def _close(self, end: str) -> None:
+        """Set the end of the target's rows that have none and that a close names."""
+        said = f"FROM {self._rows} s WHERE {self._same_one} AND {self.does(CLOSES, 's.')}"
+        self._run(
+            f"UPDATE {self._target} AS t SET {self.quoted(end)} = (SELECT {self._closed_at(end)} {said}) "  # noqa: S608
+            f"WHERE t.{self.quoted(end)} IS NULL AND EXISTS (SELECT 1 {said})"
+        )
+
+    def _staged(self, name: str) -> str:
+        """A column of the row s, as the target takes it."""
+        return f"s.{self.quoted(name)}"
+
+    def _closed_at(self, end: str) -> str:
+        """The end of the row s, which is not before the row t began: a source's clock may be set back."""
+        begin = next((each for each in self._key if each.lower() == BEGIN), None)
+        at = self._staged(end)
+        if begin is None:
+            return at
+        begin = f"t.{self.quoted(begin)}"
+        return f"CASE WHEN {at} < {begin} THEN {begin} ELSE {at} END"
 
     def _delete(self) -> None:
         """Remove the keys of deletes from the target."""
@@ -247,7 +323,7 @@ class Merge:
 
     def _drop_deletes(self) -> None:
         """Leave the writes."""
-        self._run(f"DELETE FROM {self._rows} WHERE {self.gone()}")  # noqa: S608
+        self._run(f"DELETE FROM {self._rows} WHERE {self.ended()}")  # noqa: S608
 
     def _affected(self, statement: str) -> int | None:
         """Run a statement: the rows that it stored; None = the database does not report them."""
@@ -294,13 +370,13 @@ class Merge:
 
     def _hold_keys(self) -> None:
         """Hold the table to have the key of each row: of those that were there, a database reports nothing."""
-        kept = f" WHERE NOT {self.gone('s.')}" if self._mode == "apply" else ""
+        kept = f" WHERE NOT {self.ended('s.')}" if self._mode == "apply" else ""
         query = f"SELECT COUNT(*), SUM(CASE WHEN {self._there} THEN 1 ELSE 0 END) FROM {self._rows} s{kept}"  # noqa: S608
         ((sent, stored),) = self._run(query)
         hold_stored(self._label, int(sent), int(stored or 0))
 
     def _refuse_unknown_operations(self) -> None:
-        known = (*WRITES, *DELETES)
+        known = (*WRITES, *OPENS, *DELETES, *CLOSES)
         unknown = self.limited(
             f"SELECT {self._operation} FROM {self._rows} WHERE {self._operation} IS NULL "  # noqa: S608
             f"OR LOWER({self._operation}) NOT IN ({_texts(known)})"

@@ -1,0 +1,182 @@
+"""What the target keeps of rows that the source deletes: nothing, the row with a mark, or every version of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from spark_channel.connectors.base.feed import (
+    BEGIN,
+    CLOSE_ALL,
+    CLOSES,
+    DELETES,
+    ENDS,
+    OPENS,
+    OPERATION,
+    TRUNCATES,
+)
+from spark_channel.errors import SchemaError
+
+__all__ = ["AT", "Deletes", "after_truncate", "kept_key", "with_columns", "with_deletes"]
+
+Deletes = Literal["hard", "soft", "scd2"]
+
+AT = "_commit_ts"
+"""When the change was committed, as the log has it; an existing row has none."""
+_SOFT, _UNTIL = ENDS
+_TIME = pa.timestamp("us", tz="UTC")
+_READS = ("read", "r")
+_TICK = timedelta(microseconds=1)
+
+
+def kept_key(key: Sequence[str], deletes: Deletes) -> tuple[str, ...]:
+    """The columns that tell the target's rows apart: of `scd2` a key has several versions."""
+    return (*key, BEGIN) if deletes == "scd2" else tuple(key)
+
+
+def with_columns(columns: pa.Schema, deletes: Deletes) -> pa.Schema:
+    """The target's columns.
+
+    Raises:
+        SchemaError: the source has a column of such a name.
+    """
+    added = {"hard": (), "soft": (_SOFT,), "scd2": (BEGIN, _UNTIL)}[deletes]
+    taken = {name.lower() for name in columns.names} & set(added)
+    if taken:
+        raise SchemaError(
+            f"deletes {deletes} adds {min(taken)!r}, and the table has such a column: mask it with 'drop', or write "
+            "deletes hard"
+        )
+    return pa.schema([*columns, *(pa.field(name, _TIME, nullable=name != BEGIN) for name in added)])
+
+
+def after_truncate(rows: pa.Table, now: datetime) -> tuple[pa.Table, datetime | None]:
+    """The changes behind the last truncate, and when that was; None = there is none."""
+    said = [str(each).lower() for each in rows[OPERATION].to_pylist()]
+    last = max((place for place, each in enumerate(said) if each in TRUNCATES), default=-1)
+    at = None if last < 0 else rows[AT][last].as_py() or now
+    return rows.slice(last + 1), at
+
+
+@dataclass(slots=True)
+class _Version:
+    """One row as it is from `begin` to `end`. `row` is its place; `said` is what the target does with it."""
+
+    row: int
+    said: str
+    begin: datetime
+    end: datetime | None = None
+
+
+@dataclass(slots=True)
+class _Life:
+    """What a delivery says of one key. `closed`: the place of a row of the key, and when the target's row ends."""
+
+    closed: tuple[int, datetime] | None = None
+    versions: list[_Version] = field(default_factory=list)
+
+    def write(self, row: int, at: datetime, *, is_read: bool) -> None:
+        last = self.versions[-1] if self.versions else None
+        if is_read:
+            if last is None and self.closed is None:
+                self.versions.append(_Version(row, OPENS[0], at))
+            elif last is not None and last.end is None:
+                last.row = row  # the same row, as it is at the end of the delivery
+            return
+        at = at if last is None else max(at, last.begin + _TICK)  # a log may have whole seconds
+        self._end(row, at)
+        self.versions.append(_Version(row, "update", at))
+
+    def delete(self, row: int, at: datetime) -> None:
+        last = self.versions[-1] if self.versions else None
+        self._end(row, at if last is None else max(at, last.begin))
+
+    def _end(self, row: int, at: datetime) -> None:
+        last = self.versions[-1] if self.versions else None
+        if last is not None and last.end is None:
+            last.end = at
+        if self.closed is None:
+            self.closed = (row, at)
+
+
+def with_deletes(
+    rows: pa.Table,
+    deletes: Deletes,
+    key: Sequence[str],
+    now: datetime,
+    *,
+    emptied_at: datetime | None = None,
+    number: int = 0,
+) -> pa.Table:
+    """Changes in their order as `writeMode=apply` takes them. `now`: since when existing rows are as they are.
+
+    A row that the source deletes gets the end of its last state (`soft`), or of its last version (`scd2`).
+    `emptied_at`: when the table was emptied, before these changes. `number`: that of the delivery, by which changes of
+    one second are told apart where a log has whole seconds.
+
+    Raises:
+        SchemaError: as `with_columns`.
+    """
+    if deletes == "hard":
+        return rows.drop_columns([AT])
+    with_columns(rows.schema, deletes)
+    names = [each.lower() for each in rows.schema.names]
+    keys = zip(*(rows.column(names.index(each.lower())).to_pylist() for each in key), strict=True)
+    lives: dict[Any, _Life] = {}
+    said = rows[OPERATION].to_pylist()
+    times = rows[AT].to_pylist()
+    now = now.replace(microsecond=0)
+    is_whole = not any(each.microsecond for each in times if each is not None)
+    more = timedelta(milliseconds=number % 1000 if is_whole else 0)
+    for row, (one, does, found) in enumerate(zip(keys, said, times, strict=True)):
+        at = now if found is None else found + more
+        life, operation = lives.setdefault(one, _Life()), str(does).lower()
+        if operation in DELETES:
+            life.delete(row, at)
+        else:
+            life.write(row, at, is_read=operation in _READS)
+    made = (_marked if deletes == "soft" else _versions)(lives)
+    places = pa.array([each.row for each in made], pa.int64())
+    out = rows.drop_columns([AT, OPERATION]).take(places)
+    if deletes == "scd2":
+        out = out.append_column(BEGIN, pa.array([each.begin for each in made], _TIME))
+    out = out.append_column(ENDS[deletes == "scd2"], pa.array([each.end for each in made], _TIME))
+    out = out.append_column(OPERATION, pa.array([each.said for each in made], pa.string()))
+    if emptied_at is None:
+        return out
+    return pa.concat_tables([_close_all(out.schema, emptied_at), out])
+
+
+def _marked(lives: dict[Any, _Life]) -> list[_Version]:
+    """The last state of each key."""
+    made = []
+    for life in lives.values():
+        if life.versions:
+            last = life.versions[-1]
+            made.append(_Version(last.row, "update", last.begin, last.end))
+        elif life.closed is not None:
+            row, at = life.closed
+            made.append(_Version(row, CLOSES[0], at, at))
+    return made
+
+
+def _versions(lives: dict[Any, _Life]) -> list[_Version]:
+    """The end of the target's version, and all later versions. An end has a place of its own among the versions."""
+    made = []
+    for life in lives.values():
+        if life.closed is not None:
+            row, at = life.closed
+            first = life.versions[0].begin if life.versions else at
+            made.append(_Version(row, CLOSES[0], min(first, at) - _TICK, at))
+        made += life.versions
+    return made
+
+
+def _close_all(columns: pa.Schema, at: datetime) -> pa.Table:
+    given: dict[str, Any] = {name: at for name in columns.names if name in (BEGIN, *ENDS)}
+    given[OPERATION] = CLOSE_ALL[0]
+    return pa.table(
+        [pa.array([given.get(each.name)], each.type) for each in columns], schema=columns
+    )
