@@ -20,8 +20,7 @@ from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.base.types import plain_kind
 from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.publish import PLACE
-from spark_channel.connectors.sql.row_counts import hold_stored
+from spark_channel.connectors.sql.publish import PLACE, hold_stored
 from spark_channel.connectors.sql.write_protocol import HeartbeatThread, SqlPlan, WriteProtocol
 from spark_channel.errors import BatchRefusedError, TargetError
 
