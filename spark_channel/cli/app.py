@@ -268,9 +268,26 @@ def ui(
     ] = 0,
 ) -> None:
     """Show the jobs and limits of this user on this host as a page for a browser, until interrupted."""
-    from spark_channel.cli.ui import show_page
+    import queue
+    import signal
 
-    show_page(port)
+    from spark_channel.observe.page import PageServer
+    from spark_channel.signals import woken_by_signals
+
+    # A signal's handler may take no lock that this thread may hold, as an event's; a queue's `put` is safe there.
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _frame: ended.put(number))
+    with woken_by_signals():
+        page = PageServer(port=port)
+        try:
+            typer.echo(f"watch and change: {page.link(change=True)}")
+            typer.echo(f"watch only:       {page.link(change=False)}")
+            typer.echo("Who has a link has its rights until this command ends (Ctrl-C).")
+            ended.get()
+        finally:
+            page.stop()
+    typer.echo("the page is closed; jobs continue")
 
 
 def complete(arguments: Sequence[str]) -> typer.Typer:

@@ -19,7 +19,7 @@ from spark_channel.connectors import TaskWriter, WritePlan, Writer
 from spark_channel.errors import DirtyRowsError, EndOfChannel, FlowError, StalledError
 from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyStore
 from spark_channel.pipeline.read import ReadCancelledError
-from spark_channel.pipeline.threads import HandoffSlot, Pay, StallWatch
+from spark_channel.pipeline.threads import HandoffSlot, Pay, StallWatch, join
 from spark_channel.pipeline.transfer import GroupOutcome, TaskOutcome, TransferSource
 from spark_channel.pipeline.write import end_phase, writing
 from spark_channel.planning import Split, Task, TaskGroup
@@ -31,7 +31,6 @@ __all__ = ["FanOutOutcome", "FanOutTarget", "FanOutTargetRun", "FanOutWork", "Gr
 
 _log = logging.getLogger(__name__)
 
-_JOIN_SECONDS = 5.0
 """How long the end waits for threads after an error: one that hangs in its source or target must not hang Spark."""
 
 
@@ -308,14 +307,7 @@ class GroupFanOut:
                     self._over.wait()
         except BaseException as error:
             self._fail(error)
-        for thread in (*writers, *readers):
-            if thread.ident is not None:
-                thread.join(_JOIN_SECONDS if self._error is not None else None)
-                if thread.is_alive():
-                    _log.warning(
-                        "%s is still blocked in its source or target and is left behind",
-                        thread.name,
-                    )
+        join((*writers, *readers), patient=self._error is None)
         for part in self._unended():  # also those that no thread has taken
             part.channel.fail(self._error or ReadCancelledError("its target was left behind"))
             part.close()

@@ -1,9 +1,10 @@
 """Helper threads of a pipeline: pay for a batch during the next fetch, hand over objects, watch for stalls."""
 
+import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -21,8 +22,24 @@ __all__ = [
     "HandoffSlot",
     "PrefetchingPayer",
     "StallWatch",
+    "join",
     "pushing",
 ]
+
+
+_log = logging.getLogger(__name__)
+_JOIN_SECONDS = 5.0
+
+
+def join(threads: Iterable[threading.Thread], *, patient: bool) -> None:
+    """Wait for the threads that were started; unless `patient`, leave one behind that is still blocked after 5 s."""
+    for thread in threads:
+        if thread.ident is not None:
+            thread.join(None if patient else _JOIN_SECONDS)
+            if thread.is_alive():
+                _log.warning(
+                    "%s is still blocked in its source or target and is left behind", thread.name
+                )
 
 
 Pay = Callable[[pa.RecordBatch, int], object]

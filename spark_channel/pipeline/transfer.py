@@ -19,7 +19,7 @@ from spark_channel.connectors import Read, Reader, Receipt, TaskWriter, WritePla
 from spark_channel.errors import DirtyRowsError, EndOfChannel, StalledError
 from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyStore, TaskDirtyRows
 from spark_channel.pipeline.read import ReadCancelledError
-from spark_channel.pipeline.threads import HandoffSlot, PrefetchingPayer
+from spark_channel.pipeline.threads import HandoffSlot, PrefetchingPayer, join
 from spark_channel.pipeline.write import end_phase, writing
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import Counters, Phase
@@ -30,7 +30,6 @@ __all__ = ["GroupOutcome", "GroupTransfer", "TaskOutcome", "TransferSource", "Tr
 _log = logging.getLogger(__name__)
 
 _BLOCKED_SECONDS = 0.005
-_JOIN_SECONDS = 5.0
 """How long the end waits for reader threads: one that hangs in its source must not hang Spark."""
 
 
@@ -203,14 +202,7 @@ class GroupTransfer:
                 self._over.wait()
         except BaseException as error:
             self._fail(error)
-        for thread in (*writers, *readers):
-            if thread.ident is not None:
-                thread.join(_JOIN_SECONDS if self._error is not None else None)
-                if thread.is_alive():
-                    _log.warning(
-                        "%s is still blocked in its source or target and is left behind",
-                        thread.name,
-                    )
+        join((*writers, *readers), patient=self._error is None)
         failed = self._error
         if failed is not None and not isinstance(failed, DirtyRowsError):
             raise failed

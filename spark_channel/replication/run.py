@@ -23,6 +23,7 @@ from spark_channel.errors import (
     JobCancelledError,
     OptionError,
     SchemaError,
+    SourceError,
 )
 from spark_channel.option_types import resolve_references
 from spark_channel.planning import Endpoint, TransferSpec

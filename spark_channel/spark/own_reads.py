@@ -1,4 +1,4 @@
-"""Finds the tables that the rows of a DataFrame write may come from.
+"""Notes for a write about its source: the tables that its rows may come from, or their tunnel range.
 
 Spark passes nothing from a source to a sink. It plans a read before the write that takes its rows, and on one host: so
 a planner notes what it plans to read, for as long as the driver runs. Which of these reads feeds a write is known only
@@ -16,6 +16,7 @@ import logging
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,19 @@ from typing import Any
 from pyspark import TaskContext
 
 from spark_channel.connectors.base.stored import Stored
-from spark_channel.errors import ServiceUnavailableError
+from spark_channel.errors import ServiceUnavailableError, SourceError
 from spark_channel.service import driver_pid
 from spark_channel.service.discovery import pid_namespace, private_directory, started
 
-__all__ = ["note_planned", "note_read", "planned_reads", "reads_of_task"]
+__all__ = [
+    "forget_origins",
+    "note_origin",
+    "note_planned",
+    "note_read",
+    "origins_of_task",
+    "planned_reads",
+    "reads_of_task",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +44,9 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LARGEST = 16 << 20
-_FOLDER = "spark-channel-reads"
+_READS = "spark-channel-reads"
+_ORIGINS = "origins"
+_OLD_SECONDS = 86_400.0
 _UNKNOWN = "whether a write goes into the table that is read here cannot be noted for it: %s"
 
 
@@ -46,13 +57,13 @@ def note_planned(stored: Stored | None) -> None:
     text = json.dumps(_plain(stored), sort_keys=True)
     name = f"{_driver()}{hashlib.sha256(text.encode()).hexdigest()[:24]}"
     try:
-        with _directory(private_directory(), make=True) as directory:
+        with _folder(private_directory(), _READS, make=True) as directory:
             for each in os.listdir(directory):  # noqa: PTH208 - a descriptor
                 if _is_gone(each):
                     with contextlib.suppress(OSError):
                         os.unlink(each, dir_fd=directory)
-            if not _read(directory, name):
-                _write(directory, name, [stored])
+            if not _tables(directory, name):
+                _write(directory, name, [_plain(stored)])
     except (OSError, ServiceUnavailableError) as error:
         _log.warning(_UNKNOWN, error)
 
@@ -60,9 +71,9 @@ def note_planned(stored: Stored | None) -> None:
 def planned_reads() -> tuple[Stored, ...]:
     """For a planner: return the tables that queries of this driver have read, or will read."""
     try:
-        with _directory(private_directory()) as directory:
+        with _folder(private_directory(), _READS) as directory:
             names = [each for each in os.listdir(directory) if each.startswith(_driver())]  # noqa: PTH208 - as above
-            return tuple(stored for name in sorted(names) for stored in _read(directory, name))
+            return tuple(stored for name in sorted(names) for stored in _tables(directory, name))
     except (OSError, ServiceUnavailableError):
         return ()
 
@@ -73,10 +84,10 @@ def note_read(task: TaskContext, stored: Stored) -> None:
     if own is None:
         return
     try:
-        with _directory(own, make=True) as directory:
-            known = _read(directory, name)
+        with _folder(own, _READS, make=True) as directory:
+            known = _tables(directory, name)
             if stored not in known:
-                _write(directory, name, [*known, stored])
+                _write(directory, name, [_plain(each) for each in (*known, stored)])
     except OSError as error:
         _log.warning(_UNKNOWN, error)
 
@@ -87,8 +98,8 @@ def reads_of_task(task: TaskContext) -> tuple[Stored, ...]:
     if own is None:
         return ()
     try:
-        with _directory(own) as directory:
-            return tuple(_read(directory, _name(task)))
+        with _folder(own, _READS) as directory:
+            return tuple(_tables(directory, _name(task)))
     except OSError:
         return ()
 
@@ -138,15 +149,113 @@ def _stored(plain: list[Any]) -> Stored:
     )
 
 
+def _tables(directory: int, name: str) -> list[Stored]:
+    with contextlib.suppress(TypeError, ValueError):
+        return [_stored(each) for each in _read(directory, name)]
+    return []
+
+
+# The tunnel range from which the rows of a task come.
+
+
+def note_origin(task: TaskContext, origin: str) -> None:
+    """Note for the sink of this task that the next rows come from the tunnel range `origin`.
+
+    Source and sink of a task run in two Python processes on one host, and Spark passes nothing between them. So the
+    source writes a small file, named for query, partition and attempt, before its first row, and the sink reads it when
+    that row arrives. After a shuffle, which mixes the rows of several ranges, no such file exists. The files are in
+    this user's private directory, where other users cannot put files or links. The sink removes its file; those of
+    killed tasks are removed after a day.
+
+    Raises:
+        SourceError: it cannot be noted, so that the sink could not publish the rows under its name.
+    """
+    found = _attempt(task)
+    if found is None:
+        return
+    name, attempt = found
+    try:
+        with _folder(private_directory(), _ORIGINS, make=True) as directory:
+            known = _origins(directory, name, attempt)
+            if origin in known:
+                return
+            if not known:
+                _sweep(directory)
+            _write(directory, name, {"attempt": attempt, "origins": [*known, origin]})
+    except (OSError, ServiceUnavailableError) as error:
+        raise SourceError(
+            f"the tunnel range of these rows cannot be noted for the sink of the task ({error}): "
+            "set TMPDIR or XDG_RUNTIME_DIR of the executors to a directory that this user may write"
+        ) from None
+
+
+def origins_of_task(task: TaskContext) -> list[str]:
+    """For the sink: return the origins noted so far; [] when the rows come from another source."""
+    found = _attempt(task)
+    if found is None:
+        return []
+    try:
+        with _folder(private_directory(), _ORIGINS) as directory:
+            return _origins(directory, *found)
+    except (OSError, ServiceUnavailableError):
+        return []
+
+
+def forget_origins(task: TaskContext) -> None:
+    """For the sink, once it has taken all rows: remove the file."""
+    found = _attempt(task)
+    if found is None:
+        return
+    with (
+        contextlib.suppress(OSError, ServiceUnavailableError),
+        _folder(private_directory(), _ORIGINS) as directory,
+    ):
+        if _origins(directory, *found):
+            os.unlink(found[0], dir_fd=directory)
+
+
+def _attempt(task: TaskContext) -> tuple[str, str] | None:
+    """Return (file, id of this attempt); None outside a streaming query."""
+    query, batch = (
+        task.getLocalProperty("sql.streaming.queryId"),
+        task.getLocalProperty("streaming.sql.batchId"),
+    )
+    if not query or batch is None:
+        return None
+    plain = "".join(each for each in query if each.isalnum() or each == "-")[:64]
+    name = f"{plain}-{task.partitionId()}-{task.attemptNumber()}"
+    return name, f"{query}/{batch}/{task.stageId()}/{task.taskAttemptId()}"
+
+
+def _origins(directory: int, name: str, attempt: str) -> list[str]:
+    with contextlib.suppress(LookupError, TypeError):
+        noted = _read(directory, name)
+        if noted["attempt"] == attempt:
+            return [str(origin) for origin in noted["origins"]]
+    return []
+
+
+def _sweep(directory: int) -> None:
+    """Remove the files of killed tasks."""
+    old = time.time() - _OLD_SECONDS
+    for name in os.listdir(directory):
+        with contextlib.suppress(OSError):
+            if os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime < old:
+                os.unlink(name, dir_fd=directory)
+
+
+# A note is a small file of one user.
+
+
 @contextlib.contextmanager
-def _directory(parent: Path, *, make: bool = False) -> Iterator[int]:
-    """The directory of notes in `parent`, opened. No link is followed on the way."""
+def _folder(parent: Path, name: str, *, make: bool = False) -> Iterator[int]:
+    """The directory `name` in `parent`, opened. No link is followed on the way."""
     outer = os.open(parent, _DIRECTORY)
     try:
         if make:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(_FOLDER, 0o700, dir_fd=outer)
-        directory = os.open(_FOLDER, _DIRECTORY, dir_fd=outer)
+                os.mkdir(name, 0o700, dir_fd=outer)
+        directory = os.open(name, _DIRECTORY, dir_fd=outer)
     finally:
         os.close(outer)
     try:
@@ -155,12 +264,12 @@ def _directory(parent: Path, *, make: bool = False) -> Iterator[int]:
         os.close(directory)
 
 
-def _write(directory: int, name: str, noted: list[Stored]) -> None:
+def _write(directory: int, name: str, noted: Any) -> None:
     made = f".{name}.{secrets.token_hex(8)}"
     descriptor = os.open(made, _CREATE, 0o600, dir_fd=directory)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump([_plain(each) for each in noted], file)
+            json.dump(noted, file)
         os.rename(made, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -168,11 +277,12 @@ def _write(directory: int, name: str, noted: list[Stored]) -> None:
         raise
 
 
-def _read(directory: int, name: str) -> list[Stored]:
+def _read(directory: int, name: str) -> Any:
+    """The content of a note; None where there is none that this user alone can have written."""
     try:
         descriptor = os.open(name, _READ, dir_fd=directory)
     except OSError:
-        return []
+        return None
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if (
@@ -180,7 +290,7 @@ def _read(directory: int, name: str) -> list[Stored]:
             or status.st_uid != os.geteuid()
             or status.st_mode & 0o077
         ):
-            return []
-        with contextlib.suppress(ValueError, TypeError):
-            return [_stored(each) for each in json.loads(file.read(_LARGEST))]
-    return []
+            return None
+        with contextlib.suppress(ValueError):
+            return json.loads(file.read(_LARGEST))
+    return None

@@ -1,12 +1,7 @@
 """`readStream`: offsets in one process on the driver's host, rows in executors as in a batch read."""
 
 import contextlib
-import json
 import logging
-import os
-import secrets
-import stat
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,8 +16,6 @@ from spark_channel.connectors import FetchSize
 from spark_channel.connectors.base.feed import FeedLag, FeedLimit
 from spark_channel.errors import (
     ChannelError,
-    ServiceUnavailableError,
-    SourceError,
     UnsupportedError,
 )
 from spark_channel.options import ReadOptions
@@ -36,7 +29,6 @@ from spark_channel.planning import (
 )
 from spark_channel.progress import JobColumn, JobSpec
 from spark_channel.service import new_job_id
-from spark_channel.service.discovery import private_directory
 from spark_channel.spark.driver import (
     command_of,
     default_parallelism,
@@ -45,6 +37,7 @@ from spark_channel.spark.driver import (
     slots_now,
 )
 from spark_channel.spark.facts import SessionFacts
+from spark_channel.spark.own_reads import note_origin
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.worker import HangupWatch, portable, without_traceback
 from spark_channel.transfers.limits import JobLimits, static_of_spec, static_shares
@@ -65,143 +58,8 @@ __all__ = [
     "ChannelStreamReader",
     "LagWatch",
     "batch_number",
-    "forget_origins",
-    "note_origin",
-    "origins_of_task",
     "query_id",
 ]
-
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_LARGEST = 1 << 20
-_OLD_SECONDS = 86_400.0
-
-
-def note_origin(task: TaskContext, origin: str) -> None:
-    """Note for the sink of this task that the next rows come from the tunnel range `origin`.
-
-    Source and sink of a task run in two Python processes on one host, and Spark passes nothing between them. So the
-    source writes a small file, named for query, partition and attempt, before its first row, and the sink reads it when
-    that row arrives. After a shuffle, which mixes the rows of several ranges, no such file exists. The files are in
-    this user's private directory, where other users cannot put files or links. The sink removes its file; those of
-    killed tasks are removed after a day.
-
-    Raises:
-        SourceError: it cannot be noted, so that the sink could not publish the rows under its name.
-    """
-    found = _name(task)
-    if found is None:
-        return
-    name, attempt = found
-    try:
-        with _directory(make=True) as directory:
-            known = _read(directory, name, attempt)
-            if origin in known:
-                return
-            if not known:
-                _sweep(directory)
-            _write(directory, name, {"attempt": attempt, "origins": [*known, origin]})
-    except (OSError, ServiceUnavailableError) as error:
-        raise SourceError(
-            f"the tunnel range of these rows cannot be noted for the sink of the task ({error}): "
-            "set TMPDIR or XDG_RUNTIME_DIR of the executors to a directory that this user may write"
-        ) from None
-
-
-def origins_of_task(task: TaskContext) -> list[str]:
-    """For the sink: return the origins noted so far; [] when the rows come from another source."""
-    found = _name(task)
-    if found is None:
-        return []
-    try:
-        with _directory() as directory:
-            return _read(directory, *found)
-    except (OSError, ServiceUnavailableError):
-        return []
-
-
-def forget_origins(task: TaskContext) -> None:
-    """For the sink, once it has taken all rows: remove the file."""
-    found = _name(task)
-    if found is None:
-        return
-    with contextlib.suppress(OSError, ServiceUnavailableError), _directory() as directory:
-        if _read(directory, *found):
-            os.unlink(found[0], dir_fd=directory)
-
-
-def _name(task: TaskContext) -> tuple[str, str] | None:
-    """Return (file, id of this attempt); None outside a streaming query."""
-    query, batch = (
-        task.getLocalProperty("sql.streaming.queryId"),
-        task.getLocalProperty("streaming.sql.batchId"),
-    )
-    if not query or batch is None:
-        return None
-    plain = "".join(each for each in query if each.isalnum() or each == "-")[:64]
-    name = f"{plain}-{task.partitionId()}-{task.attemptNumber()}"
-    return name, f"{query}/{batch}/{task.stageId()}/{task.taskAttemptId()}"
-
-
-@contextlib.contextmanager
-def _directory(*, make: bool = False) -> Iterator[int]:
-    """The directory of origins in the private one, opened. No link is followed on the way."""
-    parent = os.open(private_directory(), _DIRECTORY)
-    try:
-        if make:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir("origins", 0o700, dir_fd=parent)
-        directory = os.open("origins", _DIRECTORY, dir_fd=parent)
-    finally:
-        os.close(parent)
-    try:
-        yield directory
-    finally:
-        os.close(directory)
-
-
-def _write(directory: int, name: str, noted: dict[str, object]) -> None:
-    made = f".{name}.{secrets.token_hex(8)}"
-    descriptor = os.open(made, _CREATE, 0o600, dir_fd=directory)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(noted, file)
-        os.rename(made, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(made, dir_fd=directory)
-        raise
-
-
-def _read(directory: int, name: str, attempt: str) -> list[str]:
-    try:
-        descriptor = os.open(name, _READ, dir_fd=directory)
-    except OSError:
-        return []
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if (
-            not stat.S_ISREG(status.st_mode)
-            or status.st_uid != os.geteuid()
-            or status.st_mode & 0o077
-        ):
-            return []
-        with contextlib.suppress(ValueError, LookupError, TypeError):
-            noted = json.loads(file.read(_LARGEST))
-            if noted["attempt"] == attempt:
-                return [str(origin) for origin in noted["origins"]]
-    return []
-
-
-def _sweep(directory: int) -> None:
-    """Remove the files of killed tasks."""
-    old = time.time() - _OLD_SECONDS
-    for name in os.listdir(directory):
-        with contextlib.suppress(OSError):
-            if os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime < old:
-                os.unlink(name, dir_fd=directory)
 
 
 _log = logging.getLogger(__name__)

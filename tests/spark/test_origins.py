@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_channel.errors import SourceError
-from spark_channel.spark.stream_read import forget_origins, note_origin, origins_of_task
+from spark_channel.spark.own_reads import forget_origins, note_origin, origins_of_task
 
 
 class Task:

@@ -16,9 +16,8 @@ from spark_channel.connectors.sql import postgresql_claims as postgresql
 from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table, TargetTable
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.dialect import WriteDialect
-from spark_channel.connectors.sql.publish import PLACE, Merge
+from spark_channel.connectors.sql.publish import PLACE, Merge, has_triggers, insert_words
 from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.sqlite_conflicts import has_triggers, insert_words
 from spark_channel.connectors.sql.statements import identifier, only_name, parsed_name
 from spark_channel.errors import TargetError
 

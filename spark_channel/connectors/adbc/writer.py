@@ -33,9 +33,8 @@ from spark_channel.connectors.base.contract import Reader, Receipt, TaskWriter, 
 from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.sql.catalog import Column, TargetTable, WriteColumn
 from spark_channel.connectors.sql.claim_tables import ClaimDialect
-from spark_channel.connectors.sql.publish import PLACE
+from spark_channel.connectors.sql.publish import PLACE, hold_stored
 from spark_channel.connectors.sql.reader import SqlReader
-from spark_channel.connectors.sql.row_counts import hold_stored
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.target_columns import merge_key

@@ -4,12 +4,21 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Self
+from typing import Generic, Protocol, Self, TypeVar
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.errors import ChannelError
 from spark_channel.limits import HealthSample
 
-__all__ = ["Health", "RowCost", "StatementLatency", "WakeLatency", "seconds_per_row", "way_seconds"]
+__all__ = [
+    "Health",
+    "RowCost",
+    "SessionHealth",
+    "StatementLatency",
+    "WakeLatency",
+    "seconds_per_row",
+    "way_seconds",
+]
 
 _SEEN, _ENOUGH = 32, 4
 _TRIES = 3
@@ -48,6 +57,43 @@ class Health(ABC):
     @abstractmethod
     def close(self) -> None:
         """End the connection. Calling it again has no effect."""
+
+
+class _Connection(Protocol):
+    def close(self) -> None: ...
+
+
+_S = TypeVar("_S", bound=_Connection)
+
+
+class SessionHealth(Health, Generic[_S]):
+    """The health of a server, asked in a session that `connect` opens and `ask` uses."""
+
+    def __init__(self, cost: "RowCost | None") -> None:
+        self._cost = cost or RowCost()
+        self._session: _S | None = None
+
+    @abstractmethod
+    def connect(self) -> _S:
+        """Open the session."""
+
+    @abstractmethod
+    def ask(self, session: _S) -> HealthSample:
+        """As `sample`."""
+
+    def sample(self) -> HealthSample:
+        try:
+            if self._session is None:
+                self._session = self.connect()
+            return self.ask(self._session)
+        except ChannelError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
 
 
 class WakeLatency:

@@ -40,6 +40,7 @@ from spark_channel.connectors.lake.table import (
     Partition,
     TableFile,
     TableState,
+    check_partition_column,
 )
 from spark_channel.connectors.lake.writer import LakeWriter
 from spark_channel.errors import CommitError, SchemaError, TargetError, UnsupportedError
@@ -56,7 +57,6 @@ __all__ = [
     "about",
     "app_id",
     "batch_app_id",
-    "check_partition_column",
     "decoded",
     "encoded",
     "file_path",
@@ -226,25 +226,6 @@ def _has_local_times(kind: pa.DataType, *, in_maps: bool) -> bool:
     else:
         return bool(types.is_timestamp(kind) and kind.tz is None)
     return any(_has_local_times(each, in_maps=in_maps) for each in inner)
-
-
-def check_partition_column(field: pa.Field, shown: str) -> None:
-    """
-    Raises:
-        SchemaError: its values have no text that every reader reads alike.
-    """
-    kind, types = field.type, pa.types
-    if (
-        types.is_integer(kind)
-        or types.is_string(kind)
-        or types.is_date32(kind)
-        or types.is_boolean(kind)
-    ):
-        return
-    raise SchemaError(
-        f"partition column {field.name!r} of {shown} is {kind}; "
-        "whole numbers, texts, dates and booleans can be partition columns here"
-    )
 
 
 # A Delta table, with the interface that the writers of lakehouse tables use.

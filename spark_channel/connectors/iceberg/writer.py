@@ -25,9 +25,16 @@ from spark_channel.connectors.iceberg.table import (
     store_at,
     value_ranges,
 )
-from spark_channel.connectors.lake.table import Change, LakeTable, NewFile, TableFile, TableState
+from spark_channel.connectors.lake.table import (
+    Change,
+    LakeTable,
+    NewFile,
+    TableFile,
+    TableState,
+    check_partition_column,
+)
 from spark_channel.connectors.lake.writer import LakeWriter
-from spark_channel.errors import CommitError, SchemaError, TargetError, UnsupportedError
+from spark_channel.errors import CommitError, TargetError, UnsupportedError
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -171,7 +178,7 @@ class IcebergLake(LakeTable):
             self._options.dbtable, schema=bare, location=location
         )
         for name in partition_by:
-            _check_partition_column(bare.field(name), self.shown)
+            check_partition_column(bare.field(name), self.shown)
         if partition_by:
             with made.update_spec() as spec:
                 for name in partition_by:
@@ -253,7 +260,7 @@ class IcebergState(TableState):
                     f"values; {_IN_SPARK}"
                 )
         for name in self.partition_columns:
-            _check_partition_column(self.columns.field(name), shown)
+            check_partition_column(self.columns.field(name), shown)
         if metadata.sort_order().fields:
             raise UnsupportedError(
                 f"{shown} has a sort order, and rows come here in any order; {_IN_SPARK}"
@@ -416,21 +423,6 @@ def _typed(text: str | None, kind: Any) -> Any:
     if isinstance(kind, DateType):
         return (date.fromisoformat(text) - date(1970, 1, 1)).days
     return text
-
-
-def _check_partition_column(field: pa.Field, shown: str) -> None:
-    kind, types = field.type, pa.types
-    if (
-        types.is_integer(kind)
-        or types.is_string(kind)
-        or types.is_date32(kind)
-        or types.is_boolean(kind)
-    ):
-        return
-    raise SchemaError(
-        f"partition column {field.name!r} of {shown} is {kind}; "
-        "whole numbers, texts, dates and booleans can be partition columns here"
-    )
 
 
 def partition_columns_of(metadata: "TableMetadata") -> tuple[str, ...]:

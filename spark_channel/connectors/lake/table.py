@@ -25,6 +25,7 @@ __all__ = [
     "TableFile",
     "TableState",
     "Widen",
+    "check_partition_column",
     "conform",
     "find_names",
     "holds",
@@ -225,6 +226,25 @@ def _nested(wide: pa.DataType, narrow: pa.DataType) -> bool:
     if types.is_map(wide) and types.is_map(narrow):
         return holds(wide.key_type, narrow.key_type) and holds(wide.item_type, narrow.item_type)
     return False
+
+
+def check_partition_column(field: pa.Field, shown: str) -> None:
+    """
+    Raises:
+        SchemaError: its values have no text that every reader reads alike.
+    """
+    kind, types = field.type, pa.types
+    if (
+        types.is_integer(kind)
+        or types.is_string(kind)
+        or types.is_date32(kind)
+        or types.is_boolean(kind)
+    ):
+        return
+    raise SchemaError(
+        f"partition column {field.name!r} of {shown} is {kind}; "
+        "whole numbers, texts, dates and booleans can be partition columns here"
+    )
 
 
 def find_names(names: Sequence[str], columns: pa.Schema, option: str) -> tuple[str, ...]:

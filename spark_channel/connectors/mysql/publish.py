@@ -16,8 +16,7 @@ from spark_channel.connectors.mysql.session import (
 from spark_channel.connectors.mysql.write_dialect import MysqlWriteDialect, staged_columns
 from spark_channel.connectors.sql.catalog import TargetTable, WriteColumn
 from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
-from spark_channel.connectors.sql.publish import PLACE, Merge
-from spark_channel.connectors.sql.row_counts import hold_stored
+from spark_channel.connectors.sql.publish import PLACE, Merge, hold_stored
 from spark_channel.connectors.sql.session import TRANSACTION_WORDS, in_pieces
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 

@@ -8,7 +8,13 @@ from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
-from spark_channel.connectors.base.health import Health, RowCost, StatementLatency, WakeLatency
+from spark_channel.connectors.base.health import (
+    Health,
+    RowCost,
+    SessionHealth,
+    StatementLatency,
+    WakeLatency,
+)
 from spark_channel.connectors.mysql.dialect import MysqlDialect, MysqlTable
 from spark_channel.connectors.mysql.options import MysqlReadOptions, ServerOptions, address_of
 from spark_channel.connectors.mysql.session import MysqlSession, is_away
@@ -240,40 +246,30 @@ _ASLEEP = " UNION ALL ".join(
 )
 
 
-class MysqlHealth(Health):
+class MysqlHealth(SessionHealth[MysqlSession]):
     """The health of a server that is read or written. Only a replica knows its lag, so that is a signal of a read."""
 
     def __init__(
         self, options: ServerOptions, failure: type[ChannelError], cost: RowCost | None = None
     ) -> None:
+        super().__init__(cost)
         self._options = options
-        self._cost = cost or RowCost()
         self._failure = failure
-        self._session: MysqlSession | None = None
         self._readable: dict[str, Callable[[MysqlSession], float | None]] = {}
         self._missing: tuple[str, ...] = ()
         self._naps = WakeLatency(_NAP)
         self._statements: StatementLatency | None = None
         self._statements_at = 0.0
 
-    def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
+    def connect(self) -> MysqlSession:
+        session = MysqlSession(self._options, self._failure, patient=False)
+        self._naps = WakeLatency(_NAP)
+        with session.closed_on_failure():
+            self._find_readable(session)
+        return session
 
-    def sample(self) -> HealthSample:
-        try:
-            return self._sample()
-        except ChannelError:
-            self.close()
-            raise
-
-    def _sample(self) -> HealthSample:
-        if self._session is None:
-            self._session = MysqlSession(self._options, self._failure, patient=False)
-            self._naps = WakeLatency(_NAP)
-            self._find_readable(self._session)
-        session, values = self._session, {}
+    def ask(self, session: MysqlSession) -> HealthSample:
+        values = {}
         for name, ask in self._readable.items():
             value = ask(session)
             if value is not None:

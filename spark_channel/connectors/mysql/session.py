@@ -5,7 +5,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -559,6 +559,11 @@ class MysqlWriteSession(MysqlSession):
 
     def lost(self, text: str) -> Exception:
         return LostConnectionError(text)
+
+    def undo(self) -> None:
+        """End the transaction without its changes; a lost connection has done so."""
+        with suppress(ChannelError, LostConnectionError):
+            super().undo()
 
     def _make_ready(self, options: ServerOptions) -> None:
         super()._make_ready(options)

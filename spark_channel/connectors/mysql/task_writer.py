@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.base.contract import Receipt, TaskWriter
+from spark_channel.connectors.base.contract import Receipt
 from spark_channel.connectors.base.health import RowCost, seconds_per_row, way_seconds
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.mysql.publish import (
@@ -41,13 +41,23 @@ from spark_channel.connectors.mysql.write_dialect import (
 )
 from spark_channel.connectors.sql.catalog import WriteColumn
 from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.task_writer import SqlTaskWriter
+from spark_channel.connectors.sql.task_writer import (
+    DirectTaskWriter,
+    SqlTaskWriter,
+    StagedTaskWriter,
+)
 from spark_channel.connectors.sql.write_protocol import SqlPlan
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.retry import Retry
 
-__all__ = ["DirectTaskWriter", "Loader", "RefusedRowsError", "is_of_rows", "open_task"]
+__all__ = [
+    "Loader",
+    "MysqlDirectWriter",
+    "MysqlStagedWriter",
+    "RefusedRowsError",
+    "is_of_rows",
+]
 
 _log = logging.getLogger(__name__)
 _MOST_PACKET = 4 << 20
@@ -165,7 +175,6 @@ def _as_file(data: bytes) -> Iterator[str]:
 
 
 _T = TypeVar("_T")
-_MOST_LOSSES = 5
 _MOST_KEPT = 32 << 20
 """Bytes of rows that an attempt keeps, to load them again when the server rolls it back to end a deadlock."""
 _OLDER_EPOCHS = 3
@@ -197,7 +206,7 @@ _DATA_ERRORS = frozenset(
 
 
 class _MysqlTaskWriter(SqlTaskWriter):
-    """Shared by both commit modes: the messages of refusals."""
+    """Shared by both commit modes: the messages of refusals, and of a lost connection."""
 
     _options: MysqlWriteOptions
 
@@ -205,79 +214,68 @@ class _MysqlTaskWriter(SqlTaskWriter):
     def _exact(self) -> bool:
         return self._options.convert == "strict"
 
-    def store(self, rows: pa.Table, before: int) -> None:
-        for batch in rows.combine_chunks().to_batches():
-            try:
-                self._store(batch, before)
-            except BadValueError as error:
-                raise self._refused(error, before) from None
-            except RefusedRowsError as error:
-                raise BatchRefusedError(
-                    f"rows {before + 1} to {before + batch.num_rows} of task {self._task} cannot be stored in table "
-                    f"{self._plan.target.label!r} as they are: {error}"
-                ) from None
-            before += batch.num_rows
+    @contextmanager
+    def _refusals(self, rows: int, before: int) -> Iterator[None]:
+        """Around the load of so many rows."""
+        try:
+            yield
+        except BadValueError as error:
+            raise self._refused(error, before) from None
+        except RefusedRowsError as error:
+            if self.tolerant:
+                raise BatchRefusedError(str(error)) from None
+            raise BatchRefusedError(
+                f"rows {before + 1} to {before + rows} of task {self._task} cannot be stored in table "
+                f"{self._plan.target.label!r} as they are: {error}"
+            ) from None
 
-    def _store(self, batch: pa.RecordBatch, before: int) -> None:
-        """Put `batch` into staging; `before` rows of the attempt are there."""
-        raise NotImplementedError
-
-    def _open(self) -> MysqlWriteSession:
+    def _new_session(self) -> MysqlWriteSession:
         return MysqlWriteSession(
             self._options, TargetError, local_infile=self._options.local_infile is not False
         )
 
 
-class StagedTaskWriter(_MysqlTaskWriter):
-    """`commit=job`: its own staging table, filled in chunks that are committed one by one.
+class MysqlStagedWriter(_MysqlTaskWriter, StagedTaskWriter):
+    """`commit=job`: each attempt stages in a table of its own.
 
     After a lost connection the rows of the table are counted: a chunk is there whole or not at all.
     """
 
     def __init__(self, writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> None:
-        super().__init__(writer, plan, task, attempt)
         self._table: str | None = None
         self._life = ""
         self._loader: Loader | None = None
+        super().__init__(writer, plan, task, attempt)
+
+    def _prepare(self) -> None:
         self._lasting(lambda _again: None)
-        self._show_life()
 
     def finish(self) -> dict[str, Any]:
         # Only a look, which ends early what the publish would refuse.
-        self._lasting(lambda _again: self._claims(self._session).fence(self._plan.claim))
+        self._lasting(lambda _again: self._fence())
         return {"table": self._table}
 
-    def rollback(self) -> None:
-        ended, self._tally.ended = self._tally.ended, True
-        table, self._table = self._table, None
-        if table is not None and not (ended and self._session is None):
-            try:
-                if self._session is None:
-                    self._session = self._open()
-                drop_tables(self._session, [self._sql(table)])
-            except (ChannelError, LostConnectionError):
-                pass  # the server is away: the job's end removes the table
-        super().rollback()
+    def _fence(self) -> Any:
+        return self._claims(self._session).fence(self._plan.claim)
+
+    def _forget(self) -> None:
+        try:
+            if self._session is None:
+                self._session = self._new_session()
+            assert self._table is not None
+            drop_tables(self._session, [self._sql(self._table)])
+        except (ChannelError, LostConnectionError):
+            pass  # the server is away: the job's end removes the table
 
     def _lasting(self, work: Callable[[bool], object]) -> None:
-        """`work(False)`; when the connection is lost, `work(True)` on a new one."""
-        again = False
-        for left in reversed(range(_MOST_LOSSES)):
-            try:
-                if again or self._session is None:
-                    self._connect()
-                work(again)
-                return
-            except LostConnectionError as error:
-                if not left:
-                    raise TargetError(error.text) from error
-                again = True
+        try:
+            super()._lasting(work)
+        except LostConnectionError as error:
+            raise TargetError(error.text) from error
 
     def _connect(self) -> None:
         """A session whose end can be waited for, by the lock that it holds."""
-        if self._session is not None:
-            self._session.close()
-        self._session = self._open()
+        super()._connect()
         if self._life:
             hold(self._session, self._life)
         life = f"spark_channel:{secrets.token_hex(16)}"
@@ -300,22 +298,23 @@ class StagedTaskWriter(_MysqlTaskWriter):
     def _sql(self, table: str) -> str:
         return table_in(self._plan.place.staging, table)
 
-    def _store(self, batch: pa.RecordBatch, before: int) -> None:
-        def put(again: bool) -> None:
-            if again and self._is_stored(before + batch.num_rows, before):
-                return
-            if self._loader is None:
-                self._create()
-            assert self._loader is not None
-            with self._writer.transaction(self._session):
-                self._loader.load(batch)
-
+    def store(self, rows: pa.Table, before: int) -> None:
         try:
-            self._lasting(put)
+            super().store(rows, before)
         except TargetError as error:
             if code_of(error) == NO_TABLE:  # whoever took over dropped it
-                self._lasting(lambda _again: self._claims(self._session).fence(self._plan.claim))
+                self._lasting(lambda _again: self._fence())
             raise
+
+    def _stage(self, rows: pa.RecordBatch | pa.Table, before: int) -> None:
+        if self._loader is None:
+            self._create()
+        assert self._loader is not None
+        with (
+            self._refusals(rows.num_rows, before),
+            self._writer.transaction(self._session),
+        ):
+            self._loader.load(rows)
 
     def _create(self) -> None:
         if self._table is None:
@@ -331,67 +330,49 @@ class StagedTaskWriter(_MysqlTaskWriter):
             if code_of(error) != TABLE_EXISTS:  # there already: its CREATE was not answered
                 raise
         # A run that takes over later finds the table and drops it; of one that did before, the attempt learns here.
-        claims = self._claims(self._session)
-        claims.show_life(self._plan.claim, claims.fence(self._plan.claim))
+        self._claims(self._session).show_life(self._plan.claim, self._fence())
         self._loader = self._new_loader()
 
-    def _is_stored(self, after: int, before: int) -> bool:
-        """Whether the chunk whose load was not answered is in the table."""
+    def _is_staged(self, before: int, after: int) -> bool:
+        return self._loader is not None and super()._is_staged(before, after)
+
+    def _count(self) -> str:
         assert self._table is not None
-        if self._loader is None:
-            return False
-        count = int(self._session.value(f"SELECT COUNT(*) FROM {self._sql(self._table)}"))  # noqa: S608
-        if count not in (before, after):
-            raise TargetError(
-                f"staging table {self._table} holds {count} rows after a lost connection, neither {before} nor {after}"
-            )
-        return count == after
+        return f"SELECT COUNT(*) FROM {self._sql(self._table)}"  # noqa: S608
 
 
-class DirectTaskWriter(_MysqlTaskWriter):
-    """`commit=task`: the rows and the task's row in the claims, in one transaction that holds the claim at its end.
+class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
+    """`commit=task`: the transaction holds the claim at its end.
 
     `writeMode=insert` loads batches straight into the table. The other modes, and all under a limit, gather rows in a
     temporary table, and bring them in at the end; when refused rows are allowed, at once, since the target itself
-    judges each batch. A task that has committed is not written again: its rows are taken and dropped.
+    judges each batch.
     """
 
-    def __init__(self, writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> None:
-        super().__init__(writer, plan, task, attempt)
-        options = self._options
-        limited = (
-            options.is_limited
-            or options.rows_per_second_per_task
-            or options.bytes_per_second_per_task
-        )
-        # A limit may make the task last for hours, and be paused: no transaction lasts as long.
-        self._gathers = bool(limited) and not options.tolerates_dirty_rows and plan.place.has_ledger
+    def _prepare(self) -> None:
+        options, plan = self._options, self._plan
+        self._gathers = self._host.outlasts(plan)
         insert, self._words = options.write_mode == "insert", None
         if insert and options.duplicates != "error" and not plan.place.has_ledger:
             # A role that may create no table may create no temporary one.
             self._words = duplicate_words(plan.target, options)
         straight = insert and (options.duplicates == "error" or self._words is not None)
         self._straight = straight and not self._gathers
-        self._begun = self._committing = False
-        self._loaded: list[pa.RecordBatch] | None = []
+        self._loaded: list[pa.RecordBatch | pa.Table] | None = []
         self._loaded_bytes = 0
-        self._session = self._open()
+        self._session = self._new_session()
         try:
             self._loader = self._new_loader(self._session)
-            self._show_life()
-        except LostConnectionError as error:
+        except BaseException as error:
             self.rollback()
-            raise TargetError(error.text) from error
-        except BaseException:
-            self.rollback()
+            if isinstance(error, LostConnectionError):
+                raise TargetError(error.text) from error
             raise
 
     def finish(self) -> dict[str, Any]:
         session = self._session
         try:
-            self._begin(session)
-            if self._done is None:
-                self._through_deadlocks(session, lambda: self._commit(session))
+            super().finish()
         except LostConnectionError as error:
             session.close()
             self._done = self._after_loss(error)
@@ -430,13 +411,11 @@ class DirectTaskWriter(_MysqlTaskWriter):
         return table_in(self._plan.place.staging, _TEMPORARY)
 
     def _begin(self, session: MysqlWriteSession) -> None:
-        """Begin the transaction in which the table is written, unless the task has committed. Safe twice.
+        """Begin the transaction in which the table is written, unless the task has committed.
 
         No other attempt of the task has one then, of this run or one that it took over: its locks on keys would stop
         this one.
         """
-        if self._begun:
-            return
         claims, held = self._claims(session), self._plan.claim
         if held.epoch > 1:
             epochs = range(max(1, held.epoch - _OLDER_EPOCHS), held.epoch)
@@ -445,31 +424,40 @@ class DirectTaskWriter(_MysqlTaskWriter):
         claims.show_life(held, claims.fence(held))
         self._done = claims.task(held, self._task)
         if self._done is None:
-            session.rows("START TRANSACTION")
-        self._begun = True
+            session.start(self._host.dialect.begin)
 
     def _lock(self, epoch: int) -> str:
         """The name of the lock of the task's one transaction in a run."""
         key = self._plan.claim.identity.key[:16]
         return f"spark_channel:{key}_{epoch}_{self._task}"[:64]
 
-    def _store(self, batch: pa.RecordBatch, before: int) -> None:
-        session = self._session
+    def _add(self, rows: pa.RecordBatch | pa.Table, before: int) -> None:
         try:
-            if self._straight:
-                self._begin(session)
-                if self._done is None:
-                    self._through_deadlocks(session, lambda: self._loader.load(batch))
-                    self._keep(batch)
-            else:
-                with self._writer.transaction(session):
-                    self._loader.load(batch)
+            with self._refusals(rows.num_rows, before):
+                if self._straight or self.tolerant:
+                    super()._add(rows, before)
+                    return
+                with self._writer.transaction(self._session):
+                    self._loader.load(rows)
         except LostConnectionError as error:
             raise TargetError(
                 f"{error.text}. The attempt's rows were lost with the connection"
             ) from error
 
-    def _keep(self, batch: pa.RecordBatch) -> None:
+    def _insert(
+        self, session: MysqlWriteSession, rows: pa.RecordBatch | pa.Table, before: int
+    ) -> None:
+        if not self.tolerant:
+            self._through_deadlocks(session, lambda: self._loader.load(rows))
+            self._keep(rows)
+            return
+        self._loaded = None  # what was judged is not kept
+        with self._refusals(rows.num_rows, before):
+            self._loader.load(rows)
+        if not self._straight:
+            self._bring(session, rows.num_rows)
+
+    def _keep(self, batch: pa.RecordBatch | pa.Table) -> None:
         if self._loaded is not None:
             self._loaded.append(batch)
             self._loaded_bytes += batch.nbytes
@@ -503,27 +491,9 @@ class DirectTaskWriter(_MysqlTaskWriter):
         )
         return retry.call(attempt, was_rolled_back)
 
-    def judge(self, batch: pa.RecordBatch) -> None:
-        session = self._session
-        self._loaded = None  # what was judged is not kept
-        try:
-            self._begin(session)
-            if self._done is not None:
-                return
-            with self._judged(session):
-                try:
-                    self._loader.load(batch)
-                except BadValueError as error:
-                    raise self._refused(error, self._tally.rows) from None
-                except RefusedRowsError as error:
-                    raise BatchRefusedError(str(error)) from None
-                if not self._straight:
-                    self._bring_in(session, batch.num_rows)
-                    session.rows(f"DELETE FROM {self._temporary}")  # noqa: S608 - a constant
-        except LostConnectionError as error:
-            raise TargetError(
-                f"{error.text}. The attempt's rows were lost with the connection"
-            ) from error
+    def _bring(self, session: MysqlWriteSession, rows: int) -> None:
+        self._bring_in(session, rows)
+        session.rows(f"DELETE FROM {self._temporary}")  # noqa: S608 - a constant
 
     def _bring_in(self, session: MysqlWriteSession, rows: int) -> None:
         stages = [(self._temporary, rows)]
@@ -531,26 +501,23 @@ class DirectTaskWriter(_MysqlTaskWriter):
             session, self._plan.target, self._options, stages, indexed=True, paced=self._gathers
         )
 
-    def _commit(self, session: MysqlWriteSession) -> None:
+    def _conclude(self, session: MysqlWriteSession) -> None:
+        self._through_deadlocks(session, lambda: super(MysqlDirectWriter, self)._conclude(session))
+
+    def _complete(self, session: MysqlWriteSession) -> None:
         if not self._straight and not self.tolerant:
             self._bring_in(session, self._tally.rows)
         session.end_when_silent()
-        if self._add_task(session):
-            self._committing = True
-            session.rows("COMMIT")
 
     def _after_loss(self, lost: LostConnectionError) -> Receipt:
-        """The outcome of a COMMIT without an answer; before COMMIT, whether another attempt has committed."""
+        """Whether an attempt has committed the rows of one whose connection was lost."""
 
         def ask(session: MysqlWriteSession) -> Receipt | None:
             claims = self._claims(session)
             claims.fence(self._plan.claim)
             return claims.task(self._plan.claim, self._task)
 
-        if self._committing:
-            done = self._writer.settle(self._plan, self._task)
-        else:
-            done = self._writer.run(TargetError, f"write {self._plan.job}", ask)
+        done = self._writer.run(TargetError, f"write {self._plan.job}", ask)
         if done is None:
             raise TargetError(
                 f"{lost.text}. The attempt's rows were not committed: the claims have no row of the task"
@@ -561,13 +528,3 @@ class DirectTaskWriter(_MysqlTaskWriter):
 def is_of_rows(error: TargetError) -> bool:
     """Whether a row is the matter of it."""
     return isinstance(error, BatchRefusedError) or code_of(error) in _DATA_ERRORS
-
-
-def open_task(writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
-    """The writer of an attempt, as the plan's commit mode asks."""
-    try:
-        return (DirectTaskWriter if plan.commit == "task" else StagedTaskWriter)(
-            writer, plan, task, attempt
-        )
-    except LostConnectionError as error:
-        raise TargetError(error.text) from error

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
-from spark_channel.connectors.base.contract import Receipt, TaskWriter, WriteContext
+from spark_channel.connectors.base.contract import Receipt, WriteContext
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.mysql.dialect import MysqlTable, name_places
 from spark_channel.connectors.mysql.options import MysqlWriteOptions, address_of
@@ -30,8 +30,9 @@ from spark_channel.connectors.mysql.session import (
     passes,
 )
 from spark_channel.connectors.mysql.task_writer import (
+    MysqlDirectWriter,
+    MysqlStagedWriter,
     is_of_rows,
-    open_task,
 )
 from spark_channel.connectors.mysql.write_dialect import (
     MysqlWriteDialect,
@@ -70,6 +71,8 @@ class MysqlWriter(SqlWriter):
     Options: ClassVar[type[WriteOptions]] = MysqlWriteOptions
     options: MysqlWriteOptions
     dialect: WriteDialect = MysqlWriteDialect()
+    Staged = MysqlStagedWriter
+    Direct = MysqlDirectWriter
 
     def __init__(self, options: MysqlWriteOptions) -> None:
         super().__init__(options)
@@ -194,9 +197,6 @@ class MysqlWriter(SqlWriter):
                 for statement in self.dialect.script(self.options.pre_sql, "preSql"):
                     session.rows(statement)
             yield
-
-    def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
-        return open_task(self, plan, task, attempt)
 
     @contextmanager
     def publishing(self, session: Any, plan: SqlPlan) -> Iterator[None]:

@@ -4,7 +4,12 @@ import time
 from collections import deque
 from typing import Any
 
-from spark_channel.connectors.base.health import Health, RowCost, StatementLatency, WakeLatency
+from spark_channel.connectors.base.health import (
+    RowCost,
+    SessionHealth,
+    StatementLatency,
+    WakeLatency,
+)
 from spark_channel.connectors.postgresql.options import PostgresOptions
 from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.errors import ChannelError
@@ -103,16 +108,15 @@ class PerMinute:
         return counter - self._seen[0][1]
 
 
-class PostgresHealth(Health):
+class PostgresHealth(SessionHealth[PgWriteSession]):
     """The health of a primary, or of a standby that is read."""
 
     def __init__(
         self, options: PostgresOptions, failure: type[ChannelError], cost: RowCost | None = None
     ) -> None:
+        super().__init__(cost)
         self._options = options
-        self._cost = cost or RowCost()
         self._failure = failure
-        self._session: PgWriteSession | None = None
         self._is_standby = False
         self._forced_sql = ""
         self._standbys = 0
@@ -126,22 +130,8 @@ class PostgresHealth(Health):
         self._looked_at: float | None = None
         self._missing: tuple[str, ...] = ()
 
-    def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
-
-    def sample(self) -> HealthSample:
-        try:
-            return self._sample()
-        except ChannelError:
-            self.close()
-            raise
-
-    def _sample(self) -> HealthSample:
-        if self._session is None:
-            self._session = self._connect()
-        session, now = self._session, time.monotonic()
+    def ask(self, session: PgWriteSession) -> HealthSample:
+        now = time.monotonic()
         if self._looked_at is None or now - self._looked_at >= _SLOW_SECONDS:
             self._look(session, now)
             self._looked_at = now
@@ -164,15 +154,12 @@ class PostgresHealth(Health):
             row_seconds=self._cost.seconds,
         )
 
-    def _connect(self) -> PgWriteSession:
+    def connect(self) -> PgWriteSession:
         session = PgWriteSession(self._options, failure=self._failure, purpose="health")
-        try:
+        with session.closed_on_failure():
             version, self._is_standby = session.rows(
                 "SELECT current_setting('server_version_num')::int, pg_is_in_recovery()"
             )[0]
-        except BaseException:
-            session.close()
-            raise
         self._forced_sql = _FORCED[version >= _NEWS]
         self._statements, self._statements_sql = StatementLatency(), _statements_sql(session)
         self._lag, self._naps, self._forced, self._looked_at = (

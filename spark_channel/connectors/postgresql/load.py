@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -40,16 +40,20 @@ from spark_channel.connectors.postgresql.session import (
 )
 from spark_channel.connectors.postgresql.types import encode
 from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.task_writer import SqlTaskWriter
+from spark_channel.connectors.sql.task_writer import (
+    DirectTaskWriter,
+    SqlTaskWriter,
+    StagedTaskWriter,
+)
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, ChannelError, SupersededError, TargetError
 from spark_channel.retry import Retry
 
 __all__ = [
     "TASK_SECONDS",
-    "DirectTaskWriter",
     "LimitedTaskWriter",
-    "StagedTaskWriter",
+    "PostgresDirectWriter",
+    "PostgresStagedWriter",
     "commit",
     "open_task",
     "transaction_number",
@@ -117,7 +121,6 @@ _CHUNK_SECONDS = 1.0
 _ROWS = "spark_channel_rows"
 _KEYS = "spark_channel_keys"
 _OPERATIONS = (*DELETES, *WRITES, *TRUNCATES, *OPENS, *CLOSES, *CLOSE_ALL)
-_UNIQUE = "23505"
 _NO_TABLE = "42P01"
 _MOST_HELD = 64 << 20
 _MOVE_SECONDS, _MOVE_PART = 2.0, 0.2
@@ -131,18 +134,15 @@ TASK_SECONDS = 2.5
 
 
 class _PostgresTaskWriter(SqlTaskWriter):
-    """Shared by both commit modes: batches are encoded and sent."""
+    """Shared by both commit modes: rows are encoded and sent by COPY."""
 
     _writer: Any  # a PostgresWriter, whose module imports this one
     _options: PostgresWriteOptions
     _plan: PostgresPlan
 
-    def store(self, rows: pa.Table, before: int) -> None:
+    def _chunks(self, rows: pa.Table) -> Iterator[pa.Table]:
         for start in range(0, rows.num_rows, self._options.batch_size):
-            self._hand_on(rows.slice(start, self._options.batch_size))
-
-    def _hand_on(self, rows: pa.RecordBatch | pa.Table) -> None:
-        raise NotImplementedError
+            yield rows.slice(start, self._options.batch_size)
 
     def _paced(self) -> PacedCopy:
         session: PgWriteSession = self._session
@@ -193,7 +193,7 @@ class _PostgresTaskWriter(SqlTaskWriter):
             )
         return said
 
-    def _reach(self) -> PgWriteSession:
+    def _new_session(self) -> PgWriteSession:
         kept: PgWriteSession | None = self._writer.kept.take()
         session = kept or reach(
             self._options, failure=TargetError, purpose=f"write {self._plan.job}"
@@ -208,22 +208,17 @@ class _PostgresTaskWriter(SqlTaskWriter):
             self._writer.kept.give(session)
 
     def _done_or_raise(self, session: PgWriteSession, error: TargetError) -> None:
-        """Another attempt has committed these rows, so that their keys are there: this one is done with them."""
-        session.undo()
-        if sqlstate_of(error) == _UNIQUE:
-            claims = self._claims(session)
-            self._done = claims.task(self._plan.claim, self._task)
-            if self._done is not None:
-                return
-            claims.peek(self._plan.claim)
-        if is_gone(error):
-            self._hold_claim()
-            raise TargetError(
-                f"task {self._task}: the connection was lost, and nothing of this attempt was stored. {error}"
-            ) from error
-        if is_refused_data(error):
-            raise TargetError(f"task {self._task}: a row is refused. {error}") from error
-        raise error
+        try:
+            super()._done_or_raise(session, error)
+        except TargetError as failed:
+            if is_gone(failed):
+                self._hold_claim()
+                raise TargetError(
+                    f"task {self._task}: the connection was lost, and nothing of this attempt was stored. {failed}"
+                ) from failed
+            if is_refused_data(failed):
+                raise TargetError(f"task {self._task}: a row is refused. {failed}") from failed
+            raise
 
     def _hold_claim(self) -> None:
         """A run that takes over ends the sessions of the one before: say that, and not how."""
@@ -239,24 +234,20 @@ class _PostgresTaskWriter(SqlTaskWriter):
             _log.debug("task %d could not look at its claim: %s", self._task, error)
 
 
-class StagedTaskWriter(_PostgresTaskWriter):
-    """`commit=job`: rows go into the staging table in chunks, a transaction each.
-
-    A chunk is kept until it is committed. When the connection is lost, a new one asks what became of it, and it is
-    staged again or not.
-    """
+class PostgresStagedWriter(_PostgresTaskWriter, StagedTaskWriter):
+    """`commit=job`: the outcome of a COMMIT without an answer is asked for by the number of its transaction."""
 
     seconds = _CHUNK_SECONDS
 
     def __init__(self, writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> None:
+        self._chunks_staged: dict[str, int] = {}
         super().__init__(writer, plan, task, attempt)
-        self._chunks: dict[str, int] = {}
-        self._lost = False
+
+    def _prepare(self) -> None:
         self._staging = self._name_of_staging()
-        self._stage = table_sql(plan.place.staging, self._staging)
-        self._session = self._reach()
+        self._stage_sql = table_sql(self._plan.place.staging, self._staging)
+        self._session = self._new_session()
         self._make_ready()
-        self._show_life()
 
     def _name_of_staging(self) -> str:
         return self._plan.staging
@@ -265,14 +256,11 @@ class StagedTaskWriter(_PostgresTaskWriter):
         self._hold_there()
 
     def finish(self) -> dict[str, Any]:
-        return {CHUNKS: dict(self._chunks)}
+        return {CHUNKS: dict(self._chunks_staged)}
 
-    def _hand_on(self, rows: pa.RecordBatch | pa.Table) -> None:
+    def _lasting(self, work: Callable[[bool], object]) -> None:
         try:
-            Retry(self._options.retry_timeout, what=f"staging task {self._task}").call(
-                lambda: self._stage_again(rows),
-                lambda error: isinstance(error, TargetError) and is_gone(error),
-            )
+            super()._lasting(work)
         except TargetError as error:
             if is_refused_data(error):
                 raise TargetError(f"task {self._task}: a row is refused. {error}") from error
@@ -280,20 +268,14 @@ class StagedTaskWriter(_PostgresTaskWriter):
                 self._hold_there()
             raise
 
-    def _stage_again(self, rows: pa.RecordBatch | pa.Table) -> None:
-        self._hold_session()
-        self._lost = True
-        self._stage_chunk(rows)
-        self._lost = False
+    def _connect(self) -> None:
+        super()._connect()
+        self._hold_there()
+        _log.warning(
+            "task %d lost its connection to the target, and continues with another", self._task
+        )
 
-    def _hold_session(self) -> None:
-        if self._lost or self._session is None or not self._session.is_open:
-            self._reconnect()
-            _log.warning(
-                "task %d lost its connection to the target, and continues with another", self._task
-            )
-
-    def _stage_chunk(self, rows: pa.RecordBatch | pa.Table) -> None:
+    def _stage(self, rows: pa.RecordBatch | pa.Table, before: int) -> None:
         session = self._session
         session.rows(DIALECT.begin)
         try:
@@ -303,34 +285,38 @@ class StagedTaskWriter(_PostgresTaskWriter):
             session.undo()
             raise
         commit(session, self._options, number, TargetError)
-        self._chunks[str(number)] = rows.num_rows
+        self._chunks_staged[str(number)] = rows.num_rows
+        self._lost = not session.is_open
 
-    def _reconnect(self) -> None:
-        if self._session is not None:
-            self._session.close()
-        self._session = self._reach()
-        self._hold_there()
+    def _is_staged(self, before: int, after: int) -> bool:
+        return False  # `commit` has asked
+
+    def _forget(self) -> None:
+        pass  # the publish removes rows that no receipt names
 
     def _hold_there(self) -> None:
         """The claim is this run's, and the staging is there, with all that this attempt has put in."""
         with self._session.closed_on_failure():
             claims = self._claims(self._session)
             claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
-            if self._session.value(f"SELECT to_regclass({literal_sql(self._stage)})::text") is None:
+            if (
+                self._session.value(f"SELECT to_regclass({literal_sql(self._stage_sql)})::text")
+                is None
+            ):
                 raise TargetError(
-                    f"the staging table {self._stage} does not exist any more: the job was aborted or has ended"
+                    f"the staging table {self._stage_sql} does not exist any more: the job was aborted or has ended"
                 )
-            if self._chunks:
-                listed = ", ".join(f"'{int(number) % (1 << 32)}'" for number in self._chunks)
-                query = f"SELECT count(*) FROM {self._stage} WHERE xmin::text IN ({listed})"  # noqa: S608
-                if self._session.value(query) != sum(self._chunks.values()):
+            if self._chunks_staged:
+                listed = ", ".join(f"'{int(number) % (1 << 32)}'" for number in self._chunks_staged)
+                query = f"SELECT count(*) FROM {self._stage_sql} WHERE xmin::text IN ({listed})"  # noqa: S608
+                if self._session.value(query) != sum(self._chunks_staged.values()):
                     raise TargetError(
-                        f"task {self._task}: the server crashed, and with it went the rows staged in {self._stage}, "
-                        "an unlogged table: the task has to begin again"
+                        f"task {self._task}: the server crashed, and with it went the rows staged in "
+                        f"{self._stage_sql}, an unlogged table: the task has to begin again"
                     )
 
 
-class LimitedTaskWriter(StagedTaskWriter):
+class LimitedTaskWriter(PostgresStagedWriter):
     """`commit=task` under a limit, which may make a task last for hours, and be paused: no transaction lasts as long.
 
     Rows are held here, up to `capacityBytes` of them; those of a larger task go into a staging table of the attempt's
@@ -361,15 +347,11 @@ class LimitedTaskWriter(StagedTaskWriter):
         if self._made:
             super()._hold_there()
 
-    def rollback(self) -> None:
+    def _forget(self) -> None:
         session = self._session
         if self._made and session is not None and session.is_open:
             session.undo()
-            try:
-                self._writer.drop_stage(session, self._plan.place, self._staging)
-            except TargetError as error:  # the job's end removes it
-                _log.debug("staging %s stays for now: %s", self._staging, error)
-        super().rollback()
+            self._writer.drop_stage(session, self._plan.place, self._staging)
 
     def store(self, rows: pa.Table, before: int) -> None:
         if self._done is not None:
@@ -385,18 +367,18 @@ class LimitedTaskWriter(StagedTaskWriter):
             for each in held:
                 super().store(each, before)
 
-    def _stage_chunk(self, rows: pa.RecordBatch | pa.Table) -> None:
+    def _stage(self, rows: pa.RecordBatch | pa.Table, before: int) -> None:
         if not self._made:
             create_stage(self._session, self._plan.target, self._plan.place.staging, self._staging)
             self._made = True
             # A run that takes over later finds the table and drops it; of one that did before, this says so.
             self._claims(self._session).peek(self._plan.claim)
-        super()._stage_chunk(rows)
+        super()._stage(rows, before)
 
     def finish(self) -> dict[str, Any]:
         if self._done is None:
             try:
-                Retry(self._options.retry_timeout, what=f"committing task {self._task}").call(
+                self._writer.retry(f"committing task {self._task}").call(
                     self._move, lambda error: isinstance(error, _NotMovedError)
                 )
             except _NotMovedError as error:
@@ -443,7 +425,7 @@ class LimitedTaskWriter(StagedTaskWriter):
             create_stage(session, target, self._plan.place.staging, self._staging)
             self._copy_held(session, self._plan.place.staging, self._staging)
         bring_staged(
-            session, self._plan, self._stage, self._options, self._tally.rows, overwrite=False
+            session, self._plan, self._stage_sql, self._options, self._tally.rows, overwrite=False
         )
 
     def _copy_held(self, session: PgWriteSession, schema: str, table: str) -> None:
@@ -472,43 +454,22 @@ class _NoStagingError(Exception):
     """This role may not create a table in the target's schema."""
 
 
-class DirectTaskWriter(_PostgresTaskWriter):
-    """`commit=task`: rows and the task's row beside the claim in one transaction.
-
-    A task that has committed is not written again: its rows are taken and dropped. When dirty rows are allowed, each
-    batch is judged at once, under a savepoint.
-    """
+class PostgresDirectWriter(_PostgresTaskWriter, DirectTaskWriter):
+    """`commit=task`: rows go by COPY into the table, or through a table of their transaction."""
 
     seconds = _DIRECT_SECONDS
 
-    def __init__(self, writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> None:
-        super().__init__(writer, plan, task, attempt)
-        cast = any(column.cast for column in written_columns(plan.target))
+    def _prepare(self) -> None:
+        cast = any(column.cast for column in written_columns(self._plan.target))
         self._through_rows = self._options.write_mode != "insert" or cast
-        self._session = self._reach()
+        self._session = self._new_session()
         with self._session.closed_on_failure():
-            self._begin()
+            self._begun()
 
-    def judge(self, batch: pa.RecordBatch) -> None:
-        self._hand_on(batch)
-
-    def finish(self) -> dict[str, Any]:
-        session = self._session
-        try:
-            if self._done is None and self._add_task(session):
-                self._commit(session)
-        except TargetError as error:
-            self._done_or_raise(session, error)
-        return {}
-
-    def _begin(self) -> None:
-        session = self._session
-        claims = self._claims(session)
-        self._done = claims.task(self._plan.claim, self._task)
+    def _begin(self, session: PgWriteSession) -> None:
+        super()._begin(session)
         if self._done is not None:
             return
-        claims.peek(self._plan.claim)
-        session.rows(DIALECT.begin)
         if self._through_rows:
             columns = ", ".join(stage_columns(self._plan.target))
             session.rows(f"CREATE TEMPORARY TABLE {_ROWS} ({columns}) ON COMMIT DROP")
@@ -519,21 +480,14 @@ class DirectTaskWriter(_PostgresTaskWriter):
             )
             session.rows(f"ALTER TABLE pg_temp.{_KEYS} ADD PRIMARY KEY ({keys})")
 
-    def _hand_on(self, rows: pa.RecordBatch | pa.Table) -> None:
-        session = self._session
-        if self._done is not None:
-            return
-        try:
-            with self._judged(session) if self.tolerant else nullcontext():
-                self._insert(session, rows)
-                if self.tolerant:
-                    session.rows("SET CONSTRAINTS ALL IMMEDIATE")
-        except TargetError as error:
-            if self.tolerant and isinstance(error, BatchRefusedError):
-                raise
-            self._done_or_raise(session, error)
+    def _insert(
+        self, session: PgWriteSession, rows: pa.RecordBatch | pa.Table, before: int
+    ) -> None:
+        self._bring_rows(session, rows)
+        if self.tolerant:
+            session.rows("SET CONSTRAINTS ALL IMMEDIATE")
 
-    def _insert(self, session: PgWriteSession, rows: pa.RecordBatch | pa.Table) -> None:
+    def _bring_rows(self, session: PgWriteSession, rows: pa.RecordBatch | pa.Table) -> None:
         target = self._plan.target
         if not self._through_rows:
             self._copy(session, target.schema, target.name, rows)
@@ -546,17 +500,15 @@ class DirectTaskWriter(_PostgresTaskWriter):
             session.rows(f"INSERT INTO pg_temp.{_KEYS} SELECT {keys} FROM pg_temp.{_ROWS}")  # noqa: S608
         session.rows(f"TRUNCATE pg_temp.{_ROWS}")
 
+    def _complete(self, session: PgWriteSession) -> None:
+        pass  # each batch is in the table
+
 
 def open_task(writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:
     """The writer of an attempt, as the plan's commit mode and the job's limit ask."""
     if plan.commit == "job":
-        return StagedTaskWriter(writer, plan, task, attempt)
-    options = writer.options
-    limited = (
-        options.is_limited or options.rows_per_second_per_task or options.bytes_per_second_per_task
-    )
-    # Where some rows may be refused, the table itself judges each batch.
-    if limited and plan.place.has_ledger and not options.tolerates_dirty_rows:
+        return PostgresStagedWriter(writer, plan, task, attempt)
+    if writer.outlasts(plan):
         try:
             return LimitedTaskWriter(writer, plan, task, attempt)
         except _NoStagingError:
@@ -566,4 +518,4 @@ def open_task(writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) ->
                 plan.place.staging,
                 task,
             )
-    return DirectTaskWriter(writer, plan, task, attempt)
+    return PostgresDirectWriter(writer, plan, task, attempt)

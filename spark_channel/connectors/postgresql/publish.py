@@ -17,8 +17,7 @@ from spark_channel.connectors.postgresql.session import PgSession, PgWriteSessio
 from spark_channel.connectors.postgresql.types import PgWriteColumn, value_sql
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import TargetTable
-from spark_channel.connectors.sql.publish import PLACE, Merge, is_ready
-from spark_channel.connectors.sql.row_counts import hold_gone
+from spark_channel.connectors.sql.publish import PLACE, Merge, hold_gone, is_ready
 from spark_channel.connectors.sql.session import in_pieces
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import BatchRefusedError, CommitError, TargetError

@@ -39,7 +39,7 @@ from spark_channel.connectors.sql.postgresql_pooler import (
     refused_by_pooler,
     refused_by_quotes,
 )
-from spark_channel.connectors.sql.row_counts import hold_stored
+from spark_channel.connectors.sql.publish import hold_stored
 from spark_channel.connectors.sql.session import BatchSize, DriverSession, committed
 from spark_channel.connectors.sql.session_pool import sessions
 from spark_channel.connectors.sql.statements import Node, identifier

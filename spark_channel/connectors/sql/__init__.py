@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from spark_channel.connectors.sql.source import ReadSource
     from spark_channel.connectors.sql.splits import Quantiles, Splitter
+    from spark_channel.connectors.sql.task_writer import DirectTaskWriter, StagedTaskWriter
     from spark_channel.connectors.sql.write_protocol import SqlPlan, WriteTarget
     from spark_channel.connectors.sql.writer import SqlWriter
 else:
@@ -56,6 +57,7 @@ else:
             "session": ["BatchSize", "Session", "WriteSession", "session_script"],
             "source": ["ReadSource"],
             "splits": ["Quantiles", "Splitter"],
+            "task_writer": ["DirectTaskWriter", "StagedTaskWriter"],
             "write_protocol": ["SqlPlan", "WriteTarget"],
             "writer": ["SqlWriter"],
         },
@@ -68,6 +70,7 @@ __all__ = [
     "Column",
     "Credentials",
     "Dialect",
+    "DirectTaskWriter",
     "KeyColumn",
     "Merge",
     "MisfitError",
@@ -81,6 +84,7 @@ __all__ = [
     "SqlReader",
     "SqlWriteOptions",
     "SqlWriter",
+    "StagedTaskWriter",
     "StandardMerge",
     "Table",
     "TargetTable",

@@ -1,5 +1,6 @@
-"""Table prepared; staged rows merged by writeMode."""
+"""Prepares a table, merges staged rows into it as `writeMode` says, and holds it to have stored all of them."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -15,10 +16,10 @@ from spark_channel.connectors.base.feed import (
     OPERATION,
     WRITES,
 )
+from spark_channel.connectors.base.types import exp
 from spark_channel.connectors.sql.catalog import Table, TargetTable, declared_columns, listed
 from spark_channel.connectors.sql.dialect import Dialect, WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
-from spark_channel.connectors.sql.row_counts import hold_gone, hold_stored
 from spark_channel.errors import BatchRefusedError, CommitError, TargetError
 
 __all__ = [
@@ -26,9 +27,13 @@ __all__ = [
     "Merge",
     "StandardMerge",
     "dropped",
+    "has_triggers",
+    "hold_gone",
     "hold_planned",
     "hold_receipt",
+    "hold_stored",
     "holds_unique",
+    "insert_words",
     "is_ready",
     "make_ready",
     "refuse_two_receipts",
@@ -425,3 +430,65 @@ class StandardMerge(Merge):
 
 def _texts(words: Sequence[str]) -> str:
     return ", ".join(f"'{word}'" for word in words)
+
+
+# Some tables skip rows, and report success: rows are counted.
+
+
+def hold_stored(table: str, sent: int, stored: int) -> None:
+    """Raise unless `table` has stored all rows of a statement, whose transaction the caller then rolls back.
+
+    Raises:
+        BatchRefusedError: it has stored fewer, or more.
+    """
+    if stored == sent:
+        return
+    raise BatchRefusedError(
+        f"table {table!r} stored {stored} of {sent} rows and reported success: a trigger, a rule or a conflict clause "
+        "of the table skips rows, or puts them elsewhere. The transaction is rolled back. Leave these rows out of the "
+        "source, change the trigger or rule, or name the table that stores them in 'dbtable'; with commit=task, "
+        "'maxDirtyRows' counts such rows as refused"
+    )
+
+
+def hold_gone(table: str, kept: int) -> None:
+    """Raise unless `table` has removed all rows that a change feed deletes.
+
+    Raises:
+        BatchRefusedError: it has kept some.
+    """
+    if kept:
+        raise BatchRefusedError(
+            f"table {table!r} kept {kept} rows that a change feed deletes, and reported success: a trigger or a rule "
+            "of the table keeps them. The transaction is rolled back. Change the trigger or rule"
+        )
+
+
+# What makes a table of SQLite skip or replace rows of an INSERT, and report success.
+
+
+Run = Callable[[str], Sequence[tuple[Any, ...]]]
+
+_CLAUSE = re.compile(r"\bON\s+CONFLICT\s+(IGNORE|REPLACE)\b", re.IGNORECASE)
+
+
+def has_triggers(run: Run, table: str) -> bool:
+    """Whether a trigger, which may skip rows by RAISE(IGNORE), belongs to the table."""
+    return bool(_statements(run, table, "trigger"))
+
+
+def insert_words(run: Run, table: str) -> str:
+    """How an INSERT begins: a conflict clause of the table, which skips or replaces rows, does not hold for it.
+
+    Only where there is one: the words hold for the statements of triggers, too.
+    """
+    clause = any(_CLAUSE.search(str(create)) for (create,) in _statements(run, table, "table"))
+    return "INSERT OR ABORT" if clause else "INSERT"
+
+
+def _statements(run: Run, table: str, kind: str) -> Sequence[tuple[Any, ...]]:
+    """The statements that made the table, or its triggers."""
+    name = exp.Literal.string(table).sql("sqlite")
+    return run(
+        f"SELECT sql FROM main.sqlite_master WHERE type = '{kind}' AND lower(tbl_name) = lower({name})"  # noqa: S608
+    )

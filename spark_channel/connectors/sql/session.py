@@ -511,10 +511,11 @@ class WriteSession(BoundSession):
     """Outside a transaction each statement is committed by itself."""
 
     @abstractmethod
-    def load(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> int | None:
-        """Insert `rows` into the columns `names`, both as they are in a statement, as fast as the database can.
+    def load(self, table: str, batch: pa.RecordBatch) -> int | None:
+        """Insert the rows of `batch` into its columns, as fast as the database can.
 
-        Returns how many rows the database stored; None = it does not report them.
+        `table` and the batch's names are as they are in a statement. Returns how many rows the database stored; None =
+        it does not report them.
         """
 
     def stored(self, sql: str) -> int | None:

@@ -1,11 +1,12 @@
 """One attempt of one task: its rows are gathered, loaded, and noted beside the claim.
 
-`SqlTaskWriter` is for every database, and `TableTaskWriter` for one without a faster way than `WriteSession.load`.
+`StagedTaskWriter` is for `commit=job`, `DirectTaskWriter` for `commit=task`. Both work as they are for a database whose
+fastest way is `WriteSession.load`; one with a faster way overrides single steps.
 """
 
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
@@ -19,18 +20,17 @@ from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.base.types import plain_kind
 from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.publish import PLACE
-from spark_channel.connectors.sql.row_counts import hold_stored
-from spark_channel.connectors.sql.session import WriteSession
+from spark_channel.connectors.sql.publish import PLACE, hold_stored
 from spark_channel.connectors.sql.write_protocol import HeartbeatThread, SqlPlan, WriteProtocol
 from spark_channel.errors import BatchRefusedError, TargetError
 
 __all__ = [
     "ATTEMPT",
     "BatchBuffer",
+    "DirectTaskWriter",
     "NothingWriter",
     "SqlTaskWriter",
-    "TableTaskWriter",
+    "StagedTaskWriter",
 ]
 
 _log = logging.getLogger(__name__)
@@ -105,6 +105,7 @@ class SqlTaskWriter(TaskWriter):
 
     def __init__(self, writer: WriteProtocol, plan: Any, task: int, attempt: int) -> None:
         self._writer, self._plan, self._task, self._attempt = writer, plan, task, attempt
+        self._host: Any = writer  # an `SqlWriter`, whose module imports this one
         self._options: Any = writer.options
         self._tally = RowTally(task, attempt)
         self._clock: Clock = SYSTEM_CLOCK
@@ -114,6 +115,7 @@ class SqlTaskWriter(TaskWriter):
         self._done: Receipt | None = None
         self._session: Any = None
         self._sign: HeartbeatThread | None = None
+        self._mark = secrets.randbits(62)
 
     spread: float = 0.0
     """Seconds over which what is stored may be sent: slow rows need not keep a core of the server busy."""
@@ -135,6 +137,57 @@ class SqlTaskWriter(TaskWriter):
     def finish(self) -> dict[str, Any]:
         """All rows are stored: make them durable, or commit them. Returns the receipt's details."""
         raise NotImplementedError
+
+    def _chunks(self, rows: pa.Table) -> Iterator[pa.RecordBatch | pa.Table]:
+        """`rows` in the pieces that are loaded by one call."""
+        return iter(rows.combine_chunks().to_batches())
+
+    def _load(
+        self, session: Any, rows: pa.RecordBatch | pa.Table, before: int, *, staged: bool
+    ) -> None:
+        """Load rows into the run's staging table, where the attempt has `before` rows, or into the table itself.
+
+        Raises:
+            BatchRefusedError: a value that the database would change, or a row that it has not stored.
+        """
+        plan, count = self._plan, rows.num_rows
+        names = [self._host.dialect.quoted(name) for name in plan.target.staged_names]
+        columns = [self._values(each.name, rows.column(each.name)) for each in plan.target.columns]
+        if plan.target.operation is not None:
+            columns.append(rows.column(OPERATION))
+        table = plan.target.sql
+        if staged:
+            first = self._task * _ROWS_OF_A_TASK + before
+            mark, places = pa.repeat(self._mark, count), pa.array(range(first, first + count))
+            names, columns = [ATTEMPT, PLACE, *names], [mark, places, *columns]
+            table = self._host.staging(plan)
+        stored = session.load(table, pa.RecordBatch.from_arrays(columns, names))
+        if stored is not None:
+            hold_stored(plan.target.label, count, stored)
+
+    def _values(self, name: str, array: pa.Array) -> pa.Array:
+        """A column as `WriteSession.load` takes it.
+
+        Raises:
+            BatchRefusedError: a value that the database would change.
+        """
+        dialect = self._host.dialect
+        try:
+            array = pc.cast(array, plain_kind(array.type))
+            if dialect.tick > 1 and (
+                pa.types.is_timestamp(array.type) or pa.types.is_time(array.type)
+            ):
+                ticks = pc.cast(array, pa.int64())
+                whole = pc.multiply(pc.divide(ticks, dialect.tick), dialect.tick)
+                if pc.any(pc.not_equal(whole, ticks)).as_py():
+                    raise pa.ArrowInvalid(
+                        f"{dialect.product} keeps multiples of {dialect.tick} microseconds"
+                    )
+        except pa.ArrowInvalid as error:
+            label = self._plan.target.label
+            where = f"column {name!r} cannot be stored in table {label!r} exactly"
+            raise BatchRefusedError(f"{where}: {error}") from None
+        return array
 
     # --- what they share ---
 
@@ -237,13 +290,24 @@ class SqlTaskWriter(TaskWriter):
         """
         try:
             session.commit()
-        except TargetError as error:
+        except Exception as error:  # what a lost connection raises need not be a TargetError
             if not self._writer.is_lost(error) or self._writer.is_conflict(error):
                 raise
             session.close()
             self._done = self._writer.settle(self._plan, self._task)
             if self._done is None:
                 raise
+
+    def _done_or_raise(self, session: Any, error: TargetError) -> None:
+        """Another attempt has committed these rows, so that their keys are there: this one is done with them."""
+        session.undo()
+        if self._writer.is_conflict(error) and not self._writer.is_lost(error):
+            claims = self._claims(session)
+            self._done = claims.task(self._plan.claim, self._task)
+            if self._done is not None:
+                return
+            claims.peek(self._plan.claim)
+        raise error
 
     @contextmanager
     def _judged(self, session: Any) -> Iterator[None]:
@@ -282,114 +346,200 @@ class SqlTaskWriter(TaskWriter):
         )
 
 
-class TableTaskWriter(SqlTaskWriter):
-    """`commit=job`: each batch goes into the run's staging table in a separate session, so that nothing stays locked
-    between two. `commit=task`: one transaction, with all rows of the task.
+class StagedTaskWriter(SqlTaskWriter):
+    """`commit=job`: rows go into staging in chunks, a transaction each.
+
+    When the connection is lost, a new one asks whether the chunk is there, and it is staged again or not. All attempts
+    of a run stage in one table, where a random number says which rows are whose. A database that stages elsewhere
+    overrides `_stage`, `_is_staged`, `_forget` and `finish`; one that keeps its session, `_connect`.
     """
 
     def __init__(self, writer: WriteProtocol, plan: SqlPlan, task: int, attempt: int) -> None:
         super().__init__(writer, plan, task, attempt)
-        self._host: Any = writer  # an `SqlWriter`, whose module imports this one
-        self._stored, self._mark = 0, secrets.randbits(62)
+        self._lost = self._has_staged = False
+        self._prepare()
         self._show_life()
 
-    def rollback(self) -> None:
-        drops = self._plan.commit == "job" and self._stored and not self._tally.ended
-        super().rollback()
-        if drops:
-            try:
-                with self._new_session() as session:
-                    session.rows(self._host.forgets(self._plan, self._mark))
-            except TargetError as error:  # the job's end removes it all
-                _log.debug("rows of attempt %d stay in staging: %s", self._mark, error)
+    def _prepare(self) -> None:
+        """Before the attempt shows life for the first time."""
 
     def store(self, rows: pa.Table, before: int) -> None:
-        for batch in rows.combine_chunks().to_batches():
-            self.judge(batch)
+        for chunk in self._chunks(rows):
+
+            def stage(again: bool, chunk: Any = chunk, before: int = before) -> None:
+                if not (again and self._is_staged(before, before + chunk.num_rows)):
+                    self._has_staged = True
+                    self._stage(chunk, before)
+
+            self._lasting(stage)
+            before += chunk.num_rows
+
+    def _lasting(self, work: Callable[[bool], object]) -> None:
+        """`work(False)`; when the connection is lost, `work(True)` on a new one, for `retryTimeout` seconds.
+
+        What ends a connection in a limit's pause is no failure: a new one is made also where `retryTimeout` is 0.
+        """
+        begun = False
+
+        def attempt() -> None:
+            nonlocal begun
+            self._hold_session()
+            again, begun = begun, True
+            try:
+                work(again)
+            except BaseException:
+                self._lost = True
+                raise
+
+        try:
+            attempt()
+        except Exception as error:  # what a lost connection raises need not be a TargetError
+            if not self._writer.is_lost(error):
+                raise
+            self._writer.retry(f"staging task {self._task}").call(attempt, self._writer.is_lost)
+
+    def _hold_session(self) -> None:
+        """Have a session, which is another one after a failure."""
+        if self._lost or self._session is None:
+            self._connect()
+            self._lost = False
+
+    def _connect(self) -> None:
+        """A new session; one that is there is closed."""
+        if self._session is not None:
+            self._session.close()
+        self._session = self._new_session()
+
+    def _stage(self, rows: pa.RecordBatch | pa.Table, before: int) -> None:
+        """Put a chunk into staging, where the attempt has `before` rows."""
+        session, held = self._session, self._plan.claim
+        with self._writer.transaction(session):
+            claims = self._claims(session)
+            claims.show_life(held, claims.peek(held))
+            self._load(session, rows, before, staged=True)
+            claims.fence(held)  # while the counted rows are published, none is added
+        self._session = None
+        session.close()  # nothing stays locked until the next chunk
+
+    def _is_staged(self, before: int, after: int) -> bool:
+        """Whether the chunk whose COMMIT was not answered is in staging.
+
+        Raises:
+            TargetError: staging holds neither `before` rows of the attempt nor `after`.
+        """
+        found = int(self._session.value(self._count()))
+        if found not in (before, after):
+            raise TargetError(
+                f"task {self._task}: staging holds {found} of its rows after a lost connection, "
+                f"neither {before} nor {after}"
+            )
+        return found == after
+
+    def _count(self) -> str:
+        """The query of how many rows the attempt has staged."""
+        staging = self._host.staging(self._plan)
+        return f"SELECT COUNT(*) FROM {staging} WHERE {ATTEMPT} = {self._mark}"  # noqa: S608 - a quoted name
+
+    def finish(self) -> dict[str, Any]:
+        return {"mark": self._mark}
+
+    def rollback(self) -> None:
+        ended, self._tally.ended = self._tally.ended, True
+        if self._has_staged and not ended:
+            try:
+                self._forget()
+            except TargetError as error:  # the job's end removes it
+                _log.debug("rows of task %d stay in staging: %s", self._task, error)
+        super().rollback()
+
+    def _forget(self) -> None:
+        """Remove what the attempt has staged."""
+        with self._new_session() as session:
+            session.rows(self._host.forgets(self._plan, self._mark))
+
+
+class DirectTaskWriter(SqlTaskWriter):
+    """`commit=task`: the rows and the task's row beside the claim in one transaction.
+
+    A task that has committed is not written again: its rows are taken and dropped. When dirty rows are allowed, each
+    batch is judged at once, under a savepoint. A database with a faster way overrides `_begin`, `_insert`, `_complete`.
+    """
+
+    def __init__(self, writer: WriteProtocol, plan: SqlPlan, task: int, attempt: int) -> None:
+        super().__init__(writer, plan, task, attempt)
+        self._is_begun = False
+        self._prepare()
+        self._show_life()
+
+    def _prepare(self) -> None:
+        """Before the attempt shows life for the first time."""
+
+    def store(self, rows: pa.Table, before: int) -> None:
+        for chunk in self._chunks(rows):
+            self._add(chunk, before)
+            before += chunk.num_rows
 
     def judge(self, batch: pa.RecordBatch) -> None:
-        """Rows of one batch: all of them, or none."""
-        plan, held = self._plan, self._plan.claim
-        columns = [self._values(each.name, batch.column(each.name)) for each in plan.target.columns]
-        if plan.target.operation is not None:
-            columns.append(batch.column(OPERATION).to_pylist())
-        if plan.commit == "job":
-            with self._new_session() as session, session.transaction():
-                claims = self._claims(session)
-                claims.show_life(held, claims.peek(held))
-                self._load(session, columns, staged=True)
-                claims.fence(held)  # while the counted rows are published, none is added
-            return
+        self._add(batch, self._tally.rows)
+
+    def _add(self, rows: pa.RecordBatch | pa.Table, before: int) -> None:
         session = self._begun()
         if self._done is not None:
             return
-        with self._judged(session) if self.tolerant else nullcontext():
-            self._load(session, columns, staged=bool(plan.target.key))
-            if plan.target.key and self.tolerant:
-                self._bring(session)
-
-    def _values(self, name: str, array: pa.Array) -> list[Any]:
-        """A column as `WriteSession.load` takes it.
-
-        Raises:
-            BatchRefusedError: a value that the database would change.
-        """
-        dialect = self._host.dialect
         try:
-            array = pc.cast(array, plain_kind(array.type))
-            if dialect.tick > 1 and (
-                pa.types.is_timestamp(array.type) or pa.types.is_time(array.type)
-            ):
-                ticks = pc.cast(array, pa.int64())
-                whole = pc.multiply(pc.divide(ticks, dialect.tick), dialect.tick)
-                if pc.any(pc.not_equal(whole, ticks)).as_py():
-                    raise pa.ArrowInvalid(
-                        f"{dialect.product} keeps multiples of {dialect.tick} microseconds"
-                    )
-        except pa.ArrowInvalid as error:
-            label = self._plan.target.label
-            where = f"column {name!r} cannot be stored in table {label!r} exactly"
-            raise BatchRefusedError(f"{where}: {error}") from None
-        return list(array.to_pylist())
+            with self._judged(session) if self.tolerant else nullcontext():
+                self._insert(session, rows, before)
+        except TargetError as error:
+            if self.tolerant and isinstance(error, BatchRefusedError):
+                raise
+            self._done_or_raise(session, error)
 
     def finish(self) -> dict[str, Any]:
-        if self._plan.commit == "task":
-            session = self._begun()
-            if self._done is None:
-                if self._plan.target.key and not self.tolerant:
-                    self._bring(session)
-                if self._add_task(session):
-                    self._commit(session)
-        return {"mark": self._mark}
+        session = self._begun()
+        if self._done is None:
+            try:
+                self._conclude(session)
+            except TargetError as error:
+                self._done_or_raise(session, error)
+        return {}
 
-    def _load(
-        self, session: WriteSession, columns: Sequence[Sequence[Any]], *, staged: bool
-    ) -> None:
-        plan, count = self._plan, len(columns[0])
-        names = [self._host.dialect.quoted(name) for name in plan.target.staged_names]
-        table = plan.target.sql
-        if staged:
-            first = self._tally.task * _ROWS_OF_A_TASK + self._stored
-            columns = [[self._mark] * count, list(range(first, first + count)), *columns]
-            names, table = [ATTEMPT, PLACE, *names], self._host.staging(plan)
-        stored = session.load(table, names, list(zip(*columns, strict=True)))
-        if stored is not None:
-            hold_stored(plan.target.label, count, stored)
-        self._stored += count
-
-    def _begun(self) -> WriteSession:
-        """The session with the transaction of `commit=task`; `_done` when another attempt has committed."""
+    def _begun(self) -> Any:
+        """The session with the transaction; `_done` when another attempt has committed."""
         if self._session is None:
             self._session = self._new_session()
-            claims = self._claims(self._session)
-            claims.peek(self._plan.claim)
-            self._done = claims.task(self._plan.claim, self._task)
-            self._session.begin()
-        session: WriteSession = self._session
-        return session
+        if not self._is_begun:
+            self._begin(self._session)
+            self._is_begun = True
+        return self._session
 
-    def _bring(self, session: WriteSession) -> None:
-        self._host.bring(session, self._plan, self._stored)
+    def _begin(self, session: Any) -> None:
+        """Begin the transaction, unless the task has committed."""
+        claims = self._claims(session)
+        self._done = claims.task(self._plan.claim, self._task)
+        if self._done is None:
+            claims.peek(self._plan.claim)
+            session.start(self._host.dialect.begin)
+
+    def _insert(self, session: Any, rows: pa.RecordBatch | pa.Table, before: int) -> None:
+        """Put rows into the open transaction; when dirty rows are allowed, into the table itself."""
+        keyed = bool(self._plan.target.key)
+        self._load(session, rows, before, staged=keyed)
+        if keyed and self.tolerant:
+            self._bring(session, rows.num_rows)
+
+    def _conclude(self, session: Any) -> None:
+        """All rows are in the transaction: note the task, and commit."""
+        self._complete(session)
+        if self._add_task(session):
+            self._commit(session)
+
+    def _complete(self, session: Any) -> None:
+        """Bring what is staged in the transaction into the table."""
+        if self._plan.target.key and not self.tolerant:
+            self._bring(session, self._tally.rows)
+
+    def _bring(self, session: Any, rows: int) -> None:
+        self._host.bring(session, self._plan, rows)
         session.rows(f"DELETE FROM {self._host.staging(self._plan)}")  # noqa: S608 - a quoted name
 
 

@@ -165,10 +165,11 @@ class WriteProtocol(Writer):
                 reached = True
                 return work(session)
 
-        seconds = getattr(self.options, "retry_timeout", _RETRY_SECONDS)
-        return Retry(seconds, what=purpose).call(
-            attempt, lambda error: reached and self.is_lost(error)
-        )
+        return self.retry(purpose).call(attempt, lambda error: reached and self.is_lost(error))
+
+    def retry(self, what: str) -> Retry:
+        """For as long as `retryTimeout` says."""
+        return Retry(getattr(self.options, "retry_timeout", _RETRY_SECONDS), what=what)
 
     @contextmanager
     def transaction(self, session: Any) -> Iterator[None]:
@@ -528,7 +529,7 @@ class WriteProtocol(Writer):
         """Whether the connection was lost, or another transaction stood in the way: doing it again may help."""
 
     @abstractmethod
-    def is_conflict(self, error: TargetError) -> bool:
+    def is_conflict(self, error: Any) -> bool:
         """Whether another transaction was first: a duplicate key or table, a deadlock, a failed serialization."""
 
     def is_denied(self, error: TargetError) -> bool:

@@ -41,7 +41,13 @@ from spark_channel.connectors.sql.target_columns import (
     old_target,
     wider_columns,
 )
-from spark_channel.connectors.sql.task_writer import ATTEMPT, NothingWriter, TableTaskWriter
+from spark_channel.connectors.sql.task_writer import (
+    ATTEMPT,
+    DirectTaskWriter,
+    NothingWriter,
+    SqlTaskWriter,
+    StagedTaskWriter,
+)
 from spark_channel.connectors.sql.write_protocol import (
     SqlPlan,
     WriteProtocol,
@@ -73,6 +79,10 @@ class SqlWriter(WriteProtocol):
 
     Options: ClassVar[type[WriteOptions]] = SqlWriteOptions
     Merge: ClassVar[type[Merge]] = Merge
+    Staged: ClassVar[type[SqlTaskWriter]] = StagedTaskWriter
+    """Writes a task with `commit=job`."""
+    Direct: ClassVar[type[SqlTaskWriter]] = DirectTaskWriter
+    """Writes a task with `commit=task`."""
 
     def exists(self) -> bool | None:
         return self.run(
@@ -491,7 +501,20 @@ class SqlWriter(WriteProtocol):
         make_ready(session, self.dialect, plan.target, self.options, overwrite=empty)
 
     def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
-        return TableTaskWriter(self, plan, task, attempt)
+        return (self.Direct if plan.commit == "task" else self.Staged)(self, plan, task, attempt)
+
+    def outlasts(self, plan: SqlPlan) -> bool:
+        """Whether a limit may make a task of `commit=task` last for hours: no transaction is open for as long.
+
+        Where some rows may be refused, the table itself judges each batch, in a transaction that is open.
+        """
+        options: Any = self.options
+        limited = (
+            options.is_limited
+            or options.rows_per_second_per_task
+            or options.bytes_per_second_per_task
+        )
+        return bool(limited) and plan.place.has_ledger and not options.tolerates_dirty_rows
 
     @contextmanager
     def publishing(self, session: Any, plan: SqlPlan) -> Iterator[None]:

@@ -15,8 +15,7 @@ from spark_channel.connectors.sql.claim_tables import ClaimDialect
 from spark_channel.connectors.sql.dialect import WriteDialect
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.file_database import FileTaskWriter, FileWriter
-from spark_channel.connectors.sql.publish import PLACE, Merge
-from spark_channel.connectors.sql.sqlite_conflicts import has_triggers, insert_words
+from spark_channel.connectors.sql.publish import PLACE, Merge, has_triggers, insert_words
 from spark_channel.connectors.sql.statements import is_plain_name, parsed_name
 from spark_channel.connectors.sql.write_protocol import WriteTarget
 from spark_channel.connectors.sqlite.dialect import SqliteWriteDialect

@@ -15,7 +15,7 @@ import pytest
 from spark_channel.connectors import Receipt, WriteContext, WritePlan
 from spark_channel.connectors.mysql import MysqlWriter
 from spark_channel.connectors.mysql.session import LostConnectionError, MysqlSession
-from spark_channel.connectors.mysql.task_writer import DirectTaskWriter
+from spark_channel.connectors.mysql.task_writer import MysqlDirectWriter
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.mysql.conftest import Shop, run_task
@@ -491,7 +491,7 @@ def test_a_deadlocked_task_whose_rows_are_not_kept_is_told(
     heap.sql("ALTER TABLE t ADD PRIMARY KEY (id)")
     writer, plan = ready(heap, "task")
     task = writer.open(plan, 0, 0)
-    assert isinstance(task, DirectTaskWriter)
+    assert isinstance(task, MysqlDirectWriter)
     task.write(ROWS.slice(0, 500).to_batches()[0])
     task.flush()
     with MysqlSession(writer.options, TargetError) as other, ThreadPoolExecutor(1) as pool:

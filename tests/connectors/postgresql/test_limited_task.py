@@ -10,7 +10,7 @@ import pytest
 
 from spark_channel.connectors import TaskWriter, WritePlan
 from spark_channel.connectors.postgresql import PostgresWriter
-from spark_channel.connectors.postgresql.load import LimitedTaskWriter, StagedTaskWriter
+from spark_channel.connectors.postgresql.load import LimitedTaskWriter, PostgresStagedWriter
 from spark_channel.connectors.postgresql.publish import bring_staged
 from spark_channel.connectors.postgresql.session import PgWriteSession
 from spark_channel.errors import SupersededError, TargetError
@@ -201,7 +201,7 @@ def test_slow_rows_are_sent_in_small_bits_over_the_time_they_have(
     writer = pg.writer("t", rowsPerSecond="1M")
     plan = writer.prepare(pg.context(commit="job"), _rows(0, 1).schema)
     task, clock = writer.open(plan, 0, 0), _Naps()
-    assert isinstance(task, StagedTaskWriter)
+    assert isinstance(task, PostgresStagedWriter)
     task._clock, task.spread = clock, spread
     task.store(pa.Table.from_batches([_rows(0, 10_000)]), 0)
     assert len(clock.naps) == naps

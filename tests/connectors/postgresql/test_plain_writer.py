@@ -65,7 +65,9 @@ class Session(WriteSession):
             cursor.execute(sql, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
-    def load(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
+    def load(self, table: str, batch: pa.RecordBatch) -> int:
+        names = batch.schema.names
+        rows = list(zip(*(each.to_pylist() for each in batch.columns), strict=True))
         marks = ", ".join(["%s"] * len(names))
         with self.explained(), self._connection.cursor() as cursor:
             cursor.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})", rows)
@@ -221,3 +223,45 @@ def test_a_batch_that_the_database_skips_rows_of_is_taken_back_whole(
     writer.commit(plan, [task.close()])
     assert pg.psql("SELECT id FROM t ORDER BY id") == "1\n3"
     assert refused == [2]
+
+
+@pytest.mark.parametrize("when", ["before COMMIT", "after COMMIT"])
+def test_a_chunk_whose_connection_is_lost_is_staged_once(
+    pg: Pg, plain: Callable[..., PlainWriter], when: str
+) -> None:
+    """The chunk that was not committed is staged again; of one that was, the rows are counted."""
+    losses: list[str] = []
+
+    class Loses(Session):
+        def commit(self) -> None:
+            is_first = self.is_staging and not losses
+            if is_first:
+                losses.append(when)
+            if is_first and when == "before COMMIT":
+                pg.kill_sessions("")
+            super().commit()
+            if is_first:
+                with self.explained():
+                    raise psycopg.OperationalError("the answer did not come")
+
+        is_staging = False
+
+        def load(self, table: str, batch: pa.RecordBatch) -> int:
+            self.is_staging = True
+            return super().load(table, batch)
+
+    class Lost(PlainWriter):
+        def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> Session:
+            return Loses(self.options)
+
+    writer = Lost(plain().options)
+    batch = pa.record_batch({"id": pa.array([1, 2], pa.int64())})
+    plan = writer.prepare(pg.context(commit="job"), batch.schema)
+    task = writer.open(plan, 0, 0)
+    for _ in range(2):
+        task.write(batch)
+        task.flush()
+    writer.commit(plan, [task.close()])
+    assert losses == [when]
+    assert pg.psql("SELECT count(*), sum(id) FROM t") == "4|6"
+    assert pg.staged() == []

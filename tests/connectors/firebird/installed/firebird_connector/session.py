@@ -63,8 +63,10 @@ class FirebirdSession(WriteSession):
             cursor.execute(sql, list(parameters) or None)
             return cursor.fetchall() if cursor.description else []
 
-    def load(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    def load(self, table: str, batch: pa.RecordBatch) -> None:
         """Many rows in one statement: each costs a round trip."""
+        names = batch.schema.names
+        rows = list(zip(*(each.to_pylist() for each in batch.columns), strict=True))
         into = f"INSERT INTO {table} ({', '.join(names)}) VALUES"
         each = range(_MOST_ROWS)
         declared = [
