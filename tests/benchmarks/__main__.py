@@ -1,7 +1,7 @@
 """`make bench`: the table of all benchmarks, each figure a ratio measured in this run.
 
-`python -m tests.benchmarks channel carrier` runs the modules named, `bench_channel` and `bench_carrier`. A whole run writes
-the figures that are in `docs/figures.json`, and puts them into the pages that show them.
+`python -m tests.benchmarks channel carrier` runs the modules named, `bench_channel` and `bench_carrier`. A whole
+run writes the figures that are in `docs/figures.json`, and puts them into the pages that show them.
 """
 
 import importlib
