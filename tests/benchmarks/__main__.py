@@ -1,6 +1,7 @@
 """`make bench`: the table of all benchmarks, each figure a ratio measured in this run.
 
-`python -m tests.benchmarks channel carrier` runs the modules named, `bench_channel` and `bench_carrier`.
+`python -m tests.benchmarks channel carrier` runs the modules named, `bench_channel` and `bench_carrier`. A whole
+run writes the figures that are in `docs/figures.json`, and puts them into the pages that show them.
 """
 
 import importlib
@@ -9,6 +10,7 @@ import platform
 import sys
 from pathlib import Path
 
+from tests import figures
 from tests.benchmarks.harness import print_table
 
 
@@ -24,7 +26,10 @@ def main() -> None:
     )
     for name in wanted:
         print(f"\n{name.removeprefix('bench_')}", flush=True)
-        print_table(importlib.import_module(f"tests.benchmarks.{name}").main())
+        rows = list(importlib.import_module(f"tests.benchmarks.{name}").main())
+        print_table(rows)
+        if not any(name.startswith("SPARK_CHANNEL_BENCH_") for name in os.environ):
+            figures.record(name.removeprefix("bench_"), rows)
 
 
 if __name__ == "__main__":
