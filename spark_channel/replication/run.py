@@ -50,6 +50,8 @@ _NOTHING_YET = -(2**63) + 1
 """The position of an incremental stream whose table was empty."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 """Seconds between two tries of a table whose source or target is away."""
+_LONG_TRIES = 3
+"""Of a table. A long one may have copied rows, or may have waited for answers that never came."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -248,13 +250,15 @@ class _Run:
         """
         pause, most = _FIRST_PAUSE, run.retry_seconds
         since: float | None = None
+        long_tries = 0
         while True:
             began = self._clock.now()
             try:
                 return step()
             except ChannelError as error:
                 now = self._clock.now()
-                if since is None or now - began > most:  # a try that long has worked meanwhile
+                long_tries += now - began > most
+                if since is None or (now - began > most and long_tries <= _LONG_TRIES):
                     since, pause = now, _FIRST_PAUSE
                 if now + pause > since + most or not run.passes(error, has_target=self._has_target):
                     raise
