@@ -38,7 +38,7 @@ class PooledSession(Protocol):
 _S = TypeVar("_S")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)  # the key has a password
 class _Idle:
     key: Hashable
     session: Any
