@@ -24,6 +24,7 @@ from spark_channel.errors import (
     OptionError,
     SchemaError,
     SourceError,
+    TargetError,
 )
 from spark_channel.option_types import resolve_references
 from spark_channel.planning import Endpoint, TransferSpec
@@ -415,10 +416,15 @@ class TableRun:
     def passes(self, error: ChannelError, *, has_target: bool) -> bool:
         """Whether an end of the table is away for a while. The source was there when its tables were listed."""
         if isinstance(error, SourceError):
-            dialect = getattr(self._reading, "dialect", None)
-            return dialect is not None and bool(dialect.is_passing(error))
-        is_lost = getattr(self._writing, "is_lost", None)
-        return has_target and is_lost is not None and bool(is_lost(error))
+            end: Any = self._reading
+        elif has_target and isinstance(error, TargetError):
+            end = self._writing
+        else:
+            return False
+        # `is_lost` of a connector that waits for its server by itself does not know one that stayed away.
+        dialect = getattr(end, "dialect", None)
+        asked = getattr(end, "is_lost", None), getattr(dialect, "is_passing", None)
+        return any(is_away is not None and is_away(error) for is_away in asked)
 
     def copy(self, spec: TransferSpec | None, move: Move, more: Mapping[str, Any]) -> bool:
         """Carry out what `spec` returned, when all of its rows are committed."""

@@ -12,12 +12,20 @@ import pytest
 from deltalake import DeltaTable
 
 import spark_channel
-from spark_channel.errors import ChannelError, JobFileError, OptionError, SourceError
+from spark_channel.clock import utc_now
+from spark_channel.errors import (
+    ChannelError,
+    JobFileError,
+    OptionError,
+    SourceError,
+    TargetError,
+)
 from spark_channel.local import carry_out_here, local_engine
 from spark_channel.progress import JobProgress, JobSpec
 from spark_channel.replication import ReplicationReport, TableOutcome, load_replication
 from spark_channel.replication.progress import TablesProgress
-from spark_channel.replication.run import TableRun, _Run, replicate_on
+from spark_channel.replication.run import RunSettings, TableRun, _Run, replicate_on, writer_of
+from spark_channel.replication.tables import find_tables
 from spark_channel.testing.clock import VirtualClock
 
 KEY = "0123456789abcdef0123"
@@ -646,3 +654,26 @@ def test_a_table_whose_every_try_lasts_long_is_parked_in_the_end(
         )
     assert states(report) == {"users": "parked"}
     assert 2 <= len(tries) <= 5
+
+
+@pytest.mark.parametrize("url", ["mysql://127.0.0.1:1/shop", "postgresql://127.0.0.1:1/shop"])
+@pytest.mark.parametrize("has_target", [True, False])
+def test_a_target_that_stays_away_for_longer_than_one_copy_tries_is_tried_again(
+    shop: Shop, url: str, has_target: bool
+) -> None:
+    """Not one that has never answered: its url may be wrong."""
+    file = load_replication(
+        {
+            "source": {"url": f"sqlite:{shop.file}"},
+            "target": {"url": url, "user": "x", "retryTimeout": "0"},
+            "streams": {"users": {}},
+        }
+    )
+    (copy,) = find_tables(file).copies
+    writer = writer_of(copy)
+    with pytest.raises(TargetError) as met:
+        writer.stream_progress("users")
+    run = TableRun(
+        copy, TableOutcome("users", "", "full"), RunSettings(), ReplicationReport("run", utc_now())
+    )
+    assert run.passes(met.value, has_target=has_target) == has_target
