@@ -39,8 +39,6 @@ _SPREAD = 1 / 3
 """Of the time in which rows have gathered: the next ones gather meanwhile."""
 _LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
 """Of the time since the last ones were sent, under a limit; and in seconds."""
-_LAST_SPREAD = 0.05
-"""In seconds, of a task's last rows: none gather meanwhile, and the limit would go unused."""
 _LIMITED_SECONDS = 0.25
 ATTEMPT = "spark_channel_attempt"
 """The column of a staging table that says which attempt a row is of, by a random number.
@@ -210,8 +208,7 @@ class SqlTaskWriter(TaskWriter):
         self._send()
 
     def close(self) -> Receipt:
-        self._tally.hold_open()
-        self._send(most_spread=_LAST_SPREAD)
+        self.flush()
         details = self.finish()
         receipt, done = self._tally.receipt(**details), self._done
         self._end()
@@ -230,9 +227,9 @@ class SqlTaskWriter(TaskWriter):
     def _is_limited(self) -> bool:
         return bool(getattr(self._options, "is_limited", False))
 
-    def _send(self, most_spread: float = _LONGEST_SPREAD) -> None:
+    def _send(self) -> None:
         before = self._tally.rows - self._gathered.rows
-        self.spread = min(self._spread(), most_spread)
+        self.spread = self._spread()
         self._sent_at = self._clock.now()
         if batches := self._gathered.take():
             self.store(pa.Table.from_batches(batches), before)

@@ -13,7 +13,6 @@ from spark_channel.connectors.postgresql import PostgresWriter
 from spark_channel.connectors.postgresql.load import LimitedTaskWriter, PostgresStagedWriter
 from spark_channel.connectors.postgresql.publish import bring_staged
 from spark_channel.connectors.postgresql.session import PgWriteSession
-from spark_channel.connectors.sql.task_writer import BatchBuffer
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.testing import VirtualClock
 from spark_channel.transfers.limits import JobLimits
@@ -210,22 +209,6 @@ def test_slow_rows_are_sent_in_small_bits_over_the_time_they_have(
     task._tally.add(_rows(0, 10_000))
     writer.commit(plan, [task.close()])
     assert pg.psql("SELECT count(*), count(DISTINCT id) FROM t") == "10000|10000"
-
-
-def test_the_last_rows_of_a_task_are_sent_soon(pg: Pg) -> None:
-    """No rows gather meanwhile: the job's limit would go unused, and most of the time of a small table."""
-    pg.psql("CREATE TABLE t (id bigint, v text)")
-    writer = pg.writer("t", rowsPerSecond="1M", batchSize="10000")
-    plan = writer.prepare(pg.context(commit="job"), _rows(0, 1).schema)
-    task, clock = writer.open(plan, 0, 0), _Naps()
-    assert isinstance(task, PostgresStagedWriter)
-    task._clock, task._sent_at = clock, clock.now()
-    task._gathered = BatchBuffer(10_000, 1.0, clock=clock)
-    task.write(_rows(0, 2_000))
-    clock.advance(0.5)
-    writer.commit(plan, [task.close()])
-    assert sum(clock.naps) <= 0.05
-    assert pg.psql("SELECT count(*) FROM t") == "2000"
 
 
 @pytest.mark.parametrize(
