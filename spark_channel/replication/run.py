@@ -24,6 +24,7 @@ from spark_channel.errors import (
     OptionError,
     SchemaError,
     SourceError,
+    TargetError,
 )
 from spark_channel.option_types import resolve_references
 from spark_channel.planning import Endpoint, TransferSpec
@@ -50,6 +51,8 @@ _NOTHING_YET = -(2**63) + 1
 """The position of an incremental stream whose table was empty."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 """Seconds between two tries of a table whose source or target is away."""
+_LONG_TRIES = 3
+"""Of a table. A long one may have copied rows, or may have waited for answers that never came."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -248,13 +251,15 @@ class _Run:
         """
         pause, most = _FIRST_PAUSE, run.retry_seconds
         since: float | None = None
+        long_tries = 0
         while True:
             began = self._clock.now()
             try:
                 return step()
             except ChannelError as error:
                 now = self._clock.now()
-                if since is None or now - began > most:  # a try that long has worked meanwhile
+                long_tries += now - began > most
+                if since is None or (now - began > most and long_tries <= _LONG_TRIES):
                     since, pause = now, _FIRST_PAUSE
                 if now + pause > since + most or not run.passes(error, has_target=self._has_target):
                     raise
@@ -411,10 +416,15 @@ class TableRun:
     def passes(self, error: ChannelError, *, has_target: bool) -> bool:
         """Whether an end of the table is away for a while. The source was there when its tables were listed."""
         if isinstance(error, SourceError):
-            dialect = getattr(self._reading, "dialect", None)
-            return dialect is not None and bool(dialect.is_passing(error))
-        is_lost = getattr(self._writing, "is_lost", None)
-        return has_target and is_lost is not None and bool(is_lost(error))
+            end: Any = self._reading
+        elif has_target and isinstance(error, TargetError):
+            end = self._writing
+        else:
+            return False
+        # `is_lost` of a connector that waits for its server by itself does not know one that stayed away.
+        dialect = getattr(end, "dialect", None)
+        asked = getattr(end, "is_lost", None), getattr(dialect, "is_passing", None)
+        return any(is_away is not None and is_away(error) for is_away in asked)
 
     def copy(self, spec: TransferSpec | None, move: Move, more: Mapping[str, Any]) -> bool:
         """Carry out what `spec` returned, when all of its rows are committed."""

@@ -114,7 +114,10 @@ def _unequal(file: Mapping[str, Any], every: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("count", [_SMALL, pytest.param(_ALL, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "count",
+    [_SMALL, pytest.param(_ALL, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])],
+)
 @pytest.mark.parametrize(
     ("system", "writer"),
     [

@@ -12,10 +12,21 @@ import pytest
 from deltalake import DeltaTable
 
 import spark_channel
-from spark_channel.errors import ChannelError, JobFileError, OptionError
+from spark_channel.clock import utc_now
+from spark_channel.errors import (
+    ChannelError,
+    JobFileError,
+    OptionError,
+    SourceError,
+    TargetError,
+)
+from spark_channel.local import carry_out_here, local_engine
 from spark_channel.progress import JobProgress, JobSpec
-from spark_channel.replication import ReplicationReport, TableOutcome
+from spark_channel.replication import ReplicationReport, TableOutcome, load_replication
 from spark_channel.replication.progress import TablesProgress
+from spark_channel.replication.run import RunSettings, TableRun, _Run, replicate_on, writer_of
+from spark_channel.replication.tables import find_tables
+from spark_channel.testing.clock import VirtualClock
 
 KEY = "0123456789abcdef0123"
 
@@ -610,3 +621,59 @@ def test_the_record_names_its_source(shop: Shop, where: str) -> None:
     events(shop, 4, 4)
     assert shop.replicate(EVENTS, target).rows == 1
     assert arrived(shop, where) == [1, 2, 3, 4]
+
+
+def test_a_table_whose_every_try_lasts_long_is_parked_in_the_end(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a firewall drops what is sent: connecting lasts longer than `retryTimeout`, and copies nothing."""
+    clock, tries = VirtualClock(), list[float]()
+
+    def nothing_comes(_: TableRun) -> None:
+        clock.advance(10)
+        tries.append(clock.now())
+        if len(tries) > 20:
+            raise KeyboardInterrupt
+        raise SourceError("timeout expired")
+
+    monkeypatch.setattr(TableRun, "spec", nothing_comes)
+    monkeypatch.setattr(TableRun, "passes", lambda *_, **__: True)
+    monkeypatch.setattr(TableRun, "retry_seconds", 2.0)
+    monkeypatch.setattr(_Run, "wait", lambda _, seconds: clock.advance(seconds))
+    file = {
+        "source": {"url": f"sqlite:{shop.file}"},
+        "target": {"url": f"sqlite:{shop.folder}/dw.db"},
+        "streams": {"users": {}},
+    }
+    with local_engine(served=False) as engine:
+        report = replicate_on(
+            load_replication(file),
+            lambda spec, more: carry_out_here(engine, spec, more),
+            engine.cancel,
+            clock=clock,
+        )
+    assert states(report) == {"users": "parked"}
+    assert 2 <= len(tries) <= 5
+
+
+@pytest.mark.parametrize("url", ["mysql://127.0.0.1:1/shop", "postgresql://127.0.0.1:1/shop"])
+@pytest.mark.parametrize("has_target", [True, False])
+def test_a_target_that_stays_away_for_longer_than_one_copy_tries_is_tried_again(
+    shop: Shop, url: str, has_target: bool
+) -> None:
+    """Not one that has never answered: its url may be wrong."""
+    file = load_replication(
+        {
+            "source": {"url": f"sqlite:{shop.file}"},
+            "target": {"url": url, "user": "x", "retryTimeout": "0"},
+            "streams": {"users": {}},
+        }
+    )
+    (copy,) = find_tables(file).copies
+    writer = writer_of(copy)
+    with pytest.raises(TargetError) as met:
+        writer.stream_progress("users")
+    run = TableRun(
+        copy, TableOutcome("users", "", "full"), RunSettings(), ReplicationReport("run", utc_now())
+    )
+    assert run.passes(met.value, has_target=has_target) == has_target

@@ -216,7 +216,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             )
 
     def _session(self) -> PgReadSession:
-        return PgReadSession(
+        return PgReadSession.lent(
             self._reader.options,
             failure=SourceError,
             purpose="changes",

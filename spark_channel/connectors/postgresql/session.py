@@ -58,9 +58,13 @@ __all__ = [
     "reach",
 ]
 
-
 _BEGINS = re.compile(r"\s*(?:BEGIN|START\s+TRANSACTION)\b(?P<modes>.*)", re.IGNORECASE | re.DOTALL)
 _ENDS = re.compile(r"\s*(?:COMMIT|ROLLBACK)\s*", re.IGNORECASE)
+_RENEW = (
+    "DO $renew$ BEGIN IF {own} THEN RESET ALL; DISCARD TEMP; "
+    "PERFORM pg_catalog.pg_advisory_unlock_all(), {named}; END IF; END $renew$"
+)
+"""In one exchange: behind a pooler the next statement may run in another session."""
 
 
 class PgSession(DriverSession):
@@ -89,8 +93,7 @@ class PgSession(DriverSession):
         self._name = f"spark-channel {purpose}"
         self._settings = self._settings_of(options, settings)
         self._is_begun = False
-        # Statements of a user may leave something in the session that another table is not to meet.
-        self.pool_key = None if _has_scripts(options) else self._key(options, failure, settings)
+        self.pool_key = self._key(options, failure, settings)
 
     @classmethod
     def lent(
@@ -115,7 +118,14 @@ class PgSession(DriverSession):
         options: PostgresOptions,
         failure: type[ChannelError],
         settings: Mapping[str, str] | None,
-    ) -> Hashable:
+    ) -> Hashable | None:
+        """What sessions have in common that may stand in for each other; None = a new one is made, and not kept.
+
+        Statements of a user need a session of their own; `maxConnections` counts only sessions that are in use.
+        """
+        names = ("session_init_statement", "start_sql", "pre_sql", "post_sql", "max_connections")
+        if any(getattr(options, name, None) for name in names):
+            return None
         return (
             cls,
             failure,
@@ -130,11 +140,14 @@ class PgSession(DriverSession):
     def renewed(
         self, options: PostgresOptions, purpose: str, settings: Mapping[str, str] | None
     ) -> bool:
-        """Make a session that was kept the session of another purpose; False = its server does not answer."""
+        """Make a session that was kept the session of another purpose; False = its server does not answer.
+
+        What functions of a user have left in it goes, where no other client gets the session.
+        """
         self._name = f"spark-channel {purpose}"
         self._settings = self._settings_of(options, settings)
         try:
-            self._run(f"SELECT {self._named()}")
+            self._run(_RENEW.format(own=self._is_own(), named=self._named()))
         except self._failure:
             return False
         return True
@@ -222,7 +235,7 @@ class PgSession(DriverSession):
             try:
                 self.rows("ROLLBACK")
             except self._failure:
-                pass
+                self.pool_key = None
 
     @abstractmethod
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
@@ -268,11 +281,6 @@ class PgSession(DriverSession):
             raise self._failure(refused_by_pooler(self.place, self._settings.once[0], "url"))
         for statement in self._settings.once:
             self._run(statement)
-
-
-def _has_scripts(options: PostgresOptions) -> bool:
-    names = ("session_init_statement", "start_sql", "pre_sql", "post_sql")
-    return any(getattr(options, name, None) for name in names)
 
 
 def literal(value: str | int | None) -> Node:
@@ -476,10 +484,8 @@ class PgWriteSession(PgSession):
             self._set_up()
 
     def is_reusable(self) -> bool:
-        connection = self._connection
-        return (
-            connection is not None and connection.info.transaction_status == TransactionStatus.IDLE
-        )
+        idle = TransactionStatus.IDLE
+        return super().is_reusable() and self._connection.info.transaction_status == idle
 
     def answers(self) -> bool:
         """Whether its server is there; one that is not is closed."""
@@ -487,8 +493,7 @@ class PgWriteSession(PgSession):
             self.ping()
         except self._failure:
             self.close()
-            return False
-        return True
+        return self.is_open
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """As `PgSession.rows`; each `?` of `sql` is the next of `parameters`."""
@@ -545,7 +550,7 @@ class PgWriteSession(PgSession):
     def renewed(
         self, options: PostgresOptions, purpose: str, settings: Mapping[str, str] | None
     ) -> bool:
-        self._parent, self._is_ruled = None, False
+        self.pace, self._parent, self._is_ruled = None, None, False
         return super().renewed(options, purpose, settings)
 
     def counts_in(self, plan: "PostgresPlan") -> None:
@@ -622,11 +627,7 @@ class PgWriteSession(PgSession):
         return f"pg_backend_pid() = {self._reached().info.backend_pid}"
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
-        with self._cursor() as cursor:
-            cursor.execute(cast(Any, sql))
-            while cursor.nextset():
-                pass  # of several statements, the last one's rows
-            return cursor.fetchall() if cursor.description else []
+        return self.affected(sql)[1]
 
     @contextmanager
     def _cursor(self) -> Iterator[psycopg.Cursor[Any]]:

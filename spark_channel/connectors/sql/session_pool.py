@@ -1,9 +1,11 @@
 """Sessions that are used again by the next table of a run: a server spends milliseconds on a new one.
 
 Nothing is kept but in a `keeping_sessions` block. A session is kept only when its user has ended it without an
-error and outside a transaction, and is lent again only after its server has answered.
+error and outside a transaction, and is lent again only after its server has answered. Sessions that nobody takes are
+closed after `_IDLE_SECONDS`.
 """
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Hashable, Iterator
@@ -15,6 +17,7 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 
 __all__ = ["KeptSession", "PooledSession", "SessionPool", "keeping_sessions", "sessions"]
 
+_log = logging.getLogger(__name__)
 _MOST_IDLE = 16
 _IDLE_SECONDS = 30.0
 """A session that was idle for longer may have been dropped on the way to the server, which no answer says at once."""
@@ -35,7 +38,7 @@ class PooledSession(Protocol):
 _S = TypeVar("_S")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)  # the key has a password
 class _Idle:
     key: Hashable
     session: Any
@@ -45,48 +48,61 @@ class _Idle:
 class SessionPool:
     """The sessions of this process that nobody uses. Used by any thread."""
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, idle_seconds: float = _IDLE_SECONDS) -> None:
         self._clock = clock
+        self._idle_seconds = idle_seconds
+        self._idle: list[_Idle] = []
+        self._of_parents: list[_Idle] = []
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin again without any session, in a process that was forked: those here are its parent's."""
         self._lock = threading.Lock()
         self._users = 0
-        self._pid = 0
-        self._idle: list[_Idle] = []
+        self._of_parents += self._idle  # a session that is freed tells its server to end
+        self._idle = []
+        self._timer: threading.Timer | None = None
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
         """Keep sessions while any such block runs; the end of the last one closes them."""
         with self._lock:
-            if self._pid != os.getpid():  # sessions of the process that this one was forked from
-                self._pid, self._users, self._idle = os.getpid(), 0, []
             self._users += 1
         try:
             yield
         finally:
+            ended: list[_Idle] = []
             with self._lock:
-                self._users -= 1
-                ended, self._idle = (self._idle, []) if self._users == 0 else ([], self._idle)
+                self._users = max(0, self._users - 1)
+                if self._users == 0:
+                    ended, self._idle = self._idle, []
+                    if self._timer is not None:
+                        self._timer.cancel()
+                        self._timer = None
             _close(ended)
 
     @property
     def keeps(self) -> bool:
-        return self._users > 0 and self._pid == os.getpid()
+        return self._users > 0
 
-    def take(self, key: Hashable, renew: Callable[[_S], bool], make: Callable[[], _S]) -> _S:
+    def take(self, key: Hashable | None, renew: Callable[[_S], bool], make: Callable[[], _S]) -> _S:
         """A session of `key` for which `renew` is true, else a new one."""
-        while self.keeps:
+        found = None
+        if key is not None and self.keeps:
             with self._lock:
-                old, self._idle = self._divided()
-                place = next(
-                    (n for n in reversed(range(len(self._idle))) if self._idle[n].key == key), None
-                )
-                found = None if place is None else self._idle.pop(place)
+                old = self._taken_old()
+                same = [n for n, each in enumerate(self._idle) if each.key == key]
+                found = self._idle.pop(same[-1]) if same else None
             _close(old)
-            if found is None:
-                break
-            session = cast(_S, found.session)
-            if renew(session):
-                return session
-            found.session.close()
+        if found is not None:
+            is_renewed = False
+            try:
+                is_renewed = renew(found.session)
+            finally:
+                if not is_renewed:
+                    _close([found])
+            if is_renewed:
+                return cast(_S, found.session)
         return make()
 
     def give(self, session: PooledSession) -> bool:
@@ -96,28 +112,58 @@ class SessionPool:
         with self._lock:
             if self._users == 0:
                 return False
-            old, self._idle = self._divided()
+            old = self._taken_old()
             self._idle.append(_Idle(session.pool_key, session, self._clock.now()))
             if len(self._idle) > _MOST_IDLE:
                 old.append(self._idle.pop(0))
+            self._watch()
         _close(old)
         return True
 
-    def _divided(self) -> tuple[list[_Idle], list[_Idle]]:
-        """The sessions that were idle for too long, and the others."""
-        least = self._clock.now() - _IDLE_SECONDS
-        old = [each for each in self._idle if each.since < least]
-        return old, [each for each in self._idle if each.since >= least]
+    def _watch(self) -> None:
+        """Close sessions also when none is taken or given for a while, as beside a last large table."""
+        if self._idle and self._timer is None:
+            self._timer = threading.Timer(self._idle_seconds, self._close_old)
+            self._timer.name, self._timer.daemon = "spark-channel-sessions", True
+            self._timer.start()
+
+    def _close_old(self) -> None:
+        with self._lock:
+            if self._timer is not threading.current_thread():  # the last block has ended
+                return
+            self._timer, old = None, self._taken_old()
+            self._watch()
+        _close(old)
+
+    def _taken_old(self) -> list[_Idle]:
+        """Remove and return the sessions that were idle for too long."""
+        least = self._clock.now() - self._idle_seconds
+        old = [each for each in self._idle if each.since <= least]
+        self._idle = [each for each in self._idle if each.since > least]
+        return old
 
 
 def _close(idle: list[_Idle]) -> None:
-    for each in idle:
-        each.session.close()
+    """In a thread of their own: a session with an event loop cannot end in one that runs another, as a notebook's."""
+
+    def close() -> None:
+        for each in idle:
+            try:
+                each.session.close()
+            except Exception as error:
+                _log.debug("a session that was kept could not be closed: %s", error)
+
+    if idle:
+        thread = threading.Thread(target=close, name="spark-channel-sessions", daemon=True)
+        thread.start()
+        thread.join()
 
 
 sessions = SessionPool()
 """The pool of this process."""
 keeping_sessions = sessions.keeping
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=sessions.forget)
 
 
 class KeptSession:

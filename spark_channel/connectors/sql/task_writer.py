@@ -7,7 +7,7 @@ fastest way is `WriteSession.load`; one with a faster way overrides single steps
 import logging
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, ClassVar
 
@@ -300,7 +300,8 @@ class SqlTaskWriter(TaskWriter):
 
     def _done_or_raise(self, session: Any, error: TargetError) -> None:
         """Another attempt has committed these rows, so that their keys are there: this one is done with them."""
-        session.undo()
+        with suppress(Exception):  # a session that is lost, or was closed, has nothing to undo
+            session.undo()
         if self._writer.is_conflict(error) and not self._writer.is_lost(error):
             claims = self._claims(session)
             self._done = claims.task(self._plan.claim, self._task)

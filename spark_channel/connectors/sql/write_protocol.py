@@ -503,6 +503,9 @@ class WriteProtocol(Writer):
             return
         with self.transaction(session):
             orphans = self.claims(session, plan.place).orphans(stages, plan.claim)
+        if orphans:  # a run that has just published removes its own
+            there = self.stages(session, plan.place, plan.place.stage)
+            orphans = [name for name in orphans if name in there]
         for name in orphans:
             _log.warning("removing orphaned staging %s", name)
             self.drop_stage(session, plan.place, name)

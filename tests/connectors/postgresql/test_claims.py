@@ -13,6 +13,7 @@ from spark_channel.connectors import WritePlan
 from spark_channel.connectors.postgresql import PostgresWriter
 from spark_channel.connectors.postgresql.dialect import PostgresPlan
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession
+from spark_channel.connectors.sql.claims import Claims
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.postgresql.conftest import Pg, run_task
@@ -432,3 +433,22 @@ def test_a_role_whose_transactions_are_serializable_writes_all_the_same(
     writer.beat(plan)
     writer.commit(plan, [attempt.close()])
     assert _count(pg) == "1000|1000"
+
+
+def test_staging_that_its_own_run_removes_meanwhile_is_no_orphan(
+    pg: Pg, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Tables are copied side by side, and one has just published."""
+    stage = f'"{pg.schema}"."spark_channel_stage_{"0" * 16}_1_rows"'
+    pg.psql(f"CREATE TABLE {stage} (id bigint)")
+    found = Claims.orphans
+
+    def meanwhile(self: Claims, *given: Any, **more: Any) -> list[str]:
+        orphans = found(self, *given, **more)
+        assert orphans
+        pg.psql(f"DROP TABLE {stage}")
+        return orphans
+
+    monkeypatch.setattr(Claims, "orphans", meanwhile)
+    pg.write(pa.Table.from_batches([_rows()]), commit="job")
+    assert "orphaned" not in caplog.text

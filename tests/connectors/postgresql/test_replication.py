@@ -12,6 +12,7 @@ import pytest
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
 from spark_channel.connectors.postgresql.session import PgReadSession
+from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError
 from tests.servers.postgres import PostgresServer, programs
 
@@ -354,6 +355,22 @@ def test_the_publication_is_looked_at_by_one_statement(
     feed.latest(at, NO_LIMIT)
     assert len([sql for sql in asked if "pg_publication" in sql]) == 1
     assert not [sql for sql in asked if "server_version_num" in sql.lower()]
+
+
+def test_a_feed_leaves_few_idle_sessions_in_a_run_that_keeps_them(table: Table) -> None:
+    """A run that follows tables for days asks its feed each second."""
+    feed = table.feed()
+    (at,) = feed.now()
+    with keeping_sessions():
+        for number in range(4):
+            table.run(f"INSERT INTO $t VALUES ({number}, 'a', 1)")
+            before, at = at, feed.latest(at, NO_LIMIT)
+            assert len(rows(feed, before, at)) == 1
+            feed.settle(at)
+        idle = table.server.psql(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'spark-channel%'"
+        )
+    assert int(idle) <= 2
 
 
 def test_a_partition_is_in_a_publication_by_a_table_above_it(

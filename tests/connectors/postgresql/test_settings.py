@@ -10,8 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import FeedOptions
+from spark_channel.connectors.base.health import RowCost
+from spark_channel.connectors.postgresql.copy import PacedCopy
+from spark_channel.connectors.postgresql.copy_session import PgCopySession
+from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, PgWriteSession
+from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import CommitError, SchemaError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.postgresql.conftest import Pg
@@ -277,3 +283,57 @@ def test_adbc_reads_a_database_of_another_encoding(pg: Pg) -> None:
     schema = reader.schema()
     batches = [batch for split in reader.split(1) for batch in reader.read(split)]
     assert pa.Table.from_batches(batches, schema)["c"].to_pylist() == ["ü"]
+
+
+_LEFT = """
+SELECT pg_backend_pid(), coalesce(current_setting('app.who', true), ''),
+  (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
+  (SELECT count(*) FROM pg_class WHERE oid = to_regclass('left_over')),
+  (SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid())
+"""
+
+
+@pytest.mark.parametrize("kind", [PgReadSession, PgWriteSession, PgCopySession])
+def test_a_session_that_is_lent_again_has_nothing_of_the_table_before(
+    pg: Pg, kind: type[PgSession]
+) -> None:
+    """A function of a view or of a trigger sets, makes and locks what lasts as long as the session."""
+
+    def lent(purpose: str) -> PgSession:
+        return kind.lent(pg.writer().options, failure=TargetError, purpose=purpose)
+
+    with keeping_sessions():
+        with lent("one") as session, session.transaction():
+            before = session.value("SELECT pg_backend_pid()")
+            session.rows("SELECT set_config('app.who', 'one', false), pg_advisory_lock(7)")
+            session.rows("SELECT set_config('search_path', 'elsewhere', false)")
+            session.rows("CREATE TEMPORARY TABLE left_over (id int)")
+            if isinstance(session, PgWriteSession):
+                session.pace = PacedCopy(session, RowCost(), SYSTEM_CLOCK)
+        with lent("two") as session, session.transaction():
+            assert session.rows(_LEFT) == [(before, "", 0, 0, "spark-channel two")]
+            assert session.value("SHOW search_path") != "elsewhere"
+            assert getattr(session, "pace", None) is None
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"sessionInitStatement": "SELECT set_config('app.who', 'me', false)"},
+        {"preSql": "SELECT 1"},
+        {"maxConnections": 2},
+    ],
+)
+def test_a_table_with_statements_of_its_own_has_a_session_of_its_own(
+    pg: Pg, own: dict[str, Any]
+) -> None:
+    def backend(**options: Any) -> int:
+        made = pg.writer("t", **options).options
+        with PgWriteSession.lent(made, failure=TargetError, purpose="test") as session:
+            return int(session.value("SELECT pg_backend_pid()"))
+
+    with keeping_sessions():
+        plain = backend()
+        assert backend(**own) != plain
+        assert backend(**own) != plain
+        assert backend() == plain

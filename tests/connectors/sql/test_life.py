@@ -2,7 +2,12 @@
 
 import gc
 import threading
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from spark_channel.connectors.sql.task_writer import DirectTaskWriter
 from spark_channel.connectors.sql.write_protocol import HeartbeatThread
 from spark_channel.errors import TargetError
 from spark_channel.testing import VirtualClock
@@ -41,3 +46,43 @@ def test_an_attempt_that_is_forgotten_shows_no_life() -> None:
     gc.collect()
     thread.join(30)
     assert not thread.is_alive()
+
+
+class _Unanswered:
+    """A session whose COMMIT gets no answer."""
+
+    is_open = True
+
+    def commit(self) -> None:
+        raise TargetError("the connection is lost")
+
+    def undo(self) -> None:
+        assert self.is_open
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+class _Direct(DirectTaskWriter):
+    def _begin(self, session: Any) -> None: ...
+    def _complete(self, session: Any) -> None: ...
+    def _show_life(self) -> None: ...
+
+    def _new_session(self) -> _Unanswered:
+        return _Unanswered()
+
+    def _add_task(self, session: Any) -> bool:
+        return True
+
+
+def test_a_commit_without_an_answer_is_reported_as_that() -> None:
+    """The session is closed before another one is asked for the outcome, and has nothing to undo."""
+    plan: Any = None
+    writer: Any = SimpleNamespace(
+        options=SimpleNamespace(batch_size=10),
+        is_lost=lambda _: True,
+        is_conflict=lambda _: False,
+        settle=lambda *_: None,
+    )
+    with pytest.raises(TargetError, match="the connection is lost"):
+        _Direct(writer, plan, 0, 0).close()

@@ -1,7 +1,10 @@
 """Sessions between the tables of a run."""
 
+import asyncio
 import threading
 from collections.abc import Hashable
+
+import pytest
 
 from spark_channel.connectors.sql.session_pool import SessionPool
 from spark_channel.testing.clock import VirtualClock
@@ -85,3 +88,71 @@ def test_threads_never_share_a_session() -> None:
         for each in threads:
             each.join(10)
     assert twice == []
+
+
+def test_a_session_that_nobody_takes_is_closed_while_the_block_goes_on() -> None:
+    closed = threading.Event()
+
+    class Watched(Session):
+        def close(self) -> None:
+            closed.set()
+
+    pool = SessionPool(idle_seconds=0.01)
+    with pool.keeping():
+        assert pool.give(Watched())
+        assert closed.wait(10)
+
+
+def test_a_session_with_an_event_loop_ends_where_another_loop_runs() -> None:
+    class Looping(Session):
+        def close(self) -> None:
+            loop = asyncio.new_event_loop()
+            try:
+                loop.run_until_complete(asyncio.sleep(0))
+                super().close()
+            finally:
+                loop.close()
+
+    async def cell() -> bool:
+        session = Looping()
+        pool = SessionPool(VirtualClock())
+        with pool.keeping():
+            assert pool.give(session)
+        return session.open
+
+    assert not asyncio.run(cell())
+
+
+def test_one_session_that_fails_to_close_leaves_no_other_open() -> None:
+    class Failing(Session):
+        def close(self) -> None:
+            raise OSError("gone")
+
+    pool, other = SessionPool(VirtualClock()), Session()
+    with pool.keeping():
+        assert pool.give(Failing())
+        assert pool.give(other)
+    assert not other.open
+
+
+def test_a_session_is_closed_when_its_renewal_is_interrupted() -> None:
+    def interrupted(_: Session) -> bool:
+        raise KeyboardInterrupt
+
+    pool, session = SessionPool(VirtualClock()), Session()
+    with pool.keeping():
+        assert pool.give(session)
+        with pytest.raises(KeyboardInterrupt):
+            pool.take("orders", interrupted, Session)
+        assert not session.open
+
+
+def test_a_forked_process_neither_lends_nor_ends_its_parents_sessions() -> None:
+    pool, session = SessionPool(VirtualClock()), Session()
+    with pool.keeping():
+        assert pool.give(session)
+        pool.forget()  # in the child
+        assert not pool.give(Session())
+        with pool.keeping():
+            assert taken(pool) is not session
+    assert session.open
