@@ -59,8 +59,8 @@ class VerifyReport:
         looks: how often differing rows were looked at, the first time included.
         positions: at which state of its data each side was read.
         differences: the first 1 000 differing rows.
-        histogram: the number of differing keys in each of up to 40 equal ranges of the key.
-        key_range: the least and the largest key, where the key has ranges.
+        histogram: the number of differing keys in each of 40 equal ranges of a key of whole numbers.
+        key_range: the least and the largest key of the tables, or else of the rows that differ.
         repaired: what a repair wrote: rows `upserted`, rows `deleted`, and keys that differ `after` it.
         repairs: of a dry run, what would be written: `repair` is "upsert" or "delete", the others are the key.
         notes: whatever else limits what "equal" means.
