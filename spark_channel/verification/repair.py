@@ -59,12 +59,6 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
             "To repair them, raise option 'max_repairs'"
         )
         return
-    if settings.dry_run:
-        found, _ = _without_outside(verification, found, delete=delete)
-        rows = _wanted(found, delete=delete)
-        report.repairs = tuple(_planned(verification, found, delete=delete))
-        verification.note(f"dry run: {rows} rows would be repaired")
-        return
     # A row may have come meanwhile that a delete would remove.
     found, has_twins = verification.look_again(found)
     if has_twins:
@@ -80,6 +74,11 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
             f"its key ({', '.join(verification.columns.key_names(1))}) ignores case, accents or trailing blanks, and "
             "an upsert would change them. Give the key a binary collation, or write these rows yourself"
         )
+        return
+    if settings.dry_run:
+        rows = _wanted(found, delete=delete)
+        report.repairs = tuple(_planned(verification, found, delete=delete))
+        verification.note(f"dry run: {rows} rows would be repaired")
         return
     written = _write(verification, found, delete=delete) if _wanted(found, delete=delete) else 0
     after, _ = verification.look_again(found)

@@ -5,6 +5,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -303,7 +305,9 @@ def _key(values: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    # Python's form of these is long, and begins alike for all of them.
+    is_plain = isinstance(value, date | time | timedelta | Decimal)
+    text = str(value) if is_plain else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -296,10 +296,10 @@ class Verification:
     def _buckets(self, rows: int | None) -> Buckets:
         wanted = max(1, (rows or 1_000_000) // _ROWS_PER_BUCKET)
         splits = [self._splits(number) for number in (0, 1)]
-        edges = bucket_edges(self.sides, self.columns, splits, min(_MOST_RANGES, wanted))
-        if edges is not None:
+        found = bucket_edges(self.sides, self.columns, splits, min(_MOST_RANGES, wanted))
+        if found is not None:
+            edges, self.report.key_range = found
             self.report.method = f"checksums of {len(edges) + 1} ranges of the key"
-            self.report.key_range = (int(edges[0]), int(edges[-1]))
             self._used = Buckets(edges)
             return self._used
         bits = min(_MOST_BITS, max(4, (wanted * 8).bit_length()))

@@ -15,7 +15,8 @@ from spark_channel.connectors import Reader
 from spark_channel.connectors.base.registry import Connector, describe, find_connector
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.reader import SqlReader
-from spark_channel.errors import OptionError, SchemaError, UnsupportedError
+from spark_channel.connectors.sql.splits import split_conditions
+from spark_channel.errors import OptionError, SchemaError, SourceError, UnsupportedError
 from spark_channel.planning import Endpoint, Split
 from spark_channel.transfers.plan import first_reachable, open_reader
 from spark_channel.transform import Pipeline, prepare
@@ -24,7 +25,7 @@ from spark_channel.verification.canonical import (
     common_form,
     has_ordinals,
 )
-from spark_channel.verification.compare import Buckets, Mask, near, runs_of
+from spark_channel.verification.compare import Buckets, Mask, Places, near, runs_of
 from spark_channel.verification.settings import TextForm
 from spark_channel.verification.values import TextOf
 
@@ -154,10 +155,30 @@ class Side:
         if not all(_can_be_looked_up(each) for row in values for each in row):
             return None
         params = {"kind": "keys", "key": list(key), **self.shared}
-        return [
+        splits = [
             Split({**params, "values": values[first : first + _KEYS_PER_STATEMENT]})
             for first in range(0, len(values), _KEYS_PER_STATEMENT)
         ]
+        is_plain = all(
+            str(each).isascii() and "\0" not in str(each) for row in values for each in row
+        )
+        return splits if is_plain or self._takes(self.database, splits) else None
+
+    def _takes(self, reader: SqlReader, splits: Sequence[Split]) -> bool:
+        """Whether the database has the keys of these splits in its character set; no row is read."""
+        with reader.connect("plan") as session:
+            source = reader.known(session)
+            try:
+                for split in splits:
+                    session.rows(source.sql(["1"], [*split_conditions(source, split), "1 = 0"]))
+            except SourceError as error:
+                _log.info(
+                    "the %s cannot look up some keys of the other side, so its rows are read again: %s",
+                    self.role,
+                    error,
+                )
+                return False
+        return True
 
 
 def _shares(
@@ -438,10 +459,10 @@ def _key(
 
 def bucket_edges(
     sides: Sequence[Side], columns: Columns, splits: Sequence[Sequence[Split]], most: int
-) -> Any:
-    """The first whole number of each bucket of the key's first column but the first; None = it has no ranges.
+) -> tuple[Places, tuple[int, int]] | None:
+    """The first whole number of each bucket of the key's first column but the first; the least and the largest key.
 
-    Even between the bounds that the readers' splits have, which have about equal rows between them.
+    None = it has no ranges. They are even between the bounds of the readers' splits, which have about equal rows.
     """
     if not columns.has_ranges:
         return None
@@ -463,7 +484,8 @@ def bucket_edges(
     for lower, upper in pairwise(points):
         count = min(share, upper - lower)
         edges.update(lower + (upper - lower) * number // count for number in range(count))
-    return np.array(sorted(each for each in edges if -(1 << 63) <= each < 1 << 63), np.int64)
+    kept = sorted(each for each in edges if -(1 << 63) <= each < 1 << 63)
+    return np.array(kept, np.int64), (least, largest)
 
 
 def _bound(split: Split, name: str) -> int | None:

@@ -157,11 +157,14 @@ def test_rows_whose_keys_the_target_does_not_tell_apart_are_left_alone(
     table = "CREATE TABLE t (id TEXT{}, a TEXT, PRIMARY KEY (id))"
     source = sqlite(tmp_path / "a.db", [("a", "1"), ("A", "2")], table.format(""))
     target = sqlite(tmp_path / "b.db", own, table.format(" COLLATE NOCASE"))
-    report = spark_channel.verify(None, source, target, confirm=0, repair=True, delete=delete)
-    if own[0][1] == "1":
-        assert rows_of(tmp_path / "b.db") == own
-        assert "the target finds 1 other rows by the keys to write" in report.notes[-1]
-    assert (report.outcome, report.exit_code) == ("different", 3)
+    for dry_run in (True, False):
+        report = spark_channel.verify(
+            None, source, target, confirm=0, repair=True, delete=delete, dry_run=dry_run
+        )
+        if own[0][1] == "1":
+            assert rows_of(tmp_path / "b.db") == own
+            assert "the target finds 1 other rows by the keys to write" in report.notes[-1]
+        assert (report.outcome, report.exit_code) == ("different", 3)
 
 
 def test_an_extra_row_is_not_overwritten_by_one_of_another_key(tmp_path: Path) -> None:

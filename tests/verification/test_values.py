@@ -63,3 +63,11 @@ def test_a_nested_value_without_an_object_of_python_is_named(tmp_path: Path) -> 
     (row,) = report.differences
     assert row.source is not None
     assert "that Python cannot hold" in row.source["days"]
+
+
+def test_the_text_of_a_report_shows_the_whole_of_an_instant(tmp_path: Path) -> None:
+    one, other = (pa.array([0, each], pa.timestamp("us", "UTC")) for each in (1, 2))
+    done = typed("verify", *differing(tmp_path, one, other, "n"), "--key", "id", "--confirm", "0")
+    assert done.exit_code == 3
+    changed = "1970-01-01 00:00:00.000001+00:00 -> 1970-01-01 00:00:00.000002+00:00"
+    assert f"different id=2  n: {changed}" in done.stdout

@@ -583,9 +583,9 @@ def test_a_lake_table_is_repaired_by_whole_rows(pair: Pair, tmp_path: Path) -> N
 
 def test_the_plot_is_over_the_keys_that_are_there(tmp_path: Path) -> None:
     table = "CREATE TABLE orders (id INTEGER {}, name TEXT)"
-    rows = [*((1_000 + n, "a") for n in range(100)), (None, "a")]
-    other = [(key, "b") if key in (1_099, None) else (key, name) for key, name in rows]
-    for more, least in (("UNIQUE", 1_000), ("", 1_099)):
+    rows = [*((1_000 + n, "a") for n in range(1_000)), (None, "a")]
+    other = [(key, "b") if key in (1_500, None) else (key, name) for key, name in rows]
+    for more, ends in (("UNIQUE", (1_000, 1_999)), ("", (1_500, 1_500))):
         one, two = (tmp_path / f"{side}{more}.db" for side in "ab")
         report = spark_channel.verify(
             None,
@@ -594,7 +594,7 @@ def test_the_plot_is_over_the_keys_that_are_there(tmp_path: Path) -> None:
             key=["id"],
             confirm=0,
         )
-        assert (report.different, report.key_range) == (2, (least, 1_099))
+        assert (report.different, report.key_range) == (2, ends)
         assert sum(report.histogram) == 1
     change(one, "DELETE FROM orders WHERE id IS NOT NULL")
     change(two, "DELETE FROM orders WHERE id IS NOT NULL")
