@@ -59,12 +59,6 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
             "To repair them, raise option 'max_repairs'"
         )
         return
-    if settings.dry_run:
-        found, _ = _without_outside(verification, found, delete=delete)
-        rows = _wanted(found, delete=delete)
-        report.repairs = tuple(_planned(verification, found, delete=delete))
-        verification.note(f"dry run: {rows} rows would be repaired")
-        return
     # A row may have come meanwhile that a delete would remove.
     found, has_twins = verification.look_again(found)
     if has_twins:
@@ -74,6 +68,18 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
         )
         return
     found, outside = _without_outside(verification, found, delete=delete)
+    if alike := verification.alike(found.keys[found.source_rows > 0]):
+        verification.note(
+            f"nothing was repaired: the target finds {alike} other rows by the keys to write, since the collation of "
+            f"its key ({', '.join(verification.columns.key_names(1))}) ignores case, accents or trailing blanks, and "
+            "an upsert would change them. Give the key a binary collation, or write these rows yourself"
+        )
+        return
+    if settings.dry_run:
+        rows = _wanted(found, delete=delete)
+        report.repairs = tuple(_planned(verification, found, delete=delete))
+        verification.note(f"dry run: {rows} rows would be repaired")
+        return
     written = _write(verification, found, delete=delete) if _wanted(found, delete=delete) else 0
     after, _ = verification.look_again(found)
     deleted = int(np.count_nonzero(found.source_rows == 0)) if delete else 0
@@ -181,7 +187,7 @@ def _write(verification: Verification, found: Differences, *, delete: bool) -> i
         picked = PickedReader(
             opened.sources[0].reader,
             source.steps,
-            [pair[0] for pair in columns.names],
+            [pair[0] for pair in columns.names if pair[1] not in verification.sides[1].generated],
             columns.key_names(0),
             [columns.forms[place] for place in columns.key],
             found.keys[found.source_rows > 0],
@@ -227,7 +233,13 @@ def _gone(verification: Verification, found: Differences) -> pa.Table:
     """The keys that the target alone has, as the source's columns."""
     columns = verification.columns
     rows = verification.key_table(1, found.keys[found.source_rows == 0])
-    schema = pa.schema([verification.sides[0].schema.field(pair[0]) for pair in columns.names])
+    generated = verification.sides[1].generated
+    fields = [
+        verification.sides[0].schema.field(pair[0])
+        for pair in columns.names
+        if pair[1] not in generated
+    ]
+    schema = pa.schema(fields)
     own = dict(zip(columns.key_names(0), columns.key_names(1), strict=True))
     return pa.table(
         [

@@ -5,6 +5,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,8 +61,8 @@ class VerifyReport:
         looks: how often differing rows were looked at, the first time included.
         positions: at which state of its data each side was read.
         differences: the first 1 000 differing rows.
-        histogram: the number of differing keys in each of up to 40 equal ranges of the key.
-        key_range: the least and the largest key, where the key has ranges.
+        histogram: the number of differing keys in each of 40 equal ranges of a key of whole numbers.
+        key_range: the least and the largest key of the tables, or else of the rows that differ.
         repaired: what a repair wrote: rows `upserted`, rows `deleted`, and keys that differ `after` it.
         repairs: of a dry run, what would be written: `repair` is "upsert" or "delete", the others are the key.
         notes: whatever else limits what "equal" means.
@@ -303,7 +305,9 @@ def _key(values: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    # Python's form of these is long, and begins alike for all of them.
+    is_plain = isinstance(value, date | time | timedelta | Decimal)
+    text = str(value) if is_plain else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import count, islice, zip_longest
+from itertools import count, islice
 from typing import Any, cast
 
 import numpy as np
@@ -22,21 +22,20 @@ from spark_channel.transfers.options import JobOptions
 from spark_channel.transfers.reporter import JobReporter, reason_of
 from spark_channel.transfers.run import job_name
 from spark_channel.transfers.task import Engine
-from spark_channel.verification.canonical import Hashes, hash_values, ordinals
+from spark_channel.verification.canonical import Hashes, ordinals
 from spark_channel.verification.compare import (
     Buckets,
     Checksums,
     Differences,
     Entries,
     Mask,
-    SampledRow,
     among,
     find_differences,
     rounds,
-    without_equal,
 )
 from spark_channel.verification.in_database import bucket_splits, same_hashes
-from spark_channel.verification.report import Difference, VerifyReport
+from spark_channel.verification.report import VerifyReport
+from spark_channel.verification.samples import differing_rows
 from spark_channel.verification.settings import VerifySettings
 from spark_channel.verification.sides import (
     MOST_KEYS,
@@ -52,8 +51,8 @@ from spark_channel.verification.tasks import (
     Selection,
     SideWork,
     changed_columns,
-    hash_rows,
 )
+from spark_channel.verification.values import python_values
 
 __all__ = ["Verification"]
 
@@ -176,6 +175,22 @@ class Verification:
             _, (source, _) = self._entries(Selection(keys=keys), self.splits_of_keys(keys))
             return among(keys, np.unique(source.keys))
 
+    def alike(self, keys: Hashes) -> int:
+        """How many rows with other keys the target's database finds by `keys`: an upsert would change them.
+
+        There are some where the collation of the key ignores case, accents or trailing blanks.
+        """
+        if not any(self.columns.forms[place].name == "text" for place in self.columns.key):
+            return 0
+        with self._opened_again("where"):
+            names, listed = self.columns.key_names(1), self.key_values(keys)
+            splits = self.sides[1].of_keys(names, listed)
+            if splits is None:
+                return 0
+            every = Selection(np.ones(self._used.count, np.bool_))
+            _, (_, target) = self._entries(every, [[], splits])
+            return int(np.count_nonzero(~among(target.keys, keys)))
+
     def _reach_service(self) -> ServiceAddress | None:
         try:
             return self.engine.service()
@@ -281,10 +296,10 @@ class Verification:
     def _buckets(self, rows: int | None) -> Buckets:
         wanted = max(1, (rows or 1_000_000) // _ROWS_PER_BUCKET)
         splits = [self._splits(number) for number in (0, 1)]
-        edges = bucket_edges(self.sides, self.columns, splits, min(_MOST_RANGES, wanted))
-        if edges is not None:
+        found = bucket_edges(self.sides, self.columns, splits, min(_MOST_RANGES, wanted))
+        if found is not None:
+            edges, self.report.key_range = found
             self.report.method = f"checksums of {len(edges) + 1} ranges of the key"
-            self.report.key_range = (int(edges[0]), int(edges[-1]))
             self._used = Buckets(edges)
             return self._used
         bits = min(_MOST_BITS, max(4, (wanted * 8).bit_length()))
@@ -523,7 +538,7 @@ class Verification:
         found: dict[int, list[Any]] = {}
         for table in self._keys:
             chosen = _chosen(table, keys)
-            *columns, hashes = (each.to_pylist() for each in chosen.columns)
+            *columns, hashes = (python_values(each) for each in chosen.columns)
             for row, name in zip(zip(*columns, strict=True), hashes, strict=True):
                 found.setdefault(name, list(row))
         return [found[name] for name in self._in_order(keys).tolist() if name in found]
@@ -548,73 +563,25 @@ class Verification:
     def _describe(self) -> None:
         """Put the first rows and the histogram into the report."""
         report = self.report
-        if report.key_range is not None and len(self.found):
+        if self.columns.has_ranges and len(self.found):
             numbers = [
-                ordinals(_chosen(table, self.found.keys)[0].combine_chunks())[0]
+                ordinals(_chosen(table, self.found.keys)[0].drop_null().combine_chunks())[0]
                 for table in self._keys
             ]
-            every = np.unique(np.concatenate(numbers))
-            least, most = (
-                int(min(every[0], report.key_range[0])),
-                int(max(every[-1], report.key_range[1])),
-            )
-            report.key_range = (least, most)
-            places = [(number - least) * _BINS // (most - least + 1) for number in every.tolist()]
-            report.histogram = tuple(map(int, np.bincount(places, minlength=_BINS)))
-        report.differences = tuple(islice(self._sampled(), _SAMPLES))
-
-    def _sampled(self) -> Iterator[Difference]:
-        """The kept rows that differ, in the order of their keys."""
-        rows: list[dict[int, list[SampledRow]]] = []
-        for number, table in enumerate(self._samples):
-            names = [pair[number] for pair in self.columns.names]
-            arrays = [table[name].combine_chunks() for name in names]
-            arrays = [
-                each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each
-                for each in arrays
-            ]
-            hashed = [
-                hash_values(each, form)
-                for each, form in zip(arrays, self.columns.forms, strict=True)
-            ]
-            keys, whole = hash_rows(arrays, self.columns)
-            found: dict[int, list[SampledRow]] = {}
-            plain = table.select(names).to_pylist()
-            for place, key in enumerate(keys.tolist()):
-                own = tuple(int(each[place]) for each in hashed)
-                found.setdefault(key, []).append(SampledRow(plain[place], int(whole[place]), own))
-            rows.append(found)
+            every = np.unique(np.concatenate(numbers)).tolist()
+            ends = [*(report.key_range or ()), *every[:1], *every[-1:]]
+            if every:  # else all keys are NULL
+                report.key_range = least, most = min(ends), max(ends)
+                places = [(number - least) * _BINS // (most - least + 1) for number in every]
+                report.histogram = tuple(map(int, np.bincount(places, minlength=_BINS)))
         kept = self.found.take(among(self.found.keys, self._sample_keys))
-        sizes = zip(kept.source_rows.tolist(), kept.target_rows.tolist(), strict=True)
-        counts = dict(zip(kept.keys.tolist(), sizes, strict=True))
-        for key in self._in_order(kept.keys).tolist():
-            source, target = without_equal(rows[0].get(key, []), rows[1].get(key, []))
-            if (len(source), len(target)) != counts[key]:
-                self.note("differing rows whose values take much memory are counted, and not shown")
-                continue
-            for one, other in zip_longest(source, target):
-                yield self._difference(one, other)
-
-    def _difference(self, one: SampledRow | None, other: SampledRow | None) -> Difference:
-        names = self.columns.names
-        shown = one or other
-        assert shown is not None
-        side = 0 if one else 1
-        key = {pair[0]: shown.values[pair[side]] for pair in (names[n] for n in self.columns.key)}
-        if one is None or other is None:
-            return Difference(
-                "missing" if one else "extra",
-                key or shown.values,
-                (),
-                one.values if one else None,
-                other.values if other else None,
-            )
-        changed = [
-            pair[0]
-            for pair, mine, theirs in zip(names, one.hashes, other.hashes, strict=True)
-            if mine != theirs
-        ]
-        return Difference("different", key, tuple(changed), one.values, other.values)
+        left_out = partial(
+            self.note, "differing rows whose values take much memory are counted, and not shown"
+        )
+        rows = differing_rows(
+            self._samples, self.columns, kept, self._in_order(kept.keys), left_out
+        )
+        report.differences = tuple(islice(rows, _SAMPLES))
 
 
 def _without(end: Endpoint, *names: str) -> Endpoint:

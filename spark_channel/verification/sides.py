@@ -13,8 +13,10 @@ import pyarrow as pa
 from spark_channel.arrow_schema import without_notes
 from spark_channel.connectors import Reader
 from spark_channel.connectors.base.registry import Connector, describe, find_connector
+from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.reader import SqlReader
-from spark_channel.errors import OptionError, SchemaError, UnsupportedError
+from spark_channel.connectors.sql.splits import split_conditions
+from spark_channel.errors import OptionError, SchemaError, SourceError, UnsupportedError
 from spark_channel.planning import Endpoint, Split
 from spark_channel.transfers.plan import first_reachable, open_reader
 from spark_channel.transform import Pipeline, prepare
@@ -23,8 +25,9 @@ from spark_channel.verification.canonical import (
     common_form,
     has_ordinals,
 )
-from spark_channel.verification.compare import Buckets, Mask, near, runs_of
+from spark_channel.verification.compare import Buckets, Mask, Places, near, runs_of
 from spark_channel.verification.settings import TextForm
+from spark_channel.verification.values import TextOf
 
 __all__ = [
     "MOST_KEYS",
@@ -66,6 +69,8 @@ class Side:
     """Columns that its database declares to be JSON."""
     key: tuple[str, ...] = ()
     """Its primary key, or another key that holds no NULL; () = none that is known."""
+    table: Table | None = None
+    """What its database declares of it; None = a query, a view, a file."""
     known: frozenset[str] = frozenset()
     """All its columns, in lower case, those that are left out included."""
     shared: dict[str, Any] = field(default_factory=dict)
@@ -77,6 +82,20 @@ class Side:
         params = found[0].params if found else {"row_bytes": _ROW_BYTES}
         self.shared = {name: params[name] for name in ("row_bytes", "snapshot") if name in params}
         return found
+
+    @property
+    def generated(self) -> frozenset[str]:
+        """Columns that its database computes, so that they are not written."""
+        columns = () if self.table is None else self.table.columns
+        return frozenset(each.name for each in columns if each.generated)
+
+    def finds(self, *names: str) -> bool:
+        """Whether an index of its database finds rows by one of these columns."""
+        if self.database is None or self.table is None:
+            return False
+        table, dialect = self.table, self.database.dialect
+        first = {key[0] for key in (table.primary, *table.unique) if key}
+        return any(name in first or dialect.finds(table, [name]) for name in names)
 
     @property
     def schema(self) -> pa.Schema:
@@ -91,20 +110,23 @@ class Side:
         return None if self.reader.options.custom_schema else self.reader
 
     def limits_of(self, column: str) -> tuple[int, int] | None:
-        """The least and the largest value of a column of whole numbers; None = no rows, or not a database."""
-        if self.database is None:
+        """The least and the largest value of a column of whole numbers; None = no rows, or not found by an index."""
+        if self.database is None or not self.finds(column):
             return None
         with self.database.connect("plan") as session:
             source = self.database.known(session)
             text = source.column(column)
             least, most = session.rows(source.sql([f"MIN({text})", f"MAX({text})"]))[0]
-        return None if least is None else (int(least), int(most))
+        try:
+            return None if least is None else (int(least), int(most))
+        except (TypeError, ValueError, OverflowError):  # SQLite holds any value in any column
+            return None
 
     def of_buckets(
         self, key: str, buckets: Buckets, chosen: Mask, whole: Callable[[], list[Split]]
     ) -> list[Split]:
         """Splits that have all rows of the chosen buckets, and few others; `whole` returns those of all rows."""
-        if self.database is None or buckets.edges is None:
+        if buckets.edges is None or not self.finds(key):
             return whole()
         nulls = buckets.count - 1
         runs = runs_of(near(chosen[:nulls], _MOST_RANGES), -(-buckets.count // _MOST_PIECES))
@@ -122,16 +144,41 @@ class Side:
         return splits
 
     def of_keys(self, key: Sequence[str], values: Sequence[list[Any]]) -> list[Split] | None:
-        """Splits that have all rows with these keys, and few others; None = the reader cannot look up keys."""
+        """Splits that have all rows with these keys, and few others; None = the reader cannot look up keys.
+
+        Without an index a statement reads the whole table, so there is one at most.
+        """
         if self.database is None or not values:
+            return None
+        if len(values) > _KEYS_PER_STATEMENT and not self.finds(*key):
             return None
         if not all(_can_be_looked_up(each) for row in values for each in row):
             return None
         params = {"kind": "keys", "key": list(key), **self.shared}
-        return [
+        splits = [
             Split({**params, "values": values[first : first + _KEYS_PER_STATEMENT]})
             for first in range(0, len(values), _KEYS_PER_STATEMENT)
         ]
+        is_plain = all(
+            str(each).isascii() and "\0" not in str(each) for row in values for each in row
+        )
+        return splits if is_plain or self._takes(self.database, splits) else None
+
+    def _takes(self, reader: SqlReader, splits: Sequence[Split]) -> bool:
+        """Whether the database has the keys of these splits in its character set; no row is read."""
+        with reader.connect("plan") as session:
+            source = reader.known(session)
+            try:
+                for split in splits:
+                    session.rows(source.sql(["1"], [*split_conditions(source, split), "1 = 0"]))
+            except SourceError as error:
+                _log.info(
+                    "the %s cannot look up some keys of the other side, so its rows are read again: %s",
+                    self.role,
+                    error,
+                )
+                return False
+        return True
 
 
 def _shares(
@@ -152,7 +199,7 @@ def _shares(
 
 def _can_be_looked_up(value: Any) -> bool:
     is_date = isinstance(value, date) and not isinstance(value, datetime)
-    return is_date or (isinstance(value, int | str) and not isinstance(value, bool))
+    return is_date or (isinstance(value, int | str) and not isinstance(value, bool | TextOf))
 
 
 def open_sides(
@@ -237,6 +284,7 @@ def _look(side: Side, reader: SqlReader) -> None:
     table = source.table
     if table is None or table.is_view:
         return
+    side.table = table
     read = {each.name for each in source.columns}
     not_null = {each.name for each in table.columns if each.not_null} | set(table.primary)
     keys = [table.primary, *(key for key in table.unique if not_null.issuperset(key))]
@@ -394,7 +442,7 @@ def _key(
     source: Side, target: Side, pairs: Sequence[tuple[str, str]], given: Sequence[str] | None
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     if given is not None:
-        return tuple(_places(pairs, given, "key")), ()
+        return tuple(dict.fromkeys(_places(pairs, given, "key"))), ()
     for number, side in ((1, target), (0, source)):
         places = [
             next((n for n, pair in enumerate(pairs) if pair[number] == name), -1)
@@ -411,10 +459,10 @@ def _key(
 
 def bucket_edges(
     sides: Sequence[Side], columns: Columns, splits: Sequence[Sequence[Split]], most: int
-) -> Any:
-    """The first whole number of each bucket of the key's first column but the first; None = it has no ranges.
+) -> tuple[Places, tuple[int, int]] | None:
+    """The first whole number of each bucket of the key's first column but the first; the least and the largest key.
 
-    Even between the bounds that the readers' splits have, which have about equal rows between them.
+    None = it has no ranges. They are even between the bounds of the readers' splits, which have about equal rows.
     """
     if not columns.has_ranges:
         return None
@@ -436,7 +484,8 @@ def bucket_edges(
     for lower, upper in pairwise(points):
         count = min(share, upper - lower)
         edges.update(lower + (upper - lower) * number // count for number in range(count))
-    return np.array(sorted(each for each in edges if -(1 << 63) <= each < 1 << 63), np.int64)
+    kept = sorted(each for each in edges if -(1 << 63) <= each < 1 << 63)
+    return np.array(kept, np.int64), (least, largest)
 
 
 def _bound(split: Split, name: str) -> int | None:

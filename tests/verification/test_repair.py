@@ -147,3 +147,52 @@ def test_a_repair_that_fails_keeps_the_report(tmp_path: Path) -> None:
     assert report.differences[0].key == {"id": 2}
     assert "the repair failed: " in report.notes[-1]
     assert "unique" in report.notes[-1]
+
+
+@pytest.mark.parametrize("delete", [False, True])
+@pytest.mark.parametrize("own", [[("a", "1")], [("a", "other")], [("a", "1"), ("c", "2")]])
+def test_rows_whose_keys_the_target_does_not_tell_apart_are_left_alone(
+    tmp_path: Path, own: list[tuple[str, str]], delete: bool
+) -> None:
+    table = "CREATE TABLE t (id TEXT{}, a TEXT, PRIMARY KEY (id))"
+    source = sqlite(tmp_path / "a.db", [("a", "1"), ("A", "2")], table.format(""))
+    target = sqlite(tmp_path / "b.db", own, table.format(" COLLATE NOCASE"))
+    for dry_run in (True, False):
+        report = spark_channel.verify(
+            None, source, target, confirm=0, repair=True, delete=delete, dry_run=dry_run
+        )
+        if own[0][1] == "1":
+            assert rows_of(tmp_path / "b.db") == own
+            assert "the target finds 1 other rows by the keys to write" in report.notes[-1]
+        assert (report.outcome, report.exit_code) == ("different", 3)
+
+
+def test_an_extra_row_is_not_overwritten_by_one_of_another_key(tmp_path: Path) -> None:
+    table = "CREATE TABLE t (id TEXT{}, a TEXT, PRIMARY KEY (id))"
+    source = sqlite(tmp_path / "a.db", [("A", "2")], table.format(""))
+    target = sqlite(tmp_path / "b.db", [("a", "own")], table.format(" COLLATE NOCASE"))
+    where = {"where": "a <> 'own'"}
+    for more in ({}, where):
+        report = spark_channel.verify(
+            None, {**source, **more}, {**target, **more}, confirm=0, repair=True
+        )
+        assert (report.outcome, report.missing, report.repaired) == ("different", 1, {})
+        assert rows_of(tmp_path / "b.db") == [("a", "own")]
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_column_that_the_target_computes_is_compared_and_not_written(
+    tmp_path: Path, delete: bool
+) -> None:
+    table = "CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT, b TEXT {})"
+    computed = table.format("GENERATED ALWAYS AS (a || '!') VIRTUAL")
+    source = sqlite(tmp_path / "a.db", [(1, "x", "x!"), (2, "y", "y!")], table.format(""))
+    target = sqlite(tmp_path / "b.db", [], computed)
+    with closing(sqlite3.connect(tmp_path / "b.db")) as db:
+        db.execute("INSERT INTO t (id, a) VALUES (1, 'x'), (2, 'z'), (3, 'w')")
+        db.commit()
+    report = spark_channel.verify(None, source, target, confirm=0, repair=True, delete=delete)
+    assert report.columns == {"a": 1, "b": 1}
+    assert report.repaired["upserted"] == 1
+    left = [] if delete else [(3, "w", "w!")]
+    assert rows_of(tmp_path / "b.db") == [(1, "x", "x!"), (2, "y", "y!"), *left]

@@ -166,3 +166,30 @@ def test_equal_values_of_other_texts_are_no_differences(pg: Pg) -> None:
     pg.psql("UPDATE b SET x = 1e-300 WHERE id = 1; UPDATE b SET doc = 'null' WHERE id = 2")
     report = spark_channel.verify(None, *sides, confirm=0)
     assert report.columns == {"x": 1, "doc": 1}
+
+
+def test_keys_that_the_other_database_cannot_hold_are_missing_there(pg: Pg, shop: Shop) -> None:
+    source = {**shop.login, "dbtable": "a"}
+    shop.sql("CREATE TABLE a (id VARCHAR(9) COLLATE utf8mb4_bin PRIMARY KEY, n INT)")
+    shop.sql("INSERT INTO a VALUES ('a', 1), ('ž', 2), (CONCAT('a', CHAR(0)), 3), ('Ü', 4)")
+    pg.psql("CREATE TABLE b (id text PRIMARY KEY, n int)")
+    pg.psql("INSERT INTO b VALUES ('a', 1), ('ž', 2), ('Ü', 5)")
+    shop.sql("CREATE TABLE b (id VARCHAR(9) CHARACTER SET latin1 PRIMARY KEY, n INT)")
+    shop.sql("INSERT INTO b VALUES ('a', 1), (CONCAT('a', CHAR(0)), 3), ('Ü', 5)")
+    for target, lacks in ((pg.options(dbtable="b"), "a\0"), ({**shop.login, "dbtable": "b"}, "ž")):
+        report = spark_channel.verify(None, source, target, confirm=0)
+        found = {each.key["id"]: each.kind for each in report.differences}
+        assert found == {lacks: "missing", "Ü": "different"}
+        assert report.equal == 2
+
+
+def test_a_repair_spares_rows_that_mariadb_finds_by_another_key(pg: Pg, shop: Shop) -> None:
+    pg.psql("CREATE TABLE a (id text PRIMARY KEY, n int)")
+    pg.psql("INSERT INTO a VALUES ('ä', 1), ('a ', 2)")
+    shop.sql("CREATE TABLE b (id VARCHAR(9) COLLATE utf8mb4_general_ci PRIMARY KEY, n INT)")
+    shop.sql("INSERT INTO b VALUES ('ä', 1)")
+    target = {**shop.login, "dbtable": "b"}
+    report = spark_channel.verify(None, pg.options(dbtable="a"), target, confirm=0, repair=True)
+    assert (report.outcome, report.missing, report.repaired) == ("different", 1, {})
+    assert "the target finds 1 other rows by the keys to write" in report.notes[-1]
+    assert shop.sql("SELECT n FROM b").split() == ["1"]

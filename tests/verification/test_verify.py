@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import spark_channel
 from spark_channel.clock import SystemClock
-from spark_channel.errors import OptionError, SchemaError, UnsupportedError
+from spark_channel.errors import OptionError, SchemaError, SourceError, UnsupportedError
 from spark_channel.local import local_engine
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.verification import run as run_module
@@ -579,3 +579,70 @@ def test_a_lake_table_is_repaired_by_whole_rows(pair: Pair, tmp_path: Path) -> N
     ):
         with pytest.raises(UnsupportedError, match=message):
             spark_channel.verify(None, pair[1], lake, key=["id"], confirm=0, repair=True, **more)
+
+
+def test_the_plot_is_over_the_keys_that_are_there(tmp_path: Path) -> None:
+    table = "CREATE TABLE orders (id INTEGER {}, name TEXT)"
+    rows = [*((1_000 + n, "a") for n in range(1_000)), (None, "a")]
+    other = [(key, "b") if key in (1_500, None) else (key, name) for key, name in rows]
+    for more, ends in (("UNIQUE", (1_000, 1_999)), ("", (1_500, 1_500))):
+        one, two = (tmp_path / f"{side}{more}.db" for side in "ab")
+        report = spark_channel.verify(
+            None,
+            sqlite(one, rows, table.format(more)),
+            sqlite(two, other, table.format(more)),
+            key=["id"],
+            confirm=0,
+        )
+        assert (report.different, report.key_range) == (2, ends)
+        assert sum(report.histogram) == 1
+    change(one, "DELETE FROM orders WHERE id IS NOT NULL")
+    change(two, "DELETE FROM orders WHERE id IS NOT NULL")
+    both = [{"name": "sqlite", "path": str(each), "dbtable": "orders"} for each in (one, two)]
+    report = spark_channel.verify(None, *both, key=["id"], confirm=0)
+    assert (report.different, report.histogram) == (1, ())
+
+
+def test_differing_rows_of_files_are_plotted(tmp_path: Path) -> None:
+    for name, changed in (("a", []), ("b", [7, 500])):
+        numbers = list(range(1_000))
+        texts = ["x" if each in changed else "y" for each in numbers]
+        pq.write_table(pa.table({"id": numbers, "t": texts}), tmp_path / f"{name}.parquet")
+    sides = [{"path": str(tmp_path / f"{name}.parquet")} for name in "ab"]
+    report = spark_channel.verify(None, *sides, key=["id"], confirm=0)
+    assert report.key_range == (7, 500)
+    assert (report.histogram[0], report.histogram[-1]) == (1, 1)
+    assert "differences by key: 7 [" in str(report)
+
+
+def test_a_value_of_another_type_in_the_key_is_named(tmp_path: Path) -> None:
+    table = "CREATE TABLE orders (id INTEGER UNIQUE, name TEXT)"
+    one = sqlite(tmp_path / "a.db", [(1, "a"), ("abc", "b")], table)
+    other = sqlite(tmp_path / "b.db", [(1, "a")], table)
+    with pytest.raises(SourceError, match=r"holds 'abc' \(text\), which is not int64"):
+        spark_channel.verify(None, one, other, key=["id"])
+
+
+def test_a_key_without_an_index_is_read_in_as_few_statements_as_all_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = "CREATE TABLE orders (id INTEGER, name TEXT)"
+    rows = [(number, "a") for number in range(2_000)]
+    one = sqlite(tmp_path / "a.db", rows, table)
+    other = sqlite(tmp_path / "b.db", [(key, "b" if key % 2 else "a") for key, _ in rows], table)
+    read: list[int] = []
+    run = run_module.Verification._pass
+
+    def counted(self: Any, work: Any, splits: Any) -> Any:
+        read.append(max(map(len, splits)))
+        return run(self, work, splits)
+
+    monkeypatch.setattr(run_module.Verification, "_pass", counted)
+    report = spark_channel.verify(None, one, other, key=["id"], confirm=0)
+    assert (report.different, report.equal) == (1_000, 1_000)
+    assert set(read[1:]) == {read[0]}
+
+
+def test_a_key_column_that_is_named_twice_is_one(pair: Pair) -> None:
+    report = spark_channel.verify(None, *pair, key=["id", "ID"])
+    assert (report.key, report.outcome) == (("id",), "equal")
