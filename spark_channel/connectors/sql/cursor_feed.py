@@ -68,8 +68,8 @@ def value_before(dialect: Dialect, column: Column, kind: pa.DataType | None, tim
         return dialect.bound((time.astimezone(UTC) - _TICK).date(), column)
     if kind is None or not pa.types.is_timestamp(kind):
         raise OptionError(
-            f"'cursorColumn' {column.name!r} is {kind or column.declared}, which tells no time, "
-            "so no position can be given by one. Use 'startingOffsets' and 'endingOffsets', "
+            f"'cursorColumn' {column.name!r} is {kind or column.declared}, which is not a time, "
+            "so a position cannot be given by a time. Use 'startingOffsets' and 'endingOffsets', "
             'as in {"cursor": 1000}, or a cursor column of dates or timestamps',
             option="cursorColumn",
             got=column.name,
@@ -152,7 +152,7 @@ _SPLIT_ROWS = 100_000
 _MOST_SPLITS = 16
 _WHOLE: Mapping[str, Any] = MappingProxyType({})
 _ROW_BYTES = 100
-"""Taken for the width of a row where the database cannot tell it."""
+"""The assumed width of a row where the database cannot report it."""
 
 
 class CursorQuery:
@@ -417,7 +417,7 @@ class CursorFeed(ChangeFeed):
         with self.looking() as look:
             self._check_part(look, part)
             count = look.rows(self._within(start, end, part))
-            if not count:  # a query that was not told where it stood learns it only here
+            if not count:  # a query without a known position is checked only here
                 self._check_not_past(look, start, look.highest(self._column))
                 return []
             return self._cut(look, start, end, count, min(_MOST_SPLITS, count // _SPLIT_ROWS), part)
@@ -473,7 +473,7 @@ class CursorFeed(ChangeFeed):
                 self._label,
                 self._column,
                 highest,
-                "no primary key of one whole number tells these rows apart"
+                "no primary key of one whole number distinguishes these rows"
                 if self._key is None
                 else f"they are more than {_MOST_KEYS}",
             )
@@ -518,8 +518,8 @@ class CursorFeed(ChangeFeed):
         """Hold the table to have the column that its channels were split by, never NULL."""
         if part and _divides(look, part["by"]) is None:
             raise SourceError(
-                f"the channel was split by column {part['by']!r} of {look.source.label}, which is not a whole number, "
-                "never NULL, any more: rows would belong to no channel. Reset the tunnel"
+                f"the channel was split by column {part['by']!r} of {look.source.label}, which is no longer a whole "
+                "number that is never NULL: rows would belong to no channel. Reset the tunnel"
             )
 
     def _check(self, look: CursorQuery) -> str:
