@@ -1,4 +1,4 @@
-"""Sends what jobs have to tell other systems, in a thread of its own: a job neither waits for it nor fails by it."""
+"""Sends the reports of jobs to other systems, in its own thread: a job neither waits for it nor fails by it."""
 
 import logging
 import queue
@@ -21,7 +21,7 @@ class Outbox:
 
     `tick` is called each `every` seconds, however many items there are.
 
-    An item for which there is no room is dropped and counted, as are those that are left when `close` has waited for
+    An item is dropped and counted if the queue is full, as are those that are left when `close` has waited for
     its deadline. The first failure of each kind is logged.
     """
 

@@ -71,7 +71,7 @@ class BatchLags:
             while len(self._reads) > _KEPT:
                 self._reads.popitem(last=False)
 
-    def told(self, spec: "JobSpec", report: "TransferReport") -> "TransferReport":
+    def with_lag(self, spec: "JobSpec", report: "TransferReport") -> "TransferReport":
         """Return `report` of a job with `spec`; with the lag of its batch, if the job writes it."""
         if spec.kind != "write" or spec.batch is None:
             return report
@@ -492,7 +492,7 @@ class _ReportStore:
         from spark_channel.progress import Phase
 
         _reports.pop(progress.job, None)
-        _reports[progress.job] = self._lags.told(progress.spec, progress.report())
+        _reports[progress.job] = self._lags.with_lag(progress.spec, progress.report())
         _ended[progress.job] = (
             progress.began if progress.phase is Phase.ENDED else progress.last_heard
         )
