@@ -141,7 +141,7 @@ class StreamOptions(_Part):
     )
     primary_key: _Names | None = Field(
         None,
-        description="columns that tell rows apart: incremental updates rows by them; default: rows are added",
+        description="columns that identify a row: incremental updates rows by them; default: rows are added",
     )
     update_key: str | None = Field(
         None,
