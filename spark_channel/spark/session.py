@@ -543,7 +543,7 @@ def _serve(context: Any) -> None:
     if jvm in _services:
         return
     settings = _settings(context, jvm)
-    _tell_parent_run(context.getConf().get)
+    _pass_parent_run(context.getConf().get)
     server, display = (
         ServiceServer(
             settings.host, settings.port, advertise_host=settings.advertise_host, tls=settings.tls
@@ -579,7 +579,7 @@ def _serve(context: Any) -> None:
     atexit.register(end)
 
 
-def _tell_parent_run(get: _Get) -> None:
+def _pass_parent_run(get: _Get) -> None:
     """Name the run that started this program, which Airflow writes into Spark's settings, to OpenLineage's events."""
     names = ("parentJobNamespace", "parentJobName", "parentRunId")
     parent = [get(f"spark.openlineage.{name}") for name in names]

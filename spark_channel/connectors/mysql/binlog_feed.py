@@ -467,13 +467,13 @@ class BinlogFeed(ChangeFeed):
         ):
 
             def events(
-                begin: GtidSet, after: GtidSet, upto: GtidSet, telling: WindowReporter
+                begin: GtidSet, after: GtidSet, upto: GtidSet, reporter: WindowReporter
             ) -> Iterator[pa.RecordBatch]:
                 decoder = ChangeDecoder(
                     [self._table],
                     after.remaining(upto),
                     answers.ask,
-                    telling=telling,
+                    reporter=reporter,
                     has=self._has,
                 )
                 return self._decoded(decoder, begin, upto)

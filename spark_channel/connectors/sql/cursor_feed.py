@@ -298,7 +298,7 @@ class CursorFeed(ChangeFeed):
         self._wanted = options.cursor_column
         self._order = options.cursor_order
         self._width = RowWidth(clock)
-        self._told = False
+        self._has_warned = False
         with self.looking() as look:
             self._column = self._check(look)
             self._schema = look.source.schema
@@ -306,7 +306,7 @@ class CursorFeed(ChangeFeed):
             self._kind = cursor_type(look.source, self._column)
             self._by = _dividing(look)
             self._label = look.source.label
-            self._key = None if look.is_unique(self._column) else _telling(look)
+            self._key = None if look.is_unique(self._column) else _whole_number_key(look)
         seconds = options.late_seconds
         wait = reader.dialect.late_seconds if seconds is None else seconds
         self._late = LateRows(wait if self._key is None else max(wait, _NEWEST_SECONDS), clock)
@@ -465,8 +465,8 @@ class CursorFeed(ChangeFeed):
                 if keys:
                     return CursorPosition(highest, self._key, tuple(sorted(keys)), below)
                 return CursorPosition(below)  # its rows left
-        if not self._told:
-            self._told = True
+        if not self._has_warned:
+            self._has_warned = True
             _log.warning(
                 "rows of %s with the highest value of column %r, now %r, wait until a higher one is there, since other "
                 "rows may get that value, too: no unique index is on that column alone, and %s",
@@ -567,7 +567,7 @@ def _dividing(look: CursorQuery) -> str | None:
     return next((name for each in primary if (name := _divides(look, each)) is not None), None)
 
 
-def _telling(look: CursorQuery) -> str | None:
+def _whole_number_key(look: CursorQuery) -> str | None:
     """The column that is the primary key, where that is one of whole numbers; None = there is none."""
     primary = () if look.source.table is None else look.source.table.primary
     name = _divides(look, primary[0]) if len(primary) == 1 else None
