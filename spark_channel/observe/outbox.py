@@ -44,7 +44,7 @@ class Outbox:
         self._closing = self._abandoned = False
 
     def open(self) -> None:
-        """Start the thread, which cannot be started any more when the interpreter ends."""
+        """Start the thread, which can no longer start when the interpreter ends."""
         with self._lock:
             if self._closing or self._thread is not None:
                 return

@@ -3,8 +3,8 @@
 A claim's epoch is the number of the log entry that took it, so that each run has its own name ("<job>-e<epoch>").
 Closing a claim (abort, a dead driver) gives it a new epoch, which no run holds.
 
-An overwrite takes the rows of `commit=task` runs that have not ended out of the directory. Such a run cannot
-end well any more, and loses its claim in the same entry.
+An overwrite takes the rows of `commit=task` runs that have not ended out of the directory. Such a run can no
+longer end well, and loses its claim in the same entry.
 """
 
 import json

@@ -365,7 +365,7 @@ class LakePublisher(Writer):
         only: Identity | None = None,
         last: str = "",
     ) -> None:
-        """Remove the files of runs that cannot publish any more, but those that were published.
+        """Remove the files of runs that can no longer publish, except published files.
 
         The table is looked at first: a run that its log has ended then cannot publish later. `own`: a run that will
         not publish since it is this one, and it was aborted.

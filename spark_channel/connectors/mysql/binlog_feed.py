@@ -253,8 +253,8 @@ class BinlogFeed(ChangeFeed):
                 yield from self._window(split)
                 return
             _log.warning(
-                "%s is not there any more, nor are its existing rows that were not read: "
-                "its changes in the log are delivered",
+                "%s does not exist: its existing rows that were not read are lost, "
+                "and its changes in the log are delivered",
                 self._table.label,
             )
             yield from self._changes(split)

@@ -196,8 +196,8 @@ class OneTableFeed(ReplicationFeed):
         if self.missing is None:
             return self._reader
         _log.warning(
-            "%s is not there any more, nor are its existing rows that were not read: "
-            "its changes in the log are delivered",
+            "%s does not exist: its existing rows that were not read are lost, "
+            "and its changes in the log are delivered",
             self._shape.label,
         )
         return None

@@ -246,7 +246,7 @@ class TablesToken(SeveralTables):
 
     @property
     def confirmable(self) -> int:
-        """The position up to which the log is not needed any more, once this token is done with."""
+        """The position up to which the log is no longer needed, once this token is done with."""
         return self.lsn if self.is_read else self.safe
 
     def seen(self, end: int, running: Collection[int]) -> "TablesToken":

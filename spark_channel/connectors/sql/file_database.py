@@ -243,7 +243,7 @@ class FileWriter(SqlWriter):
                 files.append(Path(plan.staging) / name)
                 if not files[-1].is_file():
                     raise CommitError(
-                        f"the staged file {files[-1]} of task {receipt.task} is not there any more"
+                        f"the staged file {files[-1]} of task {receipt.task} no longer exists"
                     )
         return files, sum(receipt.rows for receipt in receipts)
 

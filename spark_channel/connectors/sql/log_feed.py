@@ -115,7 +115,7 @@ def texts_of(columns: Sequence[pa.Array]) -> list[pa.Array]:
 def base_keyset(source: ReadSource) -> Keyset:
     """
     Raises:
-        SourceError: the table has no key any more by which its chunks are found.
+        SourceError: the table no longer has a key by which its chunks are found.
     """
     found = keyset_of(source, Split({"kind": "all"}))
     if found is None:
