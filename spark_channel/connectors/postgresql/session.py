@@ -625,7 +625,7 @@ class PgWriteSession(PgSession):
         with self._cursor() as cursor:
             cursor.execute(cast(Any, sql))
             while cursor.nextset():
-                pass  # the last statement's rows are the result
+                pass  # of several statements, the last one's rows
             return cursor.fetchall() if cursor.description else []
 
     @contextmanager

@@ -38,7 +38,7 @@ _MOST_BYTES = 16 << 20
 _SPREAD = 1 / 3
 """The part of the time in which rows have gathered; the next ones gather meanwhile."""
 _LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
-"""The part of the time since the last ones were sent, under a limit; and the longest, in seconds."""
+"""Of the time since the last ones were sent, under a limit; and in seconds."""
 _LIMITED_SECONDS = 0.25
 ATTEMPT = "spark_channel_attempt"
 """The column of a staging table that says which attempt a row is of, by a random number.
