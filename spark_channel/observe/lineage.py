@@ -24,7 +24,7 @@ _URL = re.compile(
     r"(?:jdbc:)?(?P<scheme>[a-z][a-z0-9+.\-]*)://(?P<host>[^/?#]*)/?(?P<path>[^#]*)(?:#(?P<table>.*))?"
 )
 _FURTHER = re.compile(r" and \d+ more$")
-"""A source or target with several tables or paths is named by the first one."""
+"""Of a job's end with several tables or paths, the first one is named."""
 _SCHEMES = {"postgresql": "postgres", "mariadb": "mysql"}
 
 

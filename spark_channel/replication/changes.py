@@ -208,7 +208,9 @@ class Follower:
         batches = list(delivery.batches)  # bounded by the range
         copy = self._by_name.get(parts_of(delivery.table))
         if copy is None:  # a range from before the table left the file
-            _log.warning("%s is no longer in the file: its changes are not written", delivery.table)
+            _log.warning(
+                "%s is not in the file any more: its changes are not written", delivery.table
+            )
             return
         if not batches or self._is_parked(copy.stream):
             return

@@ -83,7 +83,7 @@ class _Life:
             if last is None and self.closed is None:
                 self.versions.append(_Version(row, OPENS[0], at))
             elif last is not None and last.end is None:
-                last.row = row  # the same row, in its state at the end of the delivery
+                last.row = row  # the same row, as it is at the end of the delivery
             return
         at = at if last is None else max(at, last.begin + _TICK)  # a log may have whole seconds
         self._end(row, at)

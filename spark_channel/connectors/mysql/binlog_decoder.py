@@ -321,7 +321,7 @@ class ChangeDecoder:
 
     def _report_keys(self, least: int) -> None:
         table = self._reporting
-        if table is not None and table.unreported >= least:
+        if table is not None and table.told >= least:
             self.at = table
             with table.understood(self._name):
                 table.report_keys()

@@ -123,8 +123,8 @@ class WindowReporter:
 class RowShape:
     """How rows of the table are in the log, for as long as its TABLE_MAP stays the same.
 
-    `columns` has None for one that the table did not have then. `unreported` are rows (their columns `window_key`)
-    whose keys are not yet reported to the window.
+    `columns` has None for one that the table did not have then. `told` are the rows whose keys a window is to be told,
+    by the columns `window_key`.
     """
 
     owner: "TableDecoder"
@@ -132,7 +132,7 @@ class RowShape:
     columns: list[tuple[int, LogColumn] | None]
     key: list[int]
     window_key: list[tuple[int, LogColumn]]
-    unreported: list[list[Any]] = field(default_factory=list)
+    told: list[list[Any]] = field(default_factory=list)
 
 
 @dataclass
@@ -170,7 +170,7 @@ class TableDecoder:
         self.needle = bytes([len(database)]) + database + b"\0" + bytes([len(name)]) + name + b"\0"
         self._shapes: dict[bytes, RowShape] = {}
         self._chunks: list[_Rows] = []
-        self.unreported = 0
+        self.told = 0
         self.found = self.nbytes = 0
         """Changes of the table so far, and their bytes."""
         self.first = 0
@@ -253,13 +253,13 @@ class TableDecoder:
         places = [place for place, _ in shape.window_key]
         while at < end:
             row, at = shape.cutter.cut(data, at)
-            shape.unreported.append([row[place] for place in places])
-            self.unreported += 1
+            shape.told.append([row[place] for place in places])
+            self.told += 1
 
     def report_keys(self) -> None:
-        self.unreported = 0
+        self.told = 0
         for shape in self._shapes.values():
-            rows, shape.unreported = shape.unreported, []
+            rows, shape.told = shape.told, []
             if rows and self.reporter is not None:
                 columns = list(zip(*rows, strict=True))
                 arrays = [
