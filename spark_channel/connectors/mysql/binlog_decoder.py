@@ -34,7 +34,7 @@ _BATCH_ROWS, _BATCH_BYTES = 20_000, 8 << 20
 class ChangeDecoder:
     """Events in, changes out, of `tables`, and of the transactions that `remaining` takes; None: of all.
 
-    `counts`: rows are counted, and not kept. `reporter`: the log is read beside a chunk of existing rows.
+    `counts`: rows are counted, and not kept. `telling`: the log is read beside a chunk of existing rows.
     `has`: the log may have rows with other columns: whether the table has a column by now; None: it may not.
     `skips`: by tables of several, the transactions that do not belong to the feed.
     """
@@ -46,7 +46,7 @@ class ChangeDecoder:
         ask: Ask,
         *,
         counts: bool = False,
-        reporter: WindowReporter | None = None,
+        telling: WindowReporter | None = None,
         has: Callable[[str], bool] | None = None,
         skips: Mapping[str, Remaining] | None = None,
     ) -> None:
@@ -55,18 +55,16 @@ class ChangeDecoder:
                 each,
                 ask,
                 counts=counts,
-                reporter=reporter
-                if reporter is not None and reporter.table == each.listed
-                else None,
+                telling=telling if telling is not None and telling.table == each.listed else None,
                 has=has,
                 skips=(skips or {}).get(each.listed),
             )
             for each in tables
         ]
-        self._reporting = next((each for each in self.tables if each.reporter is not None), None)
+        self._reporting = next((each for each in self.tables if each.telling is not None), None)
         self._skipping = [each for each in self.tables if each.skips is not None]
         self._by_needle = {each.needle: each for each in self.tables}
-        self._reporter, self._remaining, self._counts = reporter, remaining, counts
+        self._telling, self._remaining, self._counts = telling, remaining, counts
         self._gtids, self._charsets = tables[0].gtids, tables[0].charsets
         self._cutters: dict[int, RowShape] = {}
         self._changed: dict[TableDecoder, None] = {}
@@ -103,9 +101,9 @@ class ChangeDecoder:
     @property
     def done(self) -> bool:
         """Whether the rest of the log is not needed. MariaDB reports exactly what a snapshot sees."""
-        reporter = self._reporter
-        if reporter is not None and not (
-            reporter.old.done and reporter.seen.done and self._gtids is MariadbGtids
+        telling = self._telling
+        if telling is not None and not (
+            telling.old.done and telling.seen.done and self._gtids is MariadbGtids
         ):
             return False
         return self._remaining is not None and self._remaining.done
@@ -113,8 +111,8 @@ class ChangeDecoder:
     @property
     def lacks(self) -> bool:
         """Whether transactions of the range, or of what a chunk saw, were not in the log."""
-        reporter = self._reporter
-        reported = reporter is None or (reporter.old.done and reporter.seen.done)
+        telling = self._telling
+        reported = telling is None or (telling.old.done and telling.seen.done)
         return not reported or (self._remaining is not None and not self._remaining.done)
 
     @property
@@ -175,11 +173,11 @@ class ChangeDecoder:
 
     def _begin(self, event: Event) -> None:
         self.gtid = event.gtid()
-        reporter = self._reporter
-        is_new = reporter is None or not reporter.old.takes(self.gtid)
+        telling = self._telling
+        is_new = telling is None or not telling.old.takes(self.gtid)
         self._takes = is_new and (self._remaining is None or self._remaining.takes(self.gtid))
         self._wanted = self._takes
-        self._held = reporter is not None and reporter.window.holds(is_new, self.gtid)
+        self._held = telling is not None and telling.window.holds(is_new, self.gtid)
         for each in self._skipping if is_new else ():
             assert each.skips is not None
             each.is_skipped = each.skips.takes(self.gtid)
@@ -253,8 +251,8 @@ class ChangeDecoder:
             if decoder.is_wanted:
                 decoder.is_dropped = True
                 self.altered.append(decoder)
-            if decoder.reporter is not None:
-                decoder.reporter.window.emptied()
+            if decoder.telling is not None:
+                decoder.telling.window.emptied()
             return
         if not isinstance(effect, ColumnEffect):
             raise self._stopped(

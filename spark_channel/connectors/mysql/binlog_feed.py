@@ -467,13 +467,13 @@ class BinlogFeed(ChangeFeed):
         ):
 
             def events(
-                begin: GtidSet, after: GtidSet, upto: GtidSet, reporter: WindowReporter
+                begin: GtidSet, after: GtidSet, upto: GtidSet, telling: WindowReporter
             ) -> Iterator[pa.RecordBatch]:
                 decoder = ChangeDecoder(
                     [self._table],
                     after.remaining(upto),
                     answers.ask,
-                    reporter=reporter,
+                    telling=telling,
                     has=self._has,
                 )
                 return self._decoded(decoder, begin, upto)

@@ -157,11 +157,11 @@ class TableDecoder:
         ask: Ask,
         *,
         counts: bool,
-        reporter: WindowReporter | None,
+        telling: WindowReporter | None,
         has: Callable[[str], bool] | None,
         skips: Remaining | None,
     ) -> None:
-        self.table, self.reporter, self.has, self.skips = table, reporter, has, skips
+        self.table, self.telling, self.has, self.skips = table, telling, has, skips
         self.is_dropped = table.is_dropped
         self.is_wanted = self.is_held = self.is_skipped = False
         """Whether the present transaction's changes are wanted, are reported to a window, or are neither."""
@@ -184,7 +184,7 @@ class TableDecoder:
     def enter(self, *, is_wanted: bool, is_held: bool) -> bool:
         """Whether the decoder needs a transaction that is wanted, or that is reported to a window."""
         self.is_wanted = is_wanted and not self.is_skipped and not self.is_dropped
-        self.is_held = is_held and self.reporter is not None and not self.is_dropped
+        self.is_held = is_held and self.telling is not None and not self.is_dropped
         return self.is_wanted or self.is_held
 
     def shape(self, body: bytes) -> RowShape:
@@ -192,7 +192,7 @@ class TableDecoder:
         shape = self._shapes.get(body)
         if shape is None:
             is_mariadb = self.table.gtids is MariadbGtids
-            key = () if self.reporter is None else self.reporter.key
+            key = () if self.telling is None else self.telling.key
             found = table_map(body, 0, len(body), is_mariadb=is_mariadb)
             shape = self._shapes[body] = _shape(self, found, key, self.has)
         return shape
@@ -242,8 +242,8 @@ class TableDecoder:
             self._add(chunk, "update", new, gtid, time)
 
     def truncated(self, gtid: str, time: int) -> None:
-        if self.reporter is not None:
-            self.reporter.window.emptied()
+        if self.telling is not None:
+            self.telling.window.emptied()
         if self.is_wanted:
             self.first = self.first or time
             self._add(self._chunk(None), "truncate", [], gtid, time)
@@ -260,14 +260,14 @@ class TableDecoder:
         self.told = 0
         for shape in self._shapes.values():
             rows, shape.told = shape.told, []
-            if rows and self.reporter is not None:
+            if rows and self.telling is not None:
                 columns = list(zip(*rows, strict=True))
                 arrays = [
                     each.array(values, self._ask)
                     for (_, each), values in zip(shape.window_key, columns, strict=True)
                 ]
                 for key in zip(*(each.to_pylist() for each in texts_of(arrays)), strict=True):
-                    self.reporter.window.changed(key)
+                    self.telling.window.changed(key)
 
     def _chunk(self, shape: RowShape | None) -> _Rows:
         if not self._chunks or self._chunks[-1].shape is not shape:

@@ -546,7 +546,7 @@ class BinlogTablesFeed(BinlogFeed):
         begin: GtidSet,
         after: GtidSet,
         upto: GtidSet,
-        reporter: WindowReporter | None,
+        telling: WindowReporter | None,
     ) -> Iterator[pa.RecordBatch]:
         """The changes of all tables, once. Those of `table` are also reported to a window."""
         remaining: dict[str, Remaining] = {
@@ -556,9 +556,9 @@ class BinlogTablesFeed(BinlogFeed):
             [table] if table is not None and upto == after else tables,
             after.remaining(upto),
             answers.ask,
-            reporter=None
-            if reporter is None or table is None
-            else replace(reporter, table=table.listed),
+            telling=None
+            if telling is None or table is None
+            else replace(telling, table=table.listed),
             has=no_column,
             skips=remaining,
         )

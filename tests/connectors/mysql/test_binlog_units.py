@@ -570,9 +570,9 @@ def test_a_window_of_mysql_is_told_what_a_snapshot_may_not_have_seen() -> None:
     seen = begin.remaining(low)
     window = ChunkWindow(seen.takes)
     key = [ReadColumn("id", "int unsigned", pa.uint64(), "")]
-    reporter = WindowReporter(window, key, begin.remaining(after), seen)
+    telling = WindowReporter(window, key, begin.remaining(after), seen)
     decoder = ChangeDecoder(
-        [TABLE], after.remaining(upto), lambda expression, values: [], reporter=reporter
+        [TABLE], after.remaining(upto), lambda expression, values: [], telling=telling
     )
     packets = [
         part
@@ -598,9 +598,9 @@ def test_a_window_is_told_as_the_log_is_read(monkeypatch: pytest.MonkeyPatch) ->
     nothing = MysqlGtids.parse("")
     window = ChunkWindow(lambda _: False)
     key = [ReadColumn("id", "int unsigned", pa.uint64(), "")]
-    reporter = WindowReporter(window, key, nothing.remaining(nothing), nothing.remaining(nothing))
+    telling = WindowReporter(window, key, nothing.remaining(nothing), nothing.remaining(nothing))
     decoder = ChangeDecoder(
-        [TABLE], nothing.remaining(nothing), lambda expression, values: [], reporter=reporter
+        [TABLE], nothing.remaining(nothing), lambda expression, values: [], telling=telling
     )
     reported = []
 
@@ -738,8 +738,8 @@ def test_keys_that_are_damaged_are_told() -> None:
     begin = low.meet(after)
     seen = begin.remaining(low)
     key = [ReadColumn("item", "varchar(20)", pa.string(), "")]
-    reporter = WindowReporter(ChunkWindow(seen.takes), key, begin.remaining(after), seen)
-    decoder = ChangeDecoder([TABLE], after.remaining(after), _ask_nothing, reporter=reporter)
+    telling = WindowReporter(ChunkWindow(seen.takes), key, begin.remaining(after), seen)
+    decoder = ChangeDecoder([TABLE], after.remaining(after), _ask_nothing, telling=telling)
     row = mysql_row(1).replace("é".encode(), b"\xff\xfe")
     packets = [
         event(33, mysql_gtid(3)),
