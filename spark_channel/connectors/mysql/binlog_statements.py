@@ -538,7 +538,7 @@ def _executed(words: list[_Word]) -> list[_Word]:
 
 
 _COMMENT = r"/\*(?!M?!).*?\*/|/\*M?!\d*|\*/|--(?=[\s\x00-\x1f]|$)[^\n]*|\#[^\n]*"
-"""A server logs text of `/*! ... */` that it executed without the comment marks, and text that it skipped with them."""
+"""The words of `/*! ... */` count, since the server executed them: it logs text that it skipped as a plain comment."""
 _NAME = r"`(?:[^`]|``)*`"
 _BARE = r"[\w$@\u0080-\uffff]+|\S"
 
