@@ -187,7 +187,7 @@ class _Side:
     seen: int = 0
     mean: float = 0.0
     most: float = 0.0
-    """The highest ratio that was seen."""
+    """Of the ratios that were seen."""
 
     @property
     def is_blind(self) -> bool:

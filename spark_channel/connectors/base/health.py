@@ -121,7 +121,7 @@ class StatementLatency:
     """The latency of an application's statements, from sums that a server keeps for each kind of statement.
 
     `mean` is in terms of the mean that their kind of statement had when it was first seen, so another mixture of
-    statements changes nothing. A tail would be useless: beside one stall a second, sums of squares show nothing else.
+    statements changes nothing. A tail is no use: beside one stall in a second, sums of squares show nothing else.
     """
 
     def __init__(self) -> None:
