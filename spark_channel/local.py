@@ -275,7 +275,7 @@ def may_be_found() -> bool:
 
     try:
         other = ServiceDirectory().read(advert_name(os.getpid()))
-    except ServiceUnavailableError:  # there is no directory that is the user's alone
+    except ServiceUnavailableError:  # no directory belongs to the user alone
         return False
     return other is None or not other.live
 

@@ -145,7 +145,7 @@ def _joined(path: str, given: str, root: Path) -> str:
     if base is None or base.path is None:
         raise ValueError(
             f"an absolute path such as {root / 'data' / given}: "
-            "this is relative, and the working directory of the driver cannot be told here"
+            "this is relative, and the working directory of the driver is not known here"
         )
     return str(Path(base.path, path))
 

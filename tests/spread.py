@@ -15,7 +15,7 @@ class Spread(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
 
     Tests without Spark mostly wait, and tests with it mostly compute: together they use two cores better than one after
     the other. Spark's session keeps its own threads, which tests of threads must not meet: a process that had a file
-    with Spark is given none without it any more.
+    with Spark gets no more files without it.
 
     Args:
         has_spark: whether a file has tests with Spark.

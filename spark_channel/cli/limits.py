@@ -247,7 +247,7 @@ def set_(
 
 
 class _Served:
-    """A limit of another process; `ended` gets a word when it is not served any more."""
+    """A limit of another process; `ended` gets a message when its service ends."""
 
     def __init__(self, control: LimitControl, name: str, ended: queue.SimpleQueue[int]) -> None:
         self._control, self._name, self._ended = control, name, ended

@@ -135,7 +135,7 @@ class BurstCredit:
     def give_back(self, issued: IssuedGrant, missed: tuple[int, int], now: int) -> None:
         """Save the unspent rest of `issued`, which ends early, with what arrived while it was sent to its client.
 
-        Nothing is saved where a client had more than it could keep: what arrived on the way was lost then.
+        Nothing is saved for a client that had more than it could keep, since it lost what arrived meanwhile.
         """
         if issued.over or issued.pace != issued.cut or issued.after is not None:
             return

@@ -471,7 +471,7 @@ class LeaseLimiter:
             self._hurried = now
 
     def _rescale(self, now: int) -> bool:
-        """Spend the same fraction of the present limit; False when there is no such fraction."""
+        """Spend the same fraction of the present limit; False when that fraction does not exist."""
         grant, news = self._grant, self._news
         if (
             grant is None

@@ -171,7 +171,7 @@ class GrantBudget:
 def parts(grant: Grant, news: LimitChanged) -> tuple[float, float] | None:
     """Return how much of its original pace `grant` keeps after `news`, in rows and in bytes, as fractions.
 
-    None when there is no ratio, since the limit was or became unlimited.
+    None without a ratio, since the limit was or became unlimited.
     """
     if news.reason:
         return 0.0, 0.0

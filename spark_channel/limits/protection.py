@@ -58,7 +58,7 @@ SIGNALS: dict[str, HealthSignal] = {
 }
 """The signals of the shipped connectors. `work` is how much of a core the job's own statements use, `wakeup` how long a
 session of the server waits for a core, `latency` how long a small statement takes from here and back. `application` is
-the latency of others' statements, each in terms of its own mean."""
+the latency of others' statements, each as a multiple of its mean."""
 
 
 def signal_bound(name: str) -> float:
@@ -84,7 +84,7 @@ START_ROWS = 5_000.0
 """Rows per second at which a job begins that has no other start speed."""
 LEAST_ROWS = 100.0
 LEAST_PART = 0.05
-"""Lowest speed, as a fraction of the best speed so far. Below it, the job's effect cannot be told from other load."""
+"""Lowest speed, as a fraction of the best speed so far. Below it, the job's effect and other load look the same."""
 _DOUBLED_IN = 0.5
 _FIRST_DOUBLED_IN = 1.0
 """Where nothing was too much yet: a signal is known a second or two late, and the speed must not run far ahead."""
@@ -116,7 +116,7 @@ or more, the default bound of `work` is so much higher or lower, within these fa
 _DEARER, _CHEAPER = 0.3, 0.05
 """How far a sample moves what a row is taken to cost."""
 _UNKNOWN_COST = 2.0
-"""What a row costs a side that has not seen any yet, in terms of the other side's: a write adds rows in the end."""
+"""The assumed cost of a row for a side without rows, relative to the other side's: a write adds rows in the end."""
 _USED = 0.7
 """A job that uses this fraction of the speed that `work` allows counts as limited by it: the cost of rows varies."""
 _AHEAD = 4.0
@@ -125,10 +125,10 @@ _LONGEST_STEP = 1.0
 """Seconds for which the speed grows at a time: longer silence does not count as good news."""
 _SILENT_SECONDS = 3.0
 _QUIET_SECONDS = 10.0
-"""What a side last showed of an application is over, once too few statements have ended for so long."""
+"""A side's last signal of an application expires, once too few statements have ended for so long."""
 _UNUSUAL = 1.25
 _LEAST_WORK = 0.25
-"""Of the bound of `work`: what others' latency leaves a job. It is not the reason where it works less than that."""
+"""The part of the bound of `work` that others' latency leaves a job. Below it, latency is not the reason."""
 _MOST_HELD = 200
 _MOST_SIGNALS = 200
 """Names that are remembered of a side: who makes them up must not fill the memory."""
@@ -245,7 +245,7 @@ class _Side:
         return min(_MOST_ROOM, max(_LEAST_ROOM, _CROWDED / share))
 
     def _waited(self, samples: int) -> tuple[int, int]:
-        """Of the naps of the last samples: how many waited, and all."""
+        """The naps of the last samples: how many waited, and how many there were."""
         last = list(self.naps)[-samples:]
         return sum(waited for waited, _ in last), sum(count for _, count in last)
 

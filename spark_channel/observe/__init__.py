@@ -16,7 +16,7 @@ __all__ = ["Observer", "close_together", "observers", "pushed"]
 
 
 class Observer(Protocol):
-    """A `JobListener` that tells another system of jobs, through `outbox`."""
+    """A `JobListener` that reports jobs to another system, through `outbox`."""
 
     outbox: Outbox
 

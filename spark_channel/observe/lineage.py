@@ -129,7 +129,7 @@ def event_of(kind: str, run: str, time: str, status: JobStatus) -> Any:
         run_facets["errorMessage"] = facets.error_message_run.ErrorMessageRunFacet(
             message=status.error, programmingLanguage="python", producer=_PRODUCER
         )
-    # Of a write that publishes all rows in one step, the target has none before it is complete.
+    # The target has no rows of a write that publishes all of them in one step, before it is complete.
     counts = kind == "COMPLETE" or (kind != "START" and spec.commit != "job")
     name = spec.name or " -> ".join(end.name for end in ends if end) or spec.kind
     read = facets.input_statistics_input_dataset.InputStatisticsInputDatasetFacet(

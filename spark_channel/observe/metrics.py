@@ -20,7 +20,7 @@ _REOPENED = 100
 """As many closed jobs may go on: `JobRegistry` keeps them."""
 _LONGEST_LABEL = 200
 _MOST_SIGNALS = 50
-"""Of one name: tasks report them by their names."""
+"""Signals under one job name: tasks report them by the signals' names."""
 _LOGIN = re.compile(r"(?<=://)[^/\s@]*@")
 _REASONS = {
     "limit": (

@@ -23,7 +23,7 @@ _LONGEST_LINE = 64 << 10
 class FinishNotice:
     """Sends a report as JSON: to the command's standard input, or by POST. A `JobListener`.
 
-    Of a stream only a micro-batch that failed is told. No message shows the url, whose path may be a secret.
+    It sends only those micro-batches of a stream that failed. No message shows the url, whose path may be a secret.
 
     Raises:
         OptionError: `target` is neither a url of http or https nor a command.
@@ -39,7 +39,7 @@ class FinishNotice:
                 is_plain = target.isascii() and target.isprintable() and " " not in target
                 is_http = self._url.scheme in ("http", "https") and bool(self._url.hostname)
                 valid = is_plain and is_http and self._url.port != 0
-        except ValueError:  # an open quote, a port that is no number
+        except ValueError:  # an open quote, a port that is not a number
             valid = False
         if not valid:
             raise OptionError(

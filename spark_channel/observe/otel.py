@@ -114,7 +114,7 @@ class MetricPush:
 
 
 def _resource() -> Any:
-    """What tells the numbers of two programs apart, where OpenTelemetry's variables do not name this one."""
+    """Attributes that distinguish two programs' numbers, where OpenTelemetry's variables do not name this one."""
     from opentelemetry.sdk.resources import Resource
 
     own = {"service.name": "spark-channel", "service.instance.id": str(uuid.uuid4())}

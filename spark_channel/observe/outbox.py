@@ -1,4 +1,4 @@
-"""Sends what jobs have to tell other systems, in a thread of its own: a job neither waits for it nor fails by it."""
+"""Sends the reports of jobs to other systems, in its own thread: a job neither waits for it nor fails by it."""
 
 import logging
 import queue
@@ -21,7 +21,7 @@ class Outbox:
 
     `tick` is called each `every` seconds, however many items there are.
 
-    An item for which there is no room is dropped and counted, as are those that are left when `close` has waited for
+    An item is dropped and counted if the queue is full, as are those that are left when `close` has waited for
     its deadline. The first failure of each kind is logged.
     """
 
@@ -44,7 +44,7 @@ class Outbox:
         self._closing = self._abandoned = False
 
     def open(self) -> None:
-        """Start the thread, which cannot be started any more when the interpreter ends."""
+        """Start the thread, which can no longer start when the interpreter ends."""
         with self._lock:
             if self._closing or self._thread is not None:
                 return

@@ -243,7 +243,7 @@ class PageServer:
 
 
 class _Differences:
-    """What one viewer has seen, so that it is sent what changed."""
+    """Remembers the state that one viewer has seen, so that it is sent only changes."""
 
     def __init__(self) -> None:
         self.since = 0.0

@@ -146,7 +146,7 @@ class _Feeder:
             if self._error is not None:
                 raise self._error
             if self._dropped:
-                raise FlowError("the target's feeder was closed: its rows are not wanted any more")
+                raise FlowError("the target's feeder was closed: its rows are no longer wanted")
             self._waiting = batch, nbytes
             self._changed.notify_all()
 

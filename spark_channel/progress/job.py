@@ -288,7 +288,7 @@ class JobProgress:
     def ended_early(self, *, stopped: bool = False) -> bool:
         """No task failed or is under way, and Spark wanted no more rows of at least one.
 
-        `stopped`: no task runs any more, and those that are under way did not say how they ended.
+        `stopped`: no task still runs, and those that are under way did not say how they ended.
         """
         early = {Phase.ENDED, Phase.RUNNING} if stopped else {Phase.ENDED}
         with self._lock:

@@ -65,7 +65,7 @@ class Follower:
     """Follows the tables of one source from one log position, from `run` to `stop`.
 
     The tunnel's store is in the target's database, beside its claims, unless the source's option `tunnelStore` names
-    another. A delivery is a batch of its own stream: one that comes again is not published again.
+    another. A delivery is one batch of a separate stream: one that comes again is not published again.
 
     A table whose rows are refused is parked alone: its deliveries pass unwritten until it is resumed, and then its
     rows are read again. The tunnel's notes have the parked tables, and why.
@@ -158,7 +158,7 @@ class Follower:
     def _follow_others(
         self, tunnel: Tunnel, options: Mapping[str, Any], made: Collection[str]
     ) -> None:
-        """Add the tables that the file has since the tunnel was made, and remove those that it has not any more.
+        """Add the tables that the file has since the tunnel was made, and remove those that it no longer has.
 
         A table that the tunnel has, and that was `made` in the target just now, was dropped there: it is read again.
         """
@@ -359,7 +359,7 @@ class Follower:
 
 
 def parts_of(name: str) -> tuple[str, str]:
-    """Schema and table of a name as feeds write it: what is no plain name is quoted."""
+    """Schema and table of a name as feeds write it, where each name that is not plain is quoted."""
     found = [
         (quoted or ticked).replace('""', '"').replace("``", "`") if quoted or ticked else plain
         for quoted, ticked, plain in _NAME.findall(name)
@@ -368,7 +368,7 @@ def parts_of(name: str) -> tuple[str, str]:
 
 
 def _changed(batch: pa.RecordBatch, steps: Sequence[Transformer]) -> pa.RecordBatch:
-    """The rows as the target gets them: what the log says of a row itself is not masked."""
+    """The rows as the target gets them. The columns that the log adds to a row are not masked."""
     kept = [name for name in batch.schema.names if name not in (*_OF_LOG, _OPERATION)]
     rows = batch.select(kept)
     made = prepare(steps, rows.schema).run(rows).batch
@@ -388,7 +388,7 @@ def read_again(replication: Replication, streams: Sequence[str]) -> None:
     """Have the next run empty these tables in the target, and read their rows again.
 
     Raises:
-        ChannelError: the place of the tunnel cannot be reached, or there is no tunnel.
+        ChannelError: the tunnel's store cannot be reached, or does not have the tunnel.
     """
     if not streams:
         return
@@ -432,7 +432,7 @@ def tunnel_name(replication: Replication) -> str:
 
 
 def key_of(copy: TableCopy) -> tuple[str, ...]:
-    """The columns that tell the table's rows apart.
+    """The columns that identify a row of the table.
 
     Raises:
         OptionError: it has none, or a mask makes them alike.
@@ -446,7 +446,7 @@ def key_of(copy: TableCopy) -> tuple[str, ...]:
         mask = mask_of(copy.options.columns or {}, copy.stream, name)
         if mask is not None and mask.kind not in ("keep", "hmac", "sha256"):
             raise OptionError(
-                f"primary key {name!r} has mask {mask}, which does not tell rows apart: use hmac or sha256"
+                f"primary key {name!r} has mask {mask}, which can make two keys equal: use hmac or sha256"
             )
     return key
 
@@ -455,7 +455,7 @@ def store_of(replication: Replication) -> str | None:
     """Where the tunnel keeps its positions: in the target's database. None = the source's option says it.
 
     Raises:
-        OptionError: the target is no database that can keep them.
+        OptionError: the target is not a database that can keep them.
     """
     if any(key.lower() == "tunnelstore" for key in replication.source.options()):
         return None

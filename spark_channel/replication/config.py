@@ -121,7 +121,7 @@ _OF_STREAM = "the stream's name says which table is read, and its 'object' where
 _NOT_FURTHER = {
     **dict.fromkeys(("url", "path", "reader", "writer"), _OF_PLACE),
     **dict.fromkeys(("dbtable", "query"), _OF_STREAM),
-    "where": "the stream has a 'where' of its own",
+    "where": "the stream has its own 'where'",
     "hidevalues": "streams with masks set it",
 }
 
@@ -141,7 +141,7 @@ class StreamOptions(_Part):
     )
     primary_key: _Names | None = Field(
         None,
-        description="columns that tell rows apart: incremental updates rows by them; default: rows are added",
+        description="columns that identify a row: incremental updates rows by them; default: rows are added",
     )
     update_key: str | None = Field(
         None,
@@ -283,7 +283,7 @@ def over(under: StreamOptions, own: StreamOptions) -> StreamOptions:
     given: dict[str, Any] = {name: getattr(own, name) for name in own.model_fields_set}
     for name in _JOINED:
         if (more := given.get(name)) is not None:
-            # Of several masks the last one counts, so what is said again comes after the others.
+            # The last of several masks counts, so a mask that is given again comes after the others.
             kept = {
                 key: value for key, value in (getattr(under, name) or {}).items() if key not in more
             }
@@ -294,7 +294,7 @@ def over(under: StreamOptions, own: StreamOptions) -> StreamOptions:
 
 
 class _Loader(yaml.BaseLoader):
-    """Every value is a text, as it is written: `no`, `0123` and `18:00` are not other types. A key occurs once."""
+    """Every value is its text in the file: `no`, `0123` and `18:00` are not other types. A key occurs once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()

@@ -80,7 +80,7 @@ def convert_jobs(jobs: Sequence[tuple[str, TransferSpec]]) -> Converted:
 
 
 def _why_not(spec: TransferSpec) -> str:
-    """Why a job is no stream; "" = it is."""
+    """Why a job cannot become a stream; "" = it can."""
     for end in (spec.reader, spec.writer):
         if end.spark_format or not isinstance(end.options.get("dbtable"), str):
             return f"{end.name} names no table of a database that is read or written whole"

@@ -32,7 +32,7 @@ _TICK = timedelta(microseconds=1)
 
 
 def kept_key(key: Sequence[str], deletes: Deletes) -> tuple[str, ...]:
-    """The columns that tell the target's rows apart: of `scd2` a key has several versions."""
+    """The columns that identify a row of the target: with `scd2`, a key has several versions."""
     return (*key, BEGIN) if deletes == "scd2" else tuple(key)
 
 
@@ -62,7 +62,7 @@ def after_truncate(rows: pa.Table, now: datetime) -> tuple[pa.Table, datetime | 
 
 @dataclass(slots=True)
 class _Version:
-    """One row as it is from `begin` to `end`. `row` is its place; `said` is what the target does with it."""
+    """One state of a row, from `begin` to `end`. `row` is its place; `said` is what the target does with it."""
 
     row: int
     said: str
@@ -163,7 +163,7 @@ def _marked(lives: dict[Any, _Life]) -> list[_Version]:
 
 
 def _versions(lives: dict[Any, _Life]) -> list[_Version]:
-    """The end of the target's version, and all later versions. An end has a place of its own among the versions."""
+    """The end of the target's version, and all later versions. An end is a separate item among the versions."""
     made = []
     for life in lives.values():
         if life.closed is not None:

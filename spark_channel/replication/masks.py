@@ -62,7 +62,7 @@ def parse_mask(text: str) -> Mask:
 
 
 def mask_of(masks: Mapping[str, str], stream: str, column: str) -> Mask | None:
-    """The mask of a column: that of its own name, else of the last pattern that matches; None = none does.
+    """The mask of a column: that of its name, else of the last pattern that matches; None = none does.
 
     A pattern is compared with the column's name and with `stream.column`, without regard to case: a column that is
     spelled in another case is masked, too.
@@ -97,7 +97,7 @@ def state_of_masks(masks: Mapping[str, str]) -> str:
 
 
 def key_id(key: bytes) -> str:
-    """Names a key without a hint of it: keys are long, so that nobody finds one by trying."""
+    """Names a key without a hint of it: keys are too long to be found by trying."""
     return hmac.new(key, b"spark-channel key id", hashlib.sha256).hexdigest()[:12]
 
 

@@ -18,7 +18,7 @@ _SECONDS = 10.0
 
 
 class TablesProgress:
-    """A `JobListener` that adds up what the tables' jobs count. A thread of its own says so in a `with` block."""
+    """A `JobListener` that adds up what the tables' jobs count. In a `with` block, a separate thread logs the sums."""
 
     def __init__(
         self, say: Callable[[str], object] = _log.info, clock: Clock = SYSTEM_CLOCK

@@ -160,7 +160,7 @@ class _Run:
         self._ended = 0
         self._cancelled = False
         self._has_target = False
-        """Whether the target has answered for a table: then its url is no mistake."""
+        """Whether the target has answered for a table, so its url is right."""
         self._stopped = threading.Event()
         run_id = f"{self._at:%Y%m%dT%H%M%S}.{self._at.microsecond:06d}Z"
         self.report = ReplicationReport(run_id, self._at, notes=found.notes)
@@ -247,7 +247,7 @@ class _Run:
     def _patiently(self, run: "TableRun", step: Callable[[], bool]) -> bool:
         """Return what `step` does; again, with growing pauses, while an end that was there before cannot be reached.
 
-        Each try is a run of its own for the table: it asks for the position, and claims the write again.
+        Each try is a separate run for the table: it asks for the position, and claims the write again.
         """
         pause, most = _FIRST_PAUSE, run.retry_seconds
         since: float | None = None
@@ -318,7 +318,7 @@ class _Run:
             if limit.windows or settings.shared_limit is not None:
                 raise OptionError(
                     "limit.windows and --shared-limit do not hold for tables of mode full_then_changes, which are read "
-                    "by one tunnel: give limit.rows_per_second alone, or put these tables into a file of their own",
+                    "by one tunnel: give limit.rows_per_second alone, or put these tables into a separate file",
                     option="limit",
                 )
             Follower(self._replication, ready, outcomes, self.report).run(more, once=settings.once)
@@ -466,7 +466,7 @@ class TableRun:
 
     @property
     def _keeps_columns(self) -> bool:
-        """Whether the target has columns of its own, to which it adds or compares those of the rows."""
+        """Whether the target has columns, to which it adds or compares those of the rows."""
         return "onschemachange" in self._writing.Options.names()
 
     def _whole(self) -> "_Planned":
@@ -622,11 +622,11 @@ def _hold_open(copy: TableCopy) -> None:
         mask = mask_of(masks, copy.stream, name)
         if mask is not None and mask.kind not in ("keep", "hmac", "sha256"):
             raise OptionError(
-                f"primary_key {name!r} has mask {mask}, which does not tell rows apart: use hmac or sha256"
+                f"primary_key {name!r} has mask {mask}, which can make two keys equal: use hmac or sha256"
             )
 
 
 def _job_id(stream: str) -> str:
-    """A name for jobs and files: letters that are allowed there, and what tells two such names apart."""
+    """A name for jobs and files: letters that are allowed there, and a hash that makes it unique."""
     plain = re.sub(r"[^A-Za-z0-9_.-]", "_", stream).lstrip("_.-")[:40] or "table"
     return f"{plain}-{hashlib.sha256(stream.encode()).hexdigest()[:6]}"

@@ -256,7 +256,7 @@ def _name_of(source: Place) -> str:
 
 
 def _without_others(options: StreamOptions, own: str, labels: Set[str]) -> StreamOptions:
-    """Without masks that name a column of another table in full: what is left without a pattern is this table's."""
+    """Without masks that name a column of another table in full. The other masks are patterns, or this table's."""
     if not options.columns:
         return options
     others = tuple(f"{each}." for each in labels if each != own)
@@ -382,7 +382,7 @@ def _is_into(copy: TableCopy, read: TableCopy, source: Connector, target: Connec
         reader, _ = source.reader_with(resolve_references(read.reader))
         return most_overlap([each for each in (reader.stored(),) if each], stored) is Overlap.SURE
     except ChannelError:
-        return False  # what is wrong is said where the table is copied
+        return False  # the table's copy fails with the same error
 
 
 def _notes(

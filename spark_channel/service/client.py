@@ -319,7 +319,7 @@ class LeaseClient:
             limit, job, name, timeout=timeout, static=static, begins_static=failed_recently(address)
         )
         self._static = static
-        self._told = False
+        self._has_warned = False
         self._before = self._introduce = before
         self._request_timeout = min(_TIMEOUT, timeout / 2)
         self._ended = threading.Event()
@@ -357,7 +357,7 @@ class LeaseClient:
         except ServiceUnavailableError as error:
             self._before = self._introduce  # the service may have forgotten the job meanwhile
             self.limiter.failed(request, error)
-            self._tell(error)
+            self._warn_static(error)
         except ServiceDeniedError as error:
             self.limiter.fail(error)
             return False
@@ -367,12 +367,12 @@ class LeaseClient:
             self._listen_if_seldom()
         return True
 
-    def _tell(self, error: ServiceUnavailableError) -> None:
+    def _warn_static(self, error: ServiceUnavailableError) -> None:
         if self._static is None or not self.limiter.is_static:
             return
         note_unreached(self.connection.address)
-        if not self._told:
-            self._told = True
+        if not self._has_warned:
+            self._has_warned = True
             rows, nbytes = self._static.paces
             speeds = [f"{rows:,.1f} rows/s"] if rows is not None else []
             speeds += [f"{nbytes:,.0f} bytes/s"] if nbytes is not None else []

@@ -122,10 +122,10 @@ class ProgressDisplay:
         self._closed = mode == "off"
 
     def job_opened(self, progress: JobProgress) -> None:
-        self._tell("opened", progress)
+        self._add("opened", progress)
 
     def job_closed(self, progress: JobProgress) -> None:
-        self._tell("closed", progress)
+        self._add("closed", progress)
 
     def flush(self, timeout: float = 2.0) -> None:
         """Wait until all that has happened so far is shown, for `timeout` seconds at most."""
@@ -149,7 +149,7 @@ class ProgressDisplay:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def _tell(self, event: str, progress: JobProgress) -> None:
+    def _add(self, event: str, progress: JobProgress) -> None:
         with self._wake:
             if self._closed:
                 return

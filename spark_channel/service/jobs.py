@@ -207,7 +207,7 @@ class JobRegistry:
                     if not known.owned and known.progress.ended_early():
                         idle_seconds = min(idle_seconds, _ENDED_IDLE_SECONDS)
                     wait = known.idle_since + idle_seconds - now
-                    unheard = _tell_of_silence(known, now)
+                    unheard = _note_silence(known, now)
                     wait = wait if unheard is None or wait <= 0 else min(wait, unheard)
                     if wait <= 0:
                         self._close(job, known.outcome())
@@ -251,13 +251,13 @@ class JobRegistry:
             JobProgress(job, spec, clock=self._clock), owned, idle_since=self._clock.now()
         )
         self._live[job] = known
-        self._tell("job_opened", known.progress)
+        self._notify("job_opened", known.progress)
         return known
 
     def _reopen(self, job: str) -> _KnownJob:
         known = self._live[job] = self._closed.pop(job)
         known.progress.reopen()
-        self._tell("job_opened", known.progress)
+        self._notify("job_opened", known.progress)
         return known
 
     def _close(self, job: str, phase: Phase) -> None:
@@ -270,9 +270,9 @@ class JobRegistry:
         self._closed[job] = known
         while len(self._closed) > self._keep:
             self._closed.popitem(last=False)
-        self._tell("job_closed", known.progress)
+        self._notify("job_closed", known.progress)
 
-    def _tell(self, event: str, progress: JobProgress) -> None:
+    def _notify(self, event: str, progress: JobProgress) -> None:
         for listener in list(self._listeners):
             try:
                 getattr(listener, event)(progress)
@@ -280,7 +280,7 @@ class JobRegistry:
                 _log.exception("a listener failed on %s of job %s", event, progress.job)
 
 
-def _tell_of_silence(known: _KnownJob, now: float) -> float | None:
+def _note_silence(known: _KnownJob, now: float) -> float | None:
     """Report how the limit of a job whose tasks never report is kept; returns the seconds until that is due."""
     tasks = known.progress.spec.static_tasks
     if (

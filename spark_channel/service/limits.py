@@ -87,7 +87,7 @@ class ProtectionController:
             self._protection.observe(side, sample, self._book.spent(self._name))
             self._signals.update({f"{side}:{name}": value for name, value in sample.values.items()})
             self._apply()
-            self._tell_held()
+            self._set_held()
             changed = self._protection.rows_per_second != before
         if changed:
             self._subscriptions.notify(self._name)
@@ -97,12 +97,12 @@ class ProtectionController:
         with self._lock:
             return dict(self._signals)
 
-    def tell_report(self) -> None:
+    def report_held(self) -> None:
         """Add to the report of an ending job what limited its speed."""
         with self._lock:
-            self._tell_held()
+            self._set_held()
 
-    def _tell_held(self) -> None:
+    def _set_held(self) -> None:
         self._progress.set_held(self._protection.held_seconds, self._protection.summary)
 
     def _follow_limit(self) -> None:
@@ -192,7 +192,7 @@ class LimitService:
         with self._lock:
             protector = self._protectors.pop(name, None)
         if protector is not None:
-            protector.tell_report()
+            protector.report_held()
         self.book.remove(name)
         self._subscriptions.notify(name)
         with self._lock:
@@ -276,9 +276,9 @@ class LimitService:
             PermissionError: the token is for something else.
         """
         _check_scope(request, scope)
-        return self._tell(request)
+        return self._changes(request)
 
-    def _tell(self, request: Subscribe) -> Iterator[Reply]:
+    def _changes(self, request: Subscribe) -> Iterator[Reply]:
         limit, client = request.limit, request.client
         event = self._subscriptions.subscribe(limit, client)
         if event is None:

@@ -265,7 +265,7 @@ class HealthSampler:
         try:
             while not self._stopped:
                 sample = self._sample()
-                self._tell(sample)
+                self._send(sample)
                 pause, retry = (
                     (retry, min(2 * retry, _SLOWEST_SAMPLE_RETRY))
                     if sample.error
@@ -286,7 +286,7 @@ class HealthSampler:
             _log.debug("the %s's health could not be measured", self._side, exc_info=True)
             return HealthSample(error=str(error))
 
-    def _tell(self, sample: HealthSample) -> None:
+    def _send(self, sample: HealthSample) -> None:
         body = {"job": self._job, "side": self._side, **sample_to_json(sample)}
         try:
             self.connection.call("health", body, timeout=_TIMEOUT)

@@ -318,7 +318,7 @@ class Changeable(Protocol):
 
 
 class Applied:
-    """Applies speeds to a limit; a pause of somebody else's is left alone."""
+    """Applies speeds to a limit; it does not end a pause that it did not begin."""
 
     def __init__(self, shared: Changeable) -> None:
         self._shared = shared

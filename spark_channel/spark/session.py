@@ -71,7 +71,7 @@ class BatchLags:
             while len(self._reads) > _KEPT:
                 self._reads.popitem(last=False)
 
-    def told(self, spec: "JobSpec", report: "TransferReport") -> "TransferReport":
+    def with_lag(self, spec: "JobSpec", report: "TransferReport") -> "TransferReport":
         """Return `report` of a job with `spec`; with the lag of its batch, if the job writes it."""
         if spec.kind != "write" or spec.batch is None:
             return report
@@ -492,7 +492,7 @@ class _ReportStore:
         from spark_channel.progress import Phase
 
         _reports.pop(progress.job, None)
-        _reports[progress.job] = self._lags.told(progress.spec, progress.report())
+        _reports[progress.job] = self._lags.with_lag(progress.spec, progress.report())
         _ended[progress.job] = (
             progress.began if progress.phase is Phase.ENDED else progress.last_heard
         )
@@ -543,7 +543,7 @@ def _serve(context: Any) -> None:
     if jvm in _services:
         return
     settings = _settings(context, jvm)
-    _tell_parent_run(context.getConf().get)
+    _pass_parent_run(context.getConf().get)
     server, display = (
         ServiceServer(
             settings.host, settings.port, advertise_host=settings.advertise_host, tls=settings.tls
@@ -579,7 +579,7 @@ def _serve(context: Any) -> None:
     atexit.register(end)
 
 
-def _tell_parent_run(get: _Get) -> None:
+def _pass_parent_run(get: _Get) -> None:
     """Name the run that started this program, which Airflow writes into Spark's settings, to OpenLineage's events."""
     names = ("parentJobNamespace", "parentJobName", "parentRunId")
     parent = [get(f"spark.openlineage.{name}") for name in names]

@@ -108,7 +108,7 @@ class StopPosition:
 
 _ASKED_SECONDS = 15.0
 """Interval between two questions to the source until the first report."""
-_TOLD_SECONDS = (600.0, 3600.0)
+_REPORT_SECONDS = (600.0, 3600.0)
 """Pause before the second report, and before each later one."""
 
 
@@ -118,7 +118,7 @@ class BackfillStallMonitor:
     def __init__(self, feed: ChangeFeed, clock: Clock) -> None:
         self._feed, self._clock = feed, clock
         self._is_held = False
-        self._told = 0
+        self._reported = 0
         self._next = clock.now() + _ASKED_SECONDS
 
     def look(self, start: Token) -> str:
@@ -132,12 +132,12 @@ class BackfillStallMonitor:
             found = ""
         was_held, self._is_held = self._is_held, bool(found)
         if not found:
-            self._told = 0
+            self._reported = 0
         if not found or not was_held:
             self._next = now + _ASKED_SECONDS
             return ""
-        self._next = now + _TOLD_SECONDS[min(self._told, len(_TOLD_SECONDS) - 1)]
-        self._told += 1
+        self._next = now + _REPORT_SECONDS[min(self._reported, len(_REPORT_SECONDS) - 1)]
+        self._reported += 1
         return found
 
 

@@ -71,7 +71,7 @@ class _Connect:
     dialled: bool = False
     dialling: bool = True
     finished: bool = False
-    dropped: bool = False  # the store does not name it any more
+    dropped: bool = False  # the store no longer names it
 
 
 class ChannelConnects:

@@ -247,7 +247,7 @@ class DeliveryRows:
     def close(self) -> None:
         """Wake and end whoever puts or takes, and give the memory back. Safe after its end, and twice."""
         self.carrier.fail(
-            ReadCancelledError("the read was cancelled: its rows are not wanted any more")
+            ReadCancelledError("the read was cancelled: its rows are no longer wanted")
         )
         with self._lock:
             kept, self._is_closed = (self._kept_rows, self._kept_bytes), True
@@ -384,7 +384,7 @@ class RangeRead:
             self._deliveries[""].put(batch, nbytes)
             return
         if self._is_withdrawn:
-            raise ReadCancelledError("the read was cancelled: its rows are not wanted any more")
+            raise ReadCancelledError("the read was cancelled: its rows are no longer wanted")
         if not batch.num_rows:
             return
         table = str(batch.column(TABLE)[0].as_py())

@@ -156,7 +156,7 @@ class TunnelReader:
             return out
 
     def ending(self, error: BaseException | None) -> None:
-        """The client begins to end: `read` waits for nothing any more, and what was read can be checkpointed."""
+        """The client begins to end: `read` no longer waits, and what was read can be checkpointed."""
         with self._changed:
             self._error = self._error or error
             self._ended = True

@@ -339,7 +339,7 @@ def resume_base(state: TunnelState, channel: str) -> TunnelState:
 
 
 def release(state: TunnelState, client: str, channels: Collection[str]) -> TunnelState:
-    """Free what a client that ends does not need any more, before it disconnects. Others' are left alone."""
+    """Free the channels that a client no longer needs as it ends, before it disconnects. Others' are left alone."""
     freed = {
         key: _freed(channel)
         if key in channels and channel.client == client and channel.state in _HELD

@@ -198,7 +198,7 @@ def hash_columns(columns: Sequence[pa.Array], forms: Sequence[Form]) -> Hashes:
 
 
 def hash_values(values: pa.Array, form: Form) -> Hashes:
-    """A hash for each value; NULLs have one of their own.
+    """A hash for each value; all NULLs have one hash.
 
     Raises:
         pa.ArrowInvalid: a value that the form cannot hold.
@@ -399,7 +399,7 @@ def _sums(words: Hashes, bounds: npt.NDArray[np.int64]) -> Hashes:
 
 
 def _uuid(values: pa.Array, form: Form) -> Hashes:
-    """Text in any of the ways in which a UUID is written is its 16 bytes; other text is hashed as it is."""
+    """Text in any of the ways in which a UUID is written is its 16 bytes; other text is hashed unchanged."""
     if not is_text(values.type):
         return _bytes(values, form)
 
@@ -413,7 +413,7 @@ def _uuid(values: pa.Array, form: Form) -> Hashes:
 
 
 def _json(values: pa.Array, form: Form) -> Hashes:
-    """JSON text with sorted keys, without blanks, its numbers by value; other text is hashed as it is."""
+    """JSON text with sorted keys, without blanks, its numbers by value; other text is hashed unchanged."""
 
     def canonical(text: str | None) -> bytes | None:
         if text is None:

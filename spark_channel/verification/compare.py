@@ -148,7 +148,7 @@ class Differences:
     """Keys whose rows differ. Ascending by the keys' hashes.
 
     `source_rows` and `target_rows` are the numbers of rows of a key that the other side does not have, and the sums
-    are those of their hashes: what two looks at a key are compared by.
+    are those of their hashes. Two looks at a key are compared by them.
     """
 
     keys: Hashes

@@ -64,7 +64,7 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
     if has_twins:
         verification.note(
             f"nothing was repaired: several rows of the source have one key ({', '.join(report.key)}), and an upsert "
-            "keeps one of them. Name columns that tell all rows apart with 'key'"
+            "keeps one of them. Name columns that identify each row with 'key'"
         )
         return
     found, outside = _without_outside(verification, found, delete=delete)
@@ -201,7 +201,7 @@ def _write(verification: Verification, found: Differences, *, delete: bool) -> i
 
 
 def _writing_job(verification: Verification, *, delete: bool) -> JobOptions:
-    """The job that writes rows by their key, into the table as it is."""
+    """The job that writes rows by their key, into the table without changing its columns."""
     job, source, target = (
         verification.job_options,
         verification.sides[0],

@@ -287,7 +287,7 @@ class Verification:
 
     def _note_positions(self) -> None:
         for number, side in enumerate(self.sides):
-            for name in ("version", "snapshot"):  # of a Delta table, of an Iceberg table
+            for name in ("version", "snapshot"):  # a Delta table's, an Iceberg table's
                 if (position := getattr(side.reader, name, None)) is not None:
                     self.report.positions[side.role] = f"{name} {position}"
             if self._splits(number) and "snapshot" in self._splits(number)[0].params:

@@ -1,4 +1,4 @@
-"""What a verification is asked for."""
+"""The settings of a verification."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

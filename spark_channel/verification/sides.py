@@ -45,7 +45,7 @@ _KEYS_PER_STATEMENT = 500
 MOST_KEYS, ROWS_PER_KEY = 20_000, 10
 """A database finds so many keys by their values in any case, and more where it has ten rows for each of them."""
 _ROW_BYTES = 100
-"""Of a table without rows, in which rows may come."""
+"""The assumed size of a row of a table without rows, in which rows may come."""
 _RANGES_PER_STATEMENT = 100
 _MOST_RANGES = 20_000
 _MOST_PIECES = 64
@@ -74,7 +74,7 @@ class Side:
     known: frozenset[str] = frozenset()
     """All its columns, in lower case, those that are left out included."""
     shared: dict[str, Any] = field(default_factory=dict)
-    """What all splits of one read have in common: a row's bytes, and the snapshot that they are read by."""
+    """Values that all splits of one read share: a row's bytes, and the snapshot that they are read by."""
 
     def split(self, advice: int) -> list[Split]:
         """Splits of all rows."""
@@ -450,11 +450,11 @@ def _key(
         ]
         if places and -1 not in places:
             return tuple(places), ()
-    told = (
+    note = (
         "no key is known, so rows are compared as wholes: a changed row is one missing row and one extra row, and "
         "nothing can be repaired. Name the columns of a key with 'key'"
     )
-    return (), (told,)
+    return (), (note,)
 
 
 def bucket_edges(

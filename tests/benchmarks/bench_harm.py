@@ -8,7 +8,7 @@ for the whole benchmark; each latency counts from when the transaction was due. 
 Spark on the other. Copied are 2 M rows of 60 bytes, from one table into another on that server, by two tasks: by
 Spark's JDBC source; by `transfer` at 40 000 rows/s; by `transfer` with `protect=auto` and no limit, which is compared
 with the best fixed limit that keeps the application's p99 within its bound, found by bisection. Autovacuum is off,
-since it would run in some of the runs. The job has a role of its own, with pg_monitor, and pg_stat_statements is
+since it would run in some of the runs. The job has a separate role, with pg_monitor, and pg_stat_statements is
 loaded.
 
 Two cores of one machine are not two machines: they share caches, and what is under them. So each round has a control,

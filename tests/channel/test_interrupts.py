@@ -122,7 +122,7 @@ def test_interrupts_of_another_thread_leave_the_lock_free(
     work: Callable[[MemoryChannel], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A thread that is interrupted as it handles an interrupt dies of it, and one more may come while that is told.
+    # A thread that is interrupted as it handles an interrupt dies of it, and one more may come while that is reported.
     monkeypatch.setattr(threading, "excepthook", lambda _args: None)
     monkeypatch.setattr(sys, "unraisablehook", lambda _args: None)
     used: list[MemoryChannel] = []

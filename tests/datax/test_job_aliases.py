@@ -124,7 +124,7 @@ def test_what_has_no_effect_is_said_with_its_reason() -> None:
         "oceanbasev10writer", writeMode="insert", memstoreThreshold="0.9", directPath=True
     )
     (left,) = (text for text in loaded.warnings if text.startswith("without effect"))
-    assert "writeMode (oceanbasev10writer goes by obWriteMode)" in left
+    assert "writeMode (oceanbasev10writer uses obWriteMode)" in left
     assert "memstoreThreshold (set a limit" in left
     assert "directPath (rows are inserted by SQL)" in left
     assert loaded.spec.writer.options["duplicates"] == "update"

@@ -168,7 +168,7 @@ def _sliced(array: pa.Array, values: list[Any]) -> list[Any]:
 
 
 def difference(ours: Found, theirs: Found, *, ordered: bool = True) -> str | None:
-    """The first difference in words; None = equal, value for value and kind for kind."""
+    """Describe the first difference; None = equal, value for value and kind for kind."""
     found = [[(column.name, column.kind) for column in each.columns] for each in (ours, theirs)]
     if found[0] != found[1]:
         pairs = [f"{a} / {b}" for a, b in zip(*found, strict=False) if a != b] or [

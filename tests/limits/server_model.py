@@ -1,5 +1,5 @@
 """A database server beside a job, on a virtual clock: an application's statements queue for its cores, and so do the
-job's pieces. What a controller of the job's speed is told, and what the application's p99 and the speed are then.
+job's pieces. It has the signals that a controller of the job's speed sees, the speed, and the application's p99.
 
 As it was seen on real servers, both signals show little of that: a server counts a statement's latency from when it has
 a core, so what it waited before is not in it, and a kernel lets a session that slept go first.
@@ -49,7 +49,7 @@ class Controller(Protocol):
 @dataclass
 class Server:
     """`load` is the part of all cores that the application uses, by time; `noise`: a shared machine, where all cores
-    stand still for some milliseconds now and then.
+    pause for some milliseconds now and then.
     """
 
     cores: int
@@ -137,7 +137,7 @@ class Server:
 
 @dataclass
 class Fixed:
-    """A limit that nobody changes."""
+    """A limit that does not change."""
 
     rows: float
 

@@ -185,7 +185,7 @@ def checked(value: Any, kind: Any, where: str) -> None:
 
 
 def class_of(value: Any, kind: Any) -> Any:
-    """The class of a facet that names its schema; `kind` for what is no facet."""
+    """The class of a facet that names its schema; `kind` for other values."""
     if not (isinstance(value, dict) and "_schemaURL" in value):
         return kind
     name = value["_schemaURL"].rpartition("/")[2]

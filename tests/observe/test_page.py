@@ -374,7 +374,7 @@ def test_a_thousand_tasks_on_a_phone_in_the_dark(
             browser.run("return getComputedStyle(document.body).backgroundColor")
             == "rgb(18, 22, 28)"
         )
-        # A token that reads: what changes is shown, and off.
+        # With a token that reads, the controls are shown, and disabled.
         assert browser.run(
             "return [...document.querySelectorAll('#control input, #control button')].every((each) => each.disabled)"
         )

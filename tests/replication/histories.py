@@ -26,7 +26,7 @@ Row = frozenset[tuple[str, Any]]
 
 @dataclass(frozen=True)
 class Stream:
-    """What the file says of a table. `key`: the columns that tell rows apart, for an upsert."""
+    """What the file says of a table. `key`: the columns that identify a row, for an upsert."""
 
     mode: str = "full"
     update_key: str = ""
@@ -71,7 +71,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Held:
-    """What the target has of a table. `columns` None: no table. `at`: by definition, up to where rows were copied.
+    """The target's part of a table. `columns` None: no table. `at`: by definition, up to where rows were copied.
 
     `keyed`: the table was made with a unique key.
     """
@@ -265,7 +265,7 @@ def _sorted(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 class World:
-    """Both databases, in a folder of their own."""
+    """Both databases, in their own folder."""
 
     def __init__(self, folder: Path, streams: Mapping[str, Stream]) -> None:
         self.folder = folder
@@ -322,7 +322,7 @@ class World:
         return spark_channel.replicate(None, self.file(), select=select, full_refresh=refresh)
 
     def run_killed(self, select: Sequence[str], at: int) -> bool:
-        """Run in a process that is gone before its statement `at`; whether it came so far."""
+        """Run in a process that is killed before its statement `at`; return whether it came so far."""
         child = os.fork()
         if not child:
             code = 1

@@ -335,7 +335,7 @@ class Histories(RuleBasedStateMachine):
         ]
 
     def _judge(self, name: str, may: Sequence[tuple[str, Held]], said: tuple[str, str]) -> None:
-        """The target is one of what it `may` be; what it is not is left out."""
+        """Hold the target to be in one of the states that it `may` have, and drop the other states."""
         columns, rows = self.world.arrived(name)
         fits = []
         for state, held in may:

@@ -113,7 +113,7 @@ class LoggedHistory:
 
 @contextmanager
 def beside(run: Callable[[], object], seconds: float) -> Iterator[None]:
-    """`run` in a process that is gone after so many seconds."""
+    """`run` in a process that is killed after so many seconds."""
     child = os.fork()
     if not child:
         code = 1

@@ -1,8 +1,8 @@
 """An Iceberg REST catalog of the tests' own: the protocol over real HTTP, in front of pyiceberg's SQL catalog.
 
 It has what tables need: configuration, namespaces, load, staged creation and commits with their requirements. Every
-request has to bear the token. `lose` has so many answers to commits be lost, after they were carried out. `config` is
-what the server has clients take over, and `table_config` the same for each table. `vend` makes the credentials of a
+request has to bear the token. `lose` has so many answers to commits be lost, after they were carried out. `config` has
+the settings that clients take over, and `table_config` the same for each table. `vend` makes the credentials of a
 table's files, for each answer with a table. `meanwhile` has works that are done just before a commit is.
 """
 

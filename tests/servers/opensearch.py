@@ -189,7 +189,7 @@ class Relay(ThreadingHTTPServer):
 
     `breaks` are (status, text) for the next requests whose path contains the text: an answer with that status in place
     of the node's, which does not see the request; with 0, the node's answer is lost with the connection. `crowded`: how
-    many documents of bulk requests are refused as too many. `login`: what the header Authorization has to be.
+    many documents of bulk requests are refused as too many. `login`: the required header Authorization.
     """
 
     daemon_threads = True

@@ -1,7 +1,7 @@
 """Stores of the tests' own: object stores, each a process that speaks real HTTP, and HDFS.
 
 S3 is moto, GCS gcp-storage-emulator, Azure Azurite. They prove the requests that are sent, and that a conditional put
-of a name that is there is rejected. moto handles one request at a time here. The GCS emulator ignores preconditions,
+to a name that exists is rejected. moto handles one request at a time here. The GCS emulator ignores preconditions,
 and its XML API neither lists nor deletes, nor reports when an object was written: a handler for each is added.
 """
 

@@ -11,7 +11,7 @@ def read(query: str, batch: int, rows: int) -> JobSpec:
 
 
 def lag_of(lags: BatchLags, spec: JobSpec) -> tuple[str, dict[str, int | float]]:
-    found: TransferReport = lags.told(spec, JobProgress("write", spec).report())
+    found: TransferReport = lags.with_lag(spec, JobProgress("write", spec).report())
     return found.behind, dict(found.lag)
 
 

@@ -174,7 +174,7 @@ def test_the_tasks_of_a_pair_that_was_published_load_nothing_and_take_nothing(
     sent = cloudpickle.dumps(again)  # type: ignore[no-untyped-call]
     code = (
         "import pickle\n"
-        "def fed():\n    raise AssertionError('a batch was asked for')\n    yield\n"
+        "def fed():\n    raise AssertionError('a batch was pulled')\n    yield\n"
         f"assert pickle.dumps(pickle.loads({sent!r}).write(fed()))"
     )
     found = modules_after(code, "import pyspark.worker")

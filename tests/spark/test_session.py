@@ -308,7 +308,7 @@ def test_the_parent_run_in_spark_s_settings_is_that_of_lineage(
     monkeypatch.delenv("OPENLINEAGE_PARENT_ID")
     settings = {"parentJobNamespace": "airflow", "parentJobName": "dag.task"}
     find = {f"spark.openlineage.{name}": value for name, value in settings.items()}
-    session_module._tell_parent_run(find.get)
+    session_module._pass_parent_run(find.get)
     assert "OPENLINEAGE_PARENT_ID" not in os.environ
-    session_module._tell_parent_run({**find, "spark.openlineage.parentRunId": "1-2"}.get)
+    session_module._pass_parent_run({**find, "spark.openlineage.parentRunId": "1-2"}.get)
     assert os.environ["OPENLINEAGE_PARENT_ID"] == "airflow/dag.task/1-2"

@@ -77,7 +77,7 @@ def test_the_program_ends_with_143_whatever_it_makes_of_the_error(work: str, sho
     "work",
     [
         pytest.param("call(hangs=True)", id="the call hangs"),
-        pytest.param(f"{CATCHES}\nnever.wait(60)", id="the program goes on"),
+        pytest.param(f"{CATCHES}\nnever.wait(60)", id="the program continues"),
     ],
 )
 def test_a_program_that_does_not_end_is_ended_after_the_grace(work: str) -> None:

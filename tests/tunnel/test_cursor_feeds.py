@@ -266,7 +266,7 @@ def test_a_row_that_comes_later_with_a_value_already_seen_is_read(
     place: Place, column: str, highest: str, next_one: str
 ) -> None:
     """Nothing but a higher value says that the highest one has all its rows. They wait until it is there, where no
-    whole number tells rows apart."""
+    whole number distinguishes the rows."""
     drop_key(place)
     if column in ("made", "name"):
         drop_unique(place, column)

@@ -177,7 +177,7 @@ def test_a_reader_that_is_to_end_reads_files_to_their_end_and_terminates_the_cha
         ({"tunnelType": "stream", "startingTimestamp": "soon"}, "startingTimestamp"),
         (
             {"tunnelType": "stream", "startingTimestamp": "2026-05-01"},
-            "'id' is int64, which tells no time",
+            "'id' is int64, which is not a time",
         ),
         (
             {

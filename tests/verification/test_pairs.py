@@ -1,4 +1,4 @@
-"""Pairs of engines with random columns and rows: what differs is found, and nothing else."""
+"""Pairs of engines with random columns and rows: each difference is found, and nothing else."""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta

@@ -292,7 +292,7 @@ class BusyError(TargetError):
 
 def is_busy(error: BaseException) -> bool:
     """Whether another transaction is in the way: a lock, a deadlock, a failed serialization."""
-    state, text = _told(error)
+    state, text = _reported(error)
     if isinstance(error, BusyError) or state:
         return isinstance(error, BusyError) or state in _BUSY
     return any(words in text for words in _BUSY_TEXTS)
@@ -300,7 +300,7 @@ def is_busy(error: BaseException) -> bool:
 
 def is_conflict(error: BaseException) -> bool:
     """Whether another transaction was first, or is in the way: a duplicate too."""
-    state, text = _told(error)
+    state, text = _reported(error)
     return (
         is_busy(error)
         or state in _THERE
@@ -310,11 +310,11 @@ def is_conflict(error: BaseException) -> bool:
 
 def is_lost(error: BaseException) -> bool:
     """Whether the connection is lost: a new one may succeed."""
-    state, text = _told(error)
+    state, text = _reported(error)
     return state in _LOST or state.startswith("08") or any(words in text for words in _LOST_TEXTS)
 
 
-def _told(error: BaseException) -> tuple[str, str]:
+def _reported(error: BaseException) -> tuple[str, str]:
     refusal = error.__cause__
     return (refusal.sqlstate, str(error)) if isinstance(refusal, _RefusedError) else ("", "")
 

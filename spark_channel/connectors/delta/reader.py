@@ -218,7 +218,7 @@ class DeltaFeed(ChangeFeed):
         """The files that a version added, with rows.
 
         Raises:
-            SourceError: it is not in the log any more, or it removed rows. SchemaError: it changed columns.
+            SourceError: it is no longer in the log, or it removed rows. SchemaError: it changed columns.
         """
         place = place_of(self._reader.options)
         path = posixpath.join(place.path, "_delta_log", f"{version:020d}.json")

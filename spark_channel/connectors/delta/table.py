@@ -426,6 +426,6 @@ def check_writable(table: "DeltaTable", shown: str, *, removes: bool) -> None:
         )
     if settings.get("delta.enableChangeDataFeed", "").lower() == "true":
         raise UnsupportedError(
-            f"{shown} has delta.enableChangeDataFeed=true, and its change files would not tell which rows the write "
-            f"replaces; append, or {_IN_SPARK}"
+            f"{shown} has delta.enableChangeDataFeed=true, and its change files would not name the rows that the "
+            f"write replaces; append, or {_IN_SPARK}"
         )

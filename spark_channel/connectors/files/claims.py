@@ -3,8 +3,8 @@
 A claim's epoch is the number of the log entry that took it, so that each run has its own name ("<job>-e<epoch>").
 Closing a claim (abort, a dead driver) gives it a new epoch, which no run holds.
 
-An overwrite takes the rows of `commit=task` runs that have not ended out of the directory. Such a run cannot
-end well any more, and loses its claim in the same entry.
+An overwrite takes the rows of `commit=task` runs that have not ended out of the directory. Such a run can no
+longer end well, and loses its claim in the same entry.
 """
 
 import json
@@ -90,7 +90,7 @@ def take(
         raise TargetError(
             f"{identity.shown} is partially committed: run {found.owner!r} committed {len(receipts)} tasks "
             f"with {sum(each.rows for each in receipts)} rows to {identity.target} (commit=task) "
-            "and did not end. A new run cannot tell which rows these were: "
+            "and did not end. A new run does not know which rows these were: "
             "overwrite the directory, or remove that run's files and use another txnVersion. "
             "A transfer with commit=task continues by itself, where its plan was kept"
         )
@@ -141,7 +141,7 @@ def fence(manifest: Manifest, held: HeldClaim) -> Claim:
             raise
         successor = found.owner if found is not None and found.owner != held.owner else ""
         raise SupersededError(
-            f"job {held.owner!r} does not hold its claim on {held.identity.target} any more: {why}. {_NOTHING}",
+            f"job {held.owner!r} no longer holds its claim on {held.identity.target}: {why}. {_NOTHING}",
             owner=held.owner,
             successor=successor,
         ) from error

@@ -352,7 +352,7 @@ class TargetDirectory:
         except (OSError, pa.ArrowException, ChannelError) as second:
             raise CommitError(
                 f"publishing into {self.shown} failed: {error}; and whether it was published is unknown: "
-                f"{second}. Run it again with the same txnAppId and txnVersion: what was published is not added again"
+                f"{second}. Run it again with the same txnAppId and txnVersion: published rows are not added again"
             ) from error
         if names and not claims.not_listed(manifest, names):
             _log.warning("%s is published; the store reported afterwards: %s", what, error)

@@ -285,8 +285,8 @@ class GuardedRestCatalog(RestCatalog):
     def _fetch_config(self) -> None:
         own = {name: value for name, value in self.properties.items() if _names_code(name)}
         super()._fetch_config()
-        told = {name: value for name, value in self.properties.items() if not _names_code(name)}
-        self.properties = {**told, **own}
+        reported = {name: value for name, value in self.properties.items() if not _names_code(name)}
+        self.properties = {**reported, **own}
 
 
 def guard(catalog: Catalog, file_io: Mapping[str, str]) -> Catalog:

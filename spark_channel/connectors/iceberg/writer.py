@@ -360,12 +360,12 @@ def _stage(transaction: "Transaction", change: Change, base: str, io: "FileIO") 
     if change.operation == "overwrite":
         before = int(metadata.properties.get(_OVERWRITES, 0))
         transaction.set_properties({_OVERWRITES: str(before + 1)})
-    told = {
+    summary = {
         "spark-channel.job": change.job,
         "spark-channel.operation": change.operation,
         name: value,
     }
-    update = transaction.update_snapshot(snapshot_properties=told)
+    update = transaction.update_snapshot(snapshot_properties=summary)
     producer: Any = update.overwrite() if change.removed else update.fast_append()
     with producer:
         for file in change.removed:

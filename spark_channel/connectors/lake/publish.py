@@ -274,7 +274,7 @@ class LakePublisher(Writer):
         except (TargetError, OSError, pa.ArrowException) as second:
             raise CommitError(
                 f"publishing into {lake.shown} failed: {error}; and whether it was published is unknown: "
-                f"{second}. Run it again with the same txnAppId and txnVersion: what was published is not added again"
+                f"{second}. Run it again with the same txnAppId and txnVersion: published rows are not added again"
             ) from error
         if published == [True]:
             _log.warning(
@@ -365,7 +365,7 @@ class LakePublisher(Writer):
         only: Identity | None = None,
         last: str = "",
     ) -> None:
-        """Remove the files of runs that cannot publish any more, but those that were published.
+        """Remove the files of runs that can no longer publish, except published files.
 
         The table is looked at first: a run that its log has ended then cannot publish later. `own`: a run that will
         not publish since it is this one, and it was aborted.

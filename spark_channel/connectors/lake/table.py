@@ -33,8 +33,8 @@ __all__ = [
 ]
 
 
-# The interface of a lakehouse table for writers: one state of its log, and the conditional commit
-# of the next.
+# The interface of a lakehouse table for writers: one state of its log, and a conditional commit of
+# the next state.
 
 
 Partition = tuple[tuple[str, str | None], ...]

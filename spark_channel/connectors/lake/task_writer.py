@@ -420,7 +420,7 @@ def _as_text(values: pa.Array, name: str, layout: Layout, shown: str) -> pa.Arra
     texts = values.cast(pa.string())
     if layout.empty_text_is_null and pc.any(pc.equal(texts, "")).as_py():
         raise TargetError(
-            f"partition column {name!r} holds the empty text, which {shown} could not tell from NULL; "
+            f"partition column {name!r} holds the empty text, which {shown} could not distinguish from NULL; "
             "write NULL or another text"
         )
     return texts

@@ -194,14 +194,14 @@ class LakeWriter(LakePublisher):
                 if found is not None
                 else table.retyped(column, kind)
             )
-            told.append(advice)
+            advices.append(advice)
             return None
 
-        told: list[str] = []
+        advices: list[str] = []
         try:
             names, new, wider = match(schema, table.columns, lake.shown, widen)
         except SchemaError as error:
-            raise SchemaError(f"{error}{''.join(f', or: {each}' for each in told)}") from None
+            raise SchemaError(f"{error}{''.join(f', or: {each}' for each in advices)}") from None
         if not names and mode == "ignore":
             raise SchemaError(
                 f"{lake.shown} has none of the rows' columns, which are {', '.join(schema.names)}: is it the right "

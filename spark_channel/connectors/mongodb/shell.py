@@ -171,7 +171,7 @@ class _Parser:
             code, sign = escape.groups()
             if code is None and sign not in _ESCAPED:
                 where = start + 1 + escape.start()
-                raise self.fault(f"{escape.group()} is no escape of JSON", where)
+                raise self.fault(f"{escape.group()} is not an escape of JSON", where)
             return chr(int(code, 16)) if code else _ESCAPED[sign]
 
         found = _ESCAPE.sub(unescaped, inside)
@@ -248,7 +248,7 @@ def _is_a(value: Any, kinds: type | tuple[type, ...]) -> bool:
 
 def _whole(text: str, bits: int, fault: Callable[[str], ValueError]) -> int:
     if re.fullmatch(r"[-+]?[0-9]+", text) is None:
-        raise fault(f"{text!r} is no whole number")
+        raise fault(f"{text!r} is not a whole number")
     if len(text) > 40 or not -(2 ** (bits - 1)) <= int(text) < 2 ** (bits - 1):
         raise fault(f"a whole number has at most {bits} bits")
     return int(text)

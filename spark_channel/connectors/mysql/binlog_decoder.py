@@ -61,7 +61,7 @@ class ChangeDecoder:
             )
             for each in tables
         ]
-        self._told = next((each for each in self.tables if each.telling is not None), None)
+        self._reporting = next((each for each in self.tables if each.telling is not None), None)
         self._skipping = [each for each in self.tables if each.skips is not None]
         self._by_needle = {each.needle: each for each in self.tables}
         self._telling, self._remaining, self._counts = telling, remaining, counts
@@ -92,15 +92,15 @@ class ChangeDecoder:
             ended = self.take(event)
             if self._kept >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
                 yield from self._taken()
-            self._tell_keys(_BATCH_ROWS)
+            self._report_keys(_BATCH_ROWS)
             if ended and self.done:
                 break
         yield from self._taken()
-        self._tell_keys(1)
+        self._report_keys(1)
 
     @property
     def done(self) -> bool:
-        """Whether the rest of the log is not needed. MariaDB tells exactly what a snapshot sees."""
+        """Whether the rest of the log is not needed. MariaDB reports exactly what a snapshot sees."""
         telling = self._telling
         if telling is not None and not (
             telling.old.done and telling.seen.done and self._gtids is MariadbGtids
@@ -112,8 +112,8 @@ class ChangeDecoder:
     def lacks(self) -> bool:
         """Whether transactions of the range, or of what a chunk saw, were not in the log."""
         telling = self._telling
-        told = telling is None or (telling.old.done and telling.seen.done)
-        return not told or (self._remaining is not None and not self._remaining.done)
+        reported = telling is None or (telling.old.done and telling.seen.done)
+        return not reported or (self._remaining is not None and not self._remaining.done)
 
     @property
     def is_wanted(self) -> bool:
@@ -151,7 +151,7 @@ class ChangeDecoder:
             self.at = None
             what = "without a GTID" if kind == Kind.ANONYMOUS_GTID else "with a tagged GTID"
             raise SourceError(
-                f"the binary log has a transaction {what}, by which the change feed cannot tell its position: "
+                f"the binary log has a transaction {what}, from which the change feed cannot derive its position: "
                 "the server must run with gtid_mode = ON, and gtid_next = AUTOMATIC without a tag"
             )
         elif kind == Kind.INCIDENT:
@@ -317,12 +317,12 @@ class ChangeDecoder:
             self._bytes += decoder.nbytes - nbytes
             self._changed[decoder] = None
 
-    def _tell_keys(self, least: int) -> None:
-        told = self._told
-        if told is not None and told.told >= least:
-            self.at = told
-            with told.understood(self._name):
-                told.tell_keys()
+    def _report_keys(self, least: int) -> None:
+        table = self._reporting
+        if table is not None and table.told >= least:
+            self.at = table
+            with table.understood(self._name):
+                table.report_keys()
 
     def _taken(self) -> Iterator[pa.RecordBatch]:
         changed, self._changed = self._changed, {}

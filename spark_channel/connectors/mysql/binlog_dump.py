@@ -33,7 +33,7 @@ def dumped(options: MysqlReadOptions, after: GtidSet) -> Iterator[Iterator[Event
     """The events of all transactions after `after`.
 
     Raises:
-        SourceError: the server does not have them any more, or never had; missing rights; a lost connection.
+        SourceError: the server no longer has them, or never had; missing rights; a lost connection.
     """
     session = MysqlSession(options, SourceError)
     try:

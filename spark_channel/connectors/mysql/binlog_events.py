@@ -139,7 +139,7 @@ class Event:
 def events(packets: Iterable[bytes], *, checksums: bool) -> Iterator[Event]:
     """The events in packets of a dump, without the byte before each.
 
-    `checksums`: whether events before the first FORMAT have one; from there on it tells.
+    `checksums`: whether events before the first FORMAT have one; the FORMAT says so for later events.
 
     Raises:
         SourceError: an event that was damaged on its way, or in the server's file.
@@ -226,7 +226,7 @@ def packed_integer(data: bytes, at: int) -> tuple[int, int]:
 
 
 def inflated(data: bytes) -> bytes:
-    """What MariaDB has compressed (log_bin_compress): a byte that says how many bytes the length has, and it."""
+    """Decompress MariaDB's log_bin_compress: a byte that says how many bytes the length has, the length, the data."""
     unpacking = zlib.decompressobj()
     found = unpacking.decompress(data[1 + (data[0] & 7) :], _LARGEST)
     if not unpacking.eof:
@@ -290,7 +290,7 @@ class TableMap:
     unsigned: tuple[bool, ...] = ()
     collations: tuple[int, ...] = ()
     members: tuple[tuple[bytes, ...], ...] = field(default=())
-    """Of each column; an enum's or set's."""
+    """The members of each column that is an enum or a set."""
 
 
 _META = {
@@ -394,7 +394,7 @@ def _integers(data: bytes) -> list[int]:
 def _collations(
     types: list[int], found: dict[int, bytes], texts: frozenset[int]
 ) -> tuple[int, ...]:
-    """Of each column; 0 = none is told. Either a default and those that differ, or one for each."""
+    """The collation of each column, 0 = unknown. The log has a default and the exceptions, or one for each column."""
     made = [0] * len(types)
     for default, each, codes in ((2, 3, texts), (10, 11, frozenset({_ENUM, _SET}))):
         places = [place for place, code in enumerate(types) if code in codes]

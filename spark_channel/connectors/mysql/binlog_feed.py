@@ -95,9 +95,9 @@ class BinlogFeed(ChangeFeed):
             self._follow(session)
             now = self._ended(session)
         self._idle: tuple[str | None, GtidSet, int, int | None] = (None, now, 0, None)
-        """Of the last look that found no change: where it began, how far it came, its bytes, its first time."""
+        """The last look that found no change: where it began, how far it came, its bytes, its first time."""
         with dumped(self._options, now) as log:
-            next(log, None)  # missing rights are told now
+            next(log, None)  # fails here if the user lacks the rights
 
     def _follow(self, session: MysqlSession) -> None:
         """Find the table; one that is not there is `missing`."""
@@ -117,7 +117,7 @@ class BinlogFeed(ChangeFeed):
         self._columns, self._schema = source.schema, change_schema(source.schema)
 
     def _recall(self, token: BinlogToken) -> None:
-        """The table is not there any more: take it as it was when a range was handed out."""
+        """Take a table that was dropped as it was when a range was handed out."""
         assert self.missing is not None
         if token.table is None:
             raise self.missing
@@ -253,8 +253,8 @@ class BinlogFeed(ChangeFeed):
                 yield from self._window(split)
                 return
             _log.warning(
-                "%s is not there any more, nor are its existing rows that were not read: "
-                "its changes in the log are delivered",
+                "%s does not exist: its existing rows that were not read are lost, "
+                "and its changes in the log are delivered",
                 self._table.label,
             )
             yield from self._changes(split)

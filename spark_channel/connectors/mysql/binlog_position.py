@@ -50,7 +50,7 @@ class GtidSet(ABC):
 
     @abstractmethod
     def remaining(self, upto: Self) -> "Remaining":
-        """What a reader that has this set must read to have `upto`, too."""
+        """The transactions that a reader with this set must read to reach `upto`."""
 
     def copy(self) -> Self:
         return self.parse(str(self))

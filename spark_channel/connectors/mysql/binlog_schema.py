@@ -1,4 +1,4 @@
-"""What a server and a table must have so that the binary log has every change of the table's rows."""
+"""Requirements on a server and a table, so that the binary log has every change of the table's rows."""
 
 import logging
 import re
@@ -214,7 +214,7 @@ def find_listed(
 def find_one(session: MysqlSession, dialect: Dialect, name: str) -> tuple[str, str]:
     """
     Raises:
-        OptionError: there is no such table.
+        OptionError: the table does not exist.
     """
     table = dialect.find_table(session, name)
     if table is None:
@@ -232,7 +232,7 @@ def name_of(database: str, name: str) -> str:
 
 
 def named(text: str, names: Collection[str], *, folds: bool) -> list[str]:
-    """Those of the feed's `names` that `text` may mean, which the source need not have any more."""
+    """Those of the feed's `names` that `text` may mean, including tables that the source has dropped."""
 
     def parts(name: str) -> tuple[str, str]:
         tree = parsed_name(name, "mysql")

@@ -1,10 +1,10 @@
 """Chunks of a table between two positions of the binary log. Nothing is written, neither a row nor to the log.
 
-MariaDB tells the position of a snapshot exactly, while commits wait: a transaction is in the log first, and visible
+MariaDB reports the position of a snapshot exactly, while commits wait: a transaction is in the log first, and visible
 later, for as long as a semi-synchronous replica takes. So the snapshot of a chunk may be behind the log or before it,
 and a row is dropped that any transaction changed between the two positions, whichever comes first.
-MySQL has a transaction in `gtid_executed` after it is visible, and in the log before: what is not in the set that was
-read before the snapshot, up to the end of the log behind the chunk, counts as not seen.
+MySQL has a transaction in `gtid_executed` after it is visible, and in the log before. So transactions up to the end of
+the log behind the chunk count as not seen if the set that was read before the snapshot lacks them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -66,7 +66,7 @@ SELECT table_rows, data_length FROM information_schema.tables WHERE table_schema
 """
 
 Events = Callable[[GtidSet, GtidSet, GtidSet, WindowReporter], Iterator[pa.RecordBatch]]
-"""The log from a position on: (its begin, where the range begins, its end, what is told)."""
+"""The log from a position on: (its begin, where the range begins, its end, where changes are reported)."""
 
 
 def obstacle(source: ReadSource) -> str | None:
@@ -96,7 +96,7 @@ class _BehindError(SourceError):
 
 
 def start_of(session: Session, source: ReadSource, since: GtidSet) -> BaseProgress | None:
-    """The whole base; None = the table is empty. A row that is lost to it has changed since, which the log tells."""
+    """The whole base; None = the table is empty. A row that the base misses changed later: the log has the change."""
     keyset = base_keyset(source)
     found = session.rows(key_of(keyset, [], 0, last=True))
     if not found:
@@ -162,7 +162,7 @@ class BinlogWatermarks:
         )
 
     def mark(self) -> GtidSet:
-        """The server tells the position of a snapshot, so nothing is written."""
+        """The server reports the position of a snapshot, so nothing is written."""
         assert self._snapshot is not None  # its chunk was read
         return self._snapshot[0]
 

@@ -538,7 +538,7 @@ def _executed(words: list[_Word]) -> list[_Word]:
 
 
 _COMMENT = r"/\*(?!M?!).*?\*/|/\*M?!\d*|\*/|--(?=[\s\x00-\x1f]|$)[^\n]*|\#[^\n]*"
-"""What a server has executed of `/*! ... */` is there as words; it logs what it did not execute as a comment."""
+"""The words of `/*! ... */` count, since the server executed them: it logs text that it skipped as a plain comment."""
 _NAME = r"`(?:[^`]|``)*`"
 _BARE = r"[\w$@\u0080-\uffff]+|\S"
 

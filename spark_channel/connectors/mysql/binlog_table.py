@@ -72,7 +72,7 @@ class FollowedTable:
 
     `columns` are those that are wanted, `names` all that it has; `charsets` by the numbers of their collations.
     `folds`: names of tables are equal in any case. `generated`: columns that may be nowhere in
-    the log. `apart`: columns by which a target may tell rows apart beside `key`.
+    the log. `apart`: columns that may also identify a row in a target, beside `key`.
     `listed`: its name in a feed of several tables, in which it may be dropped; else "". `advice` and `columns_advice`:
     what to do where it cannot be followed, and where its columns have changed.
     """
@@ -96,7 +96,7 @@ class FollowedTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of its own columns."""
+        """The schema of the wanted columns."""
         return pa.schema([pa.field(each.name, each.kind) for each in self.columns])
 
     def advice_of(self, has: Callable[[str], bool] | None) -> str:
@@ -106,7 +106,7 @@ class FollowedTable:
 
 @dataclass(frozen=True)
 class WindowReporter:
-    """What a log that is read beside a chunk of existing rows tells its `window`, by the columns `key`.
+    """Where a log that is read beside a chunk of existing rows reports changed rows: to `window`, by the columns `key`.
 
     `old` are the transactions before the range, `seen` those that the chunk's statement saw, both from where the log
     begins. `table`: which one of several it is, by the name that the feed has for it.
@@ -164,7 +164,7 @@ class TableDecoder:
         self.table, self.telling, self.has, self.skips = table, telling, has, skips
         self.is_dropped = table.is_dropped
         self.is_wanted = self.is_held = self.is_skipped = False
-        """Of the present transaction: whether its changes are wanted, a window is told of them, and neither."""
+        """Whether the present transaction's changes are wanted, are reported to a window, or are neither."""
         self._ask, self._counts = ask, counts
         database, name = table.database.encode(), table.name.encode()
         self.needle = bytes([len(database)]) + database + b"\0" + bytes([len(name)]) + name + b"\0"
@@ -182,7 +182,7 @@ class TableDecoder:
         return schema.append(pa.field(TABLE, pa.string())) if self.table.listed else schema
 
     def enter(self, *, is_wanted: bool, is_held: bool) -> bool:
-        """Whether anything of a transaction is needed that is wanted, or that a window is told of."""
+        """Whether the decoder needs a transaction that is wanted, or that is reported to a window."""
         self.is_wanted = is_wanted and not self.is_skipped and not self.is_dropped
         self.is_held = is_held and self.telling is not None and not self.is_dropped
         return self.is_wanted or self.is_held
@@ -256,12 +256,12 @@ class TableDecoder:
             shape.told.append([row[place] for place in places])
             self.told += 1
 
-    def tell_keys(self) -> None:
+    def report_keys(self) -> None:
         self.told = 0
         for shape in self._shapes.values():
-            told, shape.told = shape.told, []
-            if told and self.telling is not None:
-                columns = list(zip(*told, strict=True))
+            rows, shape.told = shape.told, []
+            if rows and self.telling is not None:
+                columns = list(zip(*rows, strict=True))
                 arrays = [
                     each.array(values, self._ask)
                     for (_, each), values in zip(shape.window_key, columns, strict=True)

@@ -1,7 +1,7 @@
 """Changes of several tables by one connection to the binary log, and their existing rows in chunks beside them.
 
-What becomes of the tables is in the log: a range ends before a statement that ends the following of one, and with an
-ALTER that gives one other columns. So no range that was handed out has rows that cannot be read.
+The log has the statements that change tables. A range ends before a statement after which a table cannot be followed,
+and with an ALTER that changes a table's columns. So each row of a range that was handed out can be read.
 """
 
 import logging
@@ -234,7 +234,7 @@ class BinlogTablesFeed(BinlogFeed):
             return [self._begun(session, self._visible(session))]
 
     def _begun(self, session: MysqlSession, position: GtidSet) -> Token:
-        """The tables are looked at behind the position: what the log tells of them from there on is known."""
+        """The tables are looked at behind the position, so the log has all of their later changes."""
         tables = {
             name: BinlogPlace(noted_table(table)) for name, table in self._begin(session).items()
         }
@@ -548,7 +548,7 @@ class BinlogTablesFeed(BinlogFeed):
         upto: GtidSet,
         telling: WindowReporter | None,
     ) -> Iterator[pa.RecordBatch]:
-        """The changes of all tables, once, while a window is told of those of `table`."""
+        """The changes of all tables, once. Those of `table` are also reported to a window."""
         remaining: dict[str, Remaining] = {
             name: after.remaining(after.union(since)) for name, since in skips.items()
         }
@@ -586,7 +586,7 @@ class BinlogTablesFeed(BinlogFeed):
             is_known = count is not None
         except (
             ChannelError
-        ) as error:  # a statement by which a table cannot be followed: the next range tells
+        ) as error:  # a statement after which a table cannot be followed: the next range fails
             if is_away(error):
                 raise
         waiting = {}

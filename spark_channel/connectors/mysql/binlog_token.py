@@ -1,4 +1,4 @@
-"""Positions of a binary log's feed as tokens: what of the base was read there, and the tables as they were."""
+"""Positions of a binary log's feed as tokens, with the part of the base that was read and the tables as they were."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -237,7 +237,7 @@ def followed(server: LogServer, source: ReadSource, options: MysqlReadOptions) -
 
 
 def noted_table(table: FollowedTable) -> dict[str, Any]:
-    """What a position keeps of the table, so that its range can be read when the table is not there any more."""
+    """What a position keeps of the table, so that its range can be read after the table was dropped."""
     return {
         "database": table.database,
         "name": table.name,

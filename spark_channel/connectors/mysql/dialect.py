@@ -147,7 +147,7 @@ class MysqlDialect(Dialect):
         return quoted(name)
 
     def literal(self, value: Any, column: Column | None) -> str:
-        """Of the column's type: a decimal that is compared with a text is compared as a float."""
+        """A literal of the column's type, since MySQL compares a decimal with a text as floats."""
         from pymysql.converters import escape_item
 
         text = (
@@ -178,7 +178,7 @@ class MysqlDialect(Dialect):
         return [str(name) for (name,) in rows]
 
     def derived(self, query: str) -> str:
-        """What sqlglot cannot read is left to the server, which takes only a SELECT in parentheses."""
+        """Leave a query that sqlglot cannot read to the server, which accepts only a SELECT in parentheses."""
         try:
             text = super().derived(query)
         except statements.UnreadableError:
@@ -218,7 +218,7 @@ class MysqlDialect(Dialect):
 
     def text_length(self, column: Column) -> str | None:
         if not isinstance(column, MysqlColumn):
-            return None  # of a query, whose result tells no lengths in characters
+            return None  # a query's result has no lengths in characters
         name, sizes, _ = parts(column.declared)
         if name in ("char", "varchar") and len(sizes) == 1:
             return sizes[0]
@@ -322,7 +322,7 @@ class MysqlDialect(Dialect):
         return self.literal(value, column)
 
     def row_hash(self, columns: Sequence[tuple[Column, str]]) -> str | None:
-        """Of the values' texts, which end with a comma or are quoted.
+        """A hash of the values' texts, which end with a comma or are quoted.
 
         A text that is longer than the server can make is NULL: such a row has a hash that no other row has.
         """

@@ -318,7 +318,7 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
 
 class _GuardedResult(MySQLResult):  # type: ignore[misc] # PyMySQL is untyped
     def _read_load_local_packet(self, first_packet: Any) -> None:
-        """Not PyMySQL's own, which sends packets of 16 KiB whatever the server takes, also to a server that is gone."""
+        """Replaces PyMySQL's own, which always sends packets of 16 KiB, even to a server that has disconnected."""
         self.connection.refuse_file(first_packet)
         self.connection.send_file(LoadLocalPacketWrapper(first_packet).filename)
         answer = self.connection._read_packet()  # noqa: SLF001 - as PyMySQL's own does

@@ -376,7 +376,7 @@ class _Known:
         return table in self._found
 
     def distrust(self, table: str) -> str | None:
-        """MySQL's tables have no owner: what a role can do to them is a trigger, or another kind of table."""
+        """MySQL's tables have no owner: a role can only add a trigger, or replace them by another kind of table."""
         faults = self._found.get(self._ledger.name(table), [])
         return faults[0] if faults else None
 

@@ -49,7 +49,7 @@ def even_ranges(
 ) -> list[tuple[int, int, float]]:
     """Up to `parts` ranges [start, end) from `least` to `most`, each with its share of the rows.
 
-    `estimate` tells about how many rows have keys in [start, end). The fullest range is halved again and again, until
+    `estimate` returns about how many rows have keys in [start, end). The fullest range is halved again and again, until
     what is left is small beside a part; skewed keys only make it halve more often in one place.
     """
     cells = [(-estimate(least, most + 1), least, most + 1)]

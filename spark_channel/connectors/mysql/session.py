@@ -101,7 +101,7 @@ _QUOTED_NAME = re.compile("`[^`]*`")
 
 
 class LostConnectionError(Exception):
-    """The connection ended while the server was asked: what it did is not known. `text` is for the user."""
+    """The connection ended during a request, so its effect is unknown. `text` is for the user."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -109,7 +109,7 @@ class LostConnectionError(Exception):
 
 
 _LOST = (LostConnectionError, ConnectionError, TimeoutError, ssl.SSLEOFError)
-"""What a socket says of a connection that has ended, in the middle of a result."""
+"""Errors of a connection that ended in the middle of a result."""
 
 
 def is_away(error: BaseException) -> bool:
@@ -554,7 +554,7 @@ class MysqlWriteSession(MysqlSession):
 
     `lenient`: the user has asked for a mode in which the server changes values that do not fit.
 
-    It raises LostConnectionError where an answer is missing: what was written is then looked for.
+    It raises LostConnectionError where an answer is missing. The caller then checks which rows were written.
     """
 
     def lost(self, text: str) -> Exception:

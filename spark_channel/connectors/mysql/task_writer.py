@@ -68,7 +68,7 @@ class RefusedRowsError(Exception):
 
 
 class Loader:
-    """Loads batches into `table`. What the server would change or leave out is an error, and nothing of that
+    """Loads batches into `table`. A value that the server would change or leave out is an error, and no row of that
     batch is in the table when the caller rolls its statement back. Unless `exact`, the server may cut or round
     fractions of a second, and pad or strip fixed lengths, as it does for other clients. `words`: how the INSERT begins
     and ends, for rows whose keys may be in the table.
@@ -92,7 +92,7 @@ class Loader:
         if words is not None:
             session.list_warnings()
         if not exact:
-            session.rows("SET SESSION sql_notes = 0")  # what is cut off a fraction is a note
+            session.rows("SET SESSION sql_notes = 0")  # each cut fraction is a note
         self._table, self._label = table, table.replace("`", "")
         self._columns = columns
         self._instants = any(_is_instant(column.kind) for column in columns)
@@ -236,7 +236,7 @@ class _MysqlTaskWriter(SqlTaskWriter):
 
 
 class MysqlStagedWriter(_MysqlTaskWriter, StagedTaskWriter):
-    """`commit=job`: each attempt stages in a table of its own.
+    """`commit=job`: each attempt stages in its own table.
 
     After a lost connection the rows of the table are counted: a chunk is there whole or not at all.
     """
@@ -451,7 +451,7 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
             self._through_deadlocks(session, lambda: self._loader.load(rows))
             self._keep(rows)
             return
-        self._loaded = None  # what was judged is not kept
+        self._loaded = None  # rows that were judged are not kept
         with self._refusals(rows.num_rows, before):
             self._loader.load(rows)
         if not self._straight:

@@ -266,7 +266,7 @@ def _plain_arrays(lines: pa.LargeBinaryArray, columns: list[ReadColumn]) -> dict
 
 def _parsed(text: pa.Buffer, names: list[str], kinds: Mapping[str, pa.DataType]) -> pa.Table:
     """Those of the columns `names` that are in `kinds`."""
-    # All in one block; what is longer than that is only allocated, which costs a batch of few rows more than its rows.
+    # All in one block. A larger block is allocated in full, which costs a batch of few rows more than its rows.
     block = max(1 << 12, int(text.size) + 1)
     return pyarrow.csv.read_csv(
         pa.BufferReader(text),

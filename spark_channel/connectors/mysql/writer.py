@@ -150,7 +150,7 @@ class MysqlWriter(SqlWriter):
             self._check_scripts(COMMITTING_WORDS)
         if isinstance(place.table, MysqlTable) and not place.table.is_view:
             hold_transactional(session, place.table)
-            _tell_triggers(session, place.table)
+            _warn_of_triggers(session, place.table)
         return replace(plan, target=self.target(plan, place))
 
     def target(self, plan: SqlPlan, place: WriteTarget) -> TargetTable:
@@ -272,7 +272,7 @@ class MysqlWriter(SqlWriter):
         split_script(self.options.post_sql, "postSql", "mysql", forbidden)
 
 
-def _tell_triggers(session: MysqlWriteSession, table: MysqlTable) -> None:
+def _warn_of_triggers(session: MysqlWriteSession, table: MysqlTable) -> None:
     """Log which triggers of the table may store other values than are written; a role without TRIGGER sees none."""
     found = session.rows(
         "SELECT trigger_name, action_statement FROM information_schema.triggers "

@@ -130,7 +130,7 @@ class PgTable(catalog.Table):
 
 
 def name_parts(text: str) -> tuple[str | None, str] | None:
-    """(schema, table) that `text` names in PostgreSQL's way: what is not quoted is lower case."""
+    """(schema, table) that `text` names by PostgreSQL's rules, which fold unquoted names to lower case."""
     tree = parsed_name(text, "postgres")
     if tree is None:
         return None
@@ -258,7 +258,7 @@ _WIDTH = 0xFFFFFFFF
 
 
 def oldest_of(session: PgSession, transactions: Collection[int]) -> str:
-    """The oldest of these transactions in words, with what ends it; empty when none of them runs any more."""
+    """Describe the oldest of these transactions, with the statement that ends it; "" when all of them have ended."""
     if not transactions:
         return ""
     numbers = ", ".join(str(each & _WIDTH) for each in transactions)

@@ -296,7 +296,7 @@ def _data(array: pa.LargeBinaryArray) -> memoryview:
 # Rows by COPY, evenly spread over a time: under a limit the server rests between them.
 #
 # A COPY that is fed bit by bit costs the server half of what short ones cost, but only short ones
-# tell how long it works
+# show how long it works
 # for a row. So the first rows of each turn are a short COPY, which is measured. The others are fed
 # to one COPY if that
 # works for no longer than a burst at a time; else they are short ones, too.
@@ -327,16 +327,16 @@ class Target(Protocol):
 
 
 class PacedCopy:
-    """Of one thread: `begin`, then `copy` until all rows are sent. What it has learned of the server lasts."""
+    """Used by one thread: `begin`, then `copy` until all rows are sent. It keeps what it has measured of the server."""
 
     def __init__(self, session: Target, cost: RowCost, clock: Clock) -> None:
-        """Measures the way to the server and back."""
+        """Measure the network's round trip."""
         self._cost, self._clock = cost, clock
         way = 0.0
         try:
             way = _WAYS * way_seconds(lambda: session.rows("SELECT 1"), clock)
-        except TargetError as error:  # what sends the rows connects again
-            _log.debug("the way to the server was not measured: %s", error)
+        except TargetError as error:  # the call that sends the rows connects again
+            _log.debug("the network's round trip was not measured: %s", error)
         self._pieces = PacedFetch(_BURST_SECONDS, empty_seconds=way, clock=clock)
         self._short_rows = self._fed_rows = 0
 

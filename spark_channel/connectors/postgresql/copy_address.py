@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-__all__ = ["can_tell", "connect_arguments"]
+__all__ = ["can_use", "connect_arguments"]
 
 _IN_DSN = frozenset(
     {"sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword", "target_session_attrs"}
@@ -40,8 +40,8 @@ _UNHEARD = frozenset(
 """What libpq hears of its environment, and asyncpg does not."""
 
 
-def can_tell(parameters: Mapping[str, str], environment: Mapping[str, str]) -> bool:
-    """Whether asyncpg can be told all that libpq would be, and does the same.
+def can_use(parameters: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+    """Whether asyncpg accepts all of the parameters that libpq would get, and treats them in the same way.
 
     It tries several hosts in the time that is meant for each, and reads `.pgpass` without its escapes.
     """

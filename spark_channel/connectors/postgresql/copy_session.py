@@ -74,7 +74,7 @@ class PgCopySession(PgSession):
         """The rows of a query of so many columns, as COPY writes them: pieces, and where each row lies in one.
 
         A piece of about `piece_bytes` is asked for when it is wanted; what the server sends meanwhile waits in the
-        sockets. Leaving early ends the connection: what the server has still to send is not read.
+        sockets. Leaving early ends the connection, and the rest of the server's answer is not read.
         """
         connection = self._reached()
         rows = 0
@@ -199,7 +199,7 @@ class _Copying:
         return self._pieces.get_nowait()
 
     async def leave(self) -> None:
-        """Wait for the end, which comes since the connection was ended; what is brought until then is dropped."""
+        """Wait for the end, which comes since the connection was ended. Pieces that arrive until then are dropped."""
         self._left = True
         while not self._pieces.empty():
             self._pieces.get_nowait()

@@ -230,7 +230,7 @@ class PostgresDialect(Dialect):
         )
 
     def row_hash(self, columns: Sequence[tuple[Column, str]]) -> str | None:
-        """Of the row's text, in which values are quoted and NULL is nothing; instants are written in UTC."""
+        """A hash of the row's text, in which values are quoted and NULL is nothing; instants are written in UTC."""
         texts = []
         for column, text in columns:
             if not isinstance(column, PgColumn) or not column.builtin or column.base not in _HASHED:

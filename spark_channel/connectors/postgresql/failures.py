@@ -151,7 +151,7 @@ def is_refused_data(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, place: str, *, hides: bool = False) -> str:
-    """`error` as a user is told it: what to do, and the server's own words without the statement.
+    """The message of `error` for a user: what to do, and the server's own words without the statement.
 
     `hides`: words that may quote a value are left out, here and in `error`.
     """

@@ -151,17 +151,17 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
 
     @abstractmethod
     def _reader_of(self, session: PgReadSession, name: str, oid: int) -> SqlReader:
-        """Of a table's existing rows."""
+        """A reader of a table's existing rows."""
 
     @abstractmethod
     def _rows_of(self, session: PgReadSession, table: FollowedTable) -> SqlReader | None:
-        """Of the existing rows of a range that was handed out; None: they are gone with their table, and the range has
-        changes only.
+        """A reader of the existing rows of a range that was handed out; None: the table was dropped with its rows, and
+        the range has changes only.
         """
 
     @abstractmethod
     def _decoder_of(self, table: FollowedTable, after: int, upto: int) -> ChangeDecoder:
-        """Of the changes of a table in a range."""
+        """A decoder of the changes of a table in a range."""
 
     @abstractmethod
     def _chunk_columns(self, table: FollowedTable) -> pa.Schema | None:
@@ -311,7 +311,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         if is_paused:
             return after
         gone = next((name for name in dropped if after.tables[name].since is not None), None)
-        if gone is not None:  # a range of its own, since a range has a chunk of one table
+        if gone is not None:  # a separate range, since a range has a chunk of one table
             return after.started(gone, None)
         if is_cut and after.waited < MOST_WAITS:
             return replace(after, waited=after.waited + 1)
@@ -387,7 +387,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         flushed = flushed_lsn(session)
         if flushed - start >= FRESH_BYTES or self._has_changes(session, start):
             return False
-        # What a long transaction has made it keep is given back when that has ended.
+        # The server frees the log that it kept for a long transaction when that has ended.
         return flushed - safe < FRESH_BYTES or not set(doubt).isdisjoint(log.running())
 
     def _pauses(self, session: PgReadSession) -> bool:
@@ -503,7 +503,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         window: ChunkWindow,
         key: Sequence[str],
     ) -> Iterator[pa.RecordBatch]:
-        """The changes of all tables, once, while `window` is told of those of `table`."""
+        """The changes of all tables, once. Those of `table` are also reported to `window`."""
         followed = tables if upto > after else [table]
         for name, batch in self._decoded_of(
             connect, followed, first, after, upto, high, table, window, key
@@ -526,7 +526,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         for each in tables:
             decoder = self._decoder_of(each, after, upto)
             if each is table and window is not None:
-                decoder.tell(window, key)
+                decoder.report_to(window, key)
             made[each.oid] = TableChanges(each.name, decoder, first[each.oid])
         decoders = TablesDecoder(made)
         with connect() as session:
@@ -599,7 +599,7 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
             raise SourceError(
                 f"{source.label} has REPLICA IDENTITY USING INDEX on {index}, so a delete has no other column, and an "
                 f"update of {key} does not say which row it was. Run ALTER TABLE {table.label} REPLICA IDENTITY "
-                f"DEFAULT; or leave {key} out with option 'columns', if the target tells rows apart by {index}"
+                f"DEFAULT; or leave {key} out with option 'columns', if {index} identifies a row in the target"
             )
 
     def _shape_of(self, session: PgReadSession, source: ReadSource) -> TableShape:

@@ -65,17 +65,17 @@ ORDER BY calls DESC LIMIT 100
 _TOTAL = ("total_time", "total_exec_time")
 _NEEDS_STATEMENTS = "application (needs pg_monitor, and pg_stat_statements loaded)"
 _ASLEEP = (
-    f"SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep({_NAP})::text, "  # noqa: S608 - a number of ours
+    f"SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep({_NAP})::text, "  # noqa: S608 - a constant
     "extract(epoch FROM clock_timestamp())::float8 FROM generate_series(1, 20)"
 )
-"""Naps of a session: what is longer than the shortest is a wait for a core, whatever this client's host does.
+"""Naps of a session: the time beyond the shortest is a wait for a core, whatever this client's host does.
 
 The server waits for whole milliseconds: for two here, and then is done. A wait of one may end a little early, and then
 it waits for another one.
 """
 _RATE_SECONDS = 60.0
 _MOST_POSITIONS = 20_000
-"""More than an hour of four a second. What is older is that old at least."""
+"""Four a second for more than an hour. An older position counts as that old."""
 
 
 class Lag:

@@ -304,7 +304,7 @@ class PostgresStagedWriter(_PostgresTaskWriter, StagedTaskWriter):
                 is None
             ):
                 raise TargetError(
-                    f"the staging table {self._stage_sql} does not exist any more: the job was aborted or has ended"
+                    f"the staging table {self._stage_sql} no longer exists: the job was aborted or has ended"
                 )
             if self._chunks_staged:
                 listed = ", ".join(f"'{int(number) % (1 << 32)}'" for number in self._chunks_staged)
@@ -397,7 +397,7 @@ class LimitedTaskWriter(PostgresStagedWriter):
     def _move(self) -> None:
         """All of the task in one transaction, or nothing of it."""
         try:
-            # What ends a connection in a pause is no failure: a new one is made also where `retryTimeout` is 0.
+            # A connection that ends in a pause is not a failure: also with `retryTimeout` 0, the task makes a new one.
             self._lost = self._lost or self._session is None or not self._session.answers()
             self._hold_session()
             session = self._session

@@ -1,4 +1,4 @@
-"""The columns of a followed table: their Arrow types as the log has them, and those that tell its rows apart."""
+"""The columns of a followed table: their Arrow types as the log has them, and the columns that identify a row."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -73,7 +73,7 @@ def row_key(source: ReadSource) -> tuple[str, ...]:
 
 
 def row_columns(source: ReadSource) -> tuple[str, ...]:
-    """The columns that a target may tell the rows apart by: those of unique indexes, or any without such an index.
+    """The columns that may identify a row in a target: those of unique indexes, or all without such an index.
 
     Empty: `row_key`.
     """

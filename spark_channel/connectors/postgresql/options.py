@@ -133,7 +133,7 @@ class Address:
 def parse_url(url: str, environment: Mapping[str, str] = MappingProxyType({})) -> Address:
     """Read `jdbc:postgresql://h:1/db?...`, `jdbc:postgresql:db`, `postgresql://...` or `postgres://...`.
 
-    `environment`: what a url of libpq leaves out is found there, as libpq does; JDBC knows none of it. What a service
+    `environment` has the parameters that a url of libpq omits, as for libpq itself; JDBC ignores it. What a service
     says is in a file, which libpq reads: it is left out here.
 
     Raises:

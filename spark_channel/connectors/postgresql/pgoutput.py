@@ -49,9 +49,9 @@ class LogColumn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """What a feed of several tables keeps of one. `key`: the names of the columns that its rows are told apart by.
+    """What a feed of several tables keeps of one. `key`: the names of the columns that identify its rows.
 
-    `apart`: all columns that a target may tell them apart by; empty: the key.
+    `apart`: all columns that may identify a row in a target; empty: the key.
     """
 
     columns: tuple[LogColumn, ...]
@@ -244,7 +244,7 @@ class ChangeDecoder:
                 self._held = self._window is not None and self._window.holds(
                     commit >= self._after, transaction
                 )
-                self._add = self._tell if self._held else self._append
+                self._add = self._report if self._held else self._append
                 if self._wanted and self._refused is not None:
                     self._check_refused()
                 self._lsn, self._time = commit, time + _EPOCH_MICROSECONDS
@@ -300,8 +300,8 @@ class ChangeDecoder:
     def _differs(self, old: list[Any], new: list[Any]) -> bool:
         return any(old[place] != new[place] for place in self._apart)
 
-    def tell(self, window: ChunkWindow, key: Sequence[str]) -> None:
-        """Tell `window` of the changes that it holds, by the columns `key`: also outside [after, upto)."""
+    def report_to(self, window: ChunkWindow, key: Sequence[str]) -> None:
+        """Report the changes that `window` holds to it, by the columns `key`: also those outside [after, upto)."""
         self._window, self._window_names = window, key
         self._arrange(self._shape.columns)
 
@@ -364,7 +364,7 @@ class ChangeDecoder:
                     new[place] = old[place]
         return new
 
-    def _tell(self, operation: str, values: list[Any]) -> None:
+    def _report(self, operation: str, values: list[Any]) -> None:
         assert self._window is not None
         self._window.changed(tuple(_text(values[place]) for place in self._window_key))
         if self._wanted:
@@ -386,7 +386,7 @@ class ChangeDecoder:
 
     def _check_relation(self, found: tuple[LogColumn, ...]) -> None:
         self._refused = difference(self._shape.columns, found, self._has)
-        if self._wanted:  # of others, a window is told the keys
+        if self._wanted:  # changes of other transactions are only reported to a window
             self._check_refused()
         names = [each.name for each in found]
         lost = next(
@@ -497,7 +497,7 @@ class TableChanges:
     first: int
     messages: list[bytes] = field(default_factory=list)
     columns: bytes | None = None
-    """What the log last said of its columns, where the decoder was not told yet."""
+    """The log's last message about its columns, if the decoder has not read it yet."""
 
 
 class TablesDecoder:

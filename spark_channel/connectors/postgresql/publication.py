@@ -73,7 +73,7 @@ class Followed(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a publication has of a table: its `columns`, and the rows that `condition` keeps. None: all."""
+    """The part of a table that a publication has: its `columns`, and the rows that `condition` keeps. None: all."""
 
     columns: tuple[str, ...] | None = None
     condition: str | None = None
@@ -135,7 +135,7 @@ def check_published(
     if left:
         raise SourceError(
             f"publication {publication!r} does not hold {', '.join(left)} any more, "
-            "so that changes since then are not in the log. "
+            "so that later changes are not in the log. "
             f"First add each again with ALTER PUBLICATION {publication} ADD TABLE. {advice}"
         )
     check_operations(publication, now, advice)
@@ -218,7 +218,7 @@ def find_listed(session: Session, publication: str, items: list[str]) -> list[Fo
 def find_one(session: Session, name: str) -> Found:
     """
     Raises:
-        OptionError: there is no such table.
+        OptionError: the table does not exist.
     """
     table = find_table(session, name)
     if table is None:
@@ -231,7 +231,7 @@ def find_one(session: Session, name: str) -> Found:
 
 
 def named(text: str, names: Collection[str]) -> list[str]:
-    """Those of the feed's `names` that `text` may mean, which the source need not have any more."""
+    """Those of the feed's `names` that `text` may mean, including tables that the source has dropped."""
     wanted = name_parts(text)
     if wanted is None:
         return []
@@ -256,7 +256,7 @@ def left_out(session: Session, publication: str, items: list[str]) -> Iterator[s
 
 
 def look_up(session: Session, oids: list[int]) -> dict[int, Found]:
-    """The present names and columns of tables by their numbers; without those that are not there any more."""
+    """The present names and columns of tables by their numbers, without tables that were dropped."""
     text = ", ".join(map(str, oids))
     return {int(row[0]): Found(*row) for row in session.rows(_PRESENT.format(oids=text))}
 

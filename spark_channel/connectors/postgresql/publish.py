@@ -207,7 +207,7 @@ class PostgresMerge(Merge):
 # left. The table
 # is unlogged, or, where the target is to be created, is the target under another name. Its name
 # begins with the run's
-# claim: by that, the staging of a live run is told from that of one that was overtaken or has
+# claim, which distinguishes the staging of a live run from that of a run that was overtaken or has
 # ended.
 
 
@@ -310,9 +310,9 @@ def patient_lock(session: PgSession, target: TargetTable) -> Iterator[None]:
         if is_locked(error):
             raise TargetError(
                 f"table {target.label} could not be locked, which an overwrite needs: "
-                f"other sessions use it. The lock is waited for {millis / 1000:g} s at a time, "
-                "so that no query queues behind it for longer, and was tried again "
-                "for 'retryTimeout' seconds: end these sessions, or run again with a longer one"
+                f"other sessions use it. The job waited for the lock for {millis / 1000:g} s at a time, "
+                "so that no query queues behind it for longer, and retried for 'retryTimeout' seconds: "
+                "end these sessions, or run again with a longer 'retryTimeout'"
             ) from error.__cause__
         raise
     session.rows(f"SELECT set_config('lock_timeout', '{own}', true)")

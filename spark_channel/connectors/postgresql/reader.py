@@ -18,7 +18,7 @@ from spark_channel.connectors.base.contract import FetchSize, NativeRows, Read, 
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, HeldLog
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
-from spark_channel.connectors.postgresql.copy_address import can_tell
+from spark_channel.connectors.postgresql.copy_address import can_use
 from spark_channel.connectors.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.postgresql.failures import is_gone
 from spark_channel.connectors.postgresql.options import PostgresReadOptions
@@ -234,7 +234,7 @@ class PostgresReader(SqlReader):
         """Whether the source may have types that a session which was kept does not know."""
         self._long: bool | None = None
         self.part = Part()
-        """What a publication has of the table, which its feed reads."""
+        """The part of the table that a publication has, which its feed reads."""
 
     def connect(self, purpose: str) -> PgReadSession:
         """The planner's knows types that were made since this process first connected.
@@ -352,19 +352,19 @@ class PostgresReader(SqlReader):
     def remarks(self, splits: Sequence[Split]) -> list[str]:
         if self._snapshot is None or self.fetch_size == FetchSize():
             return super().remarks(splits)
-        told = (
+        remark = (
             "option 'snapshot' holds one transaction open until all rows are read, however slow the limit makes that: "
             "until then vacuum removes nothing that it can see. Without it each statement is short, and sees its own "
             "state"
         )
-        return [told]
+        return [remark]
 
     def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
         source = self._source
         if (
             source is None
             or not self._is_native
-            or not can_tell(self.options.parameters(""), os.environ)
+            or not can_use(self.options.parameters(""), os.environ)
         ):
             return None
         if any(self._rows_at_once(split) is not None for split in splits):

@@ -39,7 +39,7 @@ MOST_COUNTED = 100_000
 """Messages of the log that one look goes through."""
 _SHOWN = """ordinality AS n, get_byte(data, 0) AS kind, octet_length(data) AS nbytes,
   CASE WHEN get_byte(data, 0) = ascii('T') THEN data ELSE substring(data FROM 1 FOR 21) END AS head"""
-"""Of a message: enough to tell its table, or when its transaction was committed. A truncate names all its tables."""
+"""The head of a message shows its table, or when its transaction was committed. A truncate names all its tables."""
 _QUERY = """
 WITH shown AS ({shown}),
 followed (oid, start) AS (VALUES {followed}),
@@ -122,7 +122,7 @@ class ReplicationSlot:
         rows = session.rows(self._slot_query())
         if not rows:
             raise SourceError(
-                f"replication slot {self._slot!r} is not in {session.place} (any more): "
+                f"replication slot {self._slot!r} is not in {session.place}: "
                 "changes since it was dropped are lost to the stream. "
                 "Reset the tunnel, or begin with a new checkpoint directory"
             )

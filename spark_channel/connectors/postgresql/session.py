@@ -217,7 +217,7 @@ class PgSession(DriverSession):
 
     @contextmanager
     def own_transaction(self) -> Iterator[None]:
-        """Around a result that is streamed: in the transaction that is open, or in one of its own.
+        """Around a result that is streamed: in the transaction that is open, or in a separate one.
 
         Its user closes the connection on a failure, which takes the transaction along: a ROLLBACK would first read
         what the server has still to send.
@@ -315,8 +315,8 @@ _MOST_DATABASES = 8
 def _database(
     options: PostgresOptions, *, failure: type[ChannelError], fresh: bool
 ) -> tuple[Any, bool]:
-    """The driver's picture of a database: it holds no connection, and takes one to make, to list the types. And whether
-    a pooler is between, which the driver's connections do not tell.
+    """The driver's picture of a database, which needs a connection only to list the types; and whether a pooler is
+    between, which the driver's connections do not show.
 
     One a process; `fresh` creates it again, with the present types.
 

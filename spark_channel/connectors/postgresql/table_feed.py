@@ -71,7 +71,7 @@ class OneTableFeed(ReplicationFeed):
                     raise
                 self.missing = missing_source(error, "If it was renamed, give it its name back. ")
                 return
-            # Before there is a slot or a position: what a stream begins with is older than its first change.
+            # Before there is a slot or a position, so that the stream's first state is older than its first change.
             oid = cast(PgTable, source.table).oid
             self._begins_with = self._published(session, [oid])
             cast("PostgresReader", self._reader).part = self._begins_with.parts.get(oid, Part())
@@ -84,10 +84,10 @@ class OneTableFeed(ReplicationFeed):
             self._lengths = source.text_lengths
 
     def _recall(self, token: LogToken) -> None:
-        """The table is not there any more: take it as it was when a range was handed out."""
+        """Take a table that was dropped as it was when a range was handed out."""
         assert self.missing is not None
         options = self._reader.options
-        # What a user chooses of the columns is chosen by a table that there is.
+        # The options that choose columns need the present table.
         if token.table is None or options.columns or options.custom_schema:
             raise self.missing
         oid, shape = token.table
@@ -196,8 +196,8 @@ class OneTableFeed(ReplicationFeed):
         if self.missing is None:
             return self._reader
         _log.warning(
-            "%s is not there any more, nor are its existing rows that were not read: "
-            "its changes in the log are delivered",
+            "%s does not exist: its existing rows that were not read are lost, "
+            "and its changes in the log are delivered",
             self._shape.label,
         )
         return None
@@ -235,10 +235,10 @@ class OneTableFeed(ReplicationFeed):
             )
 
     def _check_published(self, session: PgReadSession, label: str, known: LogToken) -> Published:
-        """What the publication has, held to be what it had at `known`; of a token that does not tell, when this feed
+        """Check that the publication still has what it had at `known`; if that token does not say, when this feed
         began.
 
-        Asked for each range, before its end is known: what left after that is told at the next one.
+        It runs for each range, before its end is known. A table that leaves after that is reported by the next range.
         """
         oid = self._shape.oid
         now, first = self._published(session, [oid]), self._begins_with

@@ -83,7 +83,7 @@ _log = logging.getLogger(__name__)
 _INSTEAD = "'dbtable' and its own slot"
 """How one table is followed."""
 _LEFT = (
-    "Run `spark-channel tunnel resnapshot` for each, which does not tell of rows deleted meanwhile, "
+    "Run `spark-channel tunnel resnapshot` for each, which does not report rows deleted meanwhile, "
     f"and `spark-channel tunnel resume`; or {REMOVE}"
 )
 """What to do with tables that left the publication."""
@@ -93,7 +93,7 @@ _MADE_AGAIN = f"Add it to the publication, run {READ_AGAIN}, and `spark-channel 
 @dataclass(frozen=True)
 class _Look:
     """What the catalog said of the tables. `digests` of their columns by number, `changed` those that a table continues
-    with. `dropped`: the tables that are not there any more.
+    with. `dropped`: the tables that no longer exist.
     """
 
     published: Published
@@ -211,7 +211,7 @@ class TablesFeed(ReplicationFeed):
                 made = self._planned(session, token, limit, upto, look.dropped)
                 if made is None:
                     return after
-                # A table that has changed meanwhile is looked at again: what is refused is not handed out.
+                # A table that has changed meanwhile is checked again, so that no refused change is handed out.
                 if _digests(look_up(session, list(look.digests))) == look.digests:
                     return look.noted(made)
 
@@ -289,7 +289,7 @@ class TablesFeed(ReplicationFeed):
         return TablesToken(lsn, places).token()
 
     def _check_base(self, session: PgReadSession, found: Found, joins: str = "") -> None:
-        """`joins`: what is said of a table that is not one of those that a tunnel begins with."""
+        """`joins`: the message's words for a table that a tunnel did not begin with."""
         self._look_at(session, found)
         why = obstacle(session, self._reader_of(session, found.name, found.oid).resolve(session))
         check_base(found.name, why, _INSTEAD, joins)
@@ -310,8 +310,8 @@ class TablesFeed(ReplicationFeed):
         return reader
 
     def _rows_of(self, session: PgReadSession, table: FollowedTable) -> SqlReader | None:
-        """Of the existing rows of a range that was handed out; None: they are gone with their table, and the range has
-        changes only.
+        """A reader of the existing rows of a range that was handed out; None: the table was dropped with its rows, and
+        the range has changes only.
         """
         found = look_up(session, [table.oid]).get(table.oid)
         if found is not None:

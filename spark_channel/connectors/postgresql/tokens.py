@@ -40,7 +40,7 @@ __all__ = [
 
 
 Entries = tuple[str, ...]
-"""Of one table: numbers of catalog rows, each with a letter for its catalog, and behind "@" the transaction that last
+"""One table's numbers of catalog rows, each with a letter for its catalog, and behind "@" the transaction that last
 changed the publication's options. Empty: not known."""
 
 
@@ -117,7 +117,7 @@ class LogToken:
         base = self.base
         if base is None:
             return TablesToken(self.lsn, {"": TablePlace(oid, "", columns, entries=self.entries)})
-        # A window is told of all transactions of the log that a chunk's statement may not see: since 0.
+        # The log reports to a window all transactions that a chunk's statement may not see: since 0.
         place = TablePlace(oid, "", columns, 0, replace(base, waited=0), self.entries)
         return TablesToken(self.lsn, {"": place}, base.safe, base.doubt_at, base.doubt, base.waited)
 
@@ -192,7 +192,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Of the text of a `txid_snapshot`."""
+        """Parse the text of a `txid_snapshot`."""
         _, xmax, running = text.split(":")
         return cls(int(xmax), frozenset(int(each) for each in running.split(",") if each))
 
@@ -246,7 +246,7 @@ class TablesToken(SeveralTables):
 
     @property
     def confirmable(self) -> int:
-        """The position up to which the log is not needed any more, once this token is done with."""
+        """The position up to which the log is no longer needed, once this token is done with."""
         return self.lsn if self.is_read else self.safe
 
     def seen(self, end: int, running: Collection[int]) -> "TablesToken":

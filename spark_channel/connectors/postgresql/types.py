@@ -117,7 +117,7 @@ class ReadType:
 
     @property
     def is_shown(self) -> bool:
-        """Arrow has no type for it: what is read is how PostgreSQL shows it, which may have another order."""
+        """Whether it is read as PostgreSQL's text, since Arrow has no type for it. The text may sort differently."""
         return self.cast is not None and not pa.types.is_decimal(self.kind)
 
 
@@ -171,10 +171,10 @@ def selected(text: str, name: str, typname: str, read: ReadType) -> str:
         return f"CAST({f'CAST({text} AS numeric[])' if typname == '_money' else text} AS text)"
     array = "bpchar[]" if typname == "_bpchar" else read.cast or f"{typname[1:]}[]"
     read_as = text if read.cast is None else text_sql(text, typname)
-    told = literal_sql(f"{CANNOT_CARRY} column {name!r} holds the array ")
+    message = literal_sql(f"{CANNOT_CARRY} column {name!r} holds the array ")
     return (
         f"CASE WHEN array_ndims({text}) > 1 OR array_lower({text}, 1) <> 1 "
-        f"THEN CAST({told} || CAST({text} AS TEXT) AS {array}) ELSE {read_as} END"
+        f"THEN CAST({message} || CAST({text} AS TEXT) AS {array}) ELSE {read_as} END"
     )
 
 
@@ -222,7 +222,7 @@ def _shown_as(text: str, typname: str) -> str:
         catalog, name, space = _CATALOGS[typname]
         sign = "c.oprname" if typname == "regoper" else f"quote_ident(c.{name})"
         return (
-            f"coalesce((SELECT quote_ident(s.nspname) || '.' || {sign} FROM pg_catalog.{catalog} c "  # noqa: S608 - names of ours
+            f"coalesce((SELECT quote_ident(s.nspname) || '.' || {sign} FROM pg_catalog.{catalog} c "  # noqa: S608 - constants
             f"JOIN pg_catalog.pg_namespace s ON s.oid = c.{space} WHERE c.oid = {text}), CAST({text} AS text))"
         )
     if typname in _IDENTIFIED:
@@ -239,11 +239,11 @@ def value_sql(text: str, column: PgColumn) -> str:
         return f"CAST({text} AS {column.declared})"
     array = "[]" if column.category == "A" else ""
     number = f"CAST({text} AS numeric{array})"
-    told = literal_sql(f"column {column.name!r} is money, whose digits here would round ")
+    message = literal_sql(f"column {column.name!r} is money, whose digits here would round ")
     return (
         f"CASE WHEN CAST(CAST({number} AS money{array}) AS numeric{array}) = {number} "
         f"THEN CAST({number} AS {column.declared}) "
-        f"WHEN {text} IS NOT NULL THEN CAST({told} || CAST({text} AS text) AS {column.declared}) END"
+        f"WHEN {text} IS NOT NULL THEN CAST({message} || CAST({text} AS text) AS {column.declared}) END"
     )
 
 
@@ -321,7 +321,7 @@ _FINER: dict[str, str] = {
 class PgWriteColumn(WriteColumn):
     """`wire` is the Arrow type that COPY's bytes are made of.
 
-    `cast`: what is sent is text, in a column of the type `staged`, and PostgreSQL makes the column's own type of it.
+    `cast`: the rows are sent as text, in a column of the type `staged`, which PostgreSQL casts to the column's type.
     """
 
     column: PgColumn
@@ -584,7 +584,7 @@ _NO_SIZE = -1
 
 
 def own_names(session: Session) -> bool:
-    """Whether a user has named a type like one of PostgreSQL's: a name then does not tell its bytes."""
+    """Whether a user has named a type like one of PostgreSQL's: a name then does not determine its bytes."""
     names = ", ".join(literal_sql(name) for name in sorted(_PLAIN | _SIZED))
     query = (
         "SELECT EXISTS (SELECT FROM pg_catalog.pg_type "  # noqa: S608

@@ -109,7 +109,7 @@ class PgWatermarks:
     """Used by one thread, for one range, which ends at position `upto`; see `WatermarkLog`.
 
     `connect` gives a session that may write a message, `rows` one that reads; after a lost connection they give another
-    for `retry_seconds`. `events` reads the log, and is told the columns of the key. For `columns`, `schema` and `order`
+    for `retry_seconds`. `events` reads the log, and gets the columns of the key. For `columns`, `schema` and `order`
     see `BaseTable`.
     """
 
@@ -216,7 +216,7 @@ def _size(session: PgReadSession, source: ReadSource) -> tuple[int | None, int]:
     return (int(rows) if rows > 0 else None), int(nbytes)
 
 
-# What a slot makes the server keep while the base of a table is read before its changes.
+# Warn of the WAL that the server keeps for a slot while a table's base is read before its changes.
 
 
 _log = logging.getLogger(__name__)
@@ -227,7 +227,7 @@ SELECT (wal_bytes / greatest(1, extract(epoch FROM now() - stats_reset)) * 3600)
 
 
 def warn_of_kept_wal(session: PgReadSession, source: ReadSource, why: str, slot: str) -> None:
-    """Tell that the table is read before its changes, why, and how much WAL that keeps."""
+    """Log that the table is read before its changes, why, and how much WAL that keeps."""
     nbytes = int(session.value(f"SELECT pg_table_size({cast(PgTable, source.table).oid})::bigint"))
     try:
         rate = f", about {_mebibytes(int(session.value(_RATE)))} an hour at its present rate"

@@ -292,7 +292,7 @@ class Stage:
         if found[0] != self.items:
             raise TargetError(
                 f"{self._options.address}: {self.key} has {found[0]} items, "
-                f"and this task staged {self.items}: what it staged was removed, "
+                f"and this task staged {self.items}: staged items were removed, "
                 "by another run that took over or by the server's 'maxmemory-policy'"
             )
 
@@ -317,8 +317,8 @@ def _why(word: str, what: bytes) -> str:
     if word == "type":
         return f"key {shown!r} holds a value of another type; remove it, or use writeMode=replace"
     return (
-        f"what a task staged in {shown!r} is not there any more: "
-        "it was removed by the server's 'maxmemory-policy', or it is older than 7 days"
+        f"the rows that a task staged in {shown!r} no longer exist: "
+        "they were removed by the server's 'maxmemory-policy', or are older than 7 days"
     )
 
 
@@ -397,7 +397,7 @@ class RedisWriter(DirectWriter):
         if context.commit == "task":
             raise OptionError(
                 "options 'txnAppId' and 'txnVersion' need commit=job: "
-                "a later run cannot tell which tasks of this one are written",
+                "a later run does not know which tasks of this one are written",
                 option="commit",
                 got="task",
                 takes="job",

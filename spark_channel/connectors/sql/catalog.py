@@ -59,7 +59,7 @@ class Table:
 
     @property
     def held(self) -> tuple[tuple[str, ...], ...]:
-        """The column sets by which a write can tell rows apart."""
+        """The column sets by which a write can identify rows."""
         return self.unique
 
 
@@ -151,7 +151,7 @@ class TargetTable:
 
 
 NOWHERE = TargetTable("", "")
-"""Of a plan that is not complete."""
+"""The target of a plan that is not complete."""
 
 
 def declared_columns(table: Table) -> Declared:

@@ -134,7 +134,7 @@ class StoredPlans:
     """The plans in one database, each a compressed text in parts.
 
     `table` is the table's name in a statement. `run` runs a statement whose parameters are
-    marked `?`; `exists` tells whether the table is there, `before` are statements that run before it is made, and
+    marked `?`; `exists` returns whether the table exists, `before` are statements that run before it is made, and
     `after` ends CREATE TABLE.
     """
 

@@ -178,7 +178,7 @@ class Claims:
         return found.published_at if found is not None and found.has_published(position) else None
 
     def progress(self, target: str, stream: str) -> StreamProgress | None:
-        """What the stream has published."""
+        """How far the stream has published."""
         if not self.exist():
             return None
         found = self._read(Identity(target, "stream", stream))
@@ -283,8 +283,8 @@ class Claims:
         )
 
     def _without_void(self, found: Claim | None, *, lock: bool = False) -> Claim | None:
-        """As `claims.unless_replaced`. `lock`: nobody overwrites the table until the transaction ends. It is not
-        shared, since an overwrite takes the same lock next.
+        """As `claims.unless_replaced`. `lock`: no other job overwrites the table until the transaction ends. It
+        is not shared, since an overwrite takes the same lock next.
         """
         if found is None or found.identity.kind != "stream" or found.generation is None:
             return found
@@ -303,7 +303,7 @@ class Claims:
         return found[0] if found else None
 
     def receipts(self, identity: Identity) -> list[Receipt]:
-        """Of each task that has committed under the claim."""
+        """The receipt of each task that has committed under the claim."""
         if not self.exist():
             return []
         rows = self._run(

@@ -68,8 +68,8 @@ def value_before(dialect: Dialect, column: Column, kind: pa.DataType | None, tim
         return dialect.bound((time.astimezone(UTC) - _TICK).date(), column)
     if kind is None or not pa.types.is_timestamp(kind):
         raise OptionError(
-            f"'cursorColumn' {column.name!r} is {kind or column.declared}, which tells no time, "
-            "so no position can be given by one. Use 'startingOffsets' and 'endingOffsets', "
+            f"'cursorColumn' {column.name!r} is {kind or column.declared}, which is not a time, "
+            "so a position cannot be given by a time. Use 'startingOffsets' and 'endingOffsets', "
             'as in {"cursor": 1000}, or a cursor column of dates or timestamps',
             option="cursorColumn",
             got=column.name,
@@ -152,7 +152,7 @@ _SPLIT_ROWS = 100_000
 _MOST_SPLITS = 16
 _WHOLE: Mapping[str, Any] = MappingProxyType({})
 _ROW_BYTES = 100
-"""Taken for the width of a row where the database cannot tell it."""
+"""The assumed width of a row where the database cannot report it."""
 
 
 class CursorQuery:
@@ -298,7 +298,7 @@ class CursorFeed(ChangeFeed):
         self._wanted = options.cursor_column
         self._order = options.cursor_order
         self._width = RowWidth(clock)
-        self._told = False
+        self._has_warned = False
         with self.looking() as look:
             self._column = self._check(look)
             self._schema = look.source.schema
@@ -306,7 +306,7 @@ class CursorFeed(ChangeFeed):
             self._kind = cursor_type(look.source, self._column)
             self._by = _dividing(look)
             self._label = look.source.label
-            self._key = None if look.is_unique(self._column) else _telling(look)
+            self._key = None if look.is_unique(self._column) else _whole_number_key(look)
         seconds = options.late_seconds
         wait = reader.dialect.late_seconds if seconds is None else seconds
         self._late = LateRows(wait if self._key is None else max(wait, _NEWEST_SECONDS), clock)
@@ -417,7 +417,7 @@ class CursorFeed(ChangeFeed):
         with self.looking() as look:
             self._check_part(look, part)
             count = look.rows(self._within(start, end, part))
-            if not count:  # a query that was not told where it stood learns it only here
+            if not count:  # a query without a known position is checked only here
                 self._check_not_past(look, start, look.highest(self._column))
                 return []
             return self._cut(look, start, end, count, min(_MOST_SPLITS, count // _SPLIT_ROWS), part)
@@ -465,15 +465,15 @@ class CursorFeed(ChangeFeed):
                 if keys:
                     return CursorPosition(highest, self._key, tuple(sorted(keys)), below)
                 return CursorPosition(below)  # its rows left
-        if not self._told:
-            self._told = True
+        if not self._has_warned:
+            self._has_warned = True
             _log.warning(
                 "rows of %s with the highest value of column %r, now %r, wait until a higher one is there, since other "
                 "rows may get that value, too: no unique index is on that column alone, and %s",
                 self._label,
                 self._column,
                 highest,
-                "no primary key of one whole number tells these rows apart"
+                "no primary key of one whole number distinguishes these rows"
                 if self._key is None
                 else f"they are more than {_MOST_KEYS}",
             )
@@ -518,8 +518,8 @@ class CursorFeed(ChangeFeed):
         """Hold the table to have the column that its channels were split by, never NULL."""
         if part and _divides(look, part["by"]) is None:
             raise SourceError(
-                f"the channel was split by column {part['by']!r} of {look.source.label}, which is not a whole number, "
-                "never NULL, any more: rows would belong to no channel. Reset the tunnel"
+                f"the channel was split by column {part['by']!r} of {look.source.label}, which is no longer a whole "
+                "number that is never NULL: rows would belong to no channel. Reset the tunnel"
             )
 
     def _check(self, look: CursorQuery) -> str:
@@ -567,7 +567,7 @@ def _dividing(look: CursorQuery) -> str | None:
     return next((name for each in primary if (name := _divides(look, each)) is not None), None)
 
 
-def _telling(look: CursorQuery) -> str | None:
+def _whole_number_key(look: CursorQuery) -> str | None:
     """The column that is the primary key, where that is one of whole numbers; None = there is none."""
     primary = () if look.source.table is None else look.source.table.primary
     name = _divides(look, primary[0]) if len(primary) == 1 else None

@@ -128,7 +128,7 @@ class Dialect(ABC):
         """The columns of the result of `query`, a SELECT; should cost no scan."""
 
     def derived(self, query: str) -> str:
-        """The user's `query` as it is put in parentheses.
+        """The text of the user's `query` that is put in parentheses.
 
         Raises:
             OptionError: anything but one SELECT.
@@ -151,7 +151,7 @@ class Dialect(ABC):
         """
 
     def text_length(self, column: Column) -> str | None:
-        """The note of `text_length.py` for a column that is read as text; None = its declaration does not tell."""
+        """The note of `text_length.py` for a column that is read as text; None = its declaration has no length."""
         return None
 
     def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
@@ -163,7 +163,7 @@ class Dialect(ABC):
     ) -> list[pa.DataType | None]:
         """The types of columns, given with their texts, by their declarations.
 
-        A database whose declarations do not tell may look at rows: `origin` is FROM and what follows.
+        A database whose declarations have no types may look at rows: `origin` is FROM and what follows.
         """
         return [self.arrow_type(column) for column, _ in columns]
 
@@ -242,7 +242,7 @@ class Dialect(ABC):
         return isinstance(value, int) if is_integer else isinstance(value, str)
 
     def size(self, text: str) -> str | None:
-        """The bytes of a column of varying width; None = the database cannot tell, so sizes are not estimated."""
+        """The bytes of a column of varying width; None = the database has no function for it: no estimate of sizes."""
         return f"OCTET_LENGTH({text})"
 
     def is_passing(self, error: BaseException) -> bool:

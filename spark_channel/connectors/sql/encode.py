@@ -27,7 +27,7 @@ __all__ = [
 
 
 DAYS = (-719_162, 2_932_896)
-"""Of the years 1 to 9999, as are the microseconds."""
+"""The days of the years 1 to 9999. The microseconds are of the same years."""
 MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _FINITE = (-(2**63) + 2, 2**63 - 2)
 """Of other units: the ends stand for infinities."""

@@ -167,7 +167,7 @@ class FileWriter(SqlWriter):
             super().forget_stream(stream)
 
     def hold_claim(self, plan: FilePlan) -> None:
-        """Why the staging of a task was removed, if the database can tell.
+        """Raise the reason why the staging of a task was removed, if the database knows it.
 
         Raises:
             SupersededError: another run took over, or has published.
@@ -188,7 +188,7 @@ class FileWriter(SqlWriter):
         for name in orphans:
             if name.startswith(STAGE) and f"_{_NOT_TAKEN}_" not in name.removeprefix(STAGE):
                 self._remove(name)
-            else:  # claimed nowhere: the directory itself tells
+            else:  # without a claim: the directory itself shows whether its run lives
                 self._remove_if_dead(name)
 
     def plan(
@@ -234,7 +234,7 @@ class FileWriter(SqlWriter):
         """The files that `receipts` name, in the order of their tasks, and how many rows are promised.
 
         Raises:
-            CommitError: one is not there any more.
+            CommitError: one no longer exists.
         """
         files = []
         for receipt in sorted(receipts, key=lambda each: each.task):
@@ -243,7 +243,7 @@ class FileWriter(SqlWriter):
                 files.append(Path(plan.staging) / name)
                 if not files[-1].is_file():
                     raise CommitError(
-                        f"the staged file {files[-1]} of task {receipt.task} is not there any more"
+                        f"the staged file {files[-1]} of task {receipt.task} no longer exists"
                     )
         return files, sum(receipt.rows for receipt in receipts)
 
@@ -380,7 +380,7 @@ def _hold_writable(path: Path, product: str, beside: str) -> None:
 
 
 class FileTaskWriter(SqlTaskWriter):
-    """One attempt of one task: stages in a file of its own, which one without rows has not.
+    """One attempt of one task: stages in its own file, unless it has no rows.
 
     A database implements `encode`.
     """

@@ -290,5 +290,5 @@ class StagedFile:
                 try:
                     each.close()
                 except (OSError, ValueError):
-                    pass  # a full disk, or closed already: what was written is removed next
+                    pass  # a full disk, or closed already: the file is removed next
         self.path.unlink(missing_ok=True)

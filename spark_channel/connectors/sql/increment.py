@@ -25,14 +25,14 @@ _log = logging.getLogger(__name__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LARGEST = 2**62
-"""Positions beyond it are not told from those that a record of streams uses itself."""
+"""A record of streams uses positions beyond it itself, so they are ambiguous."""
 
 
 def next_increment(reader: Followed, column: str, after: int | None, *, again: bool) -> Increment:
     """The rows past `after`, up to what the table has now; None: all rows.
 
-    `again`: rows at `after` are read again, and those with the highest value are read now, since the write tells
-    rows apart. Otherwise a value that more rows may get is left for the next increment.
+    `again`: rows at `after` are read again, and those with the highest value are read now, since the write
+    identifies rows. If not, a value that more rows may get is left for the next increment.
 
     Raises:
         OptionError: the table has no such column, or it does not grow. SchemaError: its values are no whole numbers,

@@ -2,7 +2,7 @@
 
 These are the watermarks of DBLog. A range of the log begins at position `after`, and is delivered with the next chunk.
 The chunk's statement sees the table at some later moment, and a high watermark is written to the log behind it. A row
-of the chunk is delivered only if the log names its key neither between `after` and the high watermark, nor in an
+from the chunk is delivered only if the log names its key neither between `after` and the high watermark, nor in an
 earlier transaction that the statement did not see: then it is what the log up to `after` made of it, however late the
 chunk was read, and however often. A row that is dropped has a change in the log, which is or will be delivered.
 """
@@ -43,7 +43,7 @@ class ChunkWindow:
         """Whether no row may be delivered: the table was truncated."""
 
     def holds(self, is_new: bool, transaction: Any) -> bool:
-        """Whether the changes of a transaction are to be told. `is_new`: it is not before the range of the log.
+        """Whether the log must report the changes of a transaction. `is_new`: it is not before the range of the log.
 
         Asked once for each transaction, in the order of the log.
         """
@@ -79,7 +79,7 @@ class WatermarkLog(Protocol[P, T_co]):
 
     def mark(self) -> P:
         """Where the log must be read to: this can be read, and is behind the commit of every transaction that a
-        chunk's statement saw before. It is written to the log where its server tells no such position.
+        chunk's statement saw before. It is written to the log where its server reports no such position.
         """
         ...
 
@@ -88,8 +88,8 @@ class WatermarkLog(Protocol[P, T_co]):
         ...
 
     def events(self, after: P, upto: P, high: P, window: ChunkWindow) -> Iterator[T_co]:
-        """The changes committed from `after` up to `upto`, in order. `window` is told of all that it `holds`, up to
-        the later one of `upto` and `high`.
+        """The changes committed from `after` up to `upto`, in order. It reports to `window` all that this `holds`,
+        up to the later one of `upto` and `high`.
 
         It begins where the log has the first transaction that a chunk's statement may not have seen.
         """
@@ -127,7 +127,7 @@ class BaseProgress:
     chunks: int = 0
 
     def confirmable(self, end: int, running: Collection[int]) -> "BaseProgress":
-        """With what is known when the log is read up to `end`; `running` was asked for after a `mark` behind `end`."""
+        """With what is known when the log is read up to `end`; `running` was read after a `mark` behind `end`."""
         safe, doubt_at, doubt = safe_after((self.safe, self.doubt_at, self.doubt), end, running)
         return replace(self, safe=safe, doubt_at=doubt_at, doubt=doubt)
 
@@ -282,7 +282,7 @@ Safety = tuple[int, int, tuple[int, ...]]
 
 
 def safe_after(known: Safety, end: int, running: Collection[int]) -> Safety:
-    """What is safe when the log is read up to `end`; `running` was asked for after a `mark` behind `end`."""
+    """The safe position when the log is read up to `end`; `running` was read after a `mark` behind `end`."""
     safe, doubt_at, doubt = known
     left = tuple(each for each in doubt if each in set(running))
     if left:

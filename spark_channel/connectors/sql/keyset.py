@@ -141,7 +141,7 @@ def _key_of(source: ReadSource, split: Split) -> tuple[KeyColumn, ...]:
     if own or not can_be_read(lead):
         return own
     for key in keys:
-        # Of the rows that have one value of the leading column, the key tells which were read.
+        # The key distinguishes rows with the same value of the leading column that were read from the others.
         names = [lead, *(each.name for each in key if each.name != lead)]
         if dialect.finds(table, names):
             return tuple(map(KeyColumn, names))
@@ -158,11 +158,11 @@ def _lead(params: Mapping[str, Any]) -> str | None:
 
 # The number of rows of the next short statement. Pure.
 #
-# Three things bound it: what half a second of the limit is, how long a statement may last, and how
+# Three things bound it: the rows of half a second at the limit, how long a statement may last, and how
 # long it may keep a
 # core of the server busy. The last is measured: what a statement of so many rows took, less what
 # one without rows takes
-# (the way to the server and back). The least that was seen counts, since a server that is busy with
+# (the network's round trip). The least that was seen counts, since a server that is busy with
 # others takes longer.
 
 
@@ -203,7 +203,7 @@ class StatementSize:
             rows = min(rows, max(came, 1), int(asked * self._seconds / 2 / seconds))
         elif came == asked and seconds < self._seconds / 8:
             rows *= 2
-        # Half of the width: what was estimated of a row is not exact, and is what the most bytes were made from.
+        # Half of the width, since the most bytes were made from an estimate of a row, which is not exact.
         allowed = self._allowed(nbytes // came // 2 if came else 0)
         if came >= min(_LEAST_ROWS, asked) and seconds > self._empty_seconds:
             self._row_seconds.append((seconds - self._empty_seconds) / came)
@@ -436,7 +436,7 @@ class ShortStatements:
         return self._retry.call(once, self._passes)
 
     def _size(self) -> StatementSize:
-        """Measures the way to the server and back before the first statement."""
+        """Measure the network's round trip before the first statement."""
         if self._made is None:
             session = self._line.session()
             nothing = self._keyset.source.sql(["1"], ["1 = 0"])
@@ -481,7 +481,7 @@ class ShortStatements:
             if not taken.is_cut:
                 session.rest()
         except ChannelError as error:
-            if taken.rows and self._passes(error):  # what came is good, and is not read again
+            if taken.rows and self._passes(error):  # rows that came are kept, and not read again
                 taken.is_cut, taken.is_ended = True, self._reader.dialect.is_timeout(error)
             else:
                 if not self._may_pass(error):

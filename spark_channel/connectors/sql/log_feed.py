@@ -115,7 +115,7 @@ def texts_of(columns: Sequence[pa.Array]) -> list[pa.Array]:
 def base_keyset(source: ReadSource) -> Keyset:
     """
     Raises:
-        SourceError: the table has no key any more by which its chunks are found.
+        SourceError: the table no longer has a key by which its chunks are found.
     """
     found = keyset_of(source, Split({"kind": "all"}))
     if found is None:
@@ -140,7 +140,7 @@ def check_order(keyset: Keyset, sorted_as: Callable[[Column], str], order: Seque
     """
     Raises:
         SourceError: keys are in another order than `order`, in which the reading of the base began, so that no key
-            tells which rows are left.
+            shows which rows are left.
     """
     now = order_of(keyset, sorted_as)
     # A name in another case is the same column, or the statement that names it fails.
@@ -208,17 +208,17 @@ _log = logging.getLogger(__name__)
 class SchemaRule:
     """Option `onSchemaChange` of a log's feed, as its table is looked at. Plain data.
 
-    `evolves`, `ignores`: see `FeedOptions`. `advice`: what to do about columns that it refuses. `tells`: it logs
-    what it ignores.
+    `evolves`, `ignores`: see `FeedOptions`. `advice`: what to do about columns that it refuses. `logs`: it logs
+    the columns that it ignores.
     """
 
     def __init__(
-        self, *, evolves: bool = False, ignores: bool = False, advice: str = "", tells: bool = True
+        self, *, evolves: bool = False, ignores: bool = False, advice: str = "", logs: bool = True
     ) -> None:
         self.evolves, self.ignores = evolves, ignores
         self.advice = advice or new_columns_advice(goes_on=evolves or ignores)
-        self._tells = tells
-        self._told: set[tuple[str, str]] = set()
+        self._logs = logs
+        self._logged: set[tuple[str, str]] = set()
 
     def has(self, asked: Callable[[str], bool]) -> Callable[[str], bool] | None:
         """For a decoder: whether the table has a column by now that the stream did not begin with; None: the log may
@@ -252,8 +252,8 @@ class SchemaRule:
             *((name, "is NULL from now on") for name in lost),
             *((name, "is left out") for name in new),
         ):
-            if self._tells and (source, name) not in self._told:
-                self._told.add((source, name))
+            if self._logs and (source, name) not in self._logged:
+                self._logged.add((source, name))
                 _log.warning(
                     "%s has %s column %r since its stream began, which %s (onSchemaChange=ignore)",
                     source,
@@ -264,7 +264,7 @@ class SchemaRule:
 
 
 def _never(_name: str) -> bool:
-    """What the table got is left out, as what it lost before the stream began."""
+    """Leave out columns that the table got, and those that it lost before the stream began."""
     return False
 
 

@@ -1,4 +1,4 @@
-"""What feeds of several tables by one log have in common: how tables are listed, named in rows, and reported.
+"""Feeds of several tables by one log share this: how tables are listed, named in rows, and reported.
 
 Each batch has rows of one table, with that table's columns, and its name in the last column, `_table`.
 """
@@ -58,7 +58,7 @@ CHANGE_BYTES = 128
 RANGE_ROWS = 500_000
 """Existing rows of a range, where no limit is given."""
 RANGE_SECONDS = 0.4
-"""Of a range of several tables, so that a chunk of one does not delay the changes of the others."""
+"""The duration of a range of several tables, so that a chunk of one does not delay the changes of the others."""
 MOST_WAITS = 3
 """Ranges of the log alone before the base has its turn, where more changes come than a range takes."""
 
@@ -69,7 +69,7 @@ REMOVE = (
 )
 READ_AGAIN = (
     "`spark-channel tunnel resnapshot` for this table, which reads it again with the columns that it has now, and does "
-    "not tell of rows deleted meanwhile"
+    "not report rows deleted meanwhile"
 )
 
 
@@ -128,8 +128,8 @@ def check_names(source: ReadSource, only: Collection[str] | None = None) -> None
 
 
 def check_base(name: str, why: str | None, instead: str, joins: str = "") -> None:
-    """`why` its existing rows cannot be read beside its changes. `joins`: what is said of a table that is not one of
-    those that a tunnel begins with.
+    """`why` its existing rows cannot be read beside its changes. `joins`: the message's words for a table that a tunnel
+    did not begin with.
 
     Raises:
         SourceError: they cannot.
@@ -169,12 +169,12 @@ def columns_advice(rule: SchemaRule) -> str:
 
 def rules_of(options: FeedOptions) -> tuple[SchemaRule, SchemaRule]:
     """The rule of ranges that are planned, and that of ranges that were handed out: they are read whatever their tables
-    have got or lost since, and the next one tells.
+    have got or lost since, and the next range reports it.
     """
     evolves, ignores = options.evolves, options.ignores
     advice = columns_advice(SchemaRule(evolves=evolves, ignores=ignores))
     rule = SchemaRule(evolves=evolves, ignores=ignores, advice=advice)
-    return rule, rule if ignores else SchemaRule(ignores=True, advice=advice, tells=False)
+    return rule, rule if ignores else SchemaRule(ignores=True, advice=advice, logs=False)
 
 
 def not_followed(item: str) -> OptionError:

@@ -54,10 +54,10 @@ _OF_A_SESSION = re.compile(
 
 
 def is_pooler(conninfo: str, **login: Any) -> bool:
-    """Whether the protocol names another process than the one that runs statements; by a connection of its own.
+    """Whether the protocol names another process than the one that runs statements. It opens its own connection.
 
     Raises:
-        OSError: there is no connection.
+        OSError: it cannot connect.
     """
     import psycopg
 

@@ -145,7 +145,7 @@ def dropped(target: TargetTable) -> TargetError:
 
 
 def holds_unique(dialect: WriteDialect, table: Table, key: Sequence[str]) -> bool:
-    """Whether the table tells rows apart by `key`, whose columns are spelled as the table's."""
+    """Whether the table holds `key` unique, whose columns are spelled as the table's."""
     names = [column.name for column in table.columns]
     return any(
         {dialect.same_name(part, names) or part for part in held} == set(key) for held in table.held
@@ -188,7 +188,7 @@ class Merge:
         self._operation = self.quoted(OPERATION)
 
     def bring(self) -> None:
-        """Bring the rows into the target. Of a change feed only the last writes are left in `rows`.
+        """Bring the rows into the target. Only the last writes of a change feed are left in `rows`.
 
         Raises:
             TargetError: a key holds NULL, two rows have one key, `OPERATION` says nothing known, or the database

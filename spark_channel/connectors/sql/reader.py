@@ -297,14 +297,14 @@ class SqlReader(Reader):
             return []
         lasts = "" if longest is None else f" of up to {longest:.0f} s at this limit"
         if why := self.dialect.no_keys:
-            told = f"{source.label} is read by one statement{lasts} for each split: {why}"
-            return [f"{told}. Use more 'channels' to have more splits, and so shorter statements"]
-        told = (
+            remark = f"{source.label} is read by one statement{lasts} for each split: {why}"
+            return [f"{remark}. Use more 'channels' to have more splits, and so shorter statements"]
+        remark = (
             f"{source.label} is read by one statement{lasts} for each split, which holds back what "
             "the database must clean up. Shorter statements need a unique index on NOT NULL columns, "
             "which begins with 'partitionColumn' where that is given: add one, or use more 'channels'"
         )
-        return [told]
+        return [remark]
 
     def _one_statement_each(self, splits: Sequence[Split]) -> list[Split]:
         """Those that could be read in short statements, if there were a key."""

@@ -123,11 +123,11 @@ class Session(ABC):
 
     @abstractmethod
     def explain(self, error: BaseException) -> ChannelError:
-        """`error` of the driver as what a user is told."""
+        """`error` of the driver as an error for the user."""
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """What the driver raises in the block is raised as a user is told it."""
+        """Raise the driver's errors in the block as errors for the user."""
         try:
             yield
         except self.failures as error:
@@ -221,8 +221,8 @@ def in_pieces(
     at, step = begin, first
     while at < end:
         length, begun = min(step, end - at), clock.now()
-        told = work(at, at + length)
-        took = clock.now() - begun if told is None else told
+        reported = work(at, at + length)
+        took = clock.now() - begun if reported is None else reported
         at += length
         seen.append(took / length)
         each = sorted(seen)[len(seen) // 8]
@@ -285,7 +285,7 @@ class PacedFetch:
             _FIRST_STATEMENT,
             max(_LEAST_ROWS, int(speed * _FIRST_SECONDS)) if speed else _FIRST_STATEMENT,
         )
-        """Of the next statement, at most."""
+        """The most rows of the next statement."""
         self._spread = 0.0
         self._began = clock.now()
         self._asked = self._taken = 0
@@ -300,7 +300,7 @@ class PacedFetch:
 
     @property
     def rows(self) -> int:
-        """Of the next piece, at most `most_rows`."""
+        """The rows of the next piece, at most `most_rows`."""
         return min(self._rows * self._larger, self.most_rows)
 
     @property
@@ -363,12 +363,12 @@ class PacedFetch:
             if self._hurry < _LEAST_HURRY and self._cycles:
                 self._larger = min(_MOST_LARGER, 2 * self._larger)
             least = _LEAST_HURRY / 2
-            if self._starting:  # what the read is ahead by need not be there at once
+            if self._starting:  # the rows of the head start need not be there at once
                 self._starting, least = self._starting - 1, 0.5
             self._hurry = max(self._hurry / 2, least)
 
     def _learn(self, now: float) -> None:
-        """What was handed on since the limit was last waited for has been paid meanwhile."""
+        """Learn from the rows handed on since the last wait for the limit, which has paid for them meanwhile."""
         before, rows = self._blocked_at, self._since_blocked
         self._blocked_at, self._since_blocked = now, 0
         if before is None or now - before > _PAUSE_SECONDS:
@@ -447,7 +447,7 @@ def run_in_transaction(
 ) -> None:
     """Run the user's `statements`, each under a savepoint, which goes with the transaction that one of them ends.
 
-    A procedure may commit inside, or hold DDL that does: its first word does not tell. `written`: the rows and the
+    A procedure may commit inside, or hold DDL that does: its first word does not show it. `written`: the rows and the
     note that they are published have been written in this transaction.
 
     Raises:

@@ -20,14 +20,14 @@ __all__ = ["KeptSession", "PooledSession", "SessionPool", "keeping_sessions", "s
 _log = logging.getLogger(__name__)
 _MOST_IDLE = 16
 _IDLE_SECONDS = 30.0
-"""A session that was idle for longer may have been dropped on the way to the server, which no answer says at once."""
+"""The network may have dropped a session that was idle for longer, which the client does not notice immediately."""
 
 
 class PooledSession(Protocol):
     """A session as the pool sees it."""
 
     pool_key: Hashable | None
-    """What sessions that may stand in for each other have in common; None = it is not kept."""
+    """Equal for sessions that may replace each other; None = it is not kept."""
 
     def is_reusable(self) -> bool:
         """Whether nothing of its last user is left in it."""
@@ -46,7 +46,7 @@ class _Idle:
 
 
 class SessionPool:
-    """The sessions of this process that nobody uses. Used by any thread."""
+    """The idle sessions of this process. Used by any thread."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, idle_seconds: float = _IDLE_SECONDS) -> None:
         self._clock = clock

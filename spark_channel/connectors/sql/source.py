@@ -71,7 +71,7 @@ class ReadSource:
 
     @cached_property
     def text_lengths(self) -> TextLengths:
-        """How long the texts of its columns may be, where their declarations tell."""
+        """How long the texts of its columns may be, where their declarations have a length."""
         found = {}
         for read in self.columns:
             about = self.about(read.name) if pa.types.is_string(read.kind) else None
@@ -290,8 +290,8 @@ _NAME = "cursor"
 _KEYS = {"key", "keys", "below"}
 _PART = {"by", "part", "parts"}
 _ADVICE = "it is damaged, or of another source. Reset the tunnel, or begin with a new checkpoint directory"
-_TOLD_SECONDS = 1.0
-"""A wait that someone notices is told."""
+_LOGGED_SECONDS = 1.0
+"""A wait of this many seconds or more is logged."""
 
 
 class CursorPosition(NamedTuple):
@@ -499,7 +499,7 @@ class LateRows:
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._seen: deque[tuple[float, Any, CursorPosition]] = deque()
         self.passed: Any = None
-        """The highest value for long enough: no row with a lower one comes any more."""
+        """The highest value for long enough: no later row has a lower one."""
 
     def see(self, highest: Any, complete: CursorPosition) -> Any:
         """Note the highest value now, and the position up to which rows can be read when that is old enough.
@@ -523,7 +523,7 @@ class LateRows:
         wait = since + self.seconds - now
         if wait <= 0:
             return
-        if wait >= _TOLD_SECONDS:
+        if wait >= _LOGGED_SECONDS:
             _log.warning(
                 "waiting %.0f s for rows that other sessions commit after ones with a higher cursor value; "
                 "if one session at a time writes, set lateSeconds=0",

@@ -1,6 +1,6 @@
-"""What a table, a view or a query of a database reads: the server by names of its own, and the tables behind views.
+"""What a table, a view or a query of a database reads: the server by its own names, and the tables behind views.
 
-Spelling is no evidence: one server has many addresses, and one table many names. So the server is asked for its own
+Spelling is not evidence: one server has many addresses, and one table many names. So the server is asked for its own
 names, and the catalog for the tables.
 """
 
@@ -182,7 +182,7 @@ def _postgres(session: Asked) -> Iterator[str]:
 
 
 def _mysql(session: Asked) -> Iterator[str]:
-    """The number that a server makes for itself; of servers that have none, what tells two on one network apart."""
+    """The number that a server makes for itself; without one, settings that differ between servers of one network."""
     wanted = "'server_uuid', 'server_uid', 'hostname', 'port', 'datadir', 'socket', 'server_id'"
     found = {
         str(name).lower(): str(value)

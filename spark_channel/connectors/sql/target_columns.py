@@ -356,6 +356,6 @@ def _old_key(
     if key and made_as is None and not holds_unique(dialect, table, key):
         raise TargetError(
             f"table {table.label!r} does not hold ({', '.join(key)}) unique, so writeMode {options.write_mode} "
-            "cannot tell which rows are the same: create a unique index on these columns"
+            "cannot match rows by them: create a unique index on these columns"
         )
     return key

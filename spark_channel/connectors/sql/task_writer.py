@@ -36,7 +36,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 _MOST_BYTES = 16 << 20
 _SPREAD = 1 / 3
-"""Of the time in which rows have gathered: the next ones gather meanwhile."""
+"""The part of the time in which rows have gathered; the next ones gather meanwhile."""
 _LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
 """Of the time since the last ones were sent, under a limit; and in seconds."""
 _LIMITED_SECONDS = 0.25
@@ -49,7 +49,7 @@ _ROWS_OF_A_TASK = 1 << 40
 
 
 class BatchBuffer:
-    """Batches that wait to be sent together. Of one thread.
+    """Batches that wait to be sent together. Used by one thread.
 
     `add` says when it is time: at `rows` rows, at 16 MiB, or when the first of them has waited for `seconds`. The
     time matters under a limit: without it a slow job would hit the target with a burst of `rows` rows every few
@@ -214,7 +214,7 @@ class SqlTaskWriter(TaskWriter):
         self._end()
         if done is None or done.attempt == receipt.attempt:
             return receipt
-        # An attempt before this one has committed, and its answer was lost: what it left out was refused.
+        # An attempt before this one has committed, and its answer was lost. The rows that it left out were refused.
         dirty = max(0, receipt.rows - done.rows) if self.tolerant else 0
         return Receipt(receipt.task, done.attempt, done.rows, done.nbytes, {}, dirty)
 
@@ -321,7 +321,7 @@ class SqlTaskWriter(TaskWriter):
         try:
             yield
         except TargetError as error:
-            # A refusal that was found here is one, whatever a database makes of its own errors.
+            # A refusal that was found here counts, however a database classifies its errors.
             if not isinstance(error, BatchRefusedError) and not self._writer.is_refusal(error):
                 raise
             try:
@@ -378,7 +378,7 @@ class StagedTaskWriter(SqlTaskWriter):
     def _lasting(self, work: Callable[[bool], object]) -> None:
         """`work(False)`; when the connection is lost, `work(True)` on a new one, for `retryTimeout` seconds.
 
-        What ends a connection in a limit's pause is no failure: a new one is made also where `retryTimeout` is 0.
+        A connection that ends in a limit's pause is not a failure: the task makes another, also with `retryTimeout` 0.
         """
         begun = False
 

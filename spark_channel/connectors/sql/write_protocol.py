@@ -296,7 +296,7 @@ class WriteProtocol(Writer):
         return commit, target
 
     def _refuse_own_source(self, place: WriteTarget, context: WriteContext, found: Overlap) -> None:
-        """What may have been emptied cannot be told from what was; rows that tasks add are found by the tasks."""
+        """Refuse also a source that may be the target, if the write empties it. Tasks detect only rows they add."""
         first = (
             "an overwrite with commit=task empties it"
             if context.overwrite
@@ -488,7 +488,7 @@ class WriteProtocol(Writer):
             self.run(
                 TargetError, f"publish {plan.job}", lambda session: self.drop_staging(session, plan)
             )
-        except TargetError as error:  # what is published is published
+        except TargetError as error:  # the rows are published all the same
             _log.warning("the staging %s* of job %s stays for now: %s", plan.stage, plan.job, error)
 
     def drop_staging(self, session: Any, plan: SqlPlan) -> None:
@@ -523,8 +523,8 @@ class WriteProtocol(Writer):
     ) -> AbstractContextManager[Any]:
         """A new session, which raises `failure` for anything that the database refuses.
 
-        `purpose` is what the server is told of it. `patient`: the server was reached before, or may come back, so that
-        a connector which waits for it by itself does.
+        `purpose` describes the session to the server. `patient`: the server was reached before, or may come back, so
+        that a connector which waits for it by itself does.
         """
 
     @abstractmethod

@@ -375,7 +375,7 @@ class SqlWriter(WriteProtocol):
         self._publish(session, plan, receipts)
         try:
             self.drop_staging(session, plan)
-        except TargetError as error:  # what is published is published
+        except TargetError as error:  # the rows are published all the same
             _log.warning("the staging %s* of job %s stays for now: %s", plan.stage, plan.job, error)
 
     def _publish(self, session: Any, plan: SqlPlan, receipts: Sequence[Receipt]) -> None:

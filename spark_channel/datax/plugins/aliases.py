@@ -77,7 +77,7 @@ class OceanbaseWriter(JobSection):
     """What oceanbasev10writer takes beside the settings of every database writer."""
 
     ignored: ClassVar[dict[str, str]] = {
-        "writeMode": "oceanbasev10writer goes by obWriteMode",
+        "writeMode": "oceanbasev10writer uses obWriteMode",
         "memstoreThreshold": _PACE,
         "memstoreCheckIntervalSecond": _PACE,
         "writerThreadCount": _THREADS,
@@ -108,7 +108,7 @@ class AdbpgWriter(JobSection):
     """How adbpgwriter names its table, in place of `connection`."""
 
     ignored: ClassVar[dict[str, str]] = {
-        "insertIgnore": "adbpgwriter goes by ignoreInsert",
+        "insertIgnore": "adbpgwriter uses ignoreInsert",
         "retryTimes": "Spark retries tasks",
         "retryIntervalTime": "Spark retries tasks",
         "commitSize": "batches follow the channel's bytes",

@@ -442,7 +442,7 @@ def _renamed(
     path = place.key("column")
     if given.column == ("*",):
         place.warnings.append(
-            f"{path}: * matches the columns by name, where DataX goes by position"
+            f"{path}: * matches the columns by name, where DataX uses their positions"
         )
         return ()
     names = bare_names(given.column, database.dialect, path)

@@ -228,7 +228,9 @@ def _query(value: Any, place: PluginContext, key: str) -> str:
     try:
         found = parse_query(text, zone)
     except ValueError as error:
-        raise JobFileError(f"{place.key(key)} is no query document of MongoDB: {error}") from None
+        raise JobFileError(
+            f"{place.key(key)} is not a query document of MongoDB: {error}"
+        ) from None
     if zone != "UTC" and _ISO_DAY.search(text):
         place.warnings.append(
             f"{place.key(key)}: a day in ISODate begins at midnight in {zone}, as in DataX; MongoDB's shell takes UTC"

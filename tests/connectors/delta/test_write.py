@@ -185,7 +185,7 @@ def test_partition_values_of_any_kind(tmp_path: Path) -> None:
     assert _rows(path, "p", "id") == sorted(zip(values, range(6), strict=True), key=repr)
     assert sorted(read(path).to_pylist(), key=repr) == sorted(table.to_pylist(), key=repr)
     with pytest.raises(
-        TargetError, match=r"holds the empty text, which .* could not tell from NULL"
+        TargetError, match=r"holds the empty text, which .* could not distinguish from NULL"
     ):
         write(path, pa.table({"p": [""], "id": [1]}))
 

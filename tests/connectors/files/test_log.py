@@ -562,7 +562,7 @@ def test_the_log_is_asked_again_by_the_one_that_lost(target: Path) -> None:
         asked.append(number)
         if len(asked) == 1:
             write("csv", target, numbers(1), job="first")
-        return None if manifest.ended else manifest.with_ended("x", 1, "told")
+        return None if manifest.ended else manifest.with_ended("x", 1, "said")
 
     entry, wrote = made.change(
         change, lambda newest: Manifest("csv") if newest is None else newest.manifest, "test"

@@ -130,7 +130,7 @@ def test_conditions_beside_a_pattern_stay() -> None:
         ("{a: 9223372036854775808}", "at most 64 bits"),
         ("{a: 1e999}", "1e999 is too large for a double"),
         ("{a: 'b}", "column 5: a text that begins here has no end"),
-        (r"{a: '\x41'}", r"column 6: \\x is no escape of JSON"),
+        (r"{a: '\x41'}", r"column 6: \\x is not an escape of JSON"),
         (r"{a: '\ud800'}", "half of a surrogate pair"),
         ("{a: /b}", "a regular expression that begins here has no end"),
         ("{a: /b/g}", "options i, m, s and x, each once, not 'g'"),
@@ -148,7 +148,7 @@ def test_conditions_beside_a_pattern_stay() -> None:
         ("{a: ObjectId()}", "ObjectId takes 24 hexadecimal digits"),
         ("{a: ObjectId('x')}", "24 hexadecimal digits, not 'x'"),
         ("{a: NumberInt(2147483648)}", "at most 32 bits"),
-        ("{a: NumberLong('5x')}", "'5x' is no whole number"),
+        ("{a: NumberLong('5x')}", "'5x' is not a whole number"),
         ("{a: NumberLong(true)}", "NumberLong takes"),
         ("{a: NumberDecimal('1_0')}", "a number, not '1_0'"),
         ("{a: NumberDecimal('1.2345678901234567890123456789012345678')}", "extended JSON"),
@@ -224,7 +224,7 @@ def test_a_job_reads_the_syntax_of_the_shell(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_job_that_asks_for_what_is_not_known_names_the_key() -> None:
     with pytest.raises(
-        JobFileError, match=r"parameter\.query is no query document .*column 5: foo"
+        JobFileError, match=r"parameter\.query is not a query document .*column 5: foo"
     ):
         job("{a: foo()}")
     writes = {
@@ -234,5 +234,7 @@ def test_a_job_that_asks_for_what_is_not_known_names_the_key() -> None:
         "column": [{"name": "a", "type": "int"}],
         "preSql": {"type": "remove", "json": "{a: foo()}"},
     }
-    with pytest.raises(JobFileError, match=r"parameter\.preSql\.json is no query .*column 5: foo"):
+    with pytest.raises(
+        JobFileError, match=r"parameter\.preSql\.json is not a query .*column 5: foo"
+    ):
         load_job(make_job(writer="mongodbwriter", writes=writes))

@@ -455,7 +455,7 @@ def test_what_the_log_does_not_tell_in_rows_stops_the_feed(
 
 
 BY_STATEMENT = "SET STATEMENT binlog_format='STATEMENT' FOR"
-HARMLESS = [
+STATEMENTS_OF_ANY_FORM = [
     "SET STATEMENT max_statement_time=60 FOR TRUNCATE TABLE t",
     "/* by cron */ TRUNCATE /*!50000 TABLE */ t; TRUNCATE .t",
     "SET SESSION sql_mode = 'ANSI_QUOTES'; TRUNCATE \"t\"",
@@ -512,7 +512,7 @@ def loaded() -> Iterator[Path]:
         yield file
 
 
-@pytest.mark.parametrize("statement", HARMLESS)
+@pytest.mark.parametrize("statement", STATEMENTS_OF_ANY_FORM)
 def test_a_copy_is_equal_behind_a_statement_of_any_form(
     logged: Shop, loaded: Path, statement: str
 ) -> None:

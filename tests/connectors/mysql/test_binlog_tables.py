@@ -179,7 +179,7 @@ def test_a_table_joins_and_one_is_read_again_behind_what_cannot_be_followed(logg
         ("delete", 3, "before"),
     ], "its changes from then on, once"
     assert of(logged, found, "orders") == [("update", 1, "x")]
-    # It is followed again behind the statement; what came before it is in its existing rows.
+    # It is followed again behind the statement; its existing rows include earlier changes.
     logged.sql(
         "UPDATE items SET item = '7'; ALTER TABLE items MODIFY item INT; UPDATE orders SET item = 'y' WHERE id = 1"
     )

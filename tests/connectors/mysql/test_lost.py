@@ -205,7 +205,7 @@ def test_a_connection_that_ends_is_lost(
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_log_whose_connection_ends_is_lost(logged: Shop, relay: Relay, kind: str) -> None:
     logged.sql("CREATE TABLE t (id INT PRIMARY KEY, v TEXT)")
-    ((start,),) = logged.rows("SELECT @@gtid_binlog_pos")  # what is before may have been purged
+    ((start,),) = logged.rows("SELECT @@gtid_binlog_pos")  # earlier logs may have been purged
     logged.sql("INSERT INTO t SELECT seq, REPEAT('x', 1000) FROM seq_1_to_20000")
     options = MysqlReadOptions.parse(login(logged, relay))[0]
 

@@ -226,7 +226,7 @@ def test_held_rows_are_added_slowly_most_of_all_where_nobody_waits(
     task.write(_rows(0, 10_000))
     clock.advance(100.0)
     task.close()
-    assert most * 0.7 <= sum(clock.naps) <= most  # what is left is the last piece
+    assert most * 0.7 <= sum(clock.naps) <= most  # the rest is the last piece
     assert max(clock.naps) < 0.5  # idle_in_transaction_session_timeout may be short
     assert pg.psql("SELECT count(*) FROM t") == "10000"
 

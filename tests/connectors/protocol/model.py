@@ -118,7 +118,7 @@ class ModelTask(TaskWriter):
             if _stage(held) not in model.staging:
                 from spark_channel.errors import TargetError
 
-                raise TargetError("the staging is not there any more")
+                raise TargetError("the staging no longer exists")
             model.staging[_stage(held)][self._task, self._attempt] = self._rows
             return receipt
         protocol.check(model.claims.get(held.identity.key), held)

@@ -169,14 +169,14 @@ class _Driver:
             if order.commit == "task" and (found := writer.unfinished(context)) is not None:
                 context = replace(context, resume=found.epoch)
             plan = writer.prepare(context, order.rows(0).schema)
-            self._tell("prepared")
+            self._report("prepared")
             receipts = [] if plan.published_at is not None else self._tasks(writer, plan)
-            self._tell("staged")
+            self._report("staged")
             if plan.published_at is None:
                 writer.commit(plan, receipts)
             return 0
         except ChannelError as error:
-            self._tell("failed", f"{type(error).__name__}: {error}")
+            self._report("failed", f"{type(error).__name__}: {error}")
             if plan is not None:
                 writer.abort(plan, None)
             return 3 if isinstance(error, SupersededError) else 1
@@ -213,9 +213,9 @@ class _Driver:
         self._tries[task] += 1
         self._running[pipe] = task
         pipe.send((plan, task, task + TASKS * self._tries[task]))
-        self._tell("busy", pid)
+        self._report("busy", pid)
 
-    def _tell(self, kind: str, value: object = "") -> None:
+    def _report(self, kind: str, value: object = "") -> None:
         with suppress(OSError):
             self._reports.send((kind, value))
 

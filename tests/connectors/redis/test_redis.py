@@ -432,7 +432,7 @@ def test_what_the_server_cannot_publish_is_told_before_a_row_is_written(
     plan = found.prepare(WriteContext("third", commit="job"), rows.schema)
     receipt = stage(found, plan, rows.slice(0, 1))
     server.client.delete(receipt.details["stage"])
-    with pytest.raises(CommitError, match=r"is not there any more.* Nothing was published"):
+    with pytest.raises(CommitError, match=r"no longer exist.* Nothing was published"):
         found.commit(plan, [receipt])
 
 

@@ -111,7 +111,7 @@ def _transfer(
         limit.set_rates(0.001, None)
         time.sleep(
             2.5
-        )  # what was paid is staged: a chunk is a second's rows. An open transaction is silent for 1.5 s
+        )  # paid rows are staged: a chunk is a second's rows. An open transaction is silent for 1.5 s
         samples, end = [], time.monotonic() + pause
         while time.monotonic() < end:
             samples.append(held())

@@ -2,7 +2,7 @@
 
 Found by entry point, so that processes that Spark starts find it where this folder is on their path. Each
 line of `log` is `instant pid rows`, the instant of the monotonic clock, which all processes of a host share.
-Of a target, `log.connections` has a line with 1 for each task writer that is opened, with -1 for its end.
+For a target, `log.connections` has a line with 1 for each task writer that is opened, with -1 for its end.
 """
 
 from collections.abc import Iterator, Sequence

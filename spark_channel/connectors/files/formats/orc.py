@@ -245,7 +245,7 @@ def _instants(batch: pa.RecordBatch, readable: pa.Schema, zone: str, shown: str)
                 values = pc.assume_timezone(values, zone).cast(pa.timestamp("ns", "UTC"))
             except (pa.ArrowException, ValueError, OSError) as error:
                 raise SourceError(
-                    f"{shown}: column {name!r} holds a time that is no instant for certain in the zone {zone!r}, in "
+                    f"{shown}: column {name!r} holds a time that is not one certain instant in the zone {zone!r}, in "
                     f"which Spark wrote it: {error}. Write the file again as Parquet"
                 ) from error
         elif pa.types.is_nested(kind) and _has_instants(kind, wanted):
