@@ -12,6 +12,7 @@ from spark_channel.connectors.files.options import (
     TextReadOptions,
 )
 from spark_channel.connectors.lake.table import LakeWriteOptions
+from spark_channel.connectors.records.reader import RecordReadOptions
 from spark_channel.connectors.sql.options import (
     Credentials,
     FileOptions,
@@ -46,6 +47,7 @@ without a mode.
 | a database | [reading](#databases-reading), [writing](#databases-writing) |
 | files | [reading](#files-reading), [writing](#files-writing) |
 | a Delta or Iceberg table | [writing](#lake-tables-writing) |
+| Redis, MongoDB, Elasticsearch, Kafka or a web service | [reading](#records-reading) |
 
 Each connector's page ends with its other options: OWN.
 
@@ -118,6 +120,12 @@ SHARED: tuple[tuple[str, str, type[Options], type[Options] | None], ...] = (
         "The writers `delta` and `iceberg` take these.",
         LakeWriteOptions,
         WriteOptions,
+    ),
+    (
+        "Records: reading",
+        "The readers `redis`, `mongodb`, `elasticsearch`, `kafka` and `http` take these.",
+        RecordReadOptions,
+        ReadOptions,
     ),
 )
 

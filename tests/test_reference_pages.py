@@ -8,7 +8,7 @@ import spark_channel.errors as errors
 from spark_channel.cli import outcome
 from tests.cli_page import PAGE, page
 
-ERRORS = Path(__file__).resolve().parents[1] / "docs" / "reference" / "errors.md"
+ERRORS = Path(__file__).resolve().parents[1] / "docs" / "reference" / "api.md"
 
 
 def test_the_page_of_the_command_line_is_true() -> None:

@@ -31,4 +31,4 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    assert (tmp_path / "reference" / "channel.html").read_text().count("MemoryChannel") > 3
+    assert (tmp_path / "reference" / "api.html").read_text().count("MemoryChannel") > 3

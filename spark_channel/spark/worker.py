@@ -46,6 +46,7 @@ _PAGES = {
     errors.CommitError: "docs/commits.md#errors",
     errors.DirtyRowsError: "docs/transfer.md#dirty-rows",
     errors.TunnelError: "docs/tunnel.md#what-is-refused-and-what-to-do",
+    errors.ServiceUnavailableError: "docs/deploy.md#ports-and-firewalls",
     errors.LimitError: "docs/limits.md#what-goes-wrong",
 }
 """Where a class of errors is explained; the first that fits counts."""
