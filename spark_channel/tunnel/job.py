@@ -32,7 +32,9 @@ _SHARE = 100
 _FRESH_SECONDS = 1.0
 """A lag that was measured longer ago is shown with its age."""
 _REPORT_SECONDS = 0.5
-_LOOK_SECONDS = 1.0
+_BEAT_SECONDS = 60.0
+"""A service closes a job of which it hears nothing for an hour."""
+_LOOK_SECONDS = 5.0
 _SERVE_SECONDS = 1.0
 """A consumer that ends sooner starts no service."""
 _END_SECONDS = 2.0
@@ -80,6 +82,7 @@ class ConsumerJob:
         self._server: ServiceServer | None = None
         self._job = ""
         self._reported = False
+        self._beats_at = 0.0
         self._threads: list[threading.Thread] = []
         self._serves_at = SYSTEM_CLOCK.now() + _SERVE_SECONDS
 
@@ -169,7 +172,12 @@ class ConsumerJob:
                 self._counters = Counters(0, 0)
             self._reported = True
             self._job = server.jobs.open(self._spec)
-        after = server.jobs.report(self._job, "consumer", [self._counters.snapshot()])
+        after: float | None = None
+        changed, now = self._counters.changes(), SYSTEM_CLOCK.now()
+        if changed is not None or now >= self._beats_at:
+            self._beats_at = now + _BEAT_SECONDS
+            snapshots = [] if changed is None else [changed]
+            after = server.jobs.report(self._job, "consumer", snapshots)
         if self._limit is not None:
             from spark_channel.service.limits import job_limit
 
