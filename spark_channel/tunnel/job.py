@@ -42,7 +42,9 @@ _END_SECONDS = 2.0
 _SLOWEST = 1e-6
 """Rows per second while the limit is paused."""
 _LATE_SECONDS = 5.0
+"""A job that begins later does not show what the consumer did before."""
 _serving = threading.Lock()
+"""One service for all consumers of the process."""
 
 
 class ConsumerJob:
@@ -214,16 +216,9 @@ class ConsumerJob:
         source: list[StreamSource] = []
 
         def ask() -> FeedLag:
-            try:
-                if not source:
-                    source.append(StreamSource(self._options))
-                return self._lag(source[0])
-            except ChannelError:
-                source.clear()
-                raise
-            except Exception as error:
-                source.clear()
-                raise ChannelError(type(error).__name__) from error
+            if not source:
+                source.append(StreamSource(self._options))
+            return self._lag(source[0])
 
         while self._sleep(_LOOK_SECONDS):
             server, job = self._server, self._job
@@ -303,7 +298,7 @@ class LagWatch:
     def _ask(self, ask: Callable[[], FeedLag]) -> None:
         try:
             lag = ask()
-        except ChannelError as error:
+        except Exception as error:
             _log.debug("the lag of the stream cannot be measured: %s", error)
             self._text, self._numbers = "", {}
             return
