@@ -33,6 +33,8 @@ __all__ = [
 ]
 
 
+_log = logging.getLogger(__name__)
+
 # Runs task groups beside each other in this process, a thread for each.
 
 
@@ -246,7 +248,13 @@ class LocalEngine:
     def _advertise(self, address: ServiceAddress) -> None:
         from spark_channel.service import advertise
 
-        take_back = advertise(address, os.getpid())
+        try:
+            take_back = advertise(address, os.getpid())
+        except ServiceUnavailableError as error:
+            _log.warning(
+                "`spark-channel ui` and `limits` do not find the jobs of this run: %s", error
+            )
+            return
 
         def withdraw() -> None:
             with contextlib.suppress(OSError):  # the runtime directory went before this process
@@ -258,7 +266,6 @@ class LocalEngine:
 # How the command line, and `transfer` without a session, use the engine.
 
 
-_log = logging.getLogger(__name__)
 _SPEEDS = {"rowspersecond", "bytespersecond"}
 
 

@@ -397,7 +397,7 @@ def open_engine(
 ) -> Iterator[tuple[_Move, _Last, Callable[[], None]]]:
     """What carries out a transfer, gives the last report of a job, and ends all jobs.
 
-    `display` shows the jobs of the local engine.
+    `display` shows the jobs of the local engine. Without `specs` the transfers are not known yet.
     """
     local = engine == "local"
     with _local_engine(specs, display) if local else _spark_engine(master, settings) as made:
@@ -408,9 +408,9 @@ def open_engine(
 def _local_engine(
     specs: Sequence[TransferSpec], display: "JobListener | None"
 ) -> Iterator[tuple[_Move, _Last, Callable[[], None]]]:
-    from spark_channel.local import carry_out_here, has_speed, local_engine
+    from spark_channel.local import carry_out_here, has_speed, local_engine, may_be_found
 
-    served = any(has_speed(spec, {}) for spec in specs)
+    served = any(has_speed(spec, {}) for spec in specs) if specs else may_be_found()
     with local_engine(served=served, display=display) as engine:
         yield partial(carry_out_here, engine), engine.report, engine.cancel
 

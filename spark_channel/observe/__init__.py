@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from spark_channel.observe.metrics import JobMetrics
     from spark_channel.observe.otel import MetricPush
 
-__all__ = ["Observer", "close_together", "observers", "pushed"]
+__all__ = ["Observer", "close_together", "is_wanted", "observers", "pushed"]
 
 
 class Observer(Protocol):
@@ -23,6 +23,14 @@ class Observer(Protocol):
     def job_opened(self, progress: JobProgress) -> None: ...
 
     def job_closed(self, progress: JobProgress) -> None: ...
+
+
+def is_wanted() -> bool:
+    """Whether the environment of this process asks to be told of jobs."""
+    from spark_channel.observe import lineage, otel
+
+    told = bool(os.environ.get("SPARK_CHANNEL_ON_FINISH"))
+    return told or lineage.is_configured() or otel.is_configured()
 
 
 def observers() -> list[Observer]:

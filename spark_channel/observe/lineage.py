@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from spark_channel.masking import mask_text
 from spark_channel.observe.outbox import Outbox
 from spark_channel.progress import JobColumn, JobProgress, JobStatus, Phase
 
@@ -23,8 +24,8 @@ _FILES = ("openlineage.yml", "~/.openlineage/openlineage.yml")
 _URL = re.compile(
     r"(?:jdbc:)?(?P<scheme>[a-z][a-z0-9+.\-]*)://(?P<host>[^/?#]*)/?(?P<path>[^#]*)(?:#(?P<table>.*))?"
 )
-_FURTHER = re.compile(r" and \d+ more$")
-"""Of a job's end with several tables or paths, the first one is named."""
+_FURTHER = re.compile(r" and \d+ more$|; (?:columns|where|query|cursor)=.*", re.DOTALL)
+"""Of a job's end with several tables or paths, the first one is named; of a stream's, the settings are left out."""
 _SCHEMES = {"postgresql": "postgres", "mariadb": "mysql"}
 
 
@@ -74,27 +75,28 @@ class LineageEvents:
     def __init__(self) -> None:
         self.outbox = Outbox("openlineage", self._send, tick=self._running, every=_RUNNING_SECONDS)
         self._lock = threading.Lock()
-        self._runs: dict[str, tuple[str, JobProgress]] = {}
+        self._runs: dict[str, tuple[str, str, JobProgress]] = {}
+        """The run, and the time of its START: a clock that was set back must not end it before."""
         self._client: Any = None
 
     def job_opened(self, progress: JobProgress) -> None:
-        run = str(uuid.uuid4())
+        run, began = str(uuid.uuid4()), _now()
         with self._lock:
-            self._runs[progress.job] = (run, progress)
-        self.outbox.put(("START", run, _now(), progress.status()))
+            self._runs[progress.job] = (run, began, progress)
+        self.outbox.put(("START", run, began, progress.status()))
 
     def job_closed(self, progress: JobProgress) -> None:
         with self._lock:
-            run, _ = self._runs.pop(progress.job, (None, None))
-        if run is not None:
-            status = progress.status()
-            self.outbox.put((_end_of(status), run, _now(), status))
+            known = self._runs.pop(progress.job, None)
+        if known is not None:
+            (run, began, _), status = known, progress.status()
+            self.outbox.put((_end_of(status), run, max(began, _now()), status))
 
     def _running(self) -> None:
         with self._lock:
             runs = list(self._runs.values())
-        for run, progress in runs:
-            self._send(("RUNNING", run, _now(), progress.status()))
+        for run, began, progress in runs:
+            self._send(("RUNNING", run, max(began, _now()), progress.status()))
 
     def _send(self, item: object) -> None:
         assert isinstance(item, tuple)
@@ -105,8 +107,35 @@ class LineageEvents:
                 raise ValueError(
                     "install spark-channel[openlineage], or unset OPENLINEAGE_URL"
                 ) from None
-            self._client = OpenLineageClient()
-        self._client.emit(event_of(*item))
+            try:
+                self._client = OpenLineageClient()
+            except Exception as error:
+                raise ValueError(_told(error)) from None
+            session = getattr(self._client.transport, "session", None)
+            if session is not None:
+                session.hooks["response"].append(_refuse_redirect)
+        try:
+            self._client.emit(event_of(*item))
+        except Exception as error:
+            raise ValueError(_told(error)) from None
+
+
+def _refuse_redirect(response: Any, **_: Any) -> None:
+    """A redirected POST arrives as a GET without the event, and its answer would pass for a receipt."""
+    if response.is_redirect:
+        raise ValueError(
+            f"the receiver answered {response.status_code}, a redirect: name the url that it leads to"
+        )
+
+
+def _told(error: Exception) -> str:
+    """Why an event was not taken. The errors of HTTP show the url, which may have a login or a key."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return f"the receiver answered {status}"
+    if isinstance(error, OSError):  # as all of requests' are
+        return f"the receiver did not answer: {type(error).__name__}"
+    return mask_text(str(error)) or type(error).__name__
 
 
 def event_of(kind: str, run: str, time: str, status: JobStatus) -> Any:
@@ -147,7 +176,9 @@ def event_of(kind: str, run: str, time: str, status: JobStatus) -> Any:
             name,
             {
                 "jobType": facets.job_type_job.JobTypeJobFacet(
-                    processingType="BATCH" if spec.batch is None else "STREAMING",
+                    processingType="STREAMING"
+                    if spec.batch is not None or spec.kind == "stream"
+                    else "BATCH",
                     integration="SPARK_CHANNEL",
                     jobType=spec.kind.upper(),
                     producer=_PRODUCER,
@@ -283,4 +314,4 @@ def _version() -> str:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat()
+    return datetime.now(UTC).isoformat(timespec="microseconds")

@@ -71,6 +71,7 @@ class MetricPush:
 
     def _start(self) -> None:
         try:
+            import requests
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
             from opentelemetry.sdk.metrics import MeterProvider
             from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
@@ -80,7 +81,9 @@ class MetricPush:
             )
             return
         try:
-            reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+            session = requests.Session()
+            session.hooks["response"].append(_warn_of_redirect)
+            reader = PeriodicExportingMetricReader(OTLPMetricExporter(session=session))
             # Its own handler at the program's end would wait for longer, and come before that of the service.
             self._provider = MeterProvider([reader], _resource(), shutdown_on_exit=False)
             meter = self._provider.get_meter("spark_channel")
@@ -111,6 +114,15 @@ class MetricPush:
             samples = self._seen[name].samples if name in self._seen else []
         for labels, value in samples:
             yield Observation(value, dict(labels))
+
+
+def _warn_of_redirect(response: Any, **_: Any) -> None:
+    """The exporter takes a redirect for a receipt."""
+    if response.is_redirect:
+        _log.warning(
+            "metrics are not taken: OTEL_EXPORTER_OTLP_ENDPOINT answered %d, a redirect: name the url that it leads to",
+            response.status_code,
+        )
 
 
 def _resource() -> Any:

@@ -104,7 +104,10 @@ class _HostViews:
         self._remote: dict[ServiceAddress, RemoteView] = {}
 
     def all(self) -> list[View]:
-        records = (self._directory.read(file) for file in self._directory.names())
+        try:
+            records = [self._directory.read(file) for file in self._directory.names()]
+        except OSError:  # the directory went, as with the user's last login
+            records = []
         found = {record.address for record in records if record is not None and record.live}
         with self._lock:
             for gone in self._remote.keys() - found:
@@ -213,13 +216,15 @@ class PageServer:
         with self._wake:
             if self._viewers >= _MOST_VIEWERS:
                 raise RequestError(f"{_MOST_VIEWERS} browsers show this page already: close one")
+            self._viewers += 1
         stream = self._stream(wanted or None, caller.scope == CHANGE_SCOPE, once)
         return Document("text/event-stream; charset=utf-8", stream, _SECURITY)
 
     def _stream(self, job: str | None, can_change: bool, once: bool) -> Iterator[bytes]:
-        """A viewer's events, each second: what changed since the last one. `once`: the state as it is, and no more."""
-        with self._wake:
-            self._viewers += 1
+        """A viewer's events, each second: what changed since the last one. `once`: the state as it is, and no more.
+
+        The viewer was counted; the server iterates in any case.
+        """
         try:
             yield _event("hello", {"can_change": can_change})
             differences = _Differences()

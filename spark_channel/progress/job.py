@@ -240,6 +240,11 @@ class JobProgress:
             self._own = (rows_per_second, bytes_per_second, note)
             self._limit_again()
 
+    def set_lag(self, behind: str, lag: Mapping[str, int | float]) -> None:
+        """Note how far a stream is behind its source, as text and as numbers; see `JobSpec`."""
+        with self._lock:
+            self.spec = replace(self.spec, behind=behind, lag=lag)
+
     def set_held(self, seconds: Mapping[str, float], aim: str = "") -> None:
         """For how long which signal of the source or the target held the speed; what was aimed at, and seen."""
         with self._lock:

@@ -58,7 +58,8 @@ def progress_line(status: JobStatus) -> str:
 
 def before_lines(job: str, spec: JobSpec) -> list[str]:
     """Three lines before a job: source and target; splits and commit mode; the limit and its scope."""
-    ends = " -> ".join(end.strip() or "Spark" for end in (spec.source, spec.target))
+    without = "the program" if spec.kind == "stream" and spec.batch is None else "Spark"
+    ends = " -> ".join(end.strip() or without for end in (spec.source, spec.target))
     cut = []
     if spec.channels is not None:
         cut.append(many(spec.channels, "channel"))

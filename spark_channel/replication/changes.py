@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 import pyarrow as pa
 
 from spark_channel.connectors import WriteContext, Writer, load_reader
+from spark_channel.connectors.base.registry import describe
 from spark_channel.errors import (
     BatchRefusedError,
     ChannelError,
@@ -122,6 +123,7 @@ class Follower:
         for stream, why in self._parked.items():
             if stream in self._outcomes:
                 self._show_parked(stream, why, "")
+        tunnel.shown = self._shown()
         tunnel.consume(self._process, threads=self._replication.parallel, drained=once)
 
     def _leave_out(self) -> None:
@@ -179,6 +181,14 @@ class Follower:
         for name in known:
             if parts_of(name) not in self._by_name:
                 tunnel.remove_table(name)
+
+    def _shown(self) -> dict[str, str]:
+        """What the job of the tunnel's client says of this run; of several tables the target names none."""
+        options = [self._writer(copy, {}).options for copy in self._copies.values()]
+        target = f"{connector_of(self._replication.target, 'writer').name} {describe(options[0])}"
+        if len(options) > 1:
+            target = f"{target.rpartition('#')[0] or target}#(tables)"
+        return {"target": target, "part_of": f"replicate {self._report.run_id}"}
 
     def stop(self) -> None:
         """End after the deliveries at hand, from any thread."""

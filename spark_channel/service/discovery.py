@@ -17,13 +17,16 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ConfigDict
 
 from spark_channel.errors import ServiceUnavailableError
 from spark_channel.serialization import Strict, from_plain, to_plain
 from spark_channel.service.protocol import ServiceAddress
+
+if TYPE_CHECKING:
+    from spark_channel.service.server import ServiceServer
 
 __all__ = [
     "ServiceDirectory",
@@ -32,8 +35,11 @@ __all__ = [
     "alive",
     "bare_environment",
     "driver_pid",
+    "note_running",
+    "note_stopped",
     "pid_namespace",
     "private_directory",
+    "running_service",
     "started",
     "wait_until_gone",
 ]
@@ -60,6 +66,26 @@ _NEEDED = frozenset(
 _PROC = Path("/proc")
 _CHECK_MILLISECONDS = 1000
 _MOST_ANCESTORS = 64
+
+
+_running: "list[tuple[int, ServiceServer]]" = []
+"""The services of this process, with its pid: a forked child inherits the list, and not their threads."""
+
+
+def note_running(server: "ServiceServer") -> None:
+    """Let `running_service` find a service of this process."""
+    _running.append((os.getpid(), server))
+
+
+def note_stopped(server: "ServiceServer") -> None:
+    """Undo `note_running`."""
+    _running[:] = [each for each in _running if each[1] is not server]
+
+
+def running_service() -> "ServiceServer | None":
+    """Return the service of this process that has run for the longest time; None without one."""
+    pid = os.getpid()
+    return next((server for started_by, server in list(_running) if started_by == pid), None)
 
 
 def started(pid: int) -> str | None:
@@ -290,7 +316,19 @@ class ServiceDirectory:
         """Publish `advert`, unless another live one exists whose nonce is not `replace`.
 
         Returns the advert that is published now. Adverts of processes that have ended are removed.
+
+        Raises:
+            ServiceUnavailableError: the directory cannot be written to.
         """
+        try:
+            return self._publish(name, advert, replace)
+        except OSError as error:
+            raise ServiceUnavailableError(
+                f"the file by which a service is found cannot be written to {self.directory}: {error.strerror}. Free "
+                "space there, or set XDG_RUNTIME_DIR to another private directory"
+            ) from None
+
+    def _publish(self, name: str, advert: ServiceRecord, replace: str | None) -> ServiceRecord:
         with self._locked() as directory:
             _sweep(directory)
             before = _read(directory, name)

@@ -1,7 +1,9 @@
 """`ensure_service` finds or starts the driver's service; `ServiceControl` and `LimitControl` control it."""
 
+import atexit
 import contextlib
 import json
+import logging
 import os
 import select
 import subprocess
@@ -49,7 +51,10 @@ __all__ = [
     "ask_limit",
     "ensure_service",
     "find_service",
+    "serve_here",
 ]
+
+_log = logging.getLogger(__name__)
 
 
 class ServiceControl:
@@ -191,26 +196,51 @@ def ensure_service(
     return standing.address
 
 
-def advertise(address: ServiceAddress, watch_pid: int) -> Callable[[], None]:
+def advertise(
+    address: ServiceAddress, watch_pid: int, name: str | None = None
+) -> Callable[[], None]:
     """Let planner workers find a service of this process under the driver's pid; returns how to take it back.
 
-    It takes the place of any other: the last to advertise is found. A small separate process
-    removes the file when the driver or this process was killed.
+    Under another `name`, only the page and `spark-channel limits` find it. It takes the place of any other: the last to
+    advertise is found. A small separate process removes the file when the driver or this process was killed.
 
     Raises:
-        ServiceUnavailableError: the process does not exist, or no private directory.
+        ServiceUnavailableError: the process does not exist, or no private directory that can be written to.
     """
     since = started(watch_pid)
     if since is None:
         raise ServiceUnavailableError(
             f"process {watch_pid} does not exist: no service can be found under it"
         )
-    name, rendezvous = advert_name(watch_pid), ServiceDirectory()
+    name, rendezvous = name or advert_name(watch_pid), ServiceDirectory()
     advert = ServiceRecord.of_this_process(address, watch_pid, since)
     standing = rendezvous.read(name)
     rendezvous.publish(name, advert, replace=standing.nonce if standing else None)
     keep_clean(rendezvous.directory, name, advert)
     return lambda: rendezvous.withdraw(name, advert.nonce)
+
+
+def serve_here() -> None:
+    """Start a service of this process, which the page finds, and which ends with the process.
+
+    Raises:
+        ServiceUnavailableError: it cannot listen. OptionError: a variable that it reads makes no sense.
+    """
+    from spark_channel.service.server import ServiceServer
+
+    address = ServiceServer().start()
+    pid = os.getpid()
+    try:
+        take_back = advertise(address, pid, f"process-{advert_name(pid)}")
+    except ChannelError as error:  # metrics and lineage are sent all the same
+        _log.warning("`spark-channel ui` does not find the jobs of this process: %s", error)
+        return
+
+    def withdraw() -> None:
+        with contextlib.suppress(OSError):  # the runtime directory went before this process
+            take_back()
+
+    atexit.register(withdraw)
 
 
 def _answers(advert: ServiceRecord) -> bool:

@@ -15,6 +15,7 @@ from spark_channel.observe.metrics import CONTENT_TYPE, JobMetrics, prometheus_t
 from spark_channel.observe.view import LocalView
 from spark_channel.progress import JobProgress, JobSpec, JobStatus, Phase, Snapshot, progress_line
 from spark_channel.service import protocol
+from spark_channel.service.discovery import note_running, note_stopped
 from spark_channel.service.jobs import JobRegistry
 from spark_channel.service.limits import LimitService
 from spark_channel.service.protocol import (
@@ -171,6 +172,7 @@ class ServiceServer:
             self._keeper.start()
             atexit.register(self.stop)
             self._push = pushed(self.metrics)
+            note_running(self)
             _log.debug("service listens on %s", self._address)
             return self._address
 
@@ -184,6 +186,7 @@ class ServiceServer:
             self._shell = self._keeper = self._address = None
         if shell is None or keeper is None:
             return
+        note_stopped(self)
         atexit.unregister(self.stop)
         with self._wake:
             self._stopping = True

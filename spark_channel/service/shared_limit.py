@@ -295,9 +295,13 @@ class SharedLimit:
         server = self._listen(port, token, seconds)
         pid = os.getpid()
         advert = ServiceRecord.of_this_process(server.address, pid, started(pid) or "")
-        standing = rendezvous.publish(
-            file, advert, replace=predecessor.nonce if predecessor else None
-        )
+        try:
+            standing = rendezvous.publish(
+                file, advert, replace=predecessor.nonce if predecessor else None
+            )
+        except BaseException:
+            server.stop()
+            raise
         if standing.nonce != advert.nonce:
             server.stop()
             raise self._served_already(standing)
@@ -308,7 +312,7 @@ class SharedLimit:
                 rendezvous.publish(
                     file, replace(advert, grant_seconds=longest), replace=advert.nonce
                 )
-            except (OSError, ServiceUnavailableError) as error:
+            except ServiceUnavailableError as error:
                 _log.warning(
                     "a restart of limit %r may exceed it for %g s: %s", self.name, longest, error
                 )

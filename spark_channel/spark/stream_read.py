@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors import FetchSize
-from spark_channel.connectors.base.feed import FeedLag, FeedLimit
+from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.errors import (
     ChannelError,
     UnsupportedError,
@@ -41,13 +40,8 @@ from spark_channel.spark.own_reads import note_origin
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.worker import HangupWatch, portable, without_traceback
 from spark_channel.transfers.limits import JobLimits, static_of_spec, static_shares
-from spark_channel.tunnel.positions import (
-    CheckpointPositions,
-    Offset,
-    StreamPositions,
-    brief_words,
-    lag_numbers,
-)
+from spark_channel.tunnel.job import LagWatch
+from spark_channel.tunnel.positions import CheckpointPositions, Offset, StreamPositions
 from spark_channel.tunnel.source import StreamSource
 
 if TYPE_CHECKING:
@@ -56,66 +50,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChannelStreamReader",
-    "LagWatch",
     "batch_number",
     "query_id",
 ]
 
 
 _log = logging.getLogger(__name__)
-
-_EVERY_SECONDS = 10.0
-_SHARE = 100
-"""Measuring the lag takes at most 1/100 of the time."""
-_FRESH_SECONDS = 1.0
-"""A lag that was measured longer ago is shown with its age."""
-
-
-class LagWatch:
-    """Keeps the last lag; measures it again after 10 s, or after 100 times as long as the last measurement took.
-
-    `waits_seconds`: for so long the newest changes wait for late ones, which the text says.
-    """
-
-    def __init__(self, waits_seconds: float = 0.0, clock: Clock | None = None) -> None:
-        self._waits = waits_seconds
-        self._clock: Clock = clock or SYSTEM_CLOCK
-        self._due = self._heard = self._clock.now()
-        self._text = ""
-        self._numbers: Mapping[str, int | float] = {}
-
-    def look(self, ask: Callable[[], FeedLag]) -> tuple[str, Mapping[str, int | float]]:
-        """As people read it, and as numbers; empty when it is not known. A source that does not answer fails no
-        stream.
-        """
-        began = self._clock.now()
-        if began >= self._due:
-            self._ask(ask)
-            self._heard = self._clock.now()
-            self._due = self._heard + max(_EVERY_SECONDS, _SHARE * (self._heard - began))
-        ago = self._clock.now() - self._heard
-        text = (
-            f"{self._text} ({ago:.0f} s ago)"
-            if self._text and ago >= _FRESH_SECONDS
-            else self._text
-        )
-        return text, {**self._numbers, "seconds_ago": round(ago, 1)} if self._numbers else {}
-
-    def _ask(self, ask: Callable[[], FeedLag]) -> None:
-        try:
-            lag = ask()
-        except ChannelError as error:
-            _log.debug("the lag of the stream cannot be measured: %s", error)
-            self._text, self._numbers = "", {}
-            return
-        from spark_channel.progress import lag_text
-
-        text = lag_text(lag.rows, lag.nbytes, lag.seconds)
-        if self._waits and (lag.rows or lag.nbytes):
-            text += f", new rows wait {self._waits:g} s for late ones"
-        self._text = ", ".join(each for each in (text, brief_words(lag)) if each)
-        self._numbers = lag_numbers(lag)
-
 
 _BATCH_SECONDS = 60
 """Under a speed limit and no other, a micro-batch contains about what the limit lets through in this time."""

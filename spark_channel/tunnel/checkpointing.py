@@ -34,6 +34,7 @@ from spark_channel.tunnel.channel import (
     FailureAction,
 )
 from spark_channel.tunnel.client import TunnelClient
+from spark_channel.tunnel.job import ConsumerJob
 from spark_channel.tunnel.ranges import DeliveryRows, RangeRead, ReadAheadBudget, Stage
 from spark_channel.tunnel.records import TunnelRecord
 from spark_channel.tunnel.source import READ, StreamSource, base_split
@@ -61,6 +62,7 @@ class ChannelTurns(ABC):
     _budget: ReadAheadBudget
     _capacity: Mapping[str, int]
     _limit: RateLimiter | None
+    _job: ConsumerJob
     _drained: bool
     _changed: threading.Condition
     """Guards the runs, and what follows."""
@@ -151,6 +153,7 @@ class ChannelTurns(ABC):
             **self._capacity,
             done=run.done.get(sequence, ()) if run.is_by_table else None,
             room_wanted=lambda: self._give_next(run),
+            counted=self._job.read,
         )
         with self._changed:
             ends = self._over or run.closed or run.stopping or run.lost or run.parked_by is not None
@@ -162,6 +165,7 @@ class ChannelTurns(ABC):
         run.storing.ask()
         began = self._clock.now()
         found.fill()
+        self._job.has_read(found.reading_seconds, found.throttled_seconds())
         if run.is_by_table:  # it was not processed meanwhile
             found.read_took = self._clock.now() - began
             self._give_next(run)
@@ -251,6 +255,7 @@ class ChannelTurns(ABC):
                 found.stage, found.began = Stage.BUSY, self._clock.now()
         error: BaseException | None = None
         if not stops:
+            began = self._clock.now()
             try:
                 opened = run.processors[rows.table]
                 opened.process(
@@ -268,6 +273,8 @@ class ChannelTurns(ABC):
             except BaseException as raised:
                 error = raised
             error = rows.lost or error  # a processor may have caught it, and has not had all
+            processing = max(0.0, self._clock.now() - began - rows.waited)
+            self._job.processed(rows.rows, rows.nbytes, processing, failed=error is not None)
         try:
             if rows.table and error is not None and self._ends_all(error):
                 self._end(error)

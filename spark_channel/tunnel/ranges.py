@@ -8,7 +8,8 @@ the others that do not fit are left out. They are read again when that delivery 
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import cast
 
@@ -31,6 +32,10 @@ __all__ = [
     "ReadAheadBudget",
     "Stage",
 ]
+
+
+_MEMORY = "memory"
+"""The reason of a wait for the budget."""
 
 
 class ReadAheadBudget:
@@ -179,7 +184,7 @@ class _Payment:
     def remaining(self) -> Wait:
         if not self._paid:
             self._paid = self._budget.take(self)
-        return Wait(0.0) if self._paid else Wait(None, "memory")
+        return Wait(0.0) if self._paid else Wait(None, _MEMORY)
 
     def cancel(self) -> None:
         """Stop waiting. The end of the share gives back what was paid."""
@@ -194,8 +199,8 @@ class DeliveryRows:
     """All rows of a range, or those of one `table` of it.
 
     `is_given`: the pool may process them. `is_over`: the processor has ended; `is_processed`: it took all of them,
-    else `error` has the reason, if known. `lost`: the error that ended the reading early. `rows`: the number that the
-    processor took.
+    else `error` has the reason, if known. `lost`: the error that ended the reading early. `rows` and `nbytes`: what the
+    processor took; `waited`: the seconds for which it waited for them.
     """
 
     def __init__(
@@ -211,7 +216,8 @@ class DeliveryRows:
         self.is_given = self.is_over = self.is_processed = False
         self.error: BaseException | None = None
         self.lost: Exception | None = None
-        self.rows = 0
+        self.rows = self.nbytes = 0
+        self.waited = 0.0
         paid = share.kept_by(self._keep)
         limiter: Limiter = paid if limit is None else CombinedLimiter([paid, limit])
         self.carrier = DataCarrier(1, capacity_rows, capacity_bytes, limiter=limiter)
@@ -236,6 +242,7 @@ class DeliveryRows:
             while (batch := left.pop() if left else self._next()) is not None:
                 rows, nbytes = batch.num_rows, arrow_bytes(batch)
                 self.rows += rows
+                self.nbytes += nbytes
                 yield batch
                 del batch
                 if self._keep(-rows, -nbytes):
@@ -265,10 +272,13 @@ class DeliveryRows:
 
     def _next(self) -> pa.RecordBatch | None:
         self._share.want()
+        began = time.perf_counter()
         try:
             return self.carrier.channels[0].pull()
         except EndOfChannel:
             return None
+        finally:
+            self.waited += time.perf_counter() - began
 
 
 _ANY_NUMBER = 1 << 62
@@ -296,6 +306,7 @@ class RangeRead:
     Args:
         done: of a feed of several tables, those whose rows of this range are processed already; None: of one table.
         room_wanted: called by the thread that reads, when it waits for memory and nothing of the range is processed.
+        counted: called with the rows and bytes of each batch that is read and paid for.
     """
 
     def __init__(
@@ -312,6 +323,7 @@ class RangeRead:
         limit: Limiter | None = None,
         done: Collection[str] | None = None,
         room_wanted: Callable[[], None] | None = None,
+        counted: Callable[[int, int], None] | None = None,
     ) -> None:
         self.sequence = sequence
         self.start = start
@@ -319,6 +331,8 @@ class RangeRead:
         self.began = self.read_took = self.took = 0.0
         self.end = end
         self.rows = self.nbytes = 0
+        self.reading_seconds = 0.0
+        """The time in which the source gave the rows."""
         self.lost: Exception | None = None
         """The error that ended the reading of several tables early; for a single table, its delivery has the error."""
         self._feed = feed
@@ -326,6 +340,7 @@ class RangeRead:
         self._by_table = done is not None
         self._done = frozenset(done or ())
         self._room_wanted = room_wanted
+        self._counted = counted
         self._lock = threading.Lock()
         self._deliveries: dict[str, DeliveryRows] = {}
         self._left_out: set[str] = set()
@@ -348,13 +363,15 @@ class RangeRead:
                 for split in self._splits:
                     batches = read(split)
                     with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
-                        for batch in batches:
+                        for batch in self._timed(batches):
                             fitting = batch if self._feed.has_tables else conform(batch, schema)
                             nbytes = arrow_bytes(fitting)
                             self._count(fitting)
                             self._put(fitting, nbytes)
                             self.rows += fitting.num_rows
                             self.nbytes += nbytes
+                            if self._counted is not None:
+                                self._counted(fitting.num_rows, nbytes)
         except BaseException as error:
             if self._by_table and isinstance(error, Exception):
                 self.lost = error
@@ -367,6 +384,28 @@ class RangeRead:
                 self._is_read = True
             for each in self._all():
                 each.carrier.close()
+
+    def _timed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        given = iter(batches)
+        while True:
+            began = time.perf_counter()
+            try:
+                batch = next(given, None)
+            finally:
+                self.reading_seconds += time.perf_counter() - began
+            if batch is None:
+                return
+            yield batch
+            del batch
+
+    def throttled_seconds(self) -> dict[str, float]:
+        """The time for which the limit held the reading, by what was limited."""
+        total: dict[str, float] = {}
+        for each in self._all():
+            for reason, spent in each.carrier.statistics().throttled_seconds.items():
+                total[reason] = total.get(reason, 0.0) + spent
+        total.pop(_MEMORY, None)
+        return total
 
     def _count(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:

@@ -101,6 +101,8 @@ class Tunnel:
             if store is None or isinstance(store, str)
             else store
         )
+        self.shown: Mapping[str, str] = {}
+        """Further facts of the job that a client of this `Tunnel` reports: `target` and `part_of` of `JobSpec`."""
         self._changed = threading.Lock()
         self._calls: dict[int, tuple[threading.Event, TunnelWorker | None]] = {}
 
@@ -279,6 +281,7 @@ class Tunnel:
                 threads=threads,
                 drained=drained,
                 factory=factory,
+                shown=self.shown,
             )
             with self._changed:
                 self._calls[call] = stopped, consumer
@@ -313,6 +316,7 @@ class Tunnel:
                 threads=ranges,
                 drained=drained,
                 ending=reader.ending,
+                shown=self.shown,
             )
 
         return TunnelReader(make)

@@ -7,7 +7,7 @@ from typing import Any
 
 from spark_channel.carrier import BulkConsumePool
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors.base.feed import FeedLimit
+from spark_channel.connectors.base.feed import FeedLag, FeedLimit
 from spark_channel.errors import (
     TunnelError,
     TunnelStoreError,
@@ -30,6 +30,7 @@ from spark_channel.tunnel.channel import (
 )
 from spark_channel.tunnel.checkpointing import ChannelTurns
 from spark_channel.tunnel.client import TunnelClient
+from spark_channel.tunnel.job import ConsumerJob, lag_of
 from spark_channel.tunnel.ranges import ReadAheadBudget, Stage
 from spark_channel.tunnel.records import Channel, ChannelState, TunnelRecord, TunnelStore
 from spark_channel.tunnel.source import StreamSource, held_base, paused_base
@@ -49,6 +50,7 @@ class TunnelWorker(ChannelTurns):
         processor: one for all channels; or `factory`, which makes one for each.
         drained: end when all that was there at the start is processed (see `StopPosition`); else run until `stop`.
         ending: called when the end begins, with the error that ends it, if any. Must return immediately.
+        shown: further facts of the job that it reports, `target` and `part_of` of `JobSpec`.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class TunnelWorker(ChannelTurns):
         drained: bool,
         factory: Callable[[str], Processor | Callable[[Delivery], object]] | None = None,
         ending: Callable[[BaseException | None], None] | None = None,
+        shown: Mapping[str, str] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._store = store
@@ -105,6 +108,9 @@ class TunnelWorker(ChannelTurns):
                     "limit this client with 'rowsPerSecond', or read the tunnel by a streaming query",
                     name,
                 )
+        self._job = ConsumerJob(
+            record.name, self._stream, self._options, self._limit, self._lag, shown or {}
+        )
         self._turns = TurnScheduler(threads, self._end, clock=self._clock)
         # Calls of the store, which must wait neither for a read nor for a processor.
         self._calls = TurnScheduler(min(threads, 4), self._end, clock=self._clock)
@@ -130,6 +136,7 @@ class TunnelWorker(ChannelTurns):
         with SigtermHandler(self._terminate) as sigterm:
             self._turns.start()
             self._calls.start()
+            self._job.start()
             try:
                 if not self._over:
                     self._client.start()
@@ -140,7 +147,10 @@ class TunnelWorker(ChannelTurns):
                 self._end(error)
                 raise
             finally:
-                self._leave()
+                try:
+                    self._leave()
+                finally:
+                    self._job.end(self._error)
         if self._error is not None:
             raise self._error
         if sigterm.came:
@@ -214,6 +224,12 @@ class TunnelWorker(ChannelTurns):
         with self._changed:
             run = self._runs.get(channel)
             return None if run is None or run.lost else run.in_flight()
+
+    def _lag(self, source: StreamSource) -> FeedLag:
+        """Return how far the channels of this client are behind `source`, which no other thread uses."""
+        with self._changed:
+            positions = [(run.channel, run.token) for run in self._runs.values()]
+        return lag_of(source, positions)
 
     def stop_channel(self, channel: str) -> None:
         run = self._runs.get(channel)

@@ -19,7 +19,15 @@ def receiver() -> Iterator[tuple[str, list[bytes]]]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             posted.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(500 if self.path.startswith("/broken") else 204)
+            answers = {"/broken": 500, "/denied": 401, "/moved": 302}
+            self.send_response(answers.get(self.path.partition("?")[0], 204))
+            self.send_header("Location", "/login")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            """The page to which a redirect leads."""
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import spark_channel
+from spark_channel.observe import lineage
 from spark_channel.observe.lineage import (
     Dataset,
     LineageEvents,
@@ -291,6 +292,40 @@ def test_a_job_that_the_program_s_end_cut_off_was_aborted(
     with ServiceServer() as server:
         server.jobs.open(JobSpec("read", source="csv a"))
     assert [each["eventType"] for each in events(posted)] == ["START", "ABORT"]
+
+
+def test_a_clock_that_is_set_back_ends_no_run_before_its_start(
+    receiver: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, posted = receiver
+    monkeypatch.setenv("OPENLINEAGE_URL", url)
+    times = iter(["2026-03-01T12:00:00.000000+00:00", "2026-03-01T11:00:00.000000+00:00"])
+    monkeypatch.setattr(lineage, "_now", lambda: next(times))
+    with ServiceServer() as server:
+        run(server, SPEC, Phase.DONE)
+    start, end = events(posted)
+    assert end["eventTime"] >= start["eventTime"]
+
+
+@pytest.mark.parametrize(("endpoint", "why"), [("moved", "302, a redirect"), ("denied", "401")])
+def test_an_event_that_is_not_taken_is_no_success_and_no_log_has_the_login(
+    receiver: tuple[str, list[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    endpoint: str,
+    why: str,
+) -> None:
+    url, posted = receiver
+    monkeypatch.setenv("OPENLINEAGE_URL", url.replace("//", "//etl:opensesame@"))
+    monkeypatch.setenv("OPENLINEAGE_ENDPOINT", f"{endpoint}?key=opensesame")
+    caplog.set_level(logging.DEBUG, "spark_channel")
+    events = LineageEvents()
+    events.job_opened(JobProgress("1", SPEC))
+    events.outbox.close()
+    assert events.outbox.counts() == {"sent": 0, "failed": 1, "dropped": 0}
+    assert len(posted) == 1
+    assert f"the receiver answered {why}" in caplog.text
+    assert "opensesame" not in caplog.text
 
 
 def test_a_receiver_that_does_not_answer_delays_the_end_by_a_bounded_time_and_fails_no_job(

@@ -70,6 +70,19 @@ def test_the_last_numbers_of_a_job_are_pushed(
     assert metrics["spark_channel.commit_seconds"].unit == "s"
 
 
+def test_an_endpoint_that_redirects_is_named_as_one_that_takes_nothing(
+    receiver: tuple[str, list[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    url, posted = receiver
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{url}/moved")
+    with ServiceServer():
+        pass
+    assert posted
+    assert "answered 302, a redirect" in caplog.text
+
+
 def test_an_endpoint_that_does_not_answer_delays_the_end_by_a_bounded_time(
     silent_port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,8 @@ from spark_channel.observe.view import limit_request
 from spark_channel.planning import TransferSpec
 from spark_channel.progress import JobSpec, Phase, Snapshot, TransferReport
 from spark_channel.service import ServiceAddress, ServiceServer, SharedLimit
+from spark_channel.service.http_server import Caller
+from spark_channel.service.protocol import READ_SCOPE, RequestError
 from spark_channel.transfers.carry_out import carry_out
 from tests.servers.browser import Browser
 from tests.service.helpers import wait_for
@@ -264,6 +267,28 @@ def test_viewers_are_bounded_and_those_who_left_are_forgotten(
     for viewer in viewers:
         viewer.close()
     wait_for(lambda: asked(page, "GET", "/events", token)[0] == 200, "the viewers to be forgotten")
+
+
+def test_viewers_who_come_at_the_same_time_are_bounded(page: PageServer) -> None:
+    caller = Caller(READ_SCOPE, "")
+    shown = [page._events(b"", caller) for _ in range(page_module._MOST_VIEWERS)]
+    with pytest.raises(RequestError, match="32 browsers show this page already"):
+        page._events(b"", caller)
+    for each in shown:
+        assert isinstance(each.content, Iterator)
+        next(each.content)
+        each.content.close()  # type: ignore[attr-defined]
+    assert page._viewers == 0
+
+
+def test_the_page_goes_on_when_the_directory_of_services_is_gone(
+    page: PageServer, server: ServiceServer, runtime_directory: Path
+) -> None:
+    """As /run/user/UID, when the user who runs the job logs out."""
+    server.jobs.open(JobSpec("transfer", name="orders"))
+    shutil.rmtree(runtime_directory)
+    (own,) = page._views.all()
+    assert [job["name"] for job in own.watch(None, 0.0)["jobs"]] == ["orders"]
 
 
 def test_the_page_ends_while_it_is_watched(page: PageServer) -> None:

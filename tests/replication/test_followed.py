@@ -13,6 +13,7 @@ from spark_channel.connectors import load_reader
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.status import reset_tables, resume_tables, status_of
+from spark_channel.service import ServiceServer, discovery
 from tests.servers.mariadb import BINLOG, MariadbServer
 from tests.servers.postgres import PostgresServer
 
@@ -113,6 +114,22 @@ def test_deletes_are_applied_and_a_truncate_empties(followed: Followed) -> None:
     followed.sql("INSERT INTO fol.a VALUES (5, 5, NULL)")
     followed.run()
     assert followed.rows("a", "id, n") == [(5, 5)]
+
+
+def test_a_run_is_one_job_of_its_tunnel(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "_running", [])
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'); INSERT INTO fol.b VALUES (1), (2)")
+    with ServiceServer() as server:
+        report = followed.run()
+    (status,) = server.metrics.statuses()
+    assert (status.phase, status.rows) == ("done", 3)
+    spec = status.spec
+    assert (spec.kind, spec.part_of) == ("stream", f"replicate {report.run_id}")
+    assert spec.name.startswith("replicate-")
+    assert spec.source.endswith("#(tables)")
+    assert spec.target.endswith("#(tables)")
 
 
 def test_a_soft_delete_keeps_the_row_and_its_values(followed: Followed) -> None:

@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from spark_channel.errors import ServiceUnavailableError
-from spark_channel.service import ServiceAddress, discovery
+from spark_channel.local import LocalEngine
+from spark_channel.service import ServiceAddress, SharedLimit, advertise, discovery
 from spark_channel.service.discovery import (
     ServiceDirectory,
     ServiceRecord,
     private_directory,
     started,
 )
+from tests.small_disk import small_disk
 
 ADDRESS = ServiceAddress("127.0.0.1", 4711, "geheim")
 NAME = "driver-1.2.json"
@@ -218,3 +220,21 @@ def test_a_lock_that_is_released_in_time_is_waited_for(
     mine = advert()
     assert place.publish(NAME, mine) is mine
     timer.join()
+
+
+def test_a_full_disk_is_named_and_ends_no_job_without_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with small_disk(tmp_path / "disk", 1) as disk:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(disk))
+        disk.chmod(0o700)
+        private_directory()
+        with pytest.raises(OSError, match="No space"):
+            (disk / "full").write_bytes(bytes(2 << 20))
+        with pytest.raises(ServiceUnavailableError, match=r"No space left on device\. Free space"):
+            advertise(ADDRESS, os.getpid())
+        with pytest.raises(ServiceUnavailableError, match="No space"):
+            SharedLimit("orders", rows_per_second=1).start()
+        with LocalEngine(served=True) as engine:
+            assert engine.service().port
+        assert "do not find the jobs of this run" in caplog.text

@@ -1,0 +1,309 @@
+"""A consumer of a tunnel as one job, which the page, the metrics and the lineage of this process's service show."""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.base.contract import Token
+from spark_channel.connectors.base.feed import FeedLag
+from spark_channel.errors import ChannelError
+from spark_channel.limits import LimitStatus, RateLimiter, StatusRequest
+from spark_channel.observe import is_wanted
+from spark_channel.progress import Counters, JobColumn, JobSpec, Phase, lag_text
+from spark_channel.service.discovery import running_service
+from spark_channel.service.launch import serve_here
+from spark_channel.tunnel.positions import added_up, brief_words, lag_numbers
+from spark_channel.tunnel.records import Channel
+from spark_channel.tunnel.source import READ, StreamSource, base_split
+
+if TYPE_CHECKING:
+    from spark_channel.service import ServiceServer
+
+__all__ = ["ConsumerJob", "LagWatch", "lag_of"]
+
+_log = logging.getLogger(__name__)
+
+_EVERY_SECONDS = 10.0
+_SHARE = 100
+"""Measuring the lag takes at most 1/100 of the time."""
+_FRESH_SECONDS = 1.0
+"""A lag that was measured longer ago is shown with its age."""
+_REPORT_SECONDS = 0.5
+_BEAT_SECONDS = 60.0
+"""A service closes a job of which it hears nothing for an hour."""
+_LOOK_SECONDS = 5.0
+_SERVE_SECONDS = 1.0
+"""A consumer that ends sooner starts no service."""
+_END_SECONDS = 2.0
+"""How long the end of a consumer waits for its last report."""
+_SLOWEST = 1e-6
+"""Rows per second while the limit is paused."""
+_LATE_SECONDS = 5.0
+"""A job that begins later does not show what the consumer did before."""
+_serving = threading.Lock()
+"""One service for all consumers of the process."""
+
+
+class ConsumerJob:
+    """Counts what a consumer reads and processes, and reports it as a job of the tunnel's name.
+
+    The consumer only counts: two threads do the rest, and no failure of theirs reaches the consumer. A process without
+    a service gets one when the consumer has run for a second, or immediately if its environment asks to be told of
+    jobs. A job that begins later, with another service, counts from then on. The service's limit of the job sets the
+    speed of `limit`.
+
+    Args:
+        options: those of the source, for a connection of its own.
+        lag: returns how far the consumer is behind a source, which no other thread uses.
+        shown: further facts of the job, `target` and `part_of` of `JobSpec`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: StreamSource,
+        options: Mapping[str, Any],
+        limit: RateLimiter | None,
+        lag: Callable[[StreamSource], FeedLag],
+        shown: Mapping[str, str],
+    ) -> None:
+        self._options = options
+        self._limit = limit
+        self._rates = None if limit is None else (limit.rows_per_second, limit.bytes_per_second)
+        self._own_rates = self._rates
+        self._lag = lag
+        self._spec = _described(name, source, shown)
+        self._waits_seconds = source.feed.waits_seconds
+        self._counters = Counters(0, 0)
+        self._wake = threading.Condition()
+        self._ended = False
+        self._error = ""
+        self._server: ServiceServer | None = None
+        self._job = ""
+        self._reported = False
+        self._beats_at = 0.0
+        self._threads: list[threading.Thread] = []
+        self._serves_at = SYSTEM_CLOCK.now() + _SERVE_SECONDS
+
+    # --- the consumer's threads
+
+    def start(self) -> None:
+        """Begin to report."""
+        for work in (self._report, self._watch_lag):
+            thread = threading.Thread(target=work, name="spark-channel-consumer-job", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter is ending, or there are too many threads
+                return
+            self._threads.append(thread)
+
+    def read(self, rows: int, nbytes: int) -> None:
+        """Count a batch that the source gave, and that the limit let through."""
+        self._counters.pushed(rows, nbytes)
+
+    def has_read(self, seconds: float, throttled: Mapping[str, float]) -> None:
+        """Count for how long the source gave the rows of a range, and the limit held them, by what was limited."""
+        self._counters.waited("source", seconds)
+        for reason, spent in throttled.items():
+            self._counters.waited(f"limit:{reason}", spent)
+
+    def processed(self, rows: int, nbytes: int, seconds: float, *, failed: bool) -> None:
+        """Count what a processor took, and for how long it worked."""
+        self._counters.waited("target", seconds)
+        if not failed:
+            self._counters.wrote(rows, nbytes)
+
+    def end(self, error: BaseException | None) -> None:
+        """Report the end, within 2 s. The text of another program's error may have values of rows, and is left out."""
+        with self._wake:
+            if isinstance(error, ChannelError):
+                self._error = str(error)
+            elif isinstance(error, Exception):
+                self._error = f"{type(error).__name__}; the program's log has the rest"
+            self._ended = True
+            self._wake.notify_all()
+        until = SYSTEM_CLOCK.now() + _END_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, until - SYSTEM_CLOCK.now()))
+
+    # --- the threads that report
+
+    def _sleep(self, seconds: float) -> bool:
+        """Sleep; return False once the consumer has ended."""
+        with self._wake:
+            if not self._ended:
+                self._wake.wait(seconds)
+            return not self._ended
+
+    def _report(self) -> None:
+        try:
+            while True:
+                pause = self._step()
+                if not self._sleep(pause):
+                    break
+            self._finish()
+        except Exception:
+            _log.warning(
+                "the consumer of tunnel %r is not shown any more; it continues",
+                self._spec.name,
+                exc_info=True,
+            )
+        finally:
+            self._keep_to(self._own_rates)
+
+    def _step(self) -> float:
+        """Report once; return the seconds until the next report."""
+        server = running_service()
+        if server is not self._server:
+            self._server, self._job = server, ""
+            self._keep_to(self._own_rates)
+        if server is None:
+            if SYSTEM_CLOCK.now() < self._serves_at and not is_wanted():
+                return _REPORT_SECONDS
+            with _serving:
+                if running_service() is None:
+                    serve_here()
+            server = self._server = running_service()
+            if server is None:
+                return _REPORT_SECONDS
+        if not self._job:
+            if self._reported or SYSTEM_CLOCK.now() > self._serves_at + _LATE_SECONDS:
+                self._counters = Counters(0, 0)
+            self._reported = True
+            self._job = server.jobs.open(self._spec)
+        after: float | None = None
+        changed, now = self._counters.changes(), SYSTEM_CLOCK.now()
+        if changed is not None or now >= self._beats_at:
+            self._beats_at = now + _BEAT_SECONDS
+            snapshots = [] if changed is None else [changed]
+            after = server.jobs.report(self._job, "consumer", snapshots)
+        if self._limit is not None:
+            from spark_channel.service.limits import job_limit
+
+            with contextlib.suppress(ChannelError):  # the service is ending
+                status = server.limits.handle(StatusRequest(job_limit(self._job)))
+                if isinstance(status, LimitStatus):
+                    self._keep_to(
+                        (status.effective_rows_per_second, status.effective_bytes_per_second)
+                    )
+        return max(_REPORT_SECONDS, after or 0.0)
+
+    def _finish(self) -> None:
+        if self._server is None or not self._job or running_service() is not self._server:
+            return
+        self._server.jobs.find(self._job).set_lag("", {})  # it was measured some time ago
+        self._counters.enter(Phase.FAILED if self._error else Phase.DONE)
+        self._counters.explain(self._error)
+        report = [self._counters.snapshot()]
+        self._server.jobs.report(self._job, "consumer", report, leaving=True)
+        self._server.jobs.enter(
+            self._job, Phase.FAILED if self._error else Phase.DONE, error=self._error
+        )
+
+    def _keep_to(self, rates: tuple[float | None, float | None] | None) -> None:
+        if self._limit is None or rates is None or rates == self._rates:
+            return
+        self._rates = rates
+        rows, nbytes = (None if each is None else max(each, _SLOWEST) for each in rates)
+        self._limit.set_rates(rows, nbytes)
+
+    def _watch_lag(self) -> None:
+        """Measure the lag while a service shows it. In a thread of its own, since a source may not answer."""
+        watch = LagWatch(self._waits_seconds, first_after=_EVERY_SECONDS)
+        source: list[StreamSource] = []
+
+        def ask() -> FeedLag:
+            if not source:
+                source.append(StreamSource(self._options))
+            return self._lag(source[0])
+
+        while self._sleep(_LOOK_SECONDS):
+            server, job = self._server, self._job
+            if server is None or not job:
+                continue
+            behind, lag = watch.look(ask)
+            with contextlib.suppress(KeyError), self._wake:
+                if not self._ended:
+                    server.jobs.find(job).set_lag(behind, lag)
+
+
+def _described(name: str, source: StreamSource, shown: Mapping[str, str]) -> JobSpec:
+    columns: tuple[JobColumn, ...] = ()
+    if not source.feed.has_tables:
+        with contextlib.suppress(ChannelError):  # a table that was dropped has changes in the log
+            columns = JobColumn.of(source.feed.schema())
+    reading = source.reader.options
+    return JobSpec(
+        "stream",
+        name=name,
+        source=source.about,
+        target=shown.get("target", ""),
+        part_of=shown.get("part_of", ""),
+        rows_per_second=reading.rows_per_second,
+        bytes_per_second=reading.bytes_per_second,
+        limit_scope="this client",
+        source_columns=columns,
+    )
+
+
+def lag_of(source: StreamSource, positions: Iterable[tuple[Channel, Token]]) -> FeedLag:
+    """Return how far channels at these positions are behind; without channels it is unknown."""
+    lags = []
+    for channel, token in positions:
+        if not channel.is_base:
+            lags.append(source.feed.lag(token))
+        elif token != READ:
+            split = base_split(channel)
+            lags.append(FeedLag(split.rows, split.nbytes))
+    return added_up(lags) if lags else FeedLag()
+
+
+class LagWatch:
+    """Keeps the last lag; measures it again after 10 s, or after 100 times as long as the last measurement took.
+
+    `waits_seconds`: for so long the newest changes wait for late ones, which the text says. `first_after`: seconds
+    until the first measurement.
+    """
+
+    def __init__(
+        self, waits_seconds: float = 0.0, clock: Clock | None = None, *, first_after: float = 0.0
+    ) -> None:
+        self._waits = waits_seconds
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._heard = self._clock.now()
+        self._due = self._heard + first_after
+        self._text = ""
+        self._numbers: Mapping[str, int | float] = {}
+
+    def look(self, ask: Callable[[], FeedLag]) -> tuple[str, Mapping[str, int | float]]:
+        """As people read it, and as numbers; empty when it is not known. A source that does not answer fails no
+        stream.
+        """
+        began = self._clock.now()
+        if began >= self._due:
+            self._ask(ask)
+            self._heard = self._clock.now()
+            self._due = self._heard + max(_EVERY_SECONDS, _SHARE * (self._heard - began))
+        ago = self._clock.now() - self._heard
+        text = (
+            f"{self._text} ({ago:.0f} s ago)"
+            if self._text and ago >= _FRESH_SECONDS
+            else self._text
+        )
+        return text, {**self._numbers, "seconds_ago": round(ago, 1)} if self._numbers else {}
+
+    def _ask(self, ask: Callable[[], FeedLag]) -> None:
+        try:
+            lag = ask()
+        except Exception as error:
+            _log.debug("the lag of the stream cannot be measured: %s", error)
+            self._text, self._numbers = "", {}
+            return
+        text = lag_text(lag.rows, lag.nbytes, lag.seconds)
+        if self._waits and (lag.rows or lag.nbytes):
+            text += f", new rows wait {self._waits:g} s for late ones"
+        self._text = ", ".join(each for each in (text, brief_words(lag)) if each)
+        self._numbers = lag_numbers(lag)
