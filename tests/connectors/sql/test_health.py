@@ -168,13 +168,39 @@ def test_the_latency_of_an_application_does_not_depend_on_its_mixture() -> None:
     assert mean(quick, [60.0]) == pytest.approx(1.0, abs=0.1)  # one report of a minute
 
 
-def test_counters_that_begin_anew_and_few_statements_say_nothing_of_the_application() -> None:
+def test_few_statements_say_nothing_of_the_application() -> None:
     statements = StatementLatency()
-    assert statements.mean([("a", *_sums(*[0.001] * 100))]) is None
     assert statements.mean([("a", *_sums(*[0.5] * 50))]) is None
     assert statements.mean([("a", *_sums(*[0.5] * 60))]) is None
     assert statements.mean([("a", *_sums(*[0.5] * 75))]) == pytest.approx(1.0)
     assert statements.mean([]) is None
+
+
+@pytest.mark.parametrize("calls", [50, 120], ids=["fewer than before", "more than before"])
+def test_counters_that_begin_anew_are_held_against_what_was_usual_before(calls: int) -> None:
+    """A reset while the job runs: what is counted since then is slow because of it."""
+    statements = StatementLatency()
+    assert statements.mean([("a", *_sums(*[0.010] * 100))]) is None
+    reset = statements.mean([("a", *_sums(*[0.002] * calls))])
+    assert reset == pytest.approx(0.2)
+    slow = statements.mean([("a", *_sums(*[0.002] * calls, *[0.020] * 40))])
+    assert slow == pytest.approx(2.0)
+
+
+def test_a_kind_that_the_server_dropped_keeps_its_usual_latency() -> None:
+    statements = StatementLatency()
+    statements.mean([("a", *_sums(*[0.010] * 100)), ("b", *_sums(*[0.010] * 100))])
+    statements.mean([("b", *_sums(*[0.010] * 100))])
+    statements.mean([("a", *_sums(*[0.020] * 10)), ("b", *_sums(*[0.010] * 100))])
+    again = [("a", *_sums(*[0.020] * 40)), ("b", *_sums(*[0.010] * 100))]
+    assert statements.mean(again) == pytest.approx(2.0)
+
+
+def test_kinds_without_end_do_not_fill_the_memory() -> None:
+    statements = StatementLatency()
+    for number in range(5_000):
+        statements.mean([(number, 1.0, 0.001)])
+    assert len(statements._means) <= 2_001
 
 
 def test_postgresql_says_how_slow_the_statements_of_other_roles_are() -> None:
