@@ -415,7 +415,9 @@ class AdaptiveLimit:
         is_far = far > 1 + _FAR * (self.aim - 1)
         above = self._above_aim(heard, is_far) if slow > self.aim or is_far else None
         self._is_above = above is not None
-        self._note(worst or above or self._at_work(), now)
+        may_fall = self._rows > self._capped(self._least_eased)
+        holds = above if may_fall or self._rows < self._most else None
+        self._note(worst or holds or self._at_work(), now)
         if worst is not None:
             self._lower(worst, now)
         elif is_far:
@@ -439,18 +441,11 @@ class AdaptiveLimit:
 
     def _above_aim(self, heard: Mapping[str, _Side], is_far: bool) -> _Trouble:
         """The side and the signal that are furthest above the aim, by what the speed follows now."""
-        if is_far:
-            found = [
-                (each.last, name, signal)
-                for name, side in heard.items()
-                for signal, each in side.present.items()
-            ]
-        else:
-            found = [
-                (side.first[1].ratio, name, side.first[0])
-                for name, side in heard.items()
-                if side.first is not None
-            ]
+        found = [
+            (each.last if is_far else each.ratio, name, signal)
+            for name, side in heard.items()
+            for signal, each in (side.present.items() if is_far else filter(None, [side.first]))
+        ]
         ratio, name, signal = max(found)
         text = f"{name}'s {signal} {ratio:.2f} times the usual, aim {self.aim:g} times"
         return _Trouble(name, signal, text, hard=False)

@@ -207,6 +207,18 @@ def test_the_signal_that_is_named_is_the_one_that_holds_the_speed() -> None:
     assert set(world.protection.held_seconds) == {"target's application"}
 
 
+def test_a_signal_that_takes_nothing_of_the_limit_is_not_named() -> None:
+    """The limit is below the lowest speed, or below what others' latency leaves a job."""
+    for most, row_seconds in ((50.0, 0.0), (1_000.0, 1e-6)):
+        world = World(most)
+        for number in range(60):
+            latency = 1.0 if number < 30 else 5.0
+            world.say(delays={"application": [latency]}, row_seconds=row_seconds)
+        assert world.speed == most
+        assert world.protection.text == ""
+        assert world.protection.held_seconds == {}
+
+
 def test_the_report_says_which_signal_was_seen_and_how_long_a_side_was_not_asked() -> None:
     world = World(100_000)
     for number in range(80):

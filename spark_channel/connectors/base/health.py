@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.errors import ChannelError
 from spark_channel.limits import HealthSample
 
 __all__ = [
@@ -87,7 +86,7 @@ class SessionHealth(Health, Generic[_S]):
             if self._session is None:
                 self._session = self.connect()
             return self.ask(self._session)
-        except ChannelError:
+        except BaseException:
             self.close()
             raise
 

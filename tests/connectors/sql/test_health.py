@@ -400,6 +400,35 @@ class Job:
         self.server.jobs.enter(self.name, Phase.DONE)
 
 
+class _OddHealth(Health):
+    """Its first answer cannot be read."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def sample(self) -> HealthSample:
+        self.asked += 1
+        if self.asked == 1:
+            raise ValueError("month must be in 1..12")
+        return HealthSample({"replication_lag": (0.0, 1.0)})
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_answer_that_cannot_be_read_is_shown_and_asked_for_again() -> None:
+    """A side that fell silent held the speed until the job ended, and nothing said so."""
+    health = _OddHealth()
+    with ServiceServer() as server:
+        job = Job(server, {"source": lambda: health})
+        try:
+            unreachable = "unreachable: source: ValueError: month must be in 1..12"
+            _until(lambda: job.status().pressure.startswith(unreachable), 10)
+            _until(lambda: health.asked > 2 and not job.status().pressure, 10)
+        finally:
+            job.end()
+
+
 def _until(true: Callable[[], bool], seconds: float) -> float:
     """How long it took until `true`, at most `seconds`."""
     begun = SYSTEM_CLOCK.now()
