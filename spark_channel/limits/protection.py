@@ -304,7 +304,7 @@ class AdaptiveLimit:
 
     @property
     def held_seconds(self) -> dict[str, float]:
-        """Return the total seconds that each signal was too high, by its name: "target's replication_lag"."""
+        """Return the total seconds that each signal kept the speed down, by its name: "target's replication_lag"."""
         return dict(self._held_seconds)
 
     @property
@@ -330,8 +330,8 @@ class AdaptiveLimit:
             aim = f"aimed at others' statements at most {self.aim:g} times as slow as usual"
             parts = [aim, f"seen: {'; '.join(seen)}"]
         elif work:
-            most = shown(WORK, min(work))
-            parts = [f"aimed at {most} at most for this job's own statements on each side"]
+            bound = shown(WORK, min(work))
+            parts = [f"aimed at {bound} at most for this job's own statements on each side"]
         parts += [
             f"the {name} could not be asked for {side.unasked:.0f} s, in which the speed did not grow"
             for name, side in self._sides.items()
