@@ -127,13 +127,18 @@ class Slowdown:
     """How many times slower than usual a system serves others, from a value that grows with their latency.
 
     What is usual is learned in the first three seconds, while the job is slow, and follows lower values, down to
-    `least_usual`: seconds are too short to learn it, where a system knows the mean of days.
+    `least_usual`: seconds are too short to learn it, where a system knows the mean of days. With `learns` False
+    `least_usual` is usual: the job is fast already, and what is heard first may be its effect.
     """
 
-    def __init__(self, now: float, *, least_usual: float = 0.0) -> None:
+    def __init__(self, now: float, *, least_usual: float = 0.0, learns: bool = True) -> None:
         self._began = self._at = now
         self._least_usual = least_usual
+        self._learns = learns or not least_usual
         self._usual = self._smooth = self._last = 0.0
+        self._noted = 0
+        self.mean = self.most = 0.0
+        """Of the ratios that were noted."""
 
     def add(self, value: float, now: float) -> None:
         """Take a value above 0."""
@@ -141,12 +146,13 @@ class Slowdown:
         self._last = value
         if not self._smooth:
             self._smooth = value
-            self._usual = max(value, self._least_usual)
+            self._usual = max(value, self._least_usual) if self._learns else self._least_usual
             return
         part = min(1.0, seconds / min(_SMOOTH_SECONDS, max(seconds, now - self._began)))
         self._smooth += part * (value - self._smooth)
         if not self.is_known:
-            self._usual = max(self._smooth, self._least_usual)
+            if self._learns:
+                self._usual = max(self._smooth, self._least_usual)
         elif self._smooth < self._usual:
             lower = max(self._smooth, self._least_usual)
             self._usual += _TOWARDS_LESS * seconds * (lower - self._usual)
@@ -170,6 +176,13 @@ class Slowdown:
     def last(self) -> float:
         """The last value, in terms of the usual one."""
         return self._last / self._usual if self._usual else 1.0
+
+    def note(self) -> None:
+        """Count the present ratio, once it is known."""
+        if self.is_known:
+            self._noted += 1
+            self.mean += (self.ratio - self.mean) / self._noted
+            self.most = max(self.most, self.ratio)
 
     def relearn(self, ratio: float) -> None:
         """Take as usual what makes the present `ratio` at most the one given: other load causes the rest."""

@@ -184,10 +184,8 @@ class _Side:
     missing: tuple[str, ...] = ()
     error: str = ""
     row_seconds: float = 0.0
-    seen: int = 0
-    mean: float = 0.0
-    most: float = 0.0
-    """Of the ratios that were seen."""
+    unasked: float = 0.0
+    """Seconds in which the system could not be asked."""
 
     @property
     def is_blind(self) -> bool:
@@ -216,18 +214,25 @@ class _Side:
         """The highest of the last values, in terms of the usual one."""
         return max((each.last for each in self.present.values()), default=1.0)
 
-    def listen(self, delays: Mapping[str, Sequence[float]], now: float) -> None:
-        """Take what is known of others' latency."""
+    def listen(
+        self, delays: Mapping[str, Sequence[float]], now: float, *, is_slow: bool = True
+    ) -> None:
+        """Take what is known of others' latency; `is_slow`: the job, which cannot be the reason of it."""
         application = [each for each in delays.get("application", ()) if each > 0]
         if application:
-            self._slowdown("application", now).add(sum(application) / len(application), now)
+            # It is in terms of the mean of all that its system has counted.
+            known = self.slowdowns.setdefault(
+                "application", Slowdown(now, least_usual=1.0, learns=is_slow)
+            )
+            known.add(sum(application) / len(application), now)
         naps = delays.get("wakeup")
         if naps:
             self.naps.append((sum(each > _WAITED_SECONDS for each in naps), len(naps)))
             waited, count = self._waited(_SHARE_SAMPLES)
             if count >= _LEAST_NAPS:
                 # Statements wait for a core as naps do: the fewer find one free, the longer others wait.
-                self._slowdown("wakeup", now).add((count + 2) / (count - waited + 1), now)
+                known = self.slowdowns.setdefault("wakeup", Slowdown(now))
+                known.add((count + 2) / (count - waited + 1), now)
 
     def learn_cost(self, row_seconds: float) -> None:
         """Follow what a row costs, slowly where it seems to cost less: a quiet moment would double the speed."""
@@ -248,19 +253,6 @@ class _Side:
         """The naps of the last samples: how many waited, and how many there were."""
         last = list(self.naps)[-samples:]
         return sum(waited for waited, _ in last), sum(count for _, count in last)
-
-    def note(self) -> None:
-        """Count the present ratio."""
-        if self.first is not None and self.first[1].is_known:
-            ratio = self.first[1].ratio
-            self.seen += 1
-            self.mean += (ratio - self.mean) / self.seen
-            self.most = max(self.most, ratio)
-
-    def _slowdown(self, name: str, now: float) -> Slowdown:
-        # `application` is in terms of the mean of all that its system has counted.
-        least = 1.0 if name == "application" else 0.0
-        return self.slowdowns.setdefault(name, Slowdown(now, least_usual=least))
 
 
 class AdaptiveLimit:
@@ -312,7 +304,7 @@ class AdaptiveLimit:
 
     @property
     def held_seconds(self) -> dict[str, float]:
-        """Return the total seconds that each signal was too high, by its name: "target's replication_lag"."""
+        """Return the total seconds that each signal kept the speed down, by its name: "target's replication_lag"."""
         return dict(self._held_seconds)
 
     @property
@@ -327,17 +319,25 @@ class AdaptiveLimit:
         if not self._auto:
             return ""
         seen = [
-            f"{name}'s {side.first[0]} {side.mean:.2f} times, {side.most:.2f} at most"
+            f"{name}'s {signal} {each.mean:.2f} times, {each.most:.2f} at most"
             for name, side in self._sides.items()
-            if side.first is not None and side.seen
+            for signal, each in side.slowdowns.items()
+            if each.most
         ]
+        work = [most for side in self._sides.values() if (most := self._most_work(side))]
+        parts = []
         if seen:
-            return (
-                f"aimed at others' statements at most {self.aim:g} times as slow as usual; "
-                f"seen: {'; '.join(seen)}"
-            )
-        bound = self._bounds.get(WORK, signal_bound(WORK))
-        return f"aimed at {shown(WORK, bound)} at most for this job's own statements on each side"
+            aim = f"aimed at others' statements at most {self.aim:g} times as slow as usual"
+            parts = [aim, f"seen: {'; '.join(seen)}"]
+        elif work:
+            bound = shown(WORK, min(work))
+            parts = [f"aimed at {bound} at most for this job's own statements on each side"]
+        parts += [
+            f"the {name} could not be asked for {side.unasked:.0f} s, in which the speed did not grow"
+            for name, side in self._sides.items()
+            if side.unasked >= 1
+        ]
+        return "; ".join(parts)
 
     @property
     def text(self) -> str:
@@ -357,16 +357,14 @@ class AdaptiveLimit:
         known = self._sides.setdefault(side, _Side(now))
         if len(known.usual) > _MOST_SIGNALS:
             known.usual = {}
+        if known.error:
+            known.unasked += now - known.heard
         known.heard, known.error, known.missing = now, sample.error, sample.missing
         known.learn_cost(sample.row_seconds)
         known.trouble = None if sample.error else self._judge(side, known, sample, now)
         self._move(now)
         self._at = now
         return self._rows
-
-    def forget(self, side: str) -> None:
-        """Stop watching `side`."""
-        self._sides.pop(side, None)
 
     # --- judging
 
@@ -379,8 +377,9 @@ class AdaptiveLimit:
                 trouble = (value / most if most else 2.0, _Trouble(side, name, text, hard=True))
                 worst = trouble if worst is None or trouble[0] > worst[0] else worst
         if self._auto:
-            known.listen(sample.delays, now)
-            known.note()
+            known.listen(sample.delays, now, is_slow=self._rows <= START_ROWS)
+            if known.first is not None:
+                known.first[1].note()
         soft = None
         for name, delays in sample.delays.items():
             most = self._bounds.get(name)
@@ -414,9 +413,11 @@ class AdaptiveLimit:
         )
         far = max((side.last for side in heard.values()), default=1.0)
         is_far = far > 1 + _FAR * (self.aim - 1)
-        above = self._above_aim(heard) if slow > self.aim or is_far else None
+        above = self._above_aim(heard, is_far) if slow > self.aim or is_far else None
         self._is_above = above is not None
-        self._note(worst or above or self._at_work(), now)
+        may_fall = self._rows > self._capped(self._least_eased)
+        holds = above if may_fall or self._rows < self._most else None
+        self._note(worst or holds or self._at_work(), now)
         if worst is not None:
             self._lower(worst, now)
         elif is_far:
@@ -438,12 +439,12 @@ class AdaptiveLimit:
             return False
         return side.first is None or side.first[1].is_known
 
-    def _above_aim(self, heard: Mapping[str, _Side]) -> _Trouble:
-        """The side and the signal that are furthest above the aim."""
+    def _above_aim(self, heard: Mapping[str, _Side], is_far: bool) -> _Trouble:
+        """The side and the signal that are furthest above the aim, by what the speed follows now."""
         found = [
-            (max(each.ratio, each.last), name, signal)
+            (each.last if is_far else each.ratio, name, signal)
             for name, side in heard.items()
-            for signal, each in side.present.items()
+            for signal, each in (side.present.items() if is_far else filter(None, [side.first]))
         ]
         ratio, name, signal = max(found)
         text = f"{name}'s {signal} {ratio:.2f} times the usual, aim {self.aim:g} times"
@@ -568,12 +569,16 @@ class AdaptiveLimit:
         costs = {name: side.row_seconds for name, side in self._sides.items()}
         unknown = _UNKNOWN_COST * max(costs.values(), default=0.0)
         for name, side in self._sides.items():
-            bound, cost = self._bounds.get(WORK), costs[name] or unknown
-            if bound is None and self._auto:
-                bound = signal_bound(WORK) * side.room * (self.aim - 1) / (AIM - 1)
+            bound, cost = self._most_work(side), costs[name] or unknown
             if bound is not None and cost:
                 found.append((name, max(LEAST_ROWS, bound / cost)))
         return found
+
+    def _most_work(self, side: _Side) -> float | None:
+        """How much of a core the job's statements may use on `side`; None = as much as they like."""
+        if WORK in self._bounds or not self._auto:
+            return self._bounds.get(WORK)
+        return signal_bound(WORK) * side.room * (self.aim - 1) / (AIM - 1)
 
     def _at_work(self) -> _Trouble | None:
         """Return the side whose `work` limits the speed, while the job uses all of it."""

@@ -410,7 +410,7 @@ class JobProgress:
                 waits={
                     reason: round(spent, 3) for reason, spent in sorted(self._table.waits.items())
                 },
-                samples=self._samples.samples(),
+                samples=self._samples.samples(over=True),
                 changes=self._limit_changes(),
                 error=self._error or (self._table.error if self._phase is Phase.FAILED else ""),
                 rerun=spec.rerun,

@@ -105,7 +105,9 @@ class TransferReport:
     @property
     def last_row_seconds(self) -> float:
         """Seconds from the start to the last row."""
-        return (self.samples[-1].seconds if self.samples else 0.0) or self.seconds
+        moved = (each.seconds for each in reversed(self.samples) if each.moves)
+        last = next(moved, self.samples[-1].seconds if self.samples else 0.0)
+        return last or self.seconds
 
     @property
     def rows_per_second(self) -> float:

@@ -65,6 +65,11 @@ class Sample:
     rows_written_per_second: float = 0.0
     bytes_written_per_second: float = 0.0
 
+    @property
+    def moves(self) -> bool:
+        """Whether anything was moved in it."""
+        return any((self.rows_per_second, self.bytes_per_second, self.rows_written_per_second))
+
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
@@ -88,7 +93,7 @@ class SpeedSamples:
         self._every = every
         self._most = most
         self._sums: list[list[float]] = []
-        self._last = 0.0
+        self._last = self._moved = 0.0
         self._launched: float | None = None
 
     def launched(self, at: float) -> None:
@@ -101,6 +106,8 @@ class SpeedSamples:
         end = now - self._start
         begin = max(0.0, end - elapsed, self._launched or 0.0) if elapsed > 0 else end
         self._last = max(self._last, end)
+        if any(growth):
+            self._moved = max(self._moved, end)
         while math.ceil(self._last / self._every) > self._most:
             self._merge()
         first, last = self._bucket(begin), self._bucket(end, closing=True)
@@ -118,20 +125,20 @@ class SpeedSamples:
         """Seconds of one sample."""
         return self._every
 
-    def samples(self, since: float = 0.0) -> tuple[Sample, ...]:
-        """All samples, or those that end after `since` seconds."""
+    def samples(self, since: float = 0.0, *, over: bool = False) -> tuple[Sample, ...]:
+        """All samples, or those that end after `since` seconds. `over`: the job's; one ends with its last row."""
         launched = self._launched or 0.0
         found = [Sample(round(launched, 3), 0.0, 0.0)] if 0 < launched < self._last else []
         skipped = min(int(since / self._every), len(self._sums))
         for number, sums in enumerate(self._sums[skipped:], skipped):
             begin = max(number * self._every, launched if found else 0.0)
             end = min((number + 1) * self._every, self._last)
+            last = self._moved if over and begin < self._moved < end else end
             if end > begin:
-                found.append(
-                    Sample(
-                        round(end, 3), *(round(max(0.0, each) / (end - begin), 3) for each in sums)
-                    )
-                )
+                speeds = (round(max(0.0, each) / (last - begin), 3) for each in sums)
+                found.append(Sample(round(last, 3), *speeds))
+            if last < end:  # a task closes its attempt, and moves nothing
+                found.append(Sample(round(end, 3), 0.0, 0.0))
         if not launched and len(found) > 1 and not found[0].rows_per_second:
             found.insert(
                 0, Sample(0.0, 0.0, 0.0)

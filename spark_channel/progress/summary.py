@@ -22,6 +22,12 @@ _VERBS = {
 }
 
 
+_WORTH_A_LINE = 0.02
+"""The share of a limit below which it counts as used."""
+_WORTH_NAMING = 0.01
+"""Seconds."""
+
+
 def summary_lines(report: "TransferReport") -> list[str]:
     """Return the summary of a job in three to five lines."""
     verb = _VERBS.get(report.kind, "copied")
@@ -61,6 +67,8 @@ def summary_lines(report: "TransferReport") -> list[str]:
     )
     details.append(f"dirty {grouped(report.rows_dirty)}{kept}")
     lines.append("; ".join(details))
+    if unused := _unused(report):
+        lines.append(unused)
     if report.retries and report.rows_moved > report.rows:
         lines.append(f"{grouped(report.rows_moved)} rows moved, retries and speculation included")
     if report.aim:
@@ -82,6 +90,56 @@ def _achieved(report: "TransferReport") -> str:
     if report.bytes_per_second_limit is not None:
         texts.append(_ratio(report.bytes_per_second, report.bytes_per_second_limit, "B"))
     return ", ".join(texts) + over(report.moving_seconds, report.seconds, report.rows_moved)
+
+
+def _unused(report: "TransferReport") -> str:
+    """Return when the limit was not used, and what the tasks waited for; empty where it was, or where it changed."""
+    moving, limit = report.moving_seconds, report.rows_per_second_limit
+    used = report.rows_per_second
+    if limit is None:
+        limit, used = report.bytes_per_second_limit, report.bytes_per_second
+    if limit is None or report.changes or report.phase == Phase.FAILED or not report.rows_moved:
+        return ""
+    share = 1 - used / limit
+    if share < _WORTH_A_LINE or not report.samples:
+        return ""
+    begin, end = report.last_row_seconds - moving, report.last_row_seconds
+    edge = min(1.0, moving / 2)
+    by_rows = report.rows_per_second_limit is not None
+    times = [
+        _lost_seconds(report, limit, by_rows, *part)
+        for part in ((begin, begin + edge), (end - edge, end), (begin + edge, end - edge))
+    ]
+    reason = _why_lost(report)
+    names = ("of the first second", "of the last one", f"between{f' ({reason})' if reason else ''}")
+    parts = [
+        f"{duration(seconds)} {name}"
+        for seconds, name in zip(times, names, strict=True)
+        if seconds >= _WORTH_NAMING
+    ]
+    return f"{100 * share:.1f} % of the limit was not used: {', '.join(parts)}" if parts else ""
+
+
+def _lost_seconds(
+    report: "TransferReport", limit: float, by_rows: bool, begin: float, end: float
+) -> float:
+    """Seconds of the limit that were not used from `begin` to `end`."""
+    lost = since = 0.0
+    for each in report.samples:
+        speed = each.rows_per_second if by_rows else each.bytes_per_second
+        lost += max(0.0, min(end, each.seconds) - max(begin, since)) * (1 - speed / limit)
+        since = each.seconds
+    return max(0.0, lost)
+
+
+def _why_lost(report: "TransferReport") -> str:
+    """Return what the tasks waited for most, beside the limit; empty: nothing."""
+    waited = report.waits_by_side
+    found = {f"waits for the {side}": waited.get(side, 0.0) for side in ("source", "target")}
+    if report.limit_scope.startswith("shared limit"):
+        found["other jobs had it"] = report.waits.get("limit:turn", 0.0)
+    reason = max(found, key=lambda each: found[each])
+    return reason if found[reason] >= _WORTH_NAMING else ""
 
 
 def over(moving: float, seconds: float, rows: int) -> str:

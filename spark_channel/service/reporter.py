@@ -225,7 +225,8 @@ _STOP_SECONDS = 1.0
 class HealthSampler:
     """Samples `health` four times a second until `stop`, in its own thread: the job never waits for it.
 
-    A system that does not answer is reported, and asked again with growing pauses. A service that does not answer
+    A system that does not answer, or whose answer cannot be read, is reported, and asked again with growing pauses: a
+    side that is silent holds the speed for good. A service that does not answer
     gets the next sample.
     """
 
@@ -285,6 +286,9 @@ class HealthSampler:
         except ChannelError as error:
             _log.debug("the %s's health could not be measured", self._side, exc_info=True)
             return HealthSample(error=str(error))
+        except Exception as error:
+            _log.exception("the %s's health could not be measured; the job continues", self._side)
+            return HealthSample(error=f"{type(error).__name__}: {error}")
 
     def _send(self, sample: HealthSample) -> None:
         body = {"job": self._job, "side": self._side, **sample_to_json(sample)}

@@ -156,7 +156,7 @@ def test_the_applications_own_latency_comes_first() -> None:
     for _ in range(40):
         world.say(delays={"application": [1.6], "wakeup": naps})
     assert world.speed < 50_000
-    assert world.protection.text.startswith("pressed: target's application 1.6")
+    assert world.protection.text.startswith("pressed: target's application 1.58 times")
     assert "aim 1.35 times" in world.protection.text
 
 
@@ -178,6 +178,69 @@ def test_an_application_that_falls_silent_holds_nothing_for_ever(
     for _ in range(4 * 60):
         world.say(delays=others)
     assert world.speed == 100_000
+
+
+@pytest.mark.parametrize("others", [{"wakeup": [0.0] * 10}, {}], ids=["naps", "nothing else"])
+def test_an_application_that_begins_beside_a_fast_job_is_compared_with_its_own_mean(
+    others: dict[str, list[float]],
+) -> None:
+    """What is heard first may be the job's effect, and is not what is usual."""
+    world = World(100_000)
+    for _ in range(4 * 20):
+        world.say(delays=others)
+    assert world.speed == 100_000
+    slowest = min(world.say(delays={"application": [1.8], **others}) for _ in range(4 * 10))
+    assert slowest < 50_000
+    for _ in range(4 * 60):  # without an effect of the job it is usual
+        world.say(delays={"application": [1.8], **others})
+    assert world.speed > 90_000
+
+
+def test_the_signal_that_is_named_is_the_one_that_holds_the_speed() -> None:
+    """Sessions wait twice as often as usual, which is not far, and holds nothing beside the application's latency."""
+    world = World(100_000)
+    for number in range(60):
+        waiting = 0 if number < 30 else 4
+        naps = [0.001] * waiting + [0.0] * (10 - waiting)
+        world.say(delays={"application": [1.0 if number < 30 else 1.5], "wakeup": naps})
+    assert world.protection.text.startswith("pressed: target's application 1.")
+    assert set(world.protection.held_seconds) == {"target's application"}
+
+
+def test_a_signal_that_takes_nothing_of_the_limit_is_not_named() -> None:
+    """The limit is below the lowest speed, or below what others' latency leaves a job."""
+    for most, row_seconds in ((50.0, 0.0), (1_000.0, 1e-6)):
+        world = World(most)
+        for number in range(60):
+            latency = 1.0 if number < 30 else 5.0
+            world.say(delays={"application": [latency]}, row_seconds=row_seconds)
+        assert world.speed == most
+        assert world.protection.text == ""
+        assert world.protection.held_seconds == {}
+
+
+def test_the_report_says_which_signal_was_seen_and_how_long_a_side_was_not_asked() -> None:
+    world = World(100_000)
+    for number in range(80):
+        application = {"application": [1.3]} if 20 <= number < 40 else {}
+        world.say(delays={**application, "wakeup": [0.0] * 10})
+    assert world.protection.summary == (
+        "aimed at others' statements at most 1.35 times as slow as usual; "
+        "seen: target's wakeup 1.00 times, 1.00 at most; target's application 1.30 times, 1.30 at most"
+    )
+    for _ in range(40):
+        world.say(error="connection refused", side="source")
+    assert world.protection.summary.endswith(
+        "; the source could not be asked for 10 s, in which the speed did not grow"
+    )
+
+
+def test_the_report_names_the_bound_of_work_that_held() -> None:
+    world = World(100_000, bounds={"p99": 1.07})
+    world.say(row_seconds=1e-6)
+    assert world.protection.summary == (
+        "aimed at 0.01 of a core at most for this job's own statements on each side"
+    )
 
 
 def test_a_user_says_how_much_slower_the_application_may_be() -> None:

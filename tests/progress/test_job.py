@@ -208,6 +208,20 @@ def test_waiting_for_sparks_workers_is_no_slowness_of_the_copy(clock: VirtualClo
     assert report.samples[0].seconds == pytest.approx(10.0)
 
 
+def test_the_seconds_after_the_last_row_are_no_slowness_of_the_copy(clock: VirtualClock) -> None:
+    """A task whose rows are all there makes them durable for 1.3 s; it was 69.8 % of the limit."""
+    progress = job(clock, rows_per_second=100)
+    for step in range(1, 7):
+        clock.advance(0.5)
+        progress.update(snapshot(rows=50 * step, sequence=step, seconds=0.5 * step))
+    clock.advance(1.3)
+    progress.update(snapshot(rows=300, sequence=7, seconds=4.3, phase=Phase.DONE))
+    report = progress.report()
+    assert report.moving_seconds == pytest.approx(3.0)
+    assert report.rows_per_second == pytest.approx(100)
+    assert report.samples[-1].seconds == pytest.approx(4.3)
+
+
 def test_time_left_follows_the_speed(clock: VirtualClock) -> None:
     progress = job(clock, rows_expected=1000)
     clock.advance(10)

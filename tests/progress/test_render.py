@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from spark_channel.progress import JobSpec, JobStatus, Phase, Sample, TransferReport
 from spark_channel.progress.render import before_lines, progress_line
+from spark_channel.progress.speed import LimitChange
 from spark_channel.progress.summary import clock_time, short, summary_lines
 
 SPEC = JobSpec(
@@ -127,6 +128,47 @@ def test_the_speed_of_the_summary_names_the_time_it_is_of() -> None:
         "copied 336 776 rows (28.1MB) in 8.9 s: 96.2k rows/s of 100k rows/s allowed (96.2 %) over the 3.5 s in "
         "which rows moved"
     )
+
+
+def _unused(*speeds: float, **more: object) -> str:
+    """The line of the summary of a job that had these speeds in each half second, under a limit of 1 000 rows/s."""
+    samples = tuple(Sample((n + 1) / 2, each, 8 * each) for n, each in enumerate(speeds))
+    rows = round(sum(speeds) / 2)
+    report = replace(
+        REPORT, seconds=samples[-1].seconds, samples=samples, rows=rows, rows_moved=rows
+    )
+    given = {"rows_per_second_limit": 1_000, "waits": {}, **more}
+    report = replace(report, **given)  # type: ignore[arg-type]
+    return next((line for line in summary_lines(report) if "not used" in line), "")
+
+
+def test_the_summary_says_when_the_limit_was_not_used() -> None:
+    assert _unused(500, *[1_000] * 7, 400) == (
+        "12.2 % of the limit was not used: 0.25 s of the first second, 0.3 s of the last one"
+    )
+    assert _unused(
+        *[1_000] * 4, *[200] * 4, *[1_000] * 4, waits={"source": 3.0, "target": 1.0}
+    ) == ("26.7 % of the limit was not used: 1.6 s between (waits for the source)")
+    shared = {"limit_scope": "shared limit shop", "waits": {"source": 0.1, "limit:turn": 3.0}}
+    assert _unused(*[500] * 8, **shared) == (
+        "50.0 % of the limit was not used: 0.5 s of the first second, 0.5 s of the last one, "
+        "1.0 s between (other jobs had it)"
+    )
+    assert _unused(500, 600) == (
+        "45.0 % of the limit was not used: 0.25 s of the first second, 0.2 s of the last one"
+    )
+
+
+def test_a_limit_that_was_used_or_changed_is_not_explained() -> None:
+    assert _unused(*[990] * 8) == ""
+    changed = (LimitChange(0.0, 1_000, None), LimitChange(2.0, 100, None))
+    assert _unused(*[1_000] * 4, *[100] * 4, changes=changed) == ""
+    assert _unused(*[500] * 8, phase="failed") == ""
+    assert _unused(*[500] * 8, rows_per_second_limit=None) == ""
+    by_bytes = _unused(
+        *[500] * 8, rows_per_second_limit=None, bytes_per_second_limit=8_000, bytes_moved=16_000
+    )
+    assert by_bytes.startswith("50.0 % of the limit was not used: ")
 
 
 @given(

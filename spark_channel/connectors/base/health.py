@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.errors import ChannelError
 from spark_channel.limits import HealthSample
 
 __all__ = [
@@ -25,6 +24,7 @@ _TRIES = 3
 _LEAST_ROWS, _LEAST_PART = 50, 0.25
 _LEAST_CALLS = 20
 _MOST_SLOWER = 10.0
+_MOST_KINDS = 2_000
 _SAMPLES_A_MINUTE = 240
 
 
@@ -86,7 +86,7 @@ class SessionHealth(Health, Generic[_S]):
             if self._session is None:
                 self._session = self.connect()
             return self.ask(self._session)
-        except ChannelError:
+        except BaseException:
             self.close()
             raise
 
@@ -121,7 +121,9 @@ class StatementLatency:
     """The latency of an application's statements, from sums that a server keeps for each kind of statement.
 
     `mean` is in terms of the mean that their kind of statement had when it was first seen, so another mixture of
-    statements changes nothing. A tail is no use: beside one stall in a second, sums of squares show nothing else.
+    statements changes nothing. It is kept when the server counts from zero again, or counts a kind again that it had
+    dropped: learned then, it would be the latency beside the job. A tail is no use: beside one stall in a second, sums
+    of squares show nothing else.
     """
 
     def __init__(self) -> None:
@@ -136,18 +138,21 @@ class StatementLatency:
         """
         now = {key: (calls, total) for key, calls, total in sums if calls > 0}
         for key, (calls, total) in now.items():
+            mean = self._means.setdefault(key, total / calls)
             before = self._seen.get(key)
-            if before is None or before[0] > calls:  # new, or the server's counters began again
-                self._means[key] = total / calls
+            if before is None:
                 continue
-            mean, more = self._means[key], calls - before[0]
+            if before[0] > calls or before[1] > total:
+                before = 0.0, 0.0  # the server's counters began again
+            more = calls - before[0]
             if more and mean > 0:
-                slower = max(0.0, total - before[1]) / more / mean
+                slower = (total - before[1]) / more / mean
                 self._calls += more
                 # A report of a minute says nothing of the statements of a millisecond beside it.
                 self._sum += more * min(slower, _MOST_SLOWER)
         self._seen = now
-        self._means = {key: self._means[key] for key in now}
+        if len(self._means) > _MOST_KINDS:
+            self._means = {key: self._means[key] for key in now}
         if self._calls < _LEAST_CALLS:
             return None
         found = self._sum / self._calls

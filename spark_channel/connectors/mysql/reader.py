@@ -258,7 +258,8 @@ class MysqlHealth(SessionHealth[MysqlSession]):
         self._readable: dict[str, Callable[[MysqlSession], float | None]] = {}
         self._missing: tuple[str, ...] = ()
         self._naps = WakeLatency(_NAP)
-        self._statements: StatementLatency | None = None
+        self._statements = StatementLatency()
+        self._counts_statements = False
         self._statements_at = 0.0
 
     def connect(self) -> MysqlSession:
@@ -286,7 +287,7 @@ class MysqlHealth(SessionHealth[MysqlSession]):
     def _application(self, session: MysqlSession) -> float | None:
         """How slow others' statements are; None = not known, or nothing new."""
         now = time.monotonic()
-        if self._statements is None or now - self._statements_at < _STATEMENTS_SECONDS:
+        if not self._counts_statements or now - self._statements_at < _STATEMENTS_SECONDS:
             return None
         self._statements_at = now
         return self._statements.mean(
@@ -315,10 +316,10 @@ class MysqlHealth(SessionHealth[MysqlSession]):
             else:
                 missing.append(f"{name} (needs {right})" if right else name)
         try:
-            self._statements = None
+            self._counts_statements = False
             if session.rows(_COUNTS_STATEMENTS):
                 session.rows(_STATEMENTS)
-                self._statements = StatementLatency()
+                self._counts_statements = True
         except ChannelError as error:
             if is_away(error):
                 raise

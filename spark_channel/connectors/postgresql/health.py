@@ -161,7 +161,7 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
                 "SELECT current_setting('server_version_num')::int, pg_is_in_recovery()"
             )[0]
         self._forced_sql = _FORCED[version >= _NEWS]
-        self._statements, self._statements_sql = StatementLatency(), _statements_sql(session)
+        self._statements_sql = _statements_sql(session)
         self._lag, self._naps, self._forced, self._looked_at = (
             Lag(),
             WakeLatency(_NAP),

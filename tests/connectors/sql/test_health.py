@@ -168,13 +168,39 @@ def test_the_latency_of_an_application_does_not_depend_on_its_mixture() -> None:
     assert mean(quick, [60.0]) == pytest.approx(1.0, abs=0.1)  # one report of a minute
 
 
-def test_counters_that_begin_anew_and_few_statements_say_nothing_of_the_application() -> None:
+def test_few_statements_say_nothing_of_the_application() -> None:
     statements = StatementLatency()
-    assert statements.mean([("a", *_sums(*[0.001] * 100))]) is None
     assert statements.mean([("a", *_sums(*[0.5] * 50))]) is None
     assert statements.mean([("a", *_sums(*[0.5] * 60))]) is None
     assert statements.mean([("a", *_sums(*[0.5] * 75))]) == pytest.approx(1.0)
     assert statements.mean([]) is None
+
+
+@pytest.mark.parametrize("calls", [50, 120], ids=["fewer than before", "more than before"])
+def test_counters_that_begin_anew_are_held_against_what_was_usual_before(calls: int) -> None:
+    """A reset while the job runs: what is counted since then is slow because of it."""
+    statements = StatementLatency()
+    assert statements.mean([("a", *_sums(*[0.010] * 100))]) is None
+    reset = statements.mean([("a", *_sums(*[0.002] * calls))])
+    assert reset == pytest.approx(0.2)
+    slow = statements.mean([("a", *_sums(*[0.002] * calls, *[0.020] * 40))])
+    assert slow == pytest.approx(2.0)
+
+
+def test_a_kind_that_the_server_dropped_keeps_its_usual_latency() -> None:
+    statements = StatementLatency()
+    statements.mean([("a", *_sums(*[0.010] * 100)), ("b", *_sums(*[0.010] * 100))])
+    statements.mean([("b", *_sums(*[0.010] * 100))])
+    statements.mean([("a", *_sums(*[0.020] * 10)), ("b", *_sums(*[0.010] * 100))])
+    again = [("a", *_sums(*[0.020] * 40)), ("b", *_sums(*[0.010] * 100))]
+    assert statements.mean(again) == pytest.approx(2.0)
+
+
+def test_kinds_without_end_do_not_fill_the_memory() -> None:
+    statements = StatementLatency()
+    for number in range(5_000):
+        statements.mean([(number, 1.0, 0.001)])
+    assert len(statements._means) <= 2_001
 
 
 def test_postgresql_says_how_slow_the_statements_of_other_roles_are() -> None:
@@ -372,6 +398,35 @@ class Job:
         self._thread.join()
         self.client.close()
         self.server.jobs.enter(self.name, Phase.DONE)
+
+
+class _OddHealth(Health):
+    """Its first answer cannot be read."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def sample(self) -> HealthSample:
+        self.asked += 1
+        if self.asked == 1:
+            raise ValueError("month must be in 1..12")
+        return HealthSample({"replication_lag": (0.0, 1.0)})
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_answer_that_cannot_be_read_is_shown_and_asked_for_again() -> None:
+    """A side that fell silent held the speed until the job ended, and nothing said so."""
+    health = _OddHealth()
+    with ServiceServer() as server:
+        job = Job(server, {"source": lambda: health})
+        try:
+            unreachable = "unreachable: source: ValueError: month must be in 1..12"
+            _until(lambda: job.status().pressure.startswith(unreachable), 10)
+            _until(lambda: health.asked > 2 and not job.status().pressure, 10)
+        finally:
+            job.end()
 
 
 def _until(true: Callable[[], bool], seconds: float) -> float:
