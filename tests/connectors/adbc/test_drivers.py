@@ -110,12 +110,13 @@ def test_a_driver_that_fails_while_it_is_loaded_is_named(
     )
     (tmp_path / "text.so").write_text("no library")
     monkeypatch.syspath_prepend(tmp_path)
-    for driver, more, message in (
+    cases: list[tuple[str, dict[str, str], str]] = [
         ("odd", {}, r"package adbc_driver_odd fails: ModuleNotFoundError: .*no_such_part"),
         ("bare", {}, r"package adbc_driver_bare fails: OSError: no library"),
         (f"{tmp_path}/text.so", {}, r"does not load(?s:.*)text\.so: file too short"),
         ("sqlite", {"entrypoint": "Nope"}, r"'entrypoint' got 'Nope', .* does not have: omit it"),
-    ):
+    ]
+    for driver, more, message in cases:
         with pytest.raises(OptionError, match=message):
             base(driver=driver, **more).reader().schema()
 
