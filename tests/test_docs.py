@@ -12,7 +12,6 @@ import sys
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -252,12 +251,6 @@ FILES = [
 ]
 
 
-def shown(page: str, name: str) -> str:
-    """The text of a file that a page shows."""
-    (text,) = [match[2] for on, match in FILES if (on.name, match[1]) == (page, name)]
-    return text
-
-
 @pytest.mark.parametrize(("page", "match"), FILES, ids=lambda each: getattr(each, "name", None))
 def test_a_file_that_a_page_shows_can_be_read(page: Path, match: re.Match[str]) -> None:
     name, text = match.groups()
@@ -274,20 +267,3 @@ def test_a_recipe_is_a_file_without_a_fault(match: re.Match[str], empty_folder: 
     name, text = match.groups()
     (empty_folder / name).write_text(text)
     assert check_replication(empty_folder / name)[0] == []
-
-
-def test_the_bundle_names_what_its_wheel_has() -> None:
-    bundle: dict[str, Any] = yaml.safe_load(shown("databricks.md", "databricks.yml"))
-    project = tomllib.loads(shown("databricks.md", "pyproject.toml"))["project"]
-    assert set(bundle) == {"bundle", "artifacts", "resources", "targets"}
-    (job,) = bundle["resources"]["jobs"].values()
-    clusters = {each["job_cluster_key"]: each["new_cluster"] for each in job["job_clusters"]}
-    for task in job["tasks"]:
-        assert task["job_cluster_key"] in clusters
-        wheel = task["python_wheel_task"]
-        assert wheel["package_name"] == project["name"]
-        module, function = project["scripts"][wheel["entry_point"]].split(":")
-        assert f"def {function}():" in shown("databricks.md", f"{module.replace('.', '/')}.py")
-    secrets = {name for cluster in clusters.values() for name in cluster["spark_env_vars"]}
-    used = set(re.findall(r"\$\{env:(\w+)\}", shown("databricks.md", "orders/job.py")))
-    assert used == secrets

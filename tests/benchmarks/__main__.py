@@ -1,25 +1,36 @@
 """`make bench`: the table of all benchmarks, each figure a ratio measured in this run.
 
-`python -m tests.benchmarks channel carrier` runs the modules named, `bench_channel` and `bench_carrier`. A whole
-run writes the figures that are in `docs/figures.json`, and puts them into the pages that show them.
+`python -m tests.benchmarks channel carrier` runs the modules named, `bench_channel` and `bench_carrier`. Without names
+it runs all but those that download what they measure. A whole run writes the figures that are in `docs/figures.json`,
+and puts them into the pages that show them.
 """
 
 import importlib
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests import figures
 from tests.benchmarks.harness import print_table
 
+_DOWNLOADING = frozenset({"bench_peers"})
+"""Run only when they are named."""
 
-def main() -> None:
+
+def chosen(names: Sequence[str]) -> list[str]:
+    """The modules that `names` mean; without any, those that download nothing."""
     modules = sorted(path.stem for path in Path(__file__).parent.glob("bench_*.py"))
-    wanted = [f"bench_{name.removeprefix('bench_')}" for name in sys.argv[1:]] or modules
+    wanted = [f"bench_{name.removeprefix('bench_')}" for name in names]
     unknown = sorted(set(wanted) - set(modules))
     if unknown:
         sys.exit(f"no benchmark {', '.join(unknown)}; there are {', '.join(modules)}")
+    return wanted or [name for name in modules if name not in _DOWNLOADING]
+
+
+def main() -> None:
+    wanted = chosen(sys.argv[1:])
     load = os.getloadavg()[0]
     print(
         f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load:.1f} at the start"

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, cast
 
 import adbc_driver_manager
@@ -64,6 +65,8 @@ _DIALECTS: Mapping[str, str] = {
 _DDL_IN_TRANSACTIONS = frozenset({"postgres", "redshift", "sqlite", "duckdb", "tsql"})
 """SQL whose databases make a table in a transaction, and undo it with that. In others, CREATE TABLE commits."""
 _PROFILE = "profile://"
+_ADDRESS = re.compile("[:;=@]")
+"""What a url or a connection string has, which may hold a password, and no name of a driver."""
 _LIBRARY_PARTS = re.compile(r"^(lib)?(adbc[_-]driver[_-])?|(\.so|\.dylib|\.dll|\.toml)[.\d]*$")
 _MERGING = ("sqlite", "postgres", "duckdb")
 _IGNORED: Mapping[str, str] = {
@@ -110,7 +113,7 @@ DriverTexts = Annotated[Secret, AfterValidator(_driver_options)]
 class DriverOptions(Credentials):
     """The driver and what it is given."""
 
-    driver: str = Field(
+    driver: Annotated[str, Trait.HOLDS_LOGIN] = Field(
         description="an ADBC driver: `NAME` of a package adbc-driver-NAME or of a driver manifest, the path of a "
         "library or a manifest, or `profile://NAME` of a connection profile"
     )
@@ -133,11 +136,11 @@ class DriverOptions(Credentials):
     @classmethod
     def _library(cls, driver: str) -> str:
         """A name without a folder is a package, or what the driver manager finds."""
-        if driver.startswith(_PROFILE):
-            return driver
-        if "://" in driver:
+        driver = driver.strip()
+        name = driver.removeprefix(_PROFILE)
+        if not name or (_ADDRESS.search(name) and not Path(name).exists()):
             raise ValueError("the driver's name; 'uri' takes the address of the database")
-        return absolute_path(driver, uri=False) if "/" in driver else driver
+        return absolute_path(driver, uri=False) if "/" in name and name == driver else driver
 
     @field_validator("uri", "driver_options")
     @classmethod
@@ -327,16 +330,22 @@ def driver_path(name: str) -> tuple[str, str | None]:
     bare = name.lower().removeprefix("adbc_driver_").replace("-", "_")
     if not bare.isidentifier():
         return name, None
+    module = f"adbc_driver_{bare}"
     try:
-        package: Any = importlib.import_module(f"adbc_driver_{bare}")
-    except ImportError:
-        return name, None
-    if hasattr(package, "_driver_path"):
-        return str(package._driver_path()), None  # noqa: SLF001 - how the packages' own dbapi modules find it
-    if hasattr(
-        package, "driver_path"
-    ):  # DuckDB's and chDB's: drivers inside the databases' own libraries
-        return str(package.driver_path()), f"{bare}_adbc_init"
+        package: Any = importlib.import_module(module)
+        if hasattr(package, "_driver_path"):
+            return str(package._driver_path()), None  # noqa: SLF001 - how the packages' own dbapi modules find it
+        # DuckDB's and chDB's: drivers inside the databases' own libraries
+        if hasattr(package, "driver_path"):
+            return str(package.driver_path()), f"{bare}_adbc_init"
+    except Exception as error:
+        if not (isinstance(error, ModuleNotFoundError) and error.name == module):
+            raise OptionError(
+                f"option 'driver' got {name!r}, whose Python package {module} fails: {type(error).__name__}: {error}. "
+                "Install it again on this machine",
+                option="driver",
+                got=name,
+            ) from error
     return name, None
 
 
@@ -370,6 +379,13 @@ class AdbcSession(BoundSession):
         except ChannelError as error:
             if "[Driver Manager]" not in str(error):
                 raise
+            if options.entrypoint is not None and f"dlsym({options.entrypoint})" in str(error):
+                raise OptionError(
+                    f"option 'entrypoint' got {options.entrypoint!r}, which the library of driver {options.driver!r} "
+                    "does not have: omit it, or see the documentation of the driver",
+                    option="entrypoint",
+                    got=options.entrypoint,
+                ) from error
             raise OptionError(
                 f"option 'driver' got {options.driver!r}, which the driver manager does not load: {error}. Install "
                 "the driver on all machines: its package adbc-driver-NAME, or its library with a manifest that the "

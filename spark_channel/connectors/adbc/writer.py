@@ -3,6 +3,7 @@
 import logging
 import re
 import secrets
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -32,7 +33,7 @@ from spark_channel.connectors.adbc.session import (
 from spark_channel.connectors.base.contract import Reader, Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.base.feed import OPERATION, row_fields
 from spark_channel.connectors.sql.catalog import Column, TargetTable, WriteColumn
-from spark_channel.connectors.sql.claim_tables import ClaimDialect
+from spark_channel.connectors.sql.claim_tables import TASKS, ClaimDialect
 from spark_channel.connectors.sql.publish import PLACE, hold_stored
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
@@ -254,6 +255,7 @@ class AdbcWriter(SqlWriter):
     @contextmanager
     def preparing(self, session: AdbcSession, plan: SqlPlan) -> Iterator[None]:
         """Make the table before the transaction, where that would commit what is in it."""
+        self._hold_undone(session, plan)
         if not self.options.makes_tables_in_transactions():
             self.ready(session, plan, empty=False)
             session.commit()
@@ -376,7 +378,44 @@ class AdbcWriter(SqlWriter):
     def make_staging(
         self, session: AdbcSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
+        if plan.commit == "job":
+            self._hold_undone(session, plan)
         return plan  # each attempt makes its own table
+
+    def _hold_undone(self, session: AdbcSession, plan: SqlPlan) -> None:
+        """Hold the driver to undo what a transaction wrote, and with `commit=job` the table that it made.
+
+        Some drivers accept the end of autocommit and commit each statement. 'dialect' may name another database's SQL.
+
+        Raises:
+            TargetError: something stays, which is removed.
+        """
+        table, key = self.claim_dialect(session, plan.place).table(TASKS), uuid.uuid4().hex
+        made = f"{plan.stage}undone_{secrets.token_hex(2)}"
+        session.undo()
+        session.rows(
+            f"INSERT INTO {table} (claim, task, attempt, row_count, byte_count, committed_at) "  # noqa: S608 - a quoted name
+            f"VALUES ('{key}', 0, 0, 0, 0, '-')"
+        )
+        if plan.commit == "job":
+            session.ingest(plan.target.schema, made, pa.table({"n": [1]}), "create")
+        session.undo()
+        stays = session.rows(f"SELECT 1 FROM {table} WHERE claim = '{key}'")  # noqa: S608
+        if not stays and not (
+            plan.commit == "job" and session.tables(plan.target.schema or None, made)
+        ):
+            session.undo()
+            return
+        session.rows(f"DELETE FROM {table} WHERE claim = '{key}'")  # noqa: S608
+        session.commit()
+        self.drop_stage(session, plan.place, made)
+        why = "a task that is repeated would write its rows twice: it can only be read"
+        if plan.commit == "job":
+            why = (
+                "rows that it publishes could appear twice or in part: set 'commit' to task, and 'dialect' to the SQL "
+                "that the database speaks"
+            )
+        raise TargetError(f"{session.place} does not undo what a transaction wrote, so {why}")
 
     def ready(self, session: AdbcSession, plan: SqlPlan, *, empty: bool) -> None:
         target = plan.target

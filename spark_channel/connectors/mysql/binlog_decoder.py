@@ -95,6 +95,7 @@ class ChangeDecoder:
             self._report_keys(_BATCH_ROWS)
             if ended and self.done:
                 break
+        self._check_ended()
         yield from self._taken()
         self._report_keys(1)
 
@@ -171,7 +172,19 @@ class ChangeDecoder:
                 f"binlog_row_value_options = '', also in sessions that set it themselves. {table.advice}"
             )
 
+    def _check_ended(self) -> None:
+        """Hold the present transaction to be whole: after a crash its beginning may be at the end of a file.
+
+        The server has rolled it back, and MariaDB gives its GTID to the next one.
+        """
+        if self._wanted or self._held:
+            self.at = None
+            raise self._stopped(
+                "cannot be followed past a transaction without an end, which a crash of the server left"
+            )
+
     def _begin(self, event: Event) -> None:
+        self._check_ended()
         self.gtid = event.gtid()
         telling = self._telling
         is_new = telling is None or not telling.old.takes(self.gtid)

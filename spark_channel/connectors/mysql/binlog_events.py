@@ -119,12 +119,14 @@ class Event:
     def microseconds(self) -> int:
         """The time of the transaction that this event begins; MySQL 8 says it in microseconds, where it was made."""
         at = self.body + 42  # flags, uuid, number, and the two numbers of its order
+        made = 0
         if self.kind == Kind.MYSQL_GTID and self.end >= at + 7:
-            immediate = _INT(self.data[at : at + 7], "little")
-            if immediate >> 55 and self.end >= at + 14:  # the first server's own follows
-                return _INT(self.data[at + 7 : at + 14], "little")
-            return immediate & ((1 << 55) - 1)
-        return self.seconds * 1_000_000
+            made = _INT(self.data[at : at + 7], "little")
+            if (
+                made >> 55 and self.end >= at + 14
+            ):  # the first server's own follows, 0 for one before MySQL 8
+                made = _INT(self.data[at + 7 : at + 14], "little")
+        return made & ((1 << 55) - 1) or self.seconds * 1_000_000
 
     @property
     def has_no_rows(self) -> bool:
@@ -344,13 +346,18 @@ def table_map(data: bytes, at: int, end: int, *, is_mariadb: bool) -> TableMap:
             _INT(data[place : place + wide], "big" if code in _BIG_ENDIAN else "little")
         )
         place += wide
-    at += length + (count + 7) // 8
-    found = dict(_fields(data, at, end))
+    at += length
+    if place != at:
+        raise ValueError(f"{length} bytes of metadata for columns of types {list(types)}")
+    found = dict(_fields(data, at + (count + 7) // 8, end))
     real = [real_type(code, meta) for code, meta in zip(types, metadata, strict=True)]
+    names = tuple(_texts(found.get(4, b"")))
+    if names and len(names) != count:
+        raise ValueError(f"{len(names)} names of {count} columns")
     return TableMap(
         types,
         tuple(metadata),
-        tuple(_texts(found.get(4, b""))),
+        names,
         _signs(real, found.get(1, b"")),
         _collations(real, found, _TEXTS | {_GEOMETRY} if is_mariadb else _TEXTS),
         _members(real, found),

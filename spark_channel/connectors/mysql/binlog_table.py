@@ -232,6 +232,7 @@ class TableDecoder:
             while at < end:
                 row, at = cut(data, at)
                 self._add(chunk, operation, row, gtid, time)
+            _check_end(at, end)
             return
         key = shape.key
         while at < end:
@@ -240,6 +241,7 @@ class TableDecoder:
             if any(old[place] != new[place] for place in key):
                 self._add(chunk, "delete", old, gtid, time)  # the row of the old key is gone
             self._add(chunk, "update", new, gtid, time)
+        _check_end(at, end)
 
     def truncated(self, gtid: str, time: int) -> None:
         if self.telling is not None:
@@ -255,6 +257,7 @@ class TableDecoder:
             row, at = shape.cutter.cut(data, at)
             shape.told.append([row[place] for place in places])
             self.told += 1
+        _check_end(at, end)
 
     def report_keys(self) -> None:
         self.told = 0
@@ -324,6 +327,12 @@ class TableDecoder:
         if self.table.listed:
             marks.append(pa.repeat(pa.scalar(self.table.listed), rows))
         return pa.RecordBatch.from_arrays([*arrays, *marks], schema=self._schema)
+
+
+def _check_end(at: int, end: int) -> None:
+    """Rows whose last one ends elsewhere than their event were cut at wrong places."""
+    if at != end:
+        raise ValueError(f"rows that end {at - end} bytes behind their event")
 
 
 def _shape(

@@ -1,5 +1,6 @@
 """Drivers that are named in other ways than by a package, and drivers that do less than PostgreSQL's."""
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors.adbc import AdbcWriter
+from spark_channel.connectors.adbc.session import AdbcSession
 from spark_channel.errors import OptionError, TargetError
+from spark_channel.options import CommitMode
 from tests.connectors.adbc.test_adbc import ROWS, Base
 
 LIBRARY = adbc_driver_sqlite._driver_path()
@@ -21,6 +24,13 @@ version = "1.1.0"
 [Driver]
 shared = "{LIBRARY}"
 """
+ADDRESSES = [
+    "postgresql://me:s3cret@db/shop",
+    "postgresql:me:s3cret@db/shop",
+    "Server=db",
+    "me:s3cret@db/shop",
+    "profile://me:s3cret@db",
+]
 
 
 def base(**options: Any) -> Base:
@@ -78,13 +88,75 @@ def test_an_overwrite_of_a_database_whose_ddl_commits_is_by_tasks(named: Path) -
         ("no-such", "does not load"),
         ("profile://nosuch", "Profile not found: nosuch"),
         ("/nowhere/x.toml", "Could not open manifest"),
-        ("postgresql://me:s3cret@db/shop", "'uri' takes the address"),
+        *((each, "'uri' takes the address") for each in ADDRESSES),
+        ("jdbc:sqlserver:me;password=s3cret", "parameter 'password'"),
+        ("Driver={SQL Server};Server=db;Pwd=s3cret", "parameter 'Pwd'"),
+        ("", "'driver' got ''; it takes the driver's name"),
     ],
 )
 def test_what_the_driver_manager_does_not_find_is_named(driver: str, message: str) -> None:
     with pytest.raises(OptionError, match=message) as met:
         base(driver=driver).reader().schema()
     assert "s3cret" not in str(met.value)
+
+
+def test_a_driver_that_fails_while_it_is_loaded_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package that raises, one without its library, a library without the entry point, and a file that is none."""
+    (tmp_path / "adbc_driver_odd.py").write_text("import no_such_part")
+    (tmp_path / "adbc_driver_bare.py").write_text(
+        "def _driver_path():\n    raise OSError('no library')"
+    )
+    (tmp_path / "text.so").write_text("no library")
+    monkeypatch.syspath_prepend(tmp_path)
+    cases: list[tuple[str, dict[str, str], str]] = [
+        ("odd", {}, r"package adbc_driver_odd fails: ModuleNotFoundError: .*no_such_part"),
+        ("bare", {}, r"package adbc_driver_bare fails: OSError: no library"),
+        (f"{tmp_path}/text.so", {}, r"does not load(?s:.*)text\.so: file too short"),
+        ("sqlite", {"entrypoint": "Nope"}, r"'entrypoint' got 'Nope', .* does not have: omit it"),
+    ]
+    for driver, more, message in cases:
+        with pytest.raises(OptionError, match=message):
+            base(driver=driver, **more).reader().schema()
+
+
+@pytest.mark.parametrize("commit", ["job", "task"])
+@pytest.mark.parametrize("undoes", [True, False], ids=["creates-commit", "all-commits"])
+def test_a_driver_that_does_not_undo_is_refused_before_rows_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: CommitMode, undoes: bool
+) -> None:
+    """It says that it has transactions; and 'dialect' names a database that makes tables in them."""
+    ingest = AdbcSession.ingest
+
+    def ingest_and_commit(session: AdbcSession, schema: str, *others: Any) -> int:
+        stored = ingest(session, schema, *others)
+        if others[-1] == "create":
+            session.commit()
+        return stored
+
+    if undoes:
+        monkeypatch.setattr(AdbcSession, "ingest", ingest_and_commit)
+    else:
+        monkeypatch.setattr(AdbcSession, "undo", AdbcSession.commit)
+    found = base(driver="sqlite", uri=f"file:{tmp_path}/shop.db", dialect="duckdb")
+    if undoes and commit == "task":
+        found.write(ROWS, commit="task")
+        assert found.read().to_pydict() == ROWS.to_pydict()
+        return
+    with pytest.raises(
+        TargetError, match=r"does not undo what a transaction wrote, so (rows|a task)"
+    ):
+        found.write(ROWS, commit=commit)
+    monkeypatch.undo()
+    with sqlite3.connect(tmp_path / "shop.db") as file:
+        kept = file.execute("SELECT count(*) FROM spark_channel_tasks").fetchall()
+        names = file.execute(
+            "SELECT name FROM sqlite_master WHERE name NOT LIKE '%auto%'"
+        ).fetchall()
+    file.close()
+    assert kept == [(0,)]
+    assert min(names) == ("spark_channel_claims",), "neither a staging table nor the target"
 
 
 def test_a_profile_may_be_named_beside_a_library_that_does_not_exist(named: Path) -> None:

@@ -622,6 +622,73 @@ def test_a_damaged_event_is_told() -> None:
         decoded(packets)
 
 
+@pytest.mark.parametrize("kind", [30, 31, 32])
+@pytest.mark.parametrize("is_held", [False, True], ids=["decoded", "told"])
+def test_rows_that_end_behind_their_event_are_refused(kind: int, is_held: bool) -> None:
+    """Without checksums nothing else notices a length that is wrong; and an update without its second half."""
+    nothing, upto = MysqlGtids.parse(""), MysqlGtids.parse(f"{ONE}:1-9")
+    key = [ReadColumn("id", "int unsigned", pa.uint64(), "")]
+    window = ChunkWindow(lambda _: False)
+    told = nothing.remaining(upto if is_held else nothing)
+    telling = WindowReporter(window, key, told, nothing.remaining(nothing))
+    decoder = ChangeDecoder([TABLE], nothing.remaining(upto), _ask_nothing, telling=telling)
+    rows = mysql_rows(*[mysql_row(1)] * (1 + (kind == 31)), update=kind == 31)[:-1]
+    packets = [
+        event(33, mysql_gtid(1), checksum=False),
+        *transaction(1, checksum=False)[:2],
+        event(kind, rows, checksum=False),
+    ]
+    with pytest.raises(SourceError, match=r"rows that end 1 bytes behind .* it was damaged"):
+        list(decoder.batches(events(packets, checksums=False)))
+
+
+def test_a_table_map_whose_parts_do_not_fit_each_other_is_refused() -> None:
+    """A type with metadata that is not known here would move that of the columns behind it."""
+    whole = mysql_map()
+    unknown = whole.replace(bytes([3, 13, 246]), bytes([20, 13, 246])).replace(
+        b"\x08\4\2\4P", b"\x09\1\4\2\4P"
+    )
+    fewer = whole.replace(lenenc(b"g"), b"").replace(b"\4\x12", b"\4\x10")
+    for odd, why in ((unknown, "9 bytes of metadata for"), (fewer, "6 names of 7 columns")):
+        assert odd != whole
+        packets = [event(33, mysql_gtid(1)), event(2, query("BEGIN")), event(19, odd)]
+        with pytest.raises(SourceError, match=why):
+            decoded(packets)
+
+
+@pytest.mark.parametrize("parts", range(5))
+@pytest.mark.parametrize("more", [0, 2], ids=["last", "reused"])
+def test_a_transaction_that_a_crash_cut_off_is_not_taken_for_a_whole_one(
+    parts: int, more: int
+) -> None:
+    """The next one may have its GTID, and rows of the first were rolled back."""
+    cut = [event(33, mysql_gtid(2)), *transaction(20, checksum=True)[:parts]]
+    packets = [event(33, mysql_gtid(1)), *transaction(10, checksum=True), *cut]
+    if more:
+        packets += [event(33, mysql_gtid(more)), *transaction(30, checksum=True)]
+    with pytest.raises(SourceError, match=rf"a transaction without an end, .* {ONE}:2 of"):
+        decoded(packets, f"{ONE}:1-2")
+    assert len(decoded(packets, f"{ONE}:1")) == 5
+
+
+@pytest.mark.parametrize(
+    ("own", "first", "time"),
+    [
+        (1_700_000_005_000_000, 1_700_000_000_123_456, "2023-11-14 22:13:20.123456+00:00"),
+        (1_700_000_005_000_000, 0, "2023-11-14 22:13:20+00:00"),
+        (0, None, "2023-11-14 22:13:20+00:00"),
+    ],
+)
+def test_the_time_of_a_transaction_is_that_of_its_first_server(
+    own: int, first: int | None, time: str
+) -> None:
+    """A replica of MySQL 8 writes 0 for a server before it, whose time is in the head of the event."""
+    body = mysql_gtid(1, own if first is None else own | 1 << 55)
+    body += b"" if first is None else first.to_bytes(7, "little")
+    found = decoded([event(33, body), *transaction(10, checksum=True)])
+    assert {str(row["_commit_ts"]) for row in found} == {time}
+
+
 @pytest.mark.parametrize(
     ("packet", "why"),
     [
