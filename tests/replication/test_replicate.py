@@ -610,3 +610,12 @@ def test_the_record_names_its_source(shop: Shop, where: str) -> None:
     events(shop, 4, 4)
     assert shop.replicate(EVENTS, target).rows == 1
     assert arrived(shop, where) == [1, 2, 3, 4]
+
+
+def test_a_file_whose_rows_replace_those_of_another_says_so(shop: Shop) -> None:
+    events(shop, 1, 3)
+    assert [each.why for each in shop.replicate({"events": {}}).tables] == [""]
+    assert [each.why for each in shop.replicate({"events": {}}).tables] == [""]
+    shop.file = shop.folder / "other.db"
+    events(shop, 1, 9)
+    assert "another 'object'" in shop.replicate({"events": {}}).tables[0].why
