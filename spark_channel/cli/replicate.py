@@ -15,6 +15,7 @@ from spark_channel.connectors.base.registry import has_third_parties
 from spark_channel.errors import JobFileError, OptionError
 from spark_channel.local import cores
 from spark_channel.progress.summary import duration, short
+from spark_channel.replication.changes import tunnel_name
 from spark_channel.replication.config import json_schema, load_replication
 from spark_channel.replication.convert import convert_jobs
 from spark_channel.replication.progress import TablesProgress
@@ -109,7 +110,8 @@ def convert(given: Sequence[Path], parameters: Sequence[str]) -> int:
 
 
 def _status(file: Path, options: ReplicateOptions) -> int:
-    found = status_of(load_replication(file), options.select)
+    replication = load_replication(file)
+    found = status_of(replication, options.select)
     if options.json_output:
         print(json.dumps([asdict(each) for each in found], ensure_ascii=False))  # noqa: T201 - the command line talks
         return 0
@@ -125,7 +127,8 @@ def _status(file: Path, options: ReplicateOptions) -> int:
             each.published_at,
             escape(each.why),
         )
-    _print(table)
+    followed = any(each.mode == "full_then_changes" for each in found)
+    _print(table, *([f"tunnel: {tunnel_name(replication)}"] if followed else []))
     return 0
 
 

@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -14,7 +14,9 @@ from urllib.parse import quote, urlsplit
 import pyarrow as pa
 
 from spark_channel.connectors import WriteContext, Writer, load_reader
+from spark_channel.connectors.base.feed import BEGIN, ENDS
 from spark_channel.connectors.base.registry import describe
+from spark_channel.connectors.sql.log_tables import OWN_COLUMNS
 from spark_channel.errors import (
     BatchRefusedError,
     ChannelError,
@@ -36,7 +38,7 @@ from spark_channel.replication.deletes import (
 from spark_channel.replication.drift import Decision, LoadColumns, decide
 from spark_channel.replication.masks import MaskColumns, mask_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.tables import TableCopy, connector_of, target_schema
+from spark_channel.replication.tables import TableCopy, connector_of, name_of, target_schema
 from spark_channel.transform.transformer import Transformer, prepare
 from spark_channel.tunnel import Delivery, Tunnel
 from spark_channel.tunnel.records import ChannelState
@@ -44,6 +46,7 @@ from spark_channel.tunnel.source import StreamSource
 
 __all__ = [
     "Follower",
+    "begin_again",
     "key_of",
     "log_options",
     "parked_of",
@@ -88,6 +91,8 @@ class Follower:
         self._lock = threading.Lock()
         self._keys = {each.stream: key_of(each) for each in copies}
         self._tunnel: Tunnel | None = None
+        self._aside: set[tuple[str, str]] = set()
+        """Tables that are parked for this run, and that the tunnel keeps."""
         self._id = ""
         self._parked: dict[str, str] = {}
         self._failed: dict[tuple[str, int], int] = {}
@@ -102,18 +107,17 @@ class Follower:
         self._leave_out()
         if not self._copies:
             return
-        options = self._options(more)
-        tunnel = tunnel_of(self._replication, options)
-        self._tunnel = tunnel
-        made = self._make_tables()
-        if tunnel.exists():
-            notes = parked_of(tunnel)
-            self._parked = {each: why for each, (what, why) in notes.items() if what == _PARKED}
-            again = [each for each, (what, _) in notes.items() if what == _AGAIN]
-            for each in again:
-                if each in self._copies:
-                    self._empty(self._copies[each])
-            self._follow_others(tunnel, options, made.union(again))
+        self._tunnel = tunnel = tunnel_of(self._replication)
+        is_there = tunnel.exists()
+        again = self._make_ready(tunnel) if is_there else set()
+        if not is_there:
+            self._apart(self._make_table)
+        if not self._copies:
+            return
+        options = {**_options(self._replication, self._copies.values()), **more}
+        self._tunnel = tunnel = tunnel_of(self._replication, options)
+        if is_there:
+            self._follow_others(tunnel, options, again)
             for each in again:
                 tunnel.store.note(tunnel.name, each, None)
             tunnel.resume()
@@ -125,6 +129,23 @@ class Follower:
                 self._show_parked(stream, why, "")
         tunnel.shown = self._shown()
         tunnel.consume(self._process, threads=self._replication.parallel, drained=once)
+
+    def _make_ready(self, tunnel: Tunnel) -> set[str]:
+        """Make and empty the tables whose rows are to be read again; returns their streams."""
+        notes = parked_of(tunnel)
+        self._parked = {each: why for each, (what, why) in notes.items() if what == _PARKED}
+        again = {each for each, (what, _) in notes.items() if what == _AGAIN}
+
+        def step(copy: TableCopy) -> None:
+            if self._make_table(copy):
+                again.add(copy.stream)
+            if copy.stream in again:
+                self._empty(copy)
+
+        for copy in self._apart(step):
+            if copy.stream not in self._parked:
+                self._note_again(copy.stream)
+        return again.intersection(self._copies)
 
     def _leave_out(self) -> None:
         """Leave tables to the next run that the target lacks, and that the contract does not want made."""
@@ -138,31 +159,74 @@ class Follower:
             except SchemaError as error:
                 outcome.state, outcome.why = "parked", str(error)
                 outcome.error_type = type(error).__name__
-            del self._copies[copy.stream]
-            assert copy.table is not None
-            del self._by_name[copy.table.schema, copy.table.name]
+            self._forget(copy)
 
-    def _make_tables(self) -> set[str]:
-        """Make the tables that the target lacks, each with its key; returns their streams."""
-        made = set()
-        for copy in self._copies.values():
-            key = kept_key(self._keys[copy.stream], copy.deletes)
-            writer = self._writer(copy, {"writeMode": "upsert", "keyColumns": list(key)})
-            if writer.exists() is not False:
-                continue
-            columns = load_reader(resolve_references(copy.reader))[0].schema()
-            schema = with_columns(prepare(self._steps(copy), columns).output_schema, copy.deletes)
+    def _forget(self, copy: TableCopy) -> None:
+        """Leave the table to the next run."""
+        del self._copies[copy.stream]
+        assert copy.table is not None
+        del self._by_name[copy.table.schema, copy.table.name]
+
+    def _apart(self, step: Callable[[TableCopy], object]) -> list[TableCopy]:
+        """Do a step for each table. Those that it refuses are parked for this run, and returned; the others go on.
+
+        Raises:
+            ChannelError: the target does not answer.
+        """
+        refused = []
+        for copy in list(self._copies.values()):
+            try:
+                step(copy)
+            except (SchemaError, OptionError, BatchRefusedError, TargetError) as error:
+                if isinstance(error, TargetError) and not self._answers(copy):
+                    raise
+                _log.warning("%s is parked: %s", copy.stream, error)
+                outcome = self._outcomes[copy.stream]
+                outcome.state, outcome.why = "parked", str(error)
+                outcome.error_type = type(error).__name__
+                assert copy.table is not None
+                self._aside.add((copy.table.schema, copy.table.name))
+                self._forget(copy)
+                refused.append(copy)
+        return refused
+
+    def _make_table(self, copy: TableCopy) -> bool:
+        """Make the table that the target lacks, with its key; returns whether a tunnel is to read its rows again."""
+        key = kept_key(self._keys[copy.stream], copy.deletes)
+        writer = self._writer(copy, {"writeMode": "upsert", "keyColumns": list(key)})
+        if writer.exists() is not False:
+            return False
+        columns = load_reader(resolve_references(copy.reader))[0].schema()
+        taken = set(columns.names) & set(OWN_COLUMNS)
+        if taken:
+            raise SchemaError(
+                f"{copy.stream} has column {min(taken)!r}, a name that the source's log adds to each change: rename "
+                "the column, or use mode full"
+            )
+        schema = with_columns(prepare(self._steps(copy), columns).output_schema, copy.deletes)
+        is_read = self._tunnel is not None and self._tunnel.exists()
+        if is_read and copy.stream not in self._parked:
+            # before the table is there, and looks as if it had all rows
+            self._note_again(copy.stream)
+        try:
             plan = writer.prepare(WriteContext(f"make-{uuid.uuid4().hex}", commit="job"), schema)
             writer.commit(plan, [])
-            made.add(copy.stream)
-        return made
+        except TargetError:
+            if writer.exists() is not True:  # else another run has made it meanwhile
+                raise
+        return is_read and copy.stream not in self._parked
+
+    def _note_again(self, stream: str) -> None:
+        assert self._tunnel is not None
+        self._tunnel.store.note(self._tunnel.name, stream, json.dumps([_AGAIN, ""]))
 
     def _follow_others(
-        self, tunnel: Tunnel, options: Mapping[str, Any], made: Collection[str]
+        self, tunnel: Tunnel, options: Mapping[str, Any], again: Collection[str]
     ) -> None:
         """Add the tables that the file has since the tunnel was made, and remove those that it no longer has.
 
-        A table that the tunnel has, and that was `made` in the target just now, was dropped there: it is read again.
+        The rows of a table that the tunnel has are read `again`, and so are those of a removed one if it comes back:
+        the target does not hear of deletes meanwhile.
         """
         feed = StreamSource(options).feed
         known = {
@@ -176,16 +240,23 @@ class Follower:
             assert copy.table is not None
             if parts not in there:
                 tunnel.add_table(copy.table.dbtable)
-            elif copy.stream in made:
+            elif copy.stream in again:
                 tunnel.resnapshot(copy.table.dbtable)
         for name in known:
-            if parts_of(name) not in self._by_name:
-                tunnel.remove_table(name)
+            schema, table = parts = parts_of(name)
+            if parts in self._by_name or parts in self._aside:
+                continue
+            stream = f"{schema}.{table}" if schema else table
+            if stream not in self._parked:
+                self._note_again(stream)
+            tunnel.remove_table(name)
 
     def _shown(self) -> dict[str, str]:
         """What the job of the tunnel's client says of this run; of several tables the target names none."""
         options = [self._writer(copy, {}).options for copy in self._copies.values()]
-        target = f"{connector_of(self._replication.target, 'writer').name} {describe(options[0])}"
+        target = connector_of(self._replication.target, "writer").name
+        if options:
+            target = f"{target} {describe(options[0])}"
         if len(options) > 1:
             target = f"{target.rpartition('#')[0] or target}#(tables)"
         return {"target": target, "part_of": f"replicate {self._report.run_id}"}
@@ -195,43 +266,25 @@ class Follower:
         if self._tunnel is not None:
             self._tunnel.stop()
 
-    def _options(self, more: Mapping[str, Any]) -> dict[str, Any]:
-        source = resolve_references(self._replication.source.options())
-        log = log_options(self._replication, self._tables())
-        return {
-            **source,
-            **log,
-            "tables": ", ".join(self._tables()),
-            "onSchemaChange": "evolve",
-            **more,
-        }
-
     def _writer(self, copy: TableCopy, options: Mapping[str, Any]) -> Writer:
         given = {**resolve_references(copy.writer), **options}
         writer, _ = connector_of(self._replication.target, "writer").writer_with(given)
         return writer
 
-    def _tables(self) -> list[str]:
-        return [each.table.dbtable for each in self._copies.values() if each.table is not None]
-
     def _process(self, delivery: Delivery) -> None:
         batches = list(delivery.batches)  # bounded by the range
         copy = self._by_name.get(parts_of(delivery.table))
-        if copy is None:  # a range from before the table left the file
-            _log.warning(
-                "%s is not in the file any more: its changes are not written", delivery.table
-            )
+        if (
+            copy is None
+        ):  # a range from before the table left the file, or of one that is parked for this run
+            _log.warning("the changes of %s are not written", delivery.table)
             return
         if not batches or self._is_parked(copy.stream):
             return
-        steps = self._steps(copy)
-        rows = pa.concat_tables(
-            [pa.Table.from_batches([_changed(each, steps)]) for each in batches],
-            promote_options="permissive",
-        )
         try:
+            rows = _joined([_changed(each, self._steps(copy)) for each in batches])
             stream = (f"replicate/changes/{self._id}/{delivery.channel}", delivery.sequence)
-            written = self._write(copy, rows.combine_chunks(), stream)
+            written = self._write(copy, rows, stream)
         except (SchemaError, BatchRefusedError) as error:
             self._park(copy, error)
             return
@@ -293,7 +346,9 @@ class Follower:
 
     def _write(self, copy: TableCopy, rows: pa.Table, stream: tuple[str, int] | None = None) -> int:
         """Publish changes in one transaction with their `stream`; returns how many there were."""
-        rows, emptied_at = after_truncate(rows, self._report.started_at)
+        emptied_at = None
+        if copy.deletes == "hard":
+            rows, emptied_at = after_truncate(rows, self._report.started_at)
         return self._publish_by_contract(copy, rows, emptied_at, stream)
 
     def _empty(self, copy: TableCopy) -> None:
@@ -304,7 +359,10 @@ class Follower:
         kept = prepare(self._steps(copy), columns).output_schema
         of_log = [pa.field(AT, pa.timestamp("us", tz="UTC")), pa.field(_OPERATION, pa.string())]
         empty = pa.schema([*kept, *of_log]).empty_table()
-        self._publish_by_contract(copy, empty, self._report.started_at, None)
+        begin = self._report.started_at.replace(
+            microsecond=0
+        )  # that of the rows that are read next
+        self._publish_by_contract(copy, empty, begin, None)
 
     def _publish_by_contract(
         self,
@@ -336,6 +394,15 @@ class Follower:
     def _decide(self, copy: TableCopy, columns: pa.Schema) -> Decision:
         arriving = pa.schema([each for each in columns if each.name != _OPERATION])
         target = target_schema(copy, self._writer(copy, {}))
+        own = {each.lower() for each in columns.names} & {BEGIN, *ENDS}
+        lacks = own - {each.lower() for each in (target or columns).names}
+        if (
+            lacks and copy.deletes != "hard" and copy.contract.columns != "evolve"
+        ):  # without it, no delete would be seen
+            raise SchemaError(
+                f"deletes {copy.deletes} writes column {min(lacks)!r}, which the target lacks: drop the table in the "
+                "target, and the next run copies it again"
+            )
         return decide(copy.contract, arriving, target, keeps_columns=True)
 
     def _publish(
@@ -377,6 +444,27 @@ def parts_of(name: str) -> tuple[str, str]:
     return ("", found[0]) if len(found) == 1 else (found[0], found[-1])
 
 
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """
+    Raises:
+        SchemaError: a column has types that no type holds together.
+    """
+    tables = [pa.Table.from_batches([each]) for each in batches]
+    try:
+        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+    except pa.ArrowException as error:
+        kinds: dict[str, list[str]] = {}
+        for each in (field for table in tables for field in table.schema):
+            said = kinds.setdefault(each.name, [])
+            said += [str(each.type)] if str(each.type) not in said else []
+        names = ", ".join(
+            f"{name!r} ({', '.join(said)})" for name, said in kinds.items() if said[1:]
+        )
+        raise SchemaError(
+            f"the type of a column was changed, and changes of before and after that came together: {names}"
+        ) from error
+
+
 def _changed(batch: pa.RecordBatch, steps: Sequence[Transformer]) -> pa.RecordBatch:
     """The rows as the target gets them. The columns that the log adds to a row are not masked."""
     kept = [name for name in batch.schema.names if name not in (*_OF_LOG, _OPERATION)]
@@ -405,6 +493,25 @@ def read_again(replication: Replication, streams: Sequence[str]) -> None:
     tunnel = tunnel_of(replication)
     for stream in streams:
         tunnel.store.note(tunnel.name, stream, json.dumps([_AGAIN, ""]))
+
+
+def begin_again(replication: Replication, copies: Collection[TableCopy]) -> None:
+    """Let the tunnel follow the log from now on, wherever it was: the source may have lost what was there.
+
+    Raises:
+        ChannelError: the source or the place of the tunnel cannot be reached.
+    """
+    tunnel_of(replication, _options(replication, copies)).reset()
+
+
+def _options(replication: Replication, copies: Collection[TableCopy]) -> dict[str, Any]:
+    tables = [each.table.dbtable for each in copies if each.table is not None]
+    return {
+        **resolve_references(replication.source.options()),
+        **log_options(replication, tables),
+        "tables": ", ".join(tables),
+        "onSchemaChange": "evolve",
+    }
 
 
 def tunnel_of(replication: Replication, options: Mapping[str, Any] | None = None) -> Tunnel:
@@ -436,8 +543,11 @@ def log_options(replication: Replication, tables: Sequence[str] = ()) -> dict[st
 
 
 def tunnel_name(replication: Replication) -> str:
-    """One tunnel for each source and target, whatever streams the file has."""
-    said = [[each.url, each.path] for each in (replication.source, replication.target)]
+    """One tunnel for each source and target, whatever streams the file has, and whoever logs in."""
+    said = [
+        [name_of(each), None] if each.path is None else [None, name_of(each)]
+        for each in (replication.source, replication.target)
+    ]
     return f"replicate-{hashlib.sha256(json.dumps(said).encode()).hexdigest()[:12]}"
 
 

@@ -72,19 +72,25 @@ class _Version:
 
 @dataclass(slots=True)
 class _Life:
-    """What a delivery says of one key. `closed`: the place of a row of the key, and when the target's row ends."""
+    """What a delivery says of one key. `closed`: the place of a row of the key, and when the target's row ends.
 
+    `emptied_at`: when the table was emptied last, which ends the target's row, too.
+    """
+
+    emptied_at: datetime | None = None
     closed: tuple[int, datetime] | None = None
     versions: list[_Version] = field(default_factory=list)
 
     def write(self, row: int, at: datetime, *, is_read: bool) -> None:
         last = self.versions[-1] if self.versions else None
-        if is_read:
+        if is_read and last is not None and last.end is None:
+            last.row = row  # the same row, as it is at the end of the delivery
+            return
+        if is_read and self.emptied_at is None:
             if last is None and self.closed is None:
                 self.versions.append(_Version(row, OPENS[0], at))
-            elif last is not None and last.end is None:
-                last.row = row  # the same row, as it is at the end of the delivery
             return
+        at = at if self.emptied_at is None else max(at, self.emptied_at)
         at = at if last is None else max(at, last.begin + _TICK)  # a log may have whole seconds
         self._end(row, at)
         self.versions.append(_Version(row, "update", at))
@@ -93,11 +99,17 @@ class _Life:
         last = self.versions[-1] if self.versions else None
         self._end(row, at if last is None else max(at, last.begin))
 
+    def empty(self, at: datetime) -> None:
+        last = self.versions[-1] if self.versions else None
+        if last is not None and last.end is None:
+            last.end = max(at, last.begin)
+        self.emptied_at = at
+
     def _end(self, row: int, at: datetime) -> None:
         last = self.versions[-1] if self.versions else None
         if last is not None and last.end is None:
             last.end = at
-        if self.closed is None:
+        if self.closed is None and self.emptied_at is None:
             self.closed = (row, at)
 
 
@@ -112,9 +124,10 @@ def with_deletes(
 ) -> pa.Table:
     """Changes in their order as `writeMode=apply` takes them. `now`: since when existing rows are as they are.
 
-    A row that the source deletes gets the end of its last state (`soft`), or of its last version (`scd2`).
-    `emptied_at`: when the table was emptied, before these changes. `number`: that of the delivery, by which changes of
-    one second are told apart where a log has whole seconds.
+    A row that the source deletes gets the end of its last state (`soft`), or of its last version (`scd2`); so do all
+    rows at a truncate. `emptied_at`: the table was emptied then, before these changes; `hard` has only the changes
+    behind the last truncate. `number`: that of the delivery, by which changes of one second are told apart where a log
+    has whole seconds.
 
     Raises:
         SchemaError: as `with_columns`.
@@ -122,17 +135,22 @@ def with_deletes(
     if deletes == "hard":
         return rows.drop_columns([AT])
     with_columns(rows.schema, deletes)
-    names = [each.lower() for each in rows.schema.names]
-    keys = zip(*(rows.column(names.index(each.lower())).to_pylist() for each in key), strict=True)
+    keys = zip(*(_column(rows, each).to_pylist() for each in key), strict=True)
     lives: dict[Any, _Life] = {}
     said = rows[OPERATION].to_pylist()
     times = rows[AT].to_pylist()
     now = now.replace(microsecond=0)
     is_whole = not any(each.microsecond for each in times if each is not None)
     more = timedelta(milliseconds=number % 1000 if is_whole else 0)
+    last_emptied = emptied_at
     for row, (one, does, found) in enumerate(zip(keys, said, times, strict=True)):
-        at = now if found is None else found + more
-        life, operation = lives.setdefault(one, _Life()), str(does).lower()
+        at, operation = now if found is None else found + more, str(does).lower()
+        if operation in TRUNCATES:
+            emptied_at, last_emptied = emptied_at or at, at
+            for life in lives.values():
+                life.empty(at)
+            continue
+        life = lives.setdefault(one, _Life(last_emptied))
         if operation in DELETES:
             life.delete(row, at)
         else:
@@ -147,6 +165,14 @@ def with_deletes(
     if emptied_at is None:
         return out
     return pa.concat_tables([_close_all(out.schema, emptied_at), out])
+
+
+def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
+    """The column of this name, or else of one in another case."""
+    names = rows.schema.names
+    if name not in names:
+        name = next(each for each in names if each.lower() == name.lower())
+    return rows.column(name)
 
 
 def _marked(lives: dict[Any, _Life]) -> list[_Version]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_channel.connectors.base.feed import CLOSE_ALL, CLOSES, DELETES, OPERATION
 from spark_channel.errors import SchemaError
 from spark_channel.replication.config import Contract
 from spark_channel.transform.transformer import Flow, Transformer, TransformResult
@@ -124,8 +125,8 @@ class LeaveOut(Transformer):
 
     def apply(self, batch: pa.RecordBatch) -> TransformResult:
         if self.drops_rows:
-            kept = _all([pc.is_null(batch.column(name)) for name in self.names])
-            batch = batch.filter(kept)
+            fits = _all([pc.is_null(batch.column(name)) for name in self.names])
+            batch = batch.filter(_or_ends(batch, fits))
         names = [name for name in batch.schema.names if name not in self.names]
         return TransformResult(batch.select(names))
 
@@ -159,7 +160,9 @@ class FitTypes(Transformer):
             arrays.append(made)
             fits.append(pc.or_(pc.is_valid(made), pc.is_null(values)))
         made_batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        return TransformResult(made_batch.filter(_all(fits)) if self.drops_rows else made_batch)
+        if self.drops_rows:
+            made_batch = made_batch.filter(_or_ends(batch, _all(fits)))
+        return TransformResult(made_batch)
 
 
 def _cast_each(values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -176,6 +179,14 @@ def _cast_each(values: pa.Array, kind: pa.DataType) -> pa.Array:
             return None
 
     return pa.array([one(each) for each in values], kind)
+
+
+def _or_ends(batch: pa.RecordBatch, kept: pa.Array) -> pa.Array:
+    """`kept`, and the changes that end a row: the target has it, whatever values it had in the end."""
+    if OPERATION not in batch.schema.names:
+        return kept
+    ends = pa.array((*DELETES, *CLOSES, *CLOSE_ALL))
+    return pc.or_(kept, pc.is_in(batch.column(OPERATION), ends))
 
 
 def _all(masks: Sequence[pa.Array]) -> pa.Array:

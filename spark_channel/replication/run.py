@@ -379,6 +379,10 @@ def _why(error: Exception) -> str:
         first = next(iter(str(error).splitlines()), "no message")
         return f"{type(error).__name__}: {first}"
     text = str(error).replace("option 'cursorColumn'", "update_key")
+    text = text.replace(
+        "Reset the tunnel, or begin with a new checkpoint directory",
+        "`spark-channel replicate reset FILE '*'` begins again, after which the next run reads all rows again",
+    )
     return text.replace("'cursorColumn'", "update_key")
 
 
@@ -473,6 +477,12 @@ class TableRun:
         """The next version of the table: a later run has a higher number, also on a host whose clock is late."""
         name = self._copy.state_name()
         known = self._writing.stream_progress(name)
+        if known is None and not self._settings.dry_run and self._writing.exists():
+            self._outcome.why = (
+                f"{self._copy.object} was there before the first run of this stream, which replaces its rows: if "
+                "another file writes to it, too, give one of them another 'object'"
+            )
+            _log.warning("%s: %s", self._copy.stream, self._outcome.why)
         last = -1 if known is None or known.position is None else known.position
         now = (self._report.started_at - _EPOCH) // timedelta(microseconds=1)
         return _Planned(StreamBatch(name, max(now, last + 1)), overwrite=True)

@@ -12,6 +12,7 @@ from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.option_types import resolve_references
 from spark_channel.replication.changes import (
+    begin_again,
     key_of,
     log_options,
     parked_of,
@@ -102,6 +103,8 @@ class _Followed:
         what, why = self.parked.get(copy.stream, ("", ""))
         assert copy.table is not None
         lag = self._lags.get((copy.table.schema, copy.table.name))
+        if lag is None and self._lags and not what:
+            return replace(shown, state="not copied")  # the file has it since the last run
         base = None
         if lag is not None and lag.base_rows is not None:
             base = max(0, lag.base_rows - (lag.base_read or 0))
@@ -144,15 +147,20 @@ def _status(copy: TableCopy, followed: _Followed | None) -> TableStatus:
 def reset_tables(replication: Replication, select: Sequence[str]) -> list[str]:
     """Let the tables begin again: the next run replaces all their rows. Returns their names.
 
+    All tables that are followed, together, also begin at the present end of the source's log.
+
     Raises:
         OptionError: no table is named, or none of this name is there. ChannelError: an end cannot be opened.
     """
     there = _named(replication, select, "reset")
-    followed = [each.stream for each in there if each.mode == "full_then_changes"]
+    followed = [each for each in there if each.mode == "full_then_changes" and not each.fault]
     if followed and tunnel_of(replication).exists():
-        read_again(replication, followed)
+        others = [each for each in find_tables(replication).copies if each not in there]
+        if not any(each.mode == "full_then_changes" and each.table for each in others):
+            begin_again(replication, followed)
+        read_again(replication, [each.stream for each in followed])
     for each in there:
-        if each.stream not in followed:
+        if each.mode != "full_then_changes":
             writer_of(each).forget_stream(each.state_name())
     return [each.stream for each in there]
 

@@ -30,6 +30,7 @@ __all__ = [
     "connector_of",
     "ends_fault",
     "find_tables",
+    "name_of",
     "target_schema",
 ]
 
@@ -37,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 _LOGS = ("postgresql", "mysql")
 _APPLIES = ("postgresql", "mysql", "sqlite", "duckdb")
+_OF_PLACE = ("host", "hostaddr", "port", "dbname", "service")
+"""Parameters of a url that name a server or a database."""
 _DEFAULT_OBJECT = "{schema}_{table}"
 _SMALL_BYTES, _SMALL_ROWS = 4 << 20, 20_000
 _UNSAFE = re.compile(r"[^\w .,=@+-]")
@@ -244,15 +247,17 @@ def _copy(
         reader,
         writer,
         _fault(replication, options),
-        _name_of(replication.source),
+        hashlib.sha256(name_of(replication.source).encode()).hexdigest()[:12],
     )
 
 
-def _name_of(source: Place) -> str:
-    given = resolve_references(source.options())
+def name_of(place: Place) -> str:
+    """The url or path, without the login and all else that may change while the place stays the same."""
+    given = resolve_references(place.options())
     said = str(given.get("url") or given.get("path"))
-    place = re.sub(r"//[^/@?#]*@", "//", said).partition("?")[0]
-    return hashlib.sha256(place.encode()).hexdigest()[:12]
+    url, _, query = re.sub(r"//[^/@?#]*@", "//", said).partition("?")
+    kept = [each for each in query.split("&") if each.partition("=")[0].lower() in _OF_PLACE]
+    return "?".join((url, "&".join(kept))) if kept else url
 
 
 def _without_others(options: StreamOptions, own: str, labels: Set[str]) -> StreamOptions:

@@ -2,7 +2,9 @@
 
 import hashlib
 import itertools
+import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -280,3 +282,119 @@ def test_a_table_that_the_target_lacks_goes_by_the_contract(
     followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x')")
     followed.run()
     assert followed.rows("a", "id, n") == [(1, 1)]
+
+
+def test_what_one_table_cannot_have_parks_it_alone(followed: Followed) -> None:
+    followed.streams["fol.a"]["columns"] = {"s": "sha256"}
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'); INSERT INTO fol.b VALUES (1)")
+    followed.run()
+    followed.sql("ALTER TABLE fol.a DROP COLUMN s; INSERT INTO fol.a VALUES (2, 2)")
+    followed.sql("INSERT INTO fol.b VALUES (2)")
+    report = followed.run(3)
+    assert [each.stream for each in report.parked] == ["fol.a"]
+    assert "'s'" in report.parked[0].why
+    assert followed.rows("b", "id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("column", ["_deleted_at", "_op"])
+def test_a_table_with_a_column_of_such_a_name_is_parked_alone(
+    followed: Followed, column: str
+) -> None:
+    followed.more["deletes"] = "soft"
+    followed.sql(f"ALTER TABLE fol.a ADD COLUMN {column} INT")
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x', 1); INSERT INTO fol.b VALUES (1)")
+    report = followed.run(3)
+    assert [each.stream for each in report.parked] == ["fol.a"]
+    assert f"'{column}'" in report.parked[0].why
+    assert followed.rows("b", "id") == [(1,)]
+    followed.sql(f"ALTER TABLE fol.a DROP COLUMN {column}")
+    followed.run()
+    assert followed.rows("a", "id, n") == [(1, 1)]
+
+
+def test_a_table_that_comes_back_has_no_rows_that_were_deleted_meanwhile(
+    followed: Followed,
+) -> None:
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'), (2, 2, 'y'); INSERT INTO fol.b VALUES (1)")
+    followed.run()
+    file = load_replication(followed.file)
+    followed.streams["fol.a"]["disabled"] = True
+    followed.run()
+    assert {each.stream: each.state for each in status_of(file)}["fol.a"] != "followed"
+    followed.sql("DELETE FROM fol.a WHERE id = 1")
+    del followed.streams["fol.a"]["disabled"]
+    followed.run()
+    assert followed.rows("a", "id, n") == [(2, 2)]
+
+
+def test_a_run_that_ends_when_it_has_made_a_table_again_loses_no_row(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'); INSERT INTO fol.b VALUES (1)")
+    followed.run()
+    drop_table(followed, "t_a")
+
+    def killed(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_channel.replication.changes.Follower._follow_others", killed)
+        followed.run(3)
+    followed.run()
+    assert followed.rows("a", "id, n") == [(1, 1)]
+
+
+def drop_table(followed: Followed, name: str) -> None:
+    url = followed.target["url"]
+    if url.startswith("sqlite:"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:"))) as there:
+            there.execute(f"DROP TABLE {name}")
+        return
+    followed.sql(f"DROP TABLE fol_dw.{name}")
+
+
+def test_a_reset_is_not_forgotten_by_a_run_that_leaves_the_table_out(followed: Followed) -> None:
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'); INSERT INTO fol.b VALUES (1)")
+    followed.run()
+    assert reset_tables(load_replication(followed.file), ["fol.a"]) == ["fol.a"]
+    followed.streams["fol.a"]["where"] = "n > 0"
+    followed.run(3)
+    del followed.streams["fol.a"]["where"]
+    assert {each.stream: each.state for each in status_of(load_replication(followed.file))}[
+        "fol.a"
+    ] == "reset"
+    followed.run()
+    assert followed.rows("a", "id, n") == [(1, 1)]
+
+
+def test_a_truncate_does_not_hide_the_versions_before_it(followed: Followed) -> None:
+    followed.more["deletes"] = "scd2"
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'), (2, 2, 'y')")
+    followed.run()
+    followed.sql("UPDATE fol.a SET n = 10 WHERE id = 1")
+    followed.sql("TRUNCATE fol.a")
+    followed.sql("INSERT INTO fol.a VALUES (1, 11, 'z')")
+    followed.run()
+    found = followed.rows("a", "id, _valid_from, _valid_to, n")
+    assert [(row[0], row[3], row[2] is None) for row in found] == [
+        (1, 1, False),
+        (1, 10, False),
+        (1, 11, True),
+        (2, 2, False),
+    ]
+    for one, other in itertools.pairwise(found):
+        assert one[0] != other[0] or one[1] <= one[2] <= other[1]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_a_lost_slot_is_mended_by_a_reset_of_all_tables(followed: Followed) -> None:
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'), (2, 2, 'y'); INSERT INTO fol.b VALUES (1)")
+    followed.run()
+    followed.sql("SELECT pg_drop_replication_slot('fol')")
+    followed.sql("DELETE FROM fol.a WHERE id = 1; INSERT INTO fol.b VALUES (2)")
+    why = followed.run(3).parked[0].why
+    assert "replicate reset FILE '*'" in why
+    assert reset_tables(load_replication(followed.file), ["*"]) == ["fol.a", "fol.b"]
+    followed.run()
+    assert followed.rows("a", "id, n") == [(2, 2)]
+    assert followed.rows("b", "id") == [(1,), (2,)]

@@ -677,3 +677,12 @@ def test_a_target_that_stays_away_for_longer_than_one_copy_tries_is_tried_again(
         copy, TableOutcome("users", "", "full"), RunSettings(), ReplicationReport("run", utc_now())
     )
     assert run.passes(met.value, has_target=has_target) == has_target
+
+
+def test_a_file_whose_rows_replace_those_of_another_says_so(shop: Shop) -> None:
+    events(shop, 1, 3)
+    assert [each.why for each in shop.replicate({"events": {}}).tables] == [""]
+    assert [each.why for each in shop.replicate({"events": {}}).tables] == [""]
+    shop.file = shop.folder / "other.db"
+    events(shop, 1, 9)
+    assert "another 'object'" in shop.replicate({"events": {}}).tables[0].why

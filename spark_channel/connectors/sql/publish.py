@@ -199,15 +199,13 @@ class Merge:
             return
         end = self.end if self._mode == "apply" else None
         if end is not None:
+            self._leave_open(end)
+            self._close(end)  # before all others end
             self._close_all(end)
         self.refuse_bad_keys()
         if self._mode == "apply":
             self._refuse_unknown_operations()
-            if end is not None:
-                self._leave_open(end)
             self._keep_last()
-            if end is not None:
-                self._close(end)
             self._delete()
             if self.may_skip:
                 self._hold_deleted()
@@ -281,6 +279,11 @@ class Merge:
         """As `_same`, for the rows of one key that are told apart by when they began."""
         return self._same_by([each for each in self._key if each.lower() != BEGIN])
 
+    @property
+    def _begin(self) -> str | None:
+        """The column that tells the versions of a key apart."""
+        return next((each for each in self._key if each.lower() == BEGIN), None)
+
     def _close_all(self, end: str) -> None:
         """Set the end of all rows of the target that have none, if a row says so."""
         said = self.does(CLOSE_ALL)
@@ -290,6 +293,11 @@ class Merge:
         self._run(
             f"UPDATE {self._target} SET {self.quoted(end)} = ({value}) WHERE {self.quoted(end)} IS NULL"  # noqa: S608
         )
+        if (
+            self._begin is not None
+        ):  # as in `_closed_at`; MySQL reads a temporary table once in a statement
+            ended, begin = self.quoted(end), self.quoted(self._begin)
+            self._run(f"UPDATE {self._target} SET {ended} = {begin} WHERE {ended} < {begin}")  # noqa: S608
         self._run(f"DELETE FROM {self._rows} WHERE {said}")  # noqa: S608 - quoted names
 
     def _leave_open(self, end: str) -> None:
@@ -313,11 +321,10 @@ class Merge:
 
     def _closed_at(self, end: str) -> str:
         """The end of the row s, which is not before the row t began: a source's clock may be set back."""
-        begin = next((each for each in self._key if each.lower() == BEGIN), None)
         at = self._staged(end)
-        if begin is None:
+        if self._begin is None:
             return at
-        begin = f"t.{self.quoted(begin)}"
+        begin = f"t.{self.quoted(self._begin)}"
         return f"CASE WHEN {at} < {begin} THEN {begin} ELSE {at} END"
 
     def _delete(self) -> None:

@@ -1,0 +1,144 @@
+"""What is made of the changes of one delivery before the target gets them."""
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_channel.connectors import WriteContext, find_connector, load_reader
+from spark_channel.replication.changes import tunnel_name
+from spark_channel.replication.config import load_replication
+from spark_channel.replication.deletes import kept_key, with_deletes
+from spark_channel.replication.drift import FitTypes, LeaveOut
+from spark_channel.transform.transformer import prepare
+
+T = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def changes(*rows: tuple[str, int | None, str | None, int], key: str = "id") -> pa.Table:
+    """Rows of `_op`, a key, a value, and the second of the commit."""
+    does, keys, values, seconds = zip(*rows, strict=True)
+    times = [T + timedelta(seconds=each, microseconds=1) for each in seconds]
+    return pa.table(
+        {
+            key: pa.array(keys, pa.int64()),
+            "s": pa.array(values, pa.string()),
+            "_op": does,
+            "_commit_ts": pa.array(times, pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def seconds(value: datetime | None) -> int | None:
+    return None if value is None else round((value - T).total_seconds())
+
+
+def test_a_truncate_ends_the_versions_of_its_own_delivery() -> None:
+    rows = changes(
+        ("update", 1, "a", 10),
+        ("insert", 2, "b", 11),
+        ("truncate", None, None, 20),
+        ("insert", 2, "c", 30),
+    )
+    made = with_deletes(rows, "scd2", ["id"], T).to_pylist()
+    versions = [
+        (row["id"], row["s"], seconds(row["_valid_from"]), seconds(row["_valid_to"]))
+        for row in made
+        if row["_op"] == "update"
+    ]
+    assert versions == [(1, "a", 10, 20), (2, "b", 11, 20), (2, "c", 30, None)]
+    closes = [(r["id"], seconds(r["_valid_to"])) for r in made if r["_op"] == "close"]
+    assert closes == [(1, 10), (2, 11)]
+    assert [seconds(row["_valid_to"]) for row in made if row["_op"] == "close_all"] == [20]
+    soft = with_deletes(rows, "soft", ["id"], T).to_pylist()
+    assert [(row["id"], row["s"], seconds(row["_deleted_at"])) for row in soft] == [
+        (None, None, 20),
+        (1, "a", 20),
+        (2, "c", None),
+    ]
+
+
+def test_existing_rows_behind_a_truncate_begin_after_it() -> None:
+    rows = changes(("truncate", None, None, 20), ("read", 1, "a", 0))
+    rows = rows.set_column(
+        3, "_commit_ts", pa.array([rows["_commit_ts"][0], None], pa.timestamp("us", "UTC"))
+    )
+    *_, last = with_deletes(rows, "scd2", ["id"], T).to_pylist()
+    assert (seconds(last["_valid_from"]), last["_valid_to"], last["_op"]) == (20, None, "update")
+
+
+def test_a_key_is_not_a_column_in_another_case() -> None:
+    rows = changes(("insert", 7, "a", 1), ("insert", 8, "b", 1), key="Id")
+    rows = rows.add_column(0, "id", pa.array([1, 1]))
+    assert with_deletes(rows, "soft", ["Id"], T)["Id"].to_pylist() == [7, 8]
+
+
+def test_a_row_that_is_left_out_is_still_deleted() -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {"id": [1, 2, 3], "new": ["x", "y", None], "_op": ["insert", "delete", "insert"]}
+    )
+
+    def kept(step: Any) -> list[int]:
+        made: list[int] = prepare([step], batch.schema).run(batch).batch["id"].to_pylist()
+        return made
+
+    assert kept(LeaveOut(("new",), drops_rows=True)) == [2, 3]
+    assert kept(FitTypes((("new", pa.int32()),), drops_rows=True)) == [2, 3]
+
+
+def test_a_tunnel_and_its_slot_do_not_depend_on_the_login() -> None:
+    def name(login: str, more: str = "") -> str:
+        file: dict[str, Any] = {"target": {"path": "dw.db"}, "streams": {"*": {}}}
+        file["source"] = {"url": f"postgresql://{login}db/shop{more}"}
+        return tunnel_name(load_replication(file))
+
+    assert name("") == name("ann:planted@") == name("bob@") == name("", "?sslmode=require&user=x")
+    assert name("", "?host=one") != name("", "?host=two")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_the_versions_of_a_key_follow_each_other_also_when_a_clock_is_set_back(
+    tmp_path: Path, kind: str
+) -> None:
+    target = {
+        "sqlite": {"url": f"sqlite:{tmp_path}/dw.db"},
+        "duckdb": {"path": f"{tmp_path}/dw.duckdb", "reader": "duckdb"},
+    }[kind]
+    key = list(kept_key(["id"], "scd2"))
+
+    def write(rows: pa.Table, mode: str) -> None:
+        given = {**target, "dbtable": "t", "writeMode": mode, "keyColumns": key}
+        given.pop("reader", None)
+        writer, _ = find_connector({**given, "writer": kind}, "writer").writer_with(given)
+        plan = writer.prepare(WriteContext(uuid.uuid4().hex, commit="job"), rows.schema)
+        task = writer.open(plan, 0, 0)
+        for batch in rows.combine_chunks().to_batches():
+            task.write(batch)
+        writer.commit(plan, [task.close()])
+
+    deliveries = [
+        changes(("read", 1, "a", 0), ("read", 2, "b", 0)),
+        changes(("update", 1, "c", 10), ("truncate", None, None, 20), ("insert", 1, "d", 30)),
+        changes(("truncate", None, None, 25), ("insert", 2, "e", 26)),
+    ]
+    made = [with_deletes(each, "scd2", ["id"], T) for each in deliveries]
+    write(made[0].drop_columns(["_op"]).slice(0, 0), "upsert")
+    for each in made:
+        write(each, "apply")
+    reader, _ = load_reader({**target, "dbtable": "t"})
+    found = [
+        row for each in reader.split(1) for batch in reader.read(each) for row in batch.to_pylist()
+    ]
+    assert sorted(
+        (row["id"], row["s"], seconds(row["_valid_from"]), seconds(row["_valid_to"]))
+        for row in found
+    ) == [
+        (1, "a", 0, 10),
+        (1, "c", 10, 20),
+        (1, "d", 30, 30),
+        (2, "b", 0, 20),
+        (2, "e", 26, None),
+    ]
