@@ -812,6 +812,7 @@ def test_keys_that_are_damaged_are_told() -> None:
         event(33, mysql_gtid(3)),
         *transaction(1, checksum=True)[:2],
         event(30, mysql_rows(row)),
+        event(16, b"\0" * 8),
     ]
     with pytest.raises(SourceError, match=r"values of table 'shop\.t' .* are not understood"):
         list(decoder.batches(events(packets, checksums=True)))
