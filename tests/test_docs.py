@@ -142,7 +142,7 @@ def test_the_examples_with_a_server_run(
         assert len(mongo.documents("paid_orders")) == len(elastic.documents("errors")) == 50
     quickstart = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
     statements = re.findall(r'^psql .* -c "(.*)"$', quickstart, re.MULTILINE)
-    assert [each.split()[0] for each in statements] == ["SELECT", "DROP"]
+    assert [each.split()[0] for each in statements] == ["SELECT", "CREATE", "DROP"]
     for statement in statements:  # the last one removes what the page made
         postgres_server.psql(statement, database="quickstart")
     assert (
