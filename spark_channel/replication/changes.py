@@ -20,9 +20,9 @@ from spark_channel.connectors.sql.log_tables import OWN_COLUMNS
 from spark_channel.errors import (
     BatchRefusedError,
     ChannelError,
-    CommitError,
     OptionError,
     SchemaError,
+    SupersededError,
     TargetError,
 )
 from spark_channel.masking import scheme_of
@@ -291,7 +291,7 @@ class Follower:
         except TargetError as error:
             place = (copy.stream, delivery.sequence)
             self._failed[place] = self._failed.get(place, 0) + 1
-            is_overtaken = isinstance(error, CommitError)
+            is_overtaken = isinstance(error, SupersededError)
             if is_overtaken or self._failed[place] < _TRIES or not self._answers(copy):
                 raise
             self._park(copy, error)
