@@ -1,5 +1,6 @@
 """As for the service: a server, a private runtime directory, nothing left behind; and a receiver of notices."""
 
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,8 +20,8 @@ def receiver() -> Iterator[tuple[str, list[bytes]]]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             posted.append(self.rfile.read(int(self.headers["Content-Length"])))
-            answers = {"/broken": 500, "/denied": 401, "/moved": 302}
-            self.send_response(answers.get(self.path.partition("?")[0], 204))
+            answers = {"broken": 500, "denied": 401, "moved": 302}
+            self.send_response(answers.get(re.split("[/?]", self.path)[1], 204))
             self.send_header("Location", "/login")
             self.end_headers()
 
