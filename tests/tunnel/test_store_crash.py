@@ -62,8 +62,10 @@ class Breaking:
         @contextmanager
         def transaction(*, make: bool = False) -> Iterator[Statements]:
             with plain(make=make) as statements:
-                yield _Counted(self, statements)
-                self.step(statements, last=True)
+                counted = _Counted(self, statements)
+                yield counted
+                if counted.writes:  # a look at what is there has nothing to commit
+                    self.step(statements, last=True)
 
         store._transaction = transaction  # type: ignore[method-assign]
 
@@ -75,9 +77,10 @@ class Breaking:
 
 class _Counted:
     def __init__(self, owner: Breaking, inner: Statements) -> None:
-        self.owner, self.inner = owner, inner
+        self.owner, self.inner, self.writes = owner, inner, False
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        self.writes = self.writes or not sql.startswith("SELECT")
         self.owner.step(self.inner)
         return self.inner.rows(sql, parameters)
 
