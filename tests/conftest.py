@@ -1,6 +1,7 @@
 """One Spark session for all Spark-facing tests."""
 
 import gc
+import math
 import multiprocessing
 import os
 import re
@@ -17,6 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_channel
+from spark_channel.service.discovery import running_service
 from tests.spark.archive import java_options
 
 # Machines are noisy: how long an example took says nothing about the code. `make test` tries the same examples each
@@ -184,3 +186,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     spark_channel.register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_service_for_consumers(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A consumer of a tunnel that runs for a second starts a service, which would outlast its test."""
+    starts_one = request.node.name.startswith("test_a_run_is_one_job_of_its_tunnel")
+    if request.path.name != "test_consumer_job.py" and not starts_one:
+        monkeypatch.setattr("spark_channel.tunnel.job._SERVE_SECONDS", math.inf)
+    before = running_service()
+    yield
+    server = running_service()
+    if starts_one and server is not None and server is not before:
+        server.stop()
