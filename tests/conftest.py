@@ -18,7 +18,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_channel
-from spark_channel.service.discovery import running_service
 from tests.spark.archive import java_options
 
 # Machines are noisy: how long an example took says nothing about the code. `make test` tries the same examples each
@@ -189,15 +188,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(autouse=True)
-def no_service_for_consumers(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def no_service_for_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer of a tunnel that runs for a second starts a service, which would outlast its test."""
-    starts_one = request.node.name.startswith("test_a_run_is_one_job_of_its_tunnel")
-    if request.path.name != "test_consumer_job.py" and not starts_one:
-        monkeypatch.setattr("spark_channel.tunnel.job._SERVE_SECONDS", math.inf)
-    before = running_service()
-    yield
-    server = running_service()
-    if starts_one and server is not None and server is not before:
-        server.stop()
+    monkeypatch.setattr("spark_channel.tunnel.job._SERVE_SECONDS", math.inf)

@@ -138,7 +138,7 @@ class Slowdown:
         self._usual = self._smooth = self._last = 0.0
         self._noted = 0
         self.mean = self.most = 0.0
-        """Of the ratios that were noted."""
+        """The mean and the largest of the ratios that were noted."""
 
     def add(self, value: float, now: float) -> None:
         """Take a value above 0."""

@@ -26,11 +26,11 @@ class Observer(Protocol):
 
 
 def is_wanted() -> bool:
-    """Whether the environment of this process asks to be told of jobs."""
+    """Whether the environment of this process names a receiver of jobs."""
     from spark_channel.observe import lineage, otel
 
-    told = bool(os.environ.get("SPARK_CHANNEL_ON_FINISH"))
-    return told or lineage.is_configured() or otel.is_configured()
+    has_receiver = bool(os.environ.get("SPARK_CHANNEL_ON_FINISH"))
+    return has_receiver or lineage.is_configured() or otel.is_configured()
 
 
 def observers() -> list[Observer]:

@@ -25,7 +25,7 @@ _URL = re.compile(
     r"(?:jdbc:)?(?P<scheme>[a-z][a-z0-9+.\-]*)://(?P<host>[^/?#]*)/?(?P<path>[^#]*)(?:#(?P<table>.*))?"
 )
 _FURTHER = re.compile(r" and \d+ more$|; (?:columns|where|query|cursor)=.*", re.DOTALL)
-"""Of a job's end with several tables or paths, the first one is named; of a stream's, the settings are left out."""
+"""Left out of a dataset's name: tables and paths after the first one, and the settings of a stream."""
 _SCHEMES = {"postgresql": "postgres", "mariadb": "mysql"}
 
 

@@ -221,7 +221,7 @@ class PageServer:
         return Document("text/event-stream; charset=utf-8", stream, _SECURITY)
 
     def _stream(self, job: str | None, can_change: bool, once: bool) -> Iterator[bytes]:
-        """A viewer's events, each second: what changed since the last one. `once`: the state as it is, and no more.
+        """A viewer's events, each second: what changed since the last one. `once`: the present state, and no more.
 
         The viewer was counted; the server iterates in any case.
         """

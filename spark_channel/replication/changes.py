@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import pyarrow as pa
 
 from spark_channel.connectors import WriteContext, Writer, load_reader
-from spark_channel.connectors.base.feed import BEGIN, ENDS
+from spark_channel.connectors.base.feed import BEGIN, ENDS, OPERATION
 from spark_channel.connectors.base.registry import describe
 from spark_channel.connectors.sql.log_tables import OWN_COLUMNS
 from spark_channel.errors import (
@@ -57,7 +57,6 @@ __all__ = [
 ]
 
 _NAME = re.compile(r'"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^."`]+)')
-_OPERATION = "_op"
 _OF_LOG = ("_lsn", AT, "_table")
 _PARKED, _AGAIN = "parked", "again"
 _TRIES = 3
@@ -218,7 +217,7 @@ class Follower:
 
     def _note_again(self, stream: str) -> None:
         assert self._tunnel is not None
-        self._tunnel.store.note(self._tunnel.name, stream, json.dumps([_AGAIN, ""]))
+        _note(self._tunnel, stream, _AGAIN)
 
     def _follow_others(
         self, tunnel: Tunnel, options: Mapping[str, Any], again: Collection[str]
@@ -274,9 +273,8 @@ class Follower:
     def _process(self, delivery: Delivery) -> None:
         batches = list(delivery.batches)  # bounded by the range
         copy = self._by_name.get(parts_of(delivery.table))
-        if (
-            copy is None
-        ):  # a range from before the table left the file, or of one that is parked for this run
+        if copy is None:
+            # The range is from before the table left the file, or the table is parked for this run.
             _log.warning("the changes of %s are not written", delivery.table)
             return
         if not batches or self._is_parked(copy.stream):
@@ -321,8 +319,7 @@ class Follower:
     def _park(self, copy: TableCopy, error: ChannelError) -> None:
         """Before the delivery has its checkpoint: it is not written, and the table's rows are read again later."""
         assert self._tunnel is not None
-        said = json.dumps([_PARKED, str(error)])
-        self._tunnel.store.note(self._tunnel.name, copy.stream, said)
+        _note(self._tunnel, copy.stream, _PARKED, str(error))
         self._parked[copy.stream] = str(error)
         _log.warning("%s is parked: %s", copy.stream, error)
         self._show_parked(copy.stream, str(error), type(error).__name__)
@@ -357,12 +354,10 @@ class Follower:
             return
         columns = load_reader(resolve_references(copy.reader))[0].schema()
         kept = prepare(self._steps(copy), columns).output_schema
-        of_log = [pa.field(AT, pa.timestamp("us", tz="UTC")), pa.field(_OPERATION, pa.string())]
+        of_log = [pa.field(AT, pa.timestamp("us", tz="UTC")), pa.field(OPERATION, pa.string())]
         empty = pa.schema([*kept, *of_log]).empty_table()
-        begin = self._report.started_at.replace(
-            microsecond=0
-        )  # that of the rows that are read next
-        self._publish_by_contract(copy, empty, begin, None)
+        read_at = self._report.started_at.replace(microsecond=0)  # when the next rows begin
+        self._publish_by_contract(copy, empty, read_at, None)
 
     def _publish_by_contract(
         self,
@@ -392,13 +387,12 @@ class Follower:
             return written
 
     def _decide(self, copy: TableCopy, columns: pa.Schema) -> Decision:
-        arriving = pa.schema([each for each in columns if each.name != _OPERATION])
+        arriving = pa.schema([each for each in columns if each.name != OPERATION])
         target = target_schema(copy, self._writer(copy, {}))
         own = {each.lower() for each in columns.names} & {BEGIN, *ENDS}
         lacks = own - {each.lower() for each in (target or columns).names}
-        if (
-            lacks and copy.deletes != "hard" and copy.contract.columns != "evolve"
-        ):  # without it, no delete would be seen
+        # Without the column, no delete would be seen.
+        if lacks and copy.deletes != "hard" and copy.contract.columns != "evolve":
             raise SchemaError(
                 f"deletes {copy.deletes} writes column {min(lacks)!r}, which the target lacks: drop the table in the "
                 "target, and the next run copies it again"
@@ -467,13 +461,18 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> pa.Table:
 
 def _changed(batch: pa.RecordBatch, steps: Sequence[Transformer]) -> pa.RecordBatch:
     """The rows as the target gets them. The columns that the log adds to a row are not masked."""
-    kept = [name for name in batch.schema.names if name not in (*_OF_LOG, _OPERATION)]
+    kept = [name for name in batch.schema.names if name not in (*_OF_LOG, OPERATION)]
     rows = batch.select(kept)
     made = prepare(steps, rows.schema).run(rows).batch
     made = made.append_column(AT, batch.column(AT))
     return made.append_column(
-        pa.field(_OPERATION, pa.string()), batch.column(_OPERATION).cast(pa.string())
+        pa.field(OPERATION, pa.string()), batch.column(OPERATION).cast(pa.string())
     )
+
+
+def _note(tunnel: Tunnel, stream: str, what: str, why: str = "") -> None:
+    """Keep in the tunnel's store what `parked_of` returns of a table."""
+    tunnel.store.note(tunnel.name, stream, json.dumps([what, why]))
 
 
 def parked_of(tunnel: Tunnel) -> dict[str, tuple[str, str]]:
@@ -492,7 +491,7 @@ def read_again(replication: Replication, streams: Sequence[str]) -> None:
         return
     tunnel = tunnel_of(replication)
     for stream in streams:
-        tunnel.store.note(tunnel.name, stream, json.dumps([_AGAIN, ""]))
+        _note(tunnel, stream, _AGAIN)
 
 
 def begin_again(replication: Replication, copies: Collection[TableCopy]) -> None:

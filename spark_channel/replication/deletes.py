@@ -15,6 +15,7 @@ from spark_channel.connectors.base.feed import (
     ENDS,
     OPENS,
     OPERATION,
+    READS,
     TRUNCATES,
 )
 from spark_channel.errors import SchemaError
@@ -27,7 +28,6 @@ AT = "_commit_ts"
 """When the change was committed, as the log has it; an existing row has none."""
 _SOFT, _UNTIL = ENDS
 _TIME = pa.timestamp("us", tz="UTC")
-_READS = ("read", "r")
 _TICK = timedelta(microseconds=1)
 
 
@@ -84,7 +84,7 @@ class _Life:
     def write(self, row: int, at: datetime, *, is_read: bool) -> None:
         last = self.versions[-1] if self.versions else None
         if is_read and last is not None and last.end is None:
-            last.row = row  # the same row, as it is at the end of the delivery
+            last.row = row  # the same row, in its state at the end of the delivery
             return
         if is_read and self.emptied_at is None:
             if last is None and self.closed is None:
@@ -122,11 +122,11 @@ def with_deletes(
     emptied_at: datetime | None = None,
     number: int = 0,
 ) -> pa.Table:
-    """Changes in their order as `writeMode=apply` takes them. `now`: since when existing rows are as they are.
+    """Changes in their order as `writeMode=apply` takes them. `now`: when existing rows count as begun.
 
     A row that the source deletes gets the end of its last state (`soft`), or of its last version (`scd2`); so do all
     rows at a truncate. `emptied_at`: the table was emptied then, before these changes; `hard` has only the changes
-    behind the last truncate. `number`: that of the delivery, by which changes of one second are told apart where a log
+    behind the last truncate. `number`: that of the delivery, which distinguishes changes of one second where a log
     has whole seconds.
 
     Raises:
@@ -154,7 +154,7 @@ def with_deletes(
         if operation in DELETES:
             life.delete(row, at)
         else:
-            life.write(row, at, is_read=operation in _READS)
+            life.write(row, at, is_read=operation in READS)
     made = (_marked if deletes == "soft" else _versions)(lives)
     places = pa.array([each.row for each in made], pa.int64())
     out = rows.drop_columns([AT, OPERATION]).take(places)

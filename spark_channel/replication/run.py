@@ -52,7 +52,7 @@ _NOTHING_YET = -(2**63) + 1
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 """Seconds between two tries of a table whose source or target is away."""
 _LONG_TRIES = 3
-"""Of a table. A long one may have copied rows, or may have waited for answers that never came."""
+"""A table has so many. A long one may have copied rows, or may have waited for answers that never came."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -51,12 +51,12 @@ class ConsumerJob:
     """Counts what a consumer reads and processes, and reports it as a job of the tunnel's name.
 
     The consumer only counts: two threads do the rest, and no failure of theirs reaches the consumer. A process without
-    a service gets one when the consumer has run for a second, or immediately if its environment asks to be told of
+    a service gets one when the consumer has run for a second, or immediately if its environment names a receiver of
     jobs. A job that begins later, with another service, counts from then on. The service's limit of the job sets the
     speed of `limit`.
 
     Args:
-        options: those of the source, for a connection of its own.
+        options: those of the source, for a second connection.
         lag: returns how far the consumer is behind a source, which no other thread uses.
         shown: further facts of the job, `target` and `part_of` of `JobSpec`.
     """
@@ -147,7 +147,7 @@ class ConsumerJob:
             self._finish()
         except Exception:
             _log.warning(
-                "the consumer of tunnel %r is not shown any more; it continues",
+                "the consumer of tunnel %r is no longer shown; it continues",
                 self._spec.name,
                 exc_info=True,
             )
@@ -211,7 +211,7 @@ class ConsumerJob:
         self._limit.set_rates(rows, nbytes)
 
     def _watch_lag(self) -> None:
-        """Measure the lag while a service shows it. In a thread of its own, since a source may not answer."""
+        """Measure the lag while a service shows it. In a separate thread, since a source may not answer."""
         watch = LagWatch(self._waits_seconds, first_after=_EVERY_SECONDS)
         source: list[StreamSource] = []
 

@@ -33,6 +33,6 @@ def _python_value(value: pa.Scalar) -> Any:
             pass
     try:
         text = str(value.cast(pa.string()).as_py())
-    except pa.ArrowNotImplementedError:  # of an array, a map or a struct
+    except pa.ArrowNotImplementedError:  # an array, a map or a struct has no such cast
         return TextOf(f"<a value of {value.type} that Python cannot hold>")
     return TextOf(f"{text} ns" if pa.types.is_duration(value.type) else text)

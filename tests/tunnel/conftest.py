@@ -1,25 +1,17 @@
 """Stores of both kinds."""
 
 import itertools
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from spark_channel.tunnel import job
 from spark_channel.tunnel.store import PostgresStore, SqliteStore, SqlStore
 from tests.servers.postgres import PostgresServer
 
 __all__ = ["make_store", "store"]
 
 _numbers = itertools.count()
-
-
-@pytest.fixture(autouse=True)
-def no_service_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that runs for a second would leave one behind, until the tests end."""
-    monkeypatch.setattr(job, "_SERVE_SECONDS", math.inf)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

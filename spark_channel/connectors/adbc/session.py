@@ -66,7 +66,7 @@ _DDL_IN_TRANSACTIONS = frozenset({"postgres", "redshift", "sqlite", "duckdb", "t
 """SQL whose databases make a table in a transaction, and undo it with that. In others, CREATE TABLE commits."""
 _PROFILE = "profile://"
 _ADDRESS = re.compile("[:;=@]")
-"""What a url or a connection string has, which may hold a password, and no name of a driver."""
+"""A url or a connection string has one of these, and may hold a password; no name of a driver has."""
 _LIBRARY_PARTS = re.compile(r"^(lib)?(adbc[_-]driver[_-])?|(\.so|\.dylib|\.dll|\.toml)[.\d]*$")
 _MERGING = ("sqlite", "postgres", "duckdb")
 _IGNORED: Mapping[str, str] = {

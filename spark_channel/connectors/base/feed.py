@@ -26,6 +26,7 @@ __all__ = [
     "ENDS",
     "OPENS",
     "OPERATION",
+    "READS",
     "TABLE",
     "TRUNCATES",
     "WRITES",
@@ -408,7 +409,9 @@ class ChangeFeed(SplitReader):
 
 OPERATION = "_op"
 """The column that says what a row does to the row of its key."""
-WRITES = ("insert", "update", "upsert", "create", "read", "i", "u", "c", "r")
+READS = ("read", "r")
+"""A write of a row that was there before the changes."""
+WRITES = ("insert", "update", "upsert", "create", "i", "u", "c", *READS)
 """The row is there afterwards, with these values."""
 DELETES = ("delete", "d")
 """The row is gone afterwards."""

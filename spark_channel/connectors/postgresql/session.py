@@ -119,9 +119,9 @@ class PgSession(DriverSession):
         failure: type[ChannelError],
         settings: Mapping[str, str] | None,
     ) -> Hashable | None:
-        """What sessions have in common that may stand in for each other; None = a new one is made, and not kept.
+        """Equal for sessions that may replace each other; None = a new one is made, and not kept.
 
-        Statements of a user need a session of their own; `maxConnections` counts only sessions that are in use.
+        A user's statements need a new session; `maxConnections` counts only sessions that are in use.
         """
         names = ("session_init_statement", "start_sql", "pre_sql", "post_sql", "max_connections")
         if any(getattr(options, name, None) for name in names):

@@ -276,12 +276,12 @@ class Merge:
 
     @property
     def _same_one(self) -> str:
-        """As `_same`, for the rows of one key that are told apart by when they began."""
+        """As `_same`, for all versions of a row."""
         return self._same_by([each for each in self._key if each.lower() != BEGIN])
 
     @property
     def _begin(self) -> str | None:
-        """The column that tells the versions of a key apart."""
+        """The key column that distinguishes the versions of a row."""
         return next((each for each in self._key if each.lower() == BEGIN), None)
 
     def _close_all(self, end: str) -> None:
@@ -293,9 +293,8 @@ class Merge:
         self._run(
             f"UPDATE {self._target} SET {self.quoted(end)} = ({value}) WHERE {self.quoted(end)} IS NULL"  # noqa: S608
         )
-        if (
-            self._begin is not None
-        ):  # as in `_closed_at`; MySQL reads a temporary table once in a statement
+        if self._begin is not None:
+            # As in `_closed_at`, apart: MySQL reads a temporary table once in a statement.
             ended, begin = self.quoted(end), self.quoted(self._begin)
             self._run(f"UPDATE {self._target} SET {ended} = {begin} WHERE {ended} < {begin}")  # noqa: S608
         self._run(f"DELETE FROM {self._rows} WHERE {said}")  # noqa: S608 - quoted names

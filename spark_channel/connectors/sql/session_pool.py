@@ -1,7 +1,7 @@
 """Sessions that are used again by the next table of a run: a server spends milliseconds on a new one.
 
 Nothing is kept but in a `keeping_sessions` block. A session is kept only when its user has ended it without an
-error and outside a transaction, and is lent again only after its server has answered. Sessions that nobody takes are
+error and outside a transaction, and is lent again only after its server has answered. Sessions that no table takes are
 closed after `_IDLE_SECONDS`.
 """
 
@@ -59,7 +59,7 @@ class SessionPool:
         """Begin again without any session, in a process that was forked: those here are its parent's."""
         self._lock = threading.Lock()
         self._users = 0
-        self._of_parents += self._idle  # a session that is freed tells its server to end
+        self._of_parents += self._idle  # a session that is freed would end on its server
         self._idle = []
         self._timer: threading.Timer | None = None
 
@@ -144,7 +144,7 @@ class SessionPool:
 
 
 def _close(idle: list[_Idle]) -> None:
-    """In a thread of their own: a session with an event loop cannot end in one that runs another, as a notebook's."""
+    """In a separate thread: a session with an event loop cannot end in one that runs another, as a notebook's."""
 
     def close() -> None:
         for each in idle:

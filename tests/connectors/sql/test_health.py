@@ -203,6 +203,25 @@ def test_kinds_without_end_do_not_fill_the_memory() -> None:
     assert len(statements._means) <= 2_001
 
 
+def _hold_to_hear_statements(login: dict[str, str], looked: str, long_ago: float | None) -> None:
+    """User `app` runs statements beside the job, and `plain` may not see them. `looked`: when they were last read."""
+    with (
+        _health({**login, "user": "app", "password": "x"}) as statements,
+        _health(login) as health,
+    ):
+        samples = []
+        for _ in range(3):
+            setattr(health, looked, long_ago)  # or it looks once a second
+            samples.append(health.sample())
+            for _ in range(10):
+                statements.sample()
+    assert "application" not in samples[0].delays
+    (mean,) = samples[2].delays["application"]
+    assert 0.1 < mean < 10
+    with _health({**login, "user": "plain", "password": "x"}) as health:
+        assert any(each.startswith("application (needs") for each in health.sample().missing)
+
+
 def test_postgresql_says_how_slow_the_statements_of_other_roles_are() -> None:
     server = PostgresServer.create(shared_preload_libraries="pg_stat_statements")
     try:
@@ -210,19 +229,7 @@ def test_postgresql_says_how_slow_the_statements_of_other_roles_are() -> None:
             "CREATE EXTENSION pg_stat_statements; CREATE ROLE app LOGIN SUPERUSER PASSWORD 'x'; "
             "CREATE ROLE plain LOGIN PASSWORD 'x'"
         )
-        application = {**server.login, "user": "app", "password": "x"}
-        with _health(application) as statements, _health(server.login) as health:
-            samples = []
-            for _ in range(3):
-                health._looked_at = None  # type: ignore[attr-defined] # or it looks once a second
-                samples.append(health.sample())
-                for _ in range(10):
-                    statements.sample()
-        assert "application" not in samples[0].delays
-        (mean,) = samples[2].delays["application"]
-        assert 0.1 < mean < 10
-        with _health({**server.login, "user": "plain", "password": "x"}) as health:
-            assert any(each.startswith("application (needs") for each in health.sample().missing)
+        _hold_to_hear_statements(server.login, "_looked_at", None)
     finally:
         server.close()
 
@@ -247,19 +254,7 @@ def test_mariadb_says_how_slow_the_statements_of_other_users_are() -> None:
             f"GRANT SELECT ON {DATABASE}.* TO plain@'127.0.0.1'; "
             f"GRANT ALL ON {DATABASE}.* TO app@'127.0.0.1'"
         )
-        application = {**server.login, "user": "app", "password": "x"}
-        with _health(application) as statements, _health(server.login) as health:
-            samples = []
-            for _ in range(3):
-                health._statements_at = -1e9  # type: ignore[attr-defined] # or it looks once a second
-                samples.append(health.sample())
-                for _ in range(10):
-                    statements.sample()
-        assert "application" not in samples[0].delays
-        (mean,) = samples[2].delays["application"]
-        assert 0.1 < mean < 10
-        with _health({**server.login, "user": "plain", "password": "x"}) as health:
-            assert any(each.startswith("application (needs") for each in health.sample().missing)
+        _hold_to_hear_statements(server.login, "_statements_at", -1e9)
     finally:
         server.close()
 
