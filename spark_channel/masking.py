@@ -127,7 +127,6 @@ _PLAIN_OPTIONS = frozenset(
         "customschema",
         "database",
         "dbtable",
-        "driver",
         "encoding",
         "fetchsize",
         "format",
@@ -157,7 +156,7 @@ _PLAIN_OPTIONS = frozenset(
         "keycolumns",
     }
 )
-_PLACES = frozenset({"url", "uri", "path", "paths"})
+_PLACES = frozenset({"driver", "url", "uri", "path", "paths"})
 
 
 def mask_url(url: str, is_plain: Callable[[str, str], bool] | None = None) -> str:
@@ -359,7 +358,10 @@ def mask_untyped(name: str, value: Any) -> str:
     if lowered in _PLAIN_OPTIONS:
         return text
     if lowered in _PLACES:
-        is_settings = lowered == "uri" and "://" not in text  # as of ODBC: "Server=h;Pwd=p"
+        # As of ODBC: "Server=h;Pwd=p". The class or the name of a driver has no such character.
+        is_settings = "://" not in text and (
+            lowered == "uri" or (lowered == "driver" and re.search("[:;=@]", text) is not None)
+        )
         return MASK if is_settings else mask_url(text)
     return text if is_plain_parameter(name, text) else MASK
 

@@ -19,7 +19,7 @@ __all__ = [
     "way_seconds",
 ]
 
-_SEEN, _ENOUGH = 32, 4
+_SEEN, _ENOUGH = 15, 4
 _TRIES = 3
 _LEAST_ROWS, _LEAST_PART = 50, 0.25
 _LEAST_CALLS = 20

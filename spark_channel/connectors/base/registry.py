@@ -316,7 +316,7 @@ _BUILT_IN = (
         "spark_channel.connectors.adbc:AdbcReader",
         "spark_channel.connectors.adbc:AdbcWriter",
         about="any database with an ADBC driver",
-        secrets=("password", "uri", "driverOptions"),
+        secrets=("driver", "password", "uri", "driverOptions"),
         maturity="preview",
         tested="the drivers of PostgreSQL, SQLite and DuckDB; each other driver is experimental",
         delivery=_ONCE,

@@ -338,6 +338,8 @@ class PacedFetch:
         Where the network takes most of them, only larger pieces show what a row costs.
         """
         self._taken += rows
+        # A busy client measures too much for the way: no piece is faster than the network.
+        self._empty_seconds = min(self._empty_seconds, seconds)
         if rows < min(_LEAST_ROWS, self.rows):
             return
         cost = seconds_per_row(rows, seconds, self._empty_seconds, least_rows=1)
