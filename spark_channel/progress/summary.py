@@ -85,11 +85,19 @@ def summary_lines(report: "TransferReport") -> list[str]:
 
 def _achieved(report: "TransferReport") -> str:
     texts = []
-    if report.rows_per_second_limit is not None or report.bytes_per_second_limit is None:
-        texts.append(_ratio(report.rows_per_second, report.rows_per_second_limit, " rows"))
-    if report.bytes_per_second_limit is not None:
-        texts.append(_ratio(report.bytes_per_second, report.bytes_per_second_limit, "B"))
+    rows = _in_force(report, "rows_per_second")
+    nbytes = _in_force(report, "bytes_per_second")
+    if rows != {None} or nbytes == {None}:
+        texts.append(_ratio(report.rows_per_second, rows, " rows"))
+    if nbytes != {None}:
+        texts.append(_ratio(report.bytes_per_second, nbytes, "B"))
     return ", ".join(texts) + over(report.moving_seconds, report.seconds, report.rows_moved)
+
+
+def _in_force(report: "TransferReport", which: str) -> set[int | None]:
+    """Return the limits that the job had; None = no limit."""
+    changed = {getattr(each, which) for each in report.changes if not each.note}
+    return changed or {getattr(report, f"{which}_limit")}
 
 
 def _unused(report: "TransferReport") -> str:
@@ -149,13 +157,15 @@ def over(moving: float, seconds: float, rows: int) -> str:
     return f" over the {duration(moving)} in which rows moved"
 
 
-def _ratio(speed: float, limit: int | None, unit: str) -> str:
+def _ratio(speed: float, limits: set[int | None], unit: str) -> str:
     now = f"{short(speed)}{unit}/s"
-    return (
-        now
-        if limit is None
-        else f"{now} of {short(limit)}{unit}/s allowed ({100 * speed / limit:.1f} %)"
-    )
+    known = sorted(each for each in limits if each is not None)
+    if not known:
+        return now
+    if len(limits) == 1:
+        return f"{now} of {short(known[0])}{unit}/s allowed ({100 * speed / known[0]:.1f} %)"
+    most = "no limit" if None in limits else f"{short(known[-1])}{unit}/s"
+    return f"{now}; the limit changed between {short(known[0])}{unit}/s and {most}"
 
 
 def short(value: float) -> str:

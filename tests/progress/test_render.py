@@ -130,6 +130,23 @@ def test_the_speed_of_the_summary_names_the_time_it_is_of() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ((20_000, 10_000, 100_000_000), "the limit changed between 10k rows/s and 100M rows/s"),
+        ((None, 100_000), "the limit changed between 100k rows/s and no limit"),
+        ((100_000, 100_000), "of 100k rows/s allowed (96.2 %)"),
+    ],
+)
+def test_the_summary_of_a_limit_that_changed_names_its_bounds(
+    limits: tuple[int | None, ...], text: str
+) -> None:
+    changes = tuple(LimitChange(float(n), rows, None) for n, rows in enumerate(limits))
+    paused = LimitChange(9.0, 0, None, "paused")
+    report = replace(REPORT, rows_per_second_limit=limits[-1], changes=(*changes, paused))
+    assert summary_lines(report)[0].endswith(text)
+
+
 def _unused(*speeds: float, **more: object) -> str:
     """The line of the summary of a job that had these speeds in each half second, under a limit of 1 000 rows/s."""
     samples = tuple(Sample((n + 1) / 2, each, 8 * each) for n, each in enumerate(speeds))
