@@ -56,10 +56,10 @@ def hold_writer(pg: Pg, commit: CommitMode, *, there: bool, more: dict[str, str]
 @pytest.mark.parametrize(
     ("commit", "there", "more"),
     [
-        ("job", True, {}),
+        pytest.param("job", True, {}, marks=pytest.mark.soak),
         ("job", False, {}),
         ("task", True, {}),
-        ("task", False, {}),
+        pytest.param("task", False, {}, marks=pytest.mark.soak),
         ("task", True, LIMITED),
     ],
 )
