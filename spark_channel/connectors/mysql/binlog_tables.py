@@ -14,10 +14,7 @@ import pyarrow as pa
 from spark_channel.connectors.base.feed import FeedLag, FeedLimit, FeedOptions, Token
 from spark_channel.connectors.mysql.binlog_decoder import ChangeDecoder
 from spark_channel.connectors.mysql.binlog_dump import dumped
-from spark_channel.connectors.mysql.binlog_feed import (
-    BinlogFeed,
-    no_answers,
-)
+from spark_channel.connectors.mysql.binlog_feed import BinlogFeed, no_answers
 from spark_channel.connectors.mysql.binlog_position import GtidSet
 from spark_channel.connectors.mysql.binlog_schema import (
     check_server,
@@ -27,10 +24,7 @@ from spark_channel.connectors.mysql.binlog_schema import (
     name_of,
     named,
 )
-from spark_channel.connectors.mysql.binlog_snapshot import (
-    obstacle,
-    start_of,
-)
+from spark_channel.connectors.mysql.binlog_snapshot import obstacle, start_of
 from spark_channel.connectors.mysql.binlog_table import FollowedTable, becomes
 from spark_channel.connectors.mysql.binlog_token import (
     BinlogPlace,
@@ -73,7 +67,7 @@ _ADVICE = f"Run {READ_AGAIN}; or {REMOVE}"
 
 
 class BinlogTablesFeed(BinlogFeed):
-    """One partition, as of one table. `schema` has only the columns that all batches have.
+    """Several tables by their names. `schema` has only the columns that all batches have.
 
     The options name the tables that a new tunnel begins with; later, its tokens have them.
     """
