@@ -50,10 +50,10 @@ TESTS = .ci/tests
 # Spark's classes, read and checked once: a JVM starts with 5.5 CPU seconds instead of 9.8.
 archive = [ -e artifacts/$(1).jsa ] || $(1)/bin/python -m tests.spark.archive artifacts/$(1).jsa || true
 
-# Two processes run files with Spark, and three the others, which mostly wait (tests/spread.py).
+# Two processes run files with Spark, and four the others, which mostly wait (tests/spread.py).
 unit: ready servers
 	@$(call archive,$(VENV))
-	@$(TESTS) $(PYTHON_BIN)/python -n 5 --begin-with-spark 2 $(SPREAD) -m 'not soak'
+	@$(TESTS) $(PYTHON_BIN)/python -n 6 --begin-with-spark 2 $(SPREAD) -m 'not soak'
 
 # The floor of pyproject.toml: what a cluster with the first Spark 4 has. That pyspark leaves sockets to the
 # garbage collector, which is no fault of a test.

@@ -17,7 +17,7 @@ from spark_channel.errors import (
     UnsupportedError,
 )
 from spark_channel.progress import Phase, TransferReport
-from spark_channel.progress.plot import svg
+from spark_channel.progress.speed import svg
 from spark_channel.signals import TERMINATED
 
 __all__ = [

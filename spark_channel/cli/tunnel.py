@@ -13,9 +13,9 @@ from rich.table import Table
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import FeedLag, TableLag
 from spark_channel.masking import mask_text
+from spark_channel.processes import has_ended
 from spark_channel.serialization import dump_tagged
 from spark_channel.tunnel.positions import base_words, grouped, in_flight_words, kept_words
-from spark_channel.tunnel.process import is_gone
 from spark_channel.tunnel.records import Client
 from spark_channel.tunnel.tunnel import ChannelView, Tunnel, TunnelView
 
@@ -72,7 +72,7 @@ def plain_view(view: TunnelView) -> str:
                 "host": each.host.partition("/")[0],
                 "timeout_seconds": each.timeout,
                 "heartbeat_seconds_ago": round(max(0.0, view.now - each.last_seen), 1),
-                "has_ended": is_gone(each.host, each.process),
+                "has_ended": has_ended(each.host, each.process),
             }
             for each in view.clients
         ],
@@ -183,7 +183,7 @@ def _chunks(lag: TableLag) -> str:
 
 def _heard(view: TunnelView, client: Client) -> str:
     ago = f"{max(0.0, view.now - client.last_seen):.0f} s ago"
-    return f"{ago}, its process has ended" if is_gone(client.host, client.process) else ago
+    return f"{ago}, its process has ended" if has_ended(client.host, client.process) else ago
 
 
 def _seconds(value: float | None) -> str:

@@ -177,7 +177,7 @@ class TransferReport:
 
         In rows, or in bytes when only those are limited. Needs matplotlib (extra `notebook`).
         """
-        from spark_channel.progress.plot import draw
+        from spark_channel.progress.speed import draw
 
         if ax is None:
             import matplotlib.pyplot as plt
@@ -204,7 +204,7 @@ class TransferReport:
     def _repr_html_(self) -> str:
         from html import escape
 
-        from spark_channel.progress.plot import svg
+        from spark_channel.progress.speed import svg
 
         if self.targets:
             return "".join(each._repr_html_() for each in self.targets)

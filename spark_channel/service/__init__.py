@@ -39,7 +39,6 @@ from spark_channel import lazy
 
 if TYPE_CHECKING:
     from spark_channel.service.client import ServiceClient, SharedLimitAddress
-    from spark_channel.service.discovery import driver_pid
     from spark_channel.service.display import ProgressDisplay
     from spark_channel.service.jobs import JobRegistry
     from spark_channel.service.launch import (
@@ -65,7 +64,6 @@ else:
         __name__,
         {
             "client": ["ServiceClient", "SharedLimitAddress"],
-            "discovery": ["driver_pid"],
             "display": ["ProgressDisplay"],
             "jobs": ["JobRegistry"],
             "launch": [
@@ -103,7 +101,6 @@ __all__ = [
     "SharedLimitAddress",
     "TlsFiles",
     "advertise",
-    "driver_pid",
     "ensure_service",
     "find_service",
     "find_shared_limit",

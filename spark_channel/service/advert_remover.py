@@ -1,6 +1,6 @@
 """A separate program: it removes an advert when one of the processes that it names has ended.
 
-`cleaner` runs the text of this file in an interpreter without any package, so it uses the standard library alone. Its
+`discovery` runs the text of this file in an interpreter without any package, so it uses the standard library alone. Its
 work is JSON on stdin: `directory`, the file's `name` in it, the advert's `nonce`, and `pids`.
 """
 

@@ -10,8 +10,9 @@ import fcntl
 import json
 import os
 import secrets
-import select
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -22,7 +23,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import ConfigDict
 
 from spark_channel.errors import ServiceUnavailableError
+from spark_channel.processes import alive, pid_namespace, started
 from spark_channel.serialization import Strict, from_plain, to_plain
+from spark_channel.service import advert_remover
 from spark_channel.service.protocol import ServiceAddress
 
 if TYPE_CHECKING:
@@ -32,16 +35,12 @@ __all__ = [
     "ServiceDirectory",
     "ServiceRecord",
     "advert_name",
-    "alive",
     "bare_environment",
-    "driver_pid",
+    "keep_clean",
     "note_running",
     "note_stopped",
-    "pid_namespace",
     "private_directory",
     "running_service",
-    "started",
-    "wait_until_gone",
 ]
 
 
@@ -62,10 +61,6 @@ _NEEDED = frozenset(
         "XDG_RUNTIME_DIR",
     }
 )
-
-_PROC = Path("/proc")
-_CHECK_MILLISECONDS = 1000
-_MOST_ANCESTORS = 64
 
 
 _running: "list[tuple[int, ServiceServer]]" = []
@@ -88,23 +83,6 @@ def running_service() -> "ServiceServer | None":
     return next((server for started_by, server in list(_running) if started_by == pid), None)
 
 
-def started(pid: int) -> str | None:
-    """Return a mark that, with the pid, names one process for good; None when the process has ended (or is a zombie).
-
-    With /proc: its start in clock ticks since boot. Elsewhere "", which does not detect a reused pid.
-    """
-    if _PROC.joinpath("self/stat").exists():
-        fields = _stat(pid)
-        return None if fields is None or fields[0] in "ZX" else fields[19]
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass
-    return ""
-
-
 def bare_environment() -> dict[str, str]:
     """Return only the environment variables that a service process needs to start.
 
@@ -116,78 +94,6 @@ def bare_environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if name in _NEEDED or name.startswith("LC_")
     }
-
-
-def alive(pid: int, since: str) -> bool:
-    """Whether the process that was `started` at `since` still runs."""
-    return started(pid) == since
-
-
-def pid_namespace() -> str:
-    """Return the id of this machine's (or container's) pid namespace; others may share the directory."""
-    try:
-        return str((_PROC / "self/ns/pid").stat().st_ino)
-    except OSError:
-        return "0"
-
-
-def driver_pid() -> int:
-    """The pid of the nearest ancestor that is a JVM: from a planner worker, the driver's.
-
-    Without one, or without /proc: the parent.
-    """
-    pid = os.getppid()
-    for _ in range(_MOST_ANCESTORS):
-        fields = _stat(pid)
-        if fields is None or pid <= 1:
-            break
-        if _name(pid) == "java":
-            return pid
-        pid = int(fields[1])
-    return os.getppid()
-
-
-def wait_until_gone(pid: int, since: str, wake: int | None = None) -> None:
-    """Block until the process ends, or descriptor `wake` can be read.
-
-    Waits on a pidfd where there is one; else it looks each second.
-    """
-    poll = select.poll()
-    if wake is not None:
-        poll.register(wake, select.POLLIN)
-    descriptor = _pidfd(pid)
-    try:
-        if descriptor is not None:
-            poll.register(descriptor, select.POLLIN)
-        while alive(pid, since):
-            if poll.poll(None if descriptor is not None else _CHECK_MILLISECONDS):
-                return
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _pidfd(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return None
-
-
-def _stat(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the third on (state, parent, ...), behind the name in brackets."""
-    try:
-        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    return text.rpartition(")")[2].split()
-
-
-def _name(pid: int) -> str:
-    try:
-        return (_PROC / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 _LARGEST_FILE = 64 << 10
@@ -481,3 +387,37 @@ def _files(directory: int) -> list[str]:
 def _remove(directory: int, name: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=directory)
+
+
+def keep_clean(directory: Path, name: str, advert: ServiceRecord) -> None:
+    """Remove file `name` once the service, or the process that it watches, is gone.
+
+    Another advert that is there by then is left alone.
+    """
+    process = subprocess.Popen(  # noqa: S603 - this package's program, by the interpreter that runs this
+        [sys.executable, "-I", "-S", "-c", _program()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env=bare_environment(),
+    )
+    work = {
+        "directory": str(directory),
+        "name": name,
+        "nonce": advert.nonce,
+        "pids": [advert.service_pid, advert.watch_pid],
+    }
+    try:
+        process.communicate(json.dumps(work).encode(), timeout=5.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _program() -> str:
+    """The text of `advert_remover`: as a text it is small to run, also where this package is inside a zip."""
+    source = advert_remover.__loader__.get_source(advert_remover.__name__)  # type: ignore[union-attr] # files and zips
+    if source is None:
+        raise ImportError(f"{advert_remover.__name__} is installed without its source")
+    return str(source)

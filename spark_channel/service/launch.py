@@ -31,15 +31,14 @@ from spark_channel.limits import (
     decode_reply,
     encode,
 )
+from spark_channel.processes import driver_pid, started
 from spark_channel.progress import JobSpec, Phase, TransferReport
-from spark_channel.service.cleaner import keep_clean
 from spark_channel.service.discovery import (
     ServiceDirectory,
     ServiceRecord,
     advert_name,
     bare_environment,
-    driver_pid,
-    started,
+    keep_clean,
 )
 from spark_channel.service.protocol import ServiceAddress, TlsFiles
 

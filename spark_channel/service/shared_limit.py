@@ -22,8 +22,9 @@ from spark_channel.limits import (
 )
 from spark_channel.limits.protection import WORK
 from spark_channel.options import parse_amount
+from spark_channel.processes import pid_namespace, started
 from spark_channel.service.client import SharedLimitAddress
-from spark_channel.service.discovery import ServiceDirectory, ServiceRecord, pid_namespace, started
+from spark_channel.service.discovery import ServiceDirectory, ServiceRecord
 from spark_channel.service.launch import LimitControl, ask_limit
 from spark_channel.service.limits import limit_scope
 from spark_channel.service.protocol import ServiceAddress, TlsFiles, scoped_token

@@ -17,11 +17,11 @@ from pyspark.sql.types import StructType
 
 from spark_channel.errors import LimitError, OptionError, ServiceUnavailableError
 from spark_channel.options import CommonOptions, WriteOptions
+from spark_channel.processes import driver_pid
 from spark_channel.service import (
     ServiceAddress,
     ServiceControl,
     ServiceSettings,
-    driver_pid,
     ensure_service,
     find_service,
 )

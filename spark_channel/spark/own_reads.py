@@ -25,8 +25,8 @@ from pyspark import TaskContext
 
 from spark_channel.connectors.base.stored import Stored
 from spark_channel.errors import ServiceUnavailableError, SourceError
-from spark_channel.service import driver_pid
-from spark_channel.service.discovery import pid_namespace, private_directory, started
+from spark_channel.processes import driver_pid, pid_namespace, started
+from spark_channel.service.discovery import private_directory
 
 __all__ = [
     "forget_origins",

@@ -14,8 +14,8 @@ from typing import Protocol
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Token
 from spark_channel.errors import ChannelError, ClientExpiredError, TunnelError, TunnelStoreError
+from spark_channel.processes import host_name, process_name
 from spark_channel.retry import reconnect_delay
-from spark_channel.tunnel.process import host_name, own_process
 from spark_channel.tunnel.records import (
     Channel,
     ChannelState,
@@ -415,7 +415,7 @@ class TunnelClient:
                 self._tag,
                 self._timeout,
                 host=host_name(),
-                process=own_process(),
+                process=process_name(),
             ),
         )
         self._due_now = True

@@ -14,9 +14,9 @@ from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.sql.dialect import marked
 from spark_channel.connectors.sqlite.session import SqliteSession
 from spark_channel.errors import OptionError, TunnelError, TunnelStoreError, UnsupportedError
+from spark_channel.processes import has_ended
 from spark_channel.serialization import dump_tagged, load_tagged
 from spark_channel.tunnel import state_machine
-from spark_channel.tunnel.process import is_gone
 from spark_channel.tunnel.records import (
     Channel,
     ChannelState,
@@ -179,7 +179,7 @@ class SqlStore(ABC):
         with self._transaction() as statements:
             self._record(statements, name)
             old = self._load(statements, name)
-            gone = [each.id for each in old.clients.values() if is_gone(each.host, each.process)]
+            gone = [each.id for each in old.clients.values() if has_ended(each.host, each.process)]
             new = state_machine.heartbeat(
                 old, client, report, self._now(statements), gone=gone, wanted=wanted
             )

@@ -10,9 +10,9 @@ from spark_channel.connectors import find_connector
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, HeldLog, HoldsLogs
 from spark_channel.connectors.base.registry import describe
 from spark_channel.errors import ChannelError, TunnelError, UnsupportedError
+from spark_channel.processes import has_ended
 from spark_channel.retry import RetryingCalls
 from spark_channel.tunnel.options import split_options
-from spark_channel.tunnel.process import is_gone
 from spark_channel.tunnel.reader import TunnelReader
 from spark_channel.tunnel.records import Channel, ChannelState, Client, TunnelRecord, TunnelStore
 from spark_channel.tunnel.source import READ, StreamSource, base_split, place_of, slot_of
@@ -472,7 +472,7 @@ def _lag(channel: Channel, source: StreamSource | None) -> tuple[FeedLag | None,
 def _in_flight(channel: Channel, clients: Mapping[str, Client], now: float) -> InFlight | None:
     """Return the last report of the channel's client, unless it has ended or is silent for too long."""
     client = clients.get(channel.client)
-    if channel.in_flight is None or client is None or is_gone(client.host, client.process):
+    if channel.in_flight is None or client is None or has_ended(client.host, client.process):
         return None
     if now - client.last_seen > client.timeout:
         return None

@@ -23,6 +23,16 @@ ENGINES = pytest.mark.parametrize(
         pytest.param(MASTER, marks=[pytest.mark.spark, pytest.mark.newest], id="spark"),
     ],
 )
+ENGINES_IN_SOAK = pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param(("--engine", "local"), id="local"),
+        pytest.param(
+            MASTER, marks=[pytest.mark.spark, pytest.mark.newest, pytest.mark.soak], id="spark"
+        ),
+    ],
+)
+"""What the engine passes on only: each run of Spark starts a JVM."""
 Engine = tuple[str, ...]
 
 
@@ -84,7 +94,7 @@ def table(path: Path, definition: str = "id INTEGER, name TEXT") -> Path:
     return path
 
 
-@ENGINES
+@ENGINES_IN_SOAK
 def test_a_job_runs_and_its_variables_are_put_in(tmp_path: Path, engine: Engine) -> None:
     path = table(tmp_path / "t.db")
     file = job(tmp_path, made_up(5000, "${who}"), into_sqlite(path), speed={"channel": "2"})
@@ -106,7 +116,7 @@ def test_too_many_dirty_rows_end_with_3_and_are_kept(tmp_path: Path, engine: Eng
     assert count(path) == (0, 0)
 
 
-@ENGINES
+@ENGINES_IN_SOAK
 def test_refused_rows_are_told_and_a_named_load_is_written_once(
     tmp_path: Path, engine: Engine
 ) -> None:
@@ -125,7 +135,7 @@ def test_refused_rows_are_told_and_a_named_load_is_written_once(
     assert "txnAppId 'nightly', txnVersion 20240131 was published" in out
 
 
-@ENGINES
+@ENGINES_IN_SOAK
 def test_a_job_that_fails_ends_with_1_and_says_why(tmp_path: Path, engine: Engine) -> None:
     file = job(tmp_path, made_up(10), into_sqlite(tmp_path / "no" / "t.db"), speed={"channel": 1})
     assert "there is no directory" in run("run", file, *engine, code=1)

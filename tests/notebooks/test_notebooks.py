@@ -68,7 +68,14 @@ def shown(notebook: Any) -> list[bool]:
     ]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[] if "write_a_connector" in path.name else pytest.mark.soak)
+        for path in NOTEBOOKS
+    ],
+    ids=lambda path: path.name,
+)
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("server")
 def test_a_notebook_runs_and_shows_what_is_kept_of_it(path: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.progress import Counters, JobProgress, JobSpec, Phase, Snapshot
-from spark_channel.progress.plot import by_the_second
+from spark_channel.progress.speed import by_the_second
 from spark_channel.testing import VirtualClock
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from spark_channel.progress import JobProgress, JobSpec, LimitChange, Sample, TransferReport
 from spark_channel.progress import report as shown
-from spark_channel.progress.plot import by_the_second
+from spark_channel.progress.speed import by_the_second
 
 REPORT = TransferReport(
     job="j",

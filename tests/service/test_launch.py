@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from spark_channel.errors import ServiceUnavailableError
+from spark_channel.processes import alive, driver_pid, started, wait_until_gone
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import (
     ServiceAddress,
@@ -22,18 +23,10 @@ from spark_channel.service import (
     ServiceServer,
     ServiceSettings,
     advertise,
-    driver_pid,
     ensure_service,
     find_service,
 )
-from spark_channel.service.discovery import (
-    ServiceDirectory,
-    ServiceRecord,
-    advert_name,
-    alive,
-    started,
-    wait_until_gone,
-)
+from spark_channel.service.discovery import ServiceDirectory, ServiceRecord, advert_name
 from tests.service.helpers import hello, wait_for, wait_gone
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
@@ -364,7 +357,7 @@ def test_the_nearest_ancestor_that_is_a_jvm_is_the_driver(tmp_path: Path) -> Non
     """`java` here is a shell over a shell over Python, as a JVM is over a daemon over a worker."""
     java = tmp_path / "java"
     java.symlink_to("/bin/sh")
-    python = "import os, sys; from spark_channel.service import driver_pid; print(driver_pid())"
+    python = "import os, sys; from spark_channel.processes import driver_pid; print(driver_pid())"
     inner = f"/bin/sh -c '{sys.executable} -c \"{python}\"; true'; true"
     jvm = subprocess.Popen([java, "-c", inner], stdout=subprocess.PIPE)
     output = jvm.communicate(timeout=60)[0]

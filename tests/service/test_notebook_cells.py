@@ -11,7 +11,7 @@ nbclient = pytest.importorskip("nbclient", reason="cells run where the notebook 
 SET_UP = """
 import time
 
-import spark_channel.progress.plot
+import spark_channel.progress.speed
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ProgressDisplay, ServiceClient, ServiceServer
 from spark_channel.spark.session import _after_each_cell
@@ -23,13 +23,13 @@ class Keeper:
     def job_closed(self, progress):
         reports[progress.spec.name] = progress.report()
 
-draw = spark_channel.progress.plot.svg
+draw = spark_channel.progress.speed.svg
 
 def slow_draw(report):  # as the first one, which imports matplotlib, on a busy machine
     time.sleep(3)
     return draw(report)
 
-spark_channel.progress.plot.svg = slow_draw
+spark_channel.progress.speed.svg = slow_draw
 reports = {}
 server, display = ServiceServer(), ProgressDisplay()
 server.jobs.subscribe(Keeper())

@@ -12,13 +12,9 @@ import pytest
 
 from spark_channel.errors import ServiceUnavailableError
 from spark_channel.local import LocalEngine
+from spark_channel.processes import started
 from spark_channel.service import ServiceAddress, SharedLimit, advertise, discovery
-from spark_channel.service.discovery import (
-    ServiceDirectory,
-    ServiceRecord,
-    private_directory,
-    started,
-)
+from spark_channel.service.discovery import ServiceDirectory, ServiceRecord, private_directory
 from tests.small_disk import small_disk
 
 ADDRESS = ServiceAddress("127.0.0.1", 4711, "geheim")

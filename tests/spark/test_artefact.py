@@ -130,7 +130,7 @@ def test_the_wheel_holds_the_package_and_the_registration(wheel: Path) -> None:
     ("artefact", "ways"),
     [
         ("wheel", ["automatic", "plainly", "register"]),
-        pytest.param("source_zip", ["automatic"], marks=pytest.mark.newest),
+        pytest.param("source_zip", ["automatic"], marks=[pytest.mark.newest, pytest.mark.soak]),
     ],
 )
 def test_with_its_registration_beside_it_every_process_finds_the_package(
@@ -141,6 +141,7 @@ def test_with_its_registration_beside_it_every_process_finds_the_package(
 
 
 @pytest.mark.newest
+@pytest.mark.soak
 def test_a_wheel_alone_works_when_it_is_registered(
     wheel: Path, python: Path, tmp_path: Path
 ) -> None:

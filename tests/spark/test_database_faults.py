@@ -32,7 +32,14 @@ def driver() -> Iterator[RemoteDriver]:
 
 
 @pytest.fixture(
-    params=["duckdb job", "mysql job", "mysql task", "postgresql job", "postgresql task"]
+    params=[
+        "mysql task",
+        "postgresql job",
+        *(
+            pytest.param(each, marks=pytest.mark.soak)
+            for each in ("duckdb job", "mysql job", "postgresql task")
+        ),
+    ]
 )
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Place, str]]:
     kind, commit = request.param.split()

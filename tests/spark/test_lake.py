@@ -74,6 +74,9 @@ def test_transfers(spark: SparkSession, table: dict[str, str], tmp_path: Path) -
     assert spark.read.parquet(str(tmp_path / "out")).count() == 10_000
 
 
+@pytest.mark.parametrize(
+    "table", [pytest.param("delta", marks=pytest.mark.soak), "iceberg"], indirect=True
+)
 def test_streams(spark: SparkSession, table: dict[str, str], tmp_path: Path) -> None:
     """New rows of a table, micro-batch by micro-batch, into another one; a query that is started again adds nothing."""
     _write(spark.range(100).toDF("id"), table)

@@ -74,6 +74,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.soak
 def test_a_view_a_streaming_table_and_a_sink_of_spark_s_command_line(project: Path) -> None:
     done = subprocess.run(
         [str(CLI), "run", "--conf", "spark.ui.enabled=false"],

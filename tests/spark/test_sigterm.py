@@ -41,7 +41,7 @@ def start(work: str, target: Path) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.parametrize("kind", list(WRITES))
+@pytest.mark.parametrize("kind", [pytest.param("write", marks=pytest.mark.soak), "transfer"])
 def test_a_job_is_cancelled_and_what_it_staged_is_removed(kind: str, tmp_path: Path) -> None:
     target = tmp_path / "out"
     program = start(f"print('begun', flush=True)\n{WRITES[kind]}", target)
@@ -71,6 +71,7 @@ query.awaitTermination()
 """
 
 
+@pytest.mark.soak
 def test_a_streaming_query_goes_on_where_it_was_ended(tmp_path: Path) -> None:
     """Ended in the middle of a micro-batch or between two: the next start adds what is missing, and nothing twice."""
     target = tmp_path / "out"

@@ -131,8 +131,15 @@ def transferred(spark: SparkSession, path: str, commit: CommitMode) -> None:
     )
 
 
-@pytest.mark.parametrize("moved", [written, transferred])
-@pytest.mark.parametrize("commit", ["job", "task"])
+@pytest.mark.parametrize(
+    ("moved", "commit"),
+    [
+        (written, "job"),
+        (transferred, "task"),
+        pytest.param(written, "task", marks=pytest.mark.soak),
+        pytest.param(transferred, "job", marks=pytest.mark.soak),
+    ],
+)
 def test_two_attempts_of_one_task_write_its_rows_once(
     cluster: RemoteDriver, tmp_path: Path, moved: Any, commit: str
 ) -> None:

@@ -42,7 +42,14 @@ def mysql(mariadb_server: MariadbServer) -> Iterator[Place]:
         yield made
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "mysql", "adbc"])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        "postgresql",
+        pytest.param("mysql", marks=pytest.mark.soak),
+        pytest.param("adbc", marks=pytest.mark.soak),
+    ]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """With an empty table `t` of one column, `id`."""
     if request.param == "sqlite":
@@ -181,6 +188,7 @@ def copy_slowly(spark: SparkSession, writer: dict[str, str], speed: int | None) 
     ).rows
 
 
+@pytest.mark.soak
 def test_a_killed_driver_is_followed_by_another(spark: SparkSession, postgres: Place) -> None:
     """Rows came into the source meanwhile, so that another plan would cut it elsewhere: they come along or not."""
     postgres.run(f"CREATE TABLE s AS SELECT g::bigint AS id FROM generate_series(0, {ROWS - 1}) g")

@@ -597,7 +597,9 @@ def test_a_channel_is_split_by_a_whole_number_of_its_tables_key(place: Place) ->
 @pytest.mark.spark
 @pytest.mark.newest
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("place", ["mysql", "duckdb"], indirect=True)
+@pytest.mark.parametrize(
+    "place", [pytest.param("mysql", marks=pytest.mark.soak), "duckdb"], indirect=True
+)
 def test_spark_reads_it_as_a_stream(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     """Batches keep to `maxBytesPerTrigger`: about 58 bytes a row."""
     batches: list[list[int]] = []

@@ -160,6 +160,7 @@ needs_admission = pytest.mark.skipif(
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 @needs_admission
 def test_a_copy_whose_query_is_killed_twice_is_equal(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from spark_channel.errors import ChannelLostError, ClientExpiredError, TunnelError
-from spark_channel.tunnel.process import host_name
+from spark_channel.processes import host_name
 from spark_channel.tunnel.records import (
     Channel,
     ChannelState,

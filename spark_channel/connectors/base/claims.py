@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 
-from spark_channel.connectors.base.owner import describe_owner, owner_is_gone
 from spark_channel.errors import SupersededError, TargetError
+from spark_channel.processes import describe_owner, owner_is_gone
 
 __all__ = [
     "BEAT_SECONDS",

@@ -14,8 +14,7 @@ import urllib3
 from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
 from pydantic import Field
 
-from spark_channel.connectors.base.network import check_tls
-from spark_channel.connectors.base.url_text import check_no_fragment, decoded
+from spark_channel.connectors.base.network import check_no_fragment, check_tls, decoded
 from spark_channel.connectors.sql.options import ServerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.session import BatchSize, DriverSession, session_script
 from spark_channel.errors import ChannelError, OptionError

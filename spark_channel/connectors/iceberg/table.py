@@ -20,8 +20,8 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from spark_channel.arrow_schema import cast_exactly, is_list
 from spark_channel.connectors.files.conditions import ValueRange, exact
 from spark_channel.connectors.files.filesystem import Location
-from spark_channel.connectors.files.formats.checked import check_values
 from spark_channel.connectors.files.formats.parquet import ParquetFormat
+from spark_channel.connectors.files.formats.types import check_values
 from spark_channel.connectors.files.option_types import Instant
 from spark_channel.connectors.files.store import LocalStore, ObjectStore, Store
 from spark_channel.connectors.lake.table import LakeWriteOptions

@@ -26,9 +26,8 @@ from pymongo.errors import (
     ServerSelectionTimeoutError,
 )
 
-from spark_channel.connectors.base.network import Seconds
+from spark_channel.connectors.base.network import Seconds, decoded
 from spark_channel.connectors.base.stored import Stored
-from spark_channel.connectors.base.url_text import decoded
 from spark_channel.connectors.mongodb.shell import parse_query
 from spark_channel.connectors.records.columns import text_of
 from spark_channel.connectors.records.direct_writer import DirectOptions

@@ -1,19 +1,21 @@
-"""A table's changes from the binary log: insert, update, delete and truncate as rows, in the order of the log.
+"""The binary log of MySQL and MariaDB as changes of tables: insert, update, delete and truncate as rows, in its order.
 
 A position is a set of GTIDs: the transactions that are done. So it holds on every server of the topology, and a range
 between two positions has the same transactions forever, for as long as a server keeps its logs.
+
+A range ends before a statement after which a table cannot be followed, so each row of a range that was handed out can
+be read.
 """
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
 
-from spark_channel.arrow_schema import noted
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.feed import (
     ChangeFeed,
@@ -22,123 +24,149 @@ from spark_channel.connectors.base.feed import (
     FeedOptions,
     Token,
     change_schema,
-    missing_source,
 )
 from spark_channel.connectors.mysql.binlog_decoder import ChangeDecoder
 from spark_channel.connectors.mysql.binlog_dump import dumped, rights
 from spark_channel.connectors.mysql.binlog_events import Kind
-from spark_channel.connectors.mysql.binlog_position import GtidSet
-from spark_channel.connectors.mysql.binlog_schema import check_server, check_table
+from spark_channel.connectors.mysql.binlog_position import GtidSet, Remaining
 from spark_channel.connectors.mysql.binlog_snapshot import (
     BinlogWatermarks,
     bound_of,
-    obstacle,
     snapshot_place,
     start_of,
 )
-from spark_channel.connectors.mysql.binlog_table import RESET, WindowReporter
+from spark_channel.connectors.mysql.binlog_table import RESET, FollowedTable, WindowReporter
 from spark_channel.connectors.mysql.binlog_token import (
-    BinlogToken,
+    BinlogPlace,
     LogServer,
-    followed,
-    noted_table,
-    recalled,
+    TablesToken,
 )
-from spark_channel.connectors.mysql.dialect import MysqlTable
 from spark_channel.connectors.mysql.options import MysqlReadOptions
 from spark_channel.connectors.mysql.session import MysqlSession, is_away
 from spark_channel.connectors.sql.catalog import MisfitError
-from spark_channel.connectors.sql.incremental_snapshot import BaseProgress, read_window
+from spark_channel.connectors.sql.incremental_snapshot import read_window
 from spark_channel.connectors.sql.keyset import SessionHolder
-from spark_channel.connectors.sql.log_feed import SchemaRule, as_inserts
-from spark_channel.connectors.sql.log_tables import CHANGE_BYTES, MOST_WAITS, RANGE_ROWS
+from spark_channel.connectors.sql.log_feed import SchemaRule
+from spark_channel.connectors.sql.log_tables import (
+    CHANGE_BYTES,
+    MOST_WAITS,
+    RANGE_ROWS,
+    NamedLog,
+    TableWaiting,
+    lag_of_tables,
+    warn_of_gone_rows,
+)
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.planning import Split
 
-__all__ = [
-    "FRESH_BYTES",
-    "FRESH_SECONDS",
-    "MOST_LOOKED",
-    "Answers",
-    "BinlogFeed",
-    "no_answers",
-    "sizes_of",
-]
-
-_log = logging.getLogger(__name__)
+__all__ = ["BinlogFeed", "no_answers"]
 
 _MOST_COUNTED = 100_000
 """Changes that one question for the lag counts."""
-MOST_LOOKED = 256 << 20
+_MOST_LOOKED = 256 << 20
 """Bytes of the log that one look for the end of a range goes through."""
-FRESH_BYTES, FRESH_SECONDS = 16 << 20, 60
+_FRESH_BYTES, _FRESH_SECONDS = 16 << 20, 60
 """A position without changes behind it stays behind the log by this much, at most: else its logs would be purged."""
 _ASKED = 500
 
 
+@dataclass(frozen=True)
+class _IdleLook:
+    """A look at the log behind `token` that found no change: how far it came, over how many bytes, and when the first
+    transaction there was committed; 0.0 = there was none.
+    """
+
+    token: TablesToken
+    position: GtidSet
+    nbytes: int
+    first: float
+
+
 class BinlogFeed(ChangeFeed):
-    """One partition: the log has one order. It takes nothing from the server that would have to be given back."""
+    """Changes of a list of tables, and chunks of their existing rows. One partition: the log has one order.
+
+    It takes nothing from the server that would have to be given back. Subclasses say which tables there are, and how a
+    position of theirs is written.
+    """
 
     can_evolve = True
+    _cuts_at_alter = True
+    """Whether a range ends with a statement that changes a table's columns: its end is found by a look at all of it."""
 
     def __init__(self, reader: SqlReader, options: FeedOptions) -> None:
         self._reader = reader
         self._options = cast(MysqlReadOptions, reader.options)
         _check_options(self._options)
         self._rule = SchemaRule(evolves=options.evolves, ignores=options.ignores)
+        self._range_rule = self._rule
+        """That of ranges that were handed out."""
+        self._idle_look: _IdleLook | None = None
         with self._session() as session:
             self._server = LogServer.of(session)
             self._gtids = self._server.gtids
             self._follow(session)
             now = self._ended(session)
-        self._idle: tuple[str | None, GtidSet, int, int | None] = (None, now, 0, None)
-        """The last look that found no change: where it began, how far it came, its bytes, its first time."""
         with dumped(self._options, now) as log:
             next(log, None)  # fails here if the user lacks the rights
 
+    # --- what a list of tables, and one table, have each their own of ---
+
+    @abstractmethod
     def _follow(self, session: MysqlSession) -> None:
-        """Find the table; one that is not there is `missing`."""
-        self._schema = pa.schema([])
-        try:
-            source = self._reader.resolve(session)
-        except SourceError as error:
-            name = self._options.dbtable
-            if name is None or self._reader.dialect.find_table(session, name) is not None:
-                raise
-            self.missing = missing_source(error)
-            return
-        check_table(session, source)
-        check_server(session, cast(MysqlTable, source.table).schema)
-        self._source = source
-        self._table = followed(self._server, source, self._options)
-        self._columns, self._schema = source.schema, change_schema(source.schema)
+        """Find the tables, and set `_schema`."""
 
-    def _recall(self, token: BinlogToken) -> None:
-        """Take a table that was dropped as it was when a range was handed out."""
-        assert self.missing is not None
-        if token.table is None:
-            raise self.missing
-        self._table = recalled(self._server, self._reader, token.table)
-        self._columns = self._table.schema
-        self._schema = change_schema(self._columns)
+    @abstractmethod
+    def _begun(self, session: MysqlSession, position: GtidSet) -> Token:
+        """The token of a stream that begins at `position`."""
 
-    def _check_there(self) -> None:
-        if self.missing is not None:
-            raise self.missing
+    @abstractmethod
+    def _read(self, token: Token) -> TablesToken: ...
 
-    def schema(self) -> pa.Schema:
-        if self.missing is not None and not self._schema.names:
-            raise self.missing
-        return self._schema if self.missing else noted(self._schema, self._source.text_lengths)
+    @abstractmethod
+    def _written(self, token: TablesToken) -> Token:
+        """What `_read` reads."""
+
+    @abstractmethod
+    def _recalled(self, name: str, place: BinlogPlace) -> FollowedTable:
+        """The table as a token has it."""
+
+    @abstractmethod
+    def _reader_of(self, table: FollowedTable) -> SqlReader:
+        """The reader of its existing rows."""
+
+    @abstractmethod
+    def _source_of(
+        self, session: MysqlSession, place: BinlogPlace, position: GtidSet
+    ) -> ReadSource | None:
+        """The table as the catalog has it; None: it is gone at `position`."""
+
+    @abstractmethod
+    def _has_rows(self, place: BinlogPlace, start: GtidSet) -> bool:
+        """Whether existing rows that were handed out at `start` are there; else they are gone with their table."""
+
+    @abstractmethod
+    def _has(self, *, in_range: bool) -> Callable[[str], bool] | None:
+        """See `ChangeDecoder`; `in_range`: of a range that was handed out."""
+
+    @abstractmethod
+    def _refused(self, decoder: ChangeDecoder, error: MisfitError) -> SourceError:
+        """The error for a value that its column's type cannot hold."""
+
+    def _altered(
+        self, session: MysqlSession, token: TablesToken, decoder: ChangeDecoder
+    ) -> TablesToken:
+        """With the tables as the last transaction has left them."""
+        return token
+
+    # --- positions ---
 
     def earliest(self) -> list[Token]:
         """As far back as the server has its logs."""
-        self._check_there()
         with self._session() as session:
-            return [self._token(self._first(session))]
+            return [self._begun(session, self._first(session))]
 
     def _first(self, session: MysqlSession) -> GtidSet:
         if not session.is_mariadb:
@@ -154,9 +182,8 @@ class BinlogFeed(ChangeFeed):
 
         MariaDB has a transaction in its log before its rows are visible, so there the point is that of a snapshot.
         """
-        self._check_there()
         with self._session() as session:
-            return [self._token(self._visible(session))]
+            return [self._begun(session, self._visible(session))]
 
     def _visible(self, session: MysqlSession) -> GtidSet:
         """A point that every transaction up to it is visible at; see `now`."""
@@ -168,155 +195,16 @@ class BinlogFeed(ChangeFeed):
         finally:
             session.rows("ROLLBACK")
 
-    def end(self) -> list[Token]:
-        with self._session() as session:
-            return [self._token(self._ended(session))]
-
-    def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
-        (token,) = tokens
-        with self._session() as session:
-            source = self._reader.resolve(session)
-            why = obstacle(source)
-            if why is not None:
-                _log.warning(
-                    "%s is read as a whole before its changes: %s. Until then the server must keep its binary logs "
-                    "(binlog_expire_logs_seconds)",
-                    source.label,
-                    why,
-                )
-                return None
-            position = self._position(token)
-            self._check_place(session, position)
-            return [
-                replace(
-                    BinlogToken.read(token, self._gtids), base=start_of(session, source, position)
-                ).token()
-            ]
-
-    def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
-        self._check_there()
-        found = BinlogToken.read(after, self._gtids)
-        start = found.position
-        with self._session() as session:
-            source = self._reader.resolve(session)
-            self._rule.check(self._columns, source.schema, source.label, self._table.key)
-            check_table(session, source)
-            self._check_place(session, start)
-            if found.base is not None:
-                made = self._next(session, source, start, found.base, limit, upto)
-                return after if made == replace(found, table=None) else self._known(made).token()
-            end = self._within(
-                start, self._end_of_range(session, start, limit.most_rows(CHANGE_BYTES)), upto
-            )
-        return after if end == start else self._token(end)
-
-    def _known(self, token: BinlogToken) -> BinlogToken:
-        """With the table's present columns."""
-        return replace(token, table=None if self.missing else noted_table(self._table))
-
-    def _token(self, position: GtidSet) -> Token:
-        return self._known(BinlogToken(position)).token()
-
     def reaches(self, token: Token, end: Token) -> bool:
         return self._position(token).covers(self._position(end))
 
-    def changes(self, after: Token, upto: Token) -> list[Split]:
-        old, new = BinlogToken.read(after, self._gtids), BinlogToken.read(upto, self._gtids)
-        if self.missing is not None:
-            self._recall(new if new.table is not None else old)
-        places = {"after": str(old.position), "upto": str(new.position)}
-        lower = None if old.base is None else old.base.after
-        if old.base is not None and (new.base is None or new.base.after != lower):
-            upper = old.base.until if new.base is None else new.base.after
-            chunk = {
-                "lower": lower,
-                "upper": upper,
-                "order": old.base.order,
-                "since": old.base.since,
-            }
-            return [Split({"kind": "window", **places, **chunk})]
-        return [] if old.position == new.position else [Split({"kind": "changes", **places})]
-
-    def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
-        note = {"at": str(self._position(upto[0]))}
-        return [
-            Split({**split.params, **note}, split.rows, split.nbytes)
-            for split in self._reader.split(advice)
-        ]
-
-    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        if split.params["kind"] == "changes":
-            yield from self._changes(split)
-            return
-        if split.params["kind"] == "window":
-            if self.missing is None:
-                yield from self._window(split)
-                return
-            _log.warning(
-                "%s does not exist: its existing rows that were not read are lost, "
-                "and its changes in the log are delivered",
-                self._table.label,
-            )
-            yield from self._changes(split)
-            return
-        for batch in self._reader.read(split):
-            yield as_inserts(batch, self._schema, split.params["at"])
-
-    def is_passing(self, error: BaseException) -> bool:
-        return isinstance(error, SourceError) and is_away(error)
-
-    def lag(self, token: Token) -> FeedLag:
-        found = BinlogToken.read(token, self._gtids)
-        if self.missing is not None:
-            return FeedLag()
-        lag, base = self._log_lag(found.position), found.base
-        if base is None:
-            return lag
-        rows = None if base.left is None or lag.rows is None else base.left + lag.rows
-        return replace(
-            lag, rows=rows, base_read=base.read, base_rows=base.rows, base_chunks=base.chunks
-        )
-
-    def _log_lag(self, start: GtidSet) -> FeedLag:
-        with self._session() as session:
-            self._check_place(session, start)
-            sizes = sizes_of(session)
-        count, nbytes, begun = self._waiting(self._counter(), start, sizes)
-        now = utc_now().timestamp()
-        return FeedLag(count, nbytes, max(0.0, now - begun) if begun else 0.0)
-
-    def _waiting(
-        self, decoder: ChangeDecoder, start: GtidSet, sizes: Sequence[tuple[str, int]]
-    ) -> tuple[int | None, int | None, float]:
-        """How many changes are in the log after `start`, how many bytes it has from there on, and when the first change
-        was committed; 0.0 = there is none. None = not known.
-        """
-        file, position, count, looked = "", 4, 0, 0
-        seconds = first = begun = 0.0
-        with dumped(self._options, start) as log:
-            for event in log:
-                looked += event.end
-                if event.kind == Kind.ROTATE:
-                    file = event.file()
-                if event.kind in (Kind.MARIADB_GTID, Kind.MYSQL_GTID):
-                    seconds = event.microseconds() / 1e6
-                    if not first:
-                        position, first = max(4, event.position - len(event.data)), seconds
-                has_ended = decoder.take(event)
-                if decoder.found and not begun:
-                    begun = seconds
-                count += decoder.found if has_ended else 0
-                if count >= _MOST_COUNTED or looked > MOST_LOOKED:
-                    return None, _behind(sizes, file, position), begun or first
-        return count, _behind(sizes, file, position) if first else 0, begun
+    def _position(self, token: Token) -> GtidSet:
+        return self._read(token).position
 
     @contextmanager
     def _session(self) -> Iterator[MysqlSession]:
         with self._reader.connect("changes") as session:
             yield cast(MysqlSession, session)
-
-    def _position(self, token: Token) -> GtidSet:
-        return BinlogToken.read(token, self._gtids).position
 
     def _ended(self, session: Session) -> GtidSet:
         """All that the server's log has now."""
@@ -357,148 +245,241 @@ class BinlogFeed(ChangeFeed):
                     "its logs for longer than a stream may be stopped (binlog_expire_logs_seconds)"
                 )
 
-    def _counter(self) -> ChangeDecoder:
-        return ChangeDecoder([self._table], None, no_answers, counts=True, has=self._has)
+    def is_passing(self, error: BaseException) -> bool:
+        return isinstance(error, SourceError) and is_away(error)
 
-    @property
-    def _has(self) -> Callable[[str], bool] | None:
-        return self._rule.has(self._has_column)
+    # --- ranges ---
 
-    def _has_column(self, name: str) -> bool:
-        """Whether the table has a column by now, which the stream did not begin with; else it was dropped."""
-        if self.missing is not None:
-            return False
-        with self._session() as session:
-            return self._options.columns is None and name in self._reader.resolve(session).names
+    def _range(
+        self, session: MysqlSession, after: Token, limit: FeedLimit, upto: Token | None
+    ) -> Token:
+        """Where the range behind `after` ends; `after` where nothing is new."""
+        token = self._read(after)
+        self._check_place(session, token.position)
+        until = None if upto is None else token.position.union(self._position(upto))
+        made = self._planned(session, token, limit.most_rows(CHANGE_BYTES), until)
+        return after if made == token else self._written(made)
 
-    def _end_of_range(self, session: Session, start: GtidSet, most: int | None) -> GtidSet:
-        """Where about `most` changes after `start` end; `start` if there are none, and it is fresh enough.
+    def _planned(
+        self, session: MysqlSession, token: TablesToken, most: int | None, upto: GtidSet | None
+    ) -> TablesToken:
+        """The end of the next range: what is in the log, and, while existing rows are read, a chunk of one table.
 
-        Without a limit it is enough to know that there is a change: all up to now is taken.
+        Where the limit cuts the log, the log alone: it may be purged. After three such ranges the chunk has its turn.
         """
-        key = str(start)
-        known, position, looked, first = self._idle
-        if known != key:
-            position, looked, first = start, 0, None
-        position, found, read = position.copy(), 0, 0
-        for changes, nbytes, seconds in self._passed(position):
-            found, read = found + changes, read + nbytes
-            first = first or seconds
-            if found and most is None:
-                return self._ended(session)
-            if (most is not None and found >= most) or read >= MOST_LOOKED:
-                return position
-        looked += read
-        if found:
-            return position
-        if first is not None and (
-            looked >= FRESH_BYTES or utc_now().timestamp() - first >= FRESH_SECONDS
-        ):
-            return position
-        self._idle = (key, position, looked, first)
-        return start
-
-    def _within(self, start: GtidSet, end: GtidSet, upto: Token | None) -> GtidSet:
-        """`end`, but not past `upto`, and not before `start`."""
-        if upto is None:
-            return end
-        cut = end.meet(self._position(upto))
-        return start if start.covers(cut) else cut
-
-    def _passed(self, position: GtidSet) -> Iterator[tuple[int, int, int]]:
-        """For each transaction behind `position`, which it is added to: its changes, bytes, and time."""
-        with dumped(self._options, position.copy()) as log:
-            decoder, read = self._counter(), 0
-            for event in log:
-                read += len(event.data)
-                if decoder.take(event):
-                    assert decoder.gtid is not None
-                    position.add(decoder.gtid)
-                    yield decoder.found, read, event.seconds
-                    decoder.found = read = 0
-
-    def _next(
-        self,
-        session: MysqlSession,
-        source: ReadSource,
-        start: GtidSet,
-        base: BaseProgress,
-        limit: FeedLimit,
-        upto: Token | None,
-    ) -> BinlogToken:
-        """The next range while the base is read: what is in the log, and a chunk.
-
-        Where the limit cuts the log, the log alone: it may be purged. After three such ranges the base has its turn.
-        """
-        most = limit.most_rows(CHANGE_BYTES)
-        if not self.reads_base:
-            end = self._within(start, self._end_of_range(session, start, most), upto)
-            return BinlogToken(end, base)
-        count, read, is_cut = 0, 0, False
-        end = self._ended(session)
-        if most is not None:
-            position = start.copy()
-            for changes, nbytes, _ in self._passed(position):
-                count, read = count + changes, read + nbytes
-                is_cut = count >= most or read >= MOST_LOOKED
-                if is_cut:
-                    break
-            end = position
-        end = self._within(start, end, upto)
-        if is_cut and base.waited < MOST_WAITS:
-            return BinlogToken(end, replace(base, waited=base.waited + 1))
+        reads = self.reads_base and not token.is_read
+        if reads and most is None and not self._cuts_at_alter:
+            made, count, is_cut = self._all(session, token, upto), 0, False
+        else:
+            made, count, is_cut = self._passed_by(session, token, most, upto)
+        if not reads:
+            return made if count or is_cut else self._fresh(token, made)
+        if is_cut and token.waited < MOST_WAITS:
+            return replace(made, waited=token.waited + 1)
+        name = token.due()
+        if name is None or name not in made.tables:
+            return made
+        place = made.tables[name]
+        source = None if place.is_dropped else self._source_of(session, place, made.position)
+        if source is None:
+            warn_of_gone_rows(name)
+            return made.started(name, None)
+        if place.since is None or place.since != token.tables[name].since:
+            return made  # it is to be read again from a later position on
+        if place.base is None:
+            if not self._visible(session).covers(place.since):
+                return made  # a statement may not see its last key yet
+            return made.started(name, start_of(session, source, place.since))
         rows = RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
-        return BinlogToken(end, base.advanced(bound_of(session, source, base, rows), rows))
+        return made.advanced(name, bound_of(session, source, place.base, rows), rows)
 
-    def _changes(self, split: Split) -> Iterator[pa.RecordBatch]:
-        start, end = (self._gtids.parse(str(split.params[name])) for name in ("after", "upto"))
-        with Answers(self._options) as answers:
-            decoder = ChangeDecoder([self._table], start.remaining(end), answers.ask, has=self._has)
-            yield from self._decoded(decoder, start, end)
+    def _all(self, session: MysqlSession, token: TablesToken, upto: GtidSet | None) -> TablesToken:
+        """The token behind all that is in the log."""
+        end = self._ended(session)
+        return replace(token, position=end if upto is None else end.meet(upto))
 
-    def _window(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Changes, and the existing rows of a range of keys."""
+    def _passed_by(
+        self, session: MysqlSession, token: TablesToken, most: int | None, upto: GtidSet | None
+    ) -> tuple[TablesToken, int, bool]:
+        """The token behind about `most` changes, how many they are, and whether more may follow.
+
+        It ends before a transaction by which a table cannot be followed.
+
+        Raises:
+            SourceError, SchemaError: that transaction is the next one.
+        """
+        look = self._idle_look
+        is_known = look is not None and look.token == token and upto is None
+        start = look.position if look is not None and is_known else token.position
+        position, count, looked = start.copy(), 0, 0
+        decoder = self._counting(token, start, upto)
+        if upto is not None and start.covers(upto):
+            return token, 0, False
+        made, first = token, 0.0
+        try:
+            with dumped(self._options, start) as log:
+                for event in log:
+                    looked += len(event.data)
+                    if not decoder.take(event):
+                        continue
+                    assert decoder.gtid is not None
+                    first = first or float(event.seconds)
+                    if decoder.is_wanted:
+                        changed = self._altered(session, made, decoder)
+                        position.add(decoder.gtid)
+                        count += decoder.found
+                        decoder.found = 0
+                        if changed != made:
+                            return replace(changed, position=position), max(1, count), True
+                        if count and most is None and not self._cuts_at_alter:
+                            return self._all(session, token, upto), count, False
+                    if (
+                        decoder.done
+                        or (most is not None and count >= most)
+                        or looked >= _MOST_LOOKED
+                    ):
+                        return replace(made, position=position), count, not decoder.done
+        except ChannelError as error:
+            if is_away(error):
+                raise
+            if position != start or start != token.position:
+                return replace(made, position=position), max(1, count), True
+            table = decoder.at
+            forgiven = None if table is None else token.forgiven(table.table.listed)
+            if forgiven is None:
+                raise
+            return self._passed_by(session, forgiven, most, upto)
+        self._note_idle(token, position, looked, first)
+        return replace(made, position=position), count, False
+
+    def _note_idle(self, token: TablesToken, position: GtidSet, looked: int, first: float) -> None:
+        look = self._idle_look
+        if look is not None and look.token == token:
+            looked, first = looked + look.nbytes, look.first or first
+        self._idle_look = _IdleLook(token, position.copy(), looked, first)
+
+    def _fresh(self, token: TablesToken, made: TablesToken) -> TablesToken:
+        """`made`, whose range has no changes, where `token` is so old that its logs would be purged."""
+        if replace(made, position=token.position) != token:
+            return made
+        look = self._idle_look
+        if look is None or look.token != token:
+            return token
+        is_old = bool(look.first) and utc_now().timestamp() - look.first >= _FRESH_SECONDS
+        return made if is_old or look.nbytes >= _FRESH_BYTES else token
+
+    def _counting(
+        self, token: TablesToken, start: GtidSet, upto: GtidSet | None = None
+    ) -> ChangeDecoder:
+        skips = {
+            name: start.remaining(start.union(each.since))
+            for name, each in token.tables.items()
+            if each.since is not None and not start.covers(each.since)
+        }
+        return ChangeDecoder(
+            [self._recalled(name, each) for name, each in token.tables.items()],
+            None if upto is None else start.remaining(upto),
+            no_answers,
+            counts=True,
+            has=self._has(in_range=False),
+            skips=skips,
+        )
+
+    def changes(self, after: Token, upto: Token) -> list[Split]:
+        old, new = self._read(after), self._read(upto)
+        places = old.token()["tables"]
+        tables = {name: {"table": places[name]["table"]} for name in old.tables}
+        for name, each in old.tables.items():
+            since = new.tables[name].since or each.since
+            if since is not None and not old.position.covers(since):
+                tables[name]["since"] = str(since)
+            if each.is_dropped:
+                tables[name]["dropped"] = True
+        log = {"after": str(old.position), "upto": str(new.position), "tables": tables}
+        chunk = old.chunk_to(new)
+        if chunk is not None:
+            name, place, upper = chunk
+            base = place.base
+            keys = {"lower": base.after, "upper": upper, "order": base.order, "since": base.since}
+            return [Split({"kind": "window", **log, "table": name, **keys})]
+        return [] if old.position == new.position else [Split({"kind": "changes", **log})]
+
+    # --- rows ---
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         params = split.params
         start, end = (self._gtids.parse(str(params[name])) for name in ("after", "upto"))
-        lower, upper = params["lower"], params["upper"]
+        places = {
+            name: BinlogPlace(each["table"], is_dropped=each.get("dropped", False))
+            for name, each in params["tables"].items()
+        }
+        tables = [self._recalled(name, each) for name, each in places.items()]
+        skips = {
+            name: self._gtids.parse(each["since"])
+            for name, each in params["tables"].items()
+            if "since" in each
+        }
+        table = next((each for each in tables if each.listed == params.get("table")), None)
+        columns = (
+            None if table is None or (self._cuts_at_alter and self._rule.evolves) else table.schema
+        )
         with (
-            Answers(self._options) as answers,
+            _Answers(self._options) as answers,
             SessionHolder(partial(self._reader.connect, "read")) as rows,
         ):
-
-            def events(
-                begin: GtidSet, after: GtidSet, upto: GtidSet, telling: WindowReporter
-            ) -> Iterator[pa.RecordBatch]:
-                decoder = ChangeDecoder(
-                    [self._table],
-                    after.remaining(upto),
-                    answers.ask,
-                    telling=telling,
-                    has=self._has,
-                )
-                return self._decoded(decoder, begin, upto)
-
+            events = partial(self._events, answers, tables, table, skips)
+            if table is None or not self._has_rows(places[table.listed], start):
+                yield from events(start, start, end, None)
+                return
             log = BinlogWatermarks(
-                self._reader,
+                self._reader_of(table),
                 rows,
                 self._seen,
                 events,
-                self._columns,
-                self._schema,
+                columns,
+                change_schema(table.schema),
                 start,
                 end,
-                rule=self._rule,
+                rule=self._range_rule,
                 order=params["order"],
                 since=params["since"],
             )
+            lower, upper = params["lower"], params["upper"]
             yield from read_window(
-                log,
+                NamedLog(log, table.listed) if table.listed else log,
                 start,
                 end,
                 None if lower is None else tuple(lower),
                 tuple(upper),
                 log.chunk_rows(),
             )
+
+    def _events(
+        self,
+        answers: "_Answers",
+        tables: Sequence[FollowedTable],
+        table: FollowedTable | None,
+        skips: Mapping[str, GtidSet],
+        begin: GtidSet,
+        after: GtidSet,
+        upto: GtidSet,
+        telling: WindowReporter | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The changes of all tables, once. Those of `table` are also reported to a window."""
+        remaining: dict[str, Remaining] = {
+            name: after.remaining(after.union(since)) for name, since in skips.items()
+        }
+        decoder = ChangeDecoder(
+            [table] if table is not None and upto == after else tables,
+            after.remaining(upto),
+            answers.ask,
+            telling=None
+            if telling is None or table is None
+            else replace(telling, table=table.listed),
+            has=self._has(in_range=True),
+            skips=remaining,
+        )
+        return self._decoded(decoder, begin, upto)
 
     def _decoded(
         self, decoder: ChangeDecoder, begin: GtidSet, end: GtidSet
@@ -517,24 +498,68 @@ class BinlogFeed(ChangeFeed):
                 "Wait until it has, or name the first one"
             )
 
-    def _refused(self, decoder: ChangeDecoder, error: MisfitError) -> SourceError:
-        """The error for a value that its column's type cannot hold."""
-        if self.missing is not None:
-            return SourceError(
-                f"column {error.column.name!r} of {self._table.label} has {error.what}"
-            )
+    # --- lag ---
+
+    def _lag(self, found: TablesToken) -> FeedLag:
         with self._session() as session:
-            return self._reader.refused(session, self._source, error, " (in its binary log)")
+            self._check_place(session, found.position)
+            sizes = _sizes_of(session)
+        decoder, now = self._counting(found, found.position), utc_now().timestamp()
+        nbytes: int | None = None
+        is_known = False
+        try:
+            count, nbytes, _ = self._waiting(decoder, found.position, sizes)
+            is_known = count is not None
+        except (
+            ChannelError
+        ) as error:  # a statement after which a table cannot be followed: the next range fails
+            if is_away(error):
+                raise
+        waiting = {}
+        for each in decoder.tables:
+            seconds = max(0.0, now - each.first / 1e6) if each.first else 0.0
+            waiting[each.table.listed] = (
+                TableWaiting(each.found, each.nbytes, seconds)
+                if is_known
+                else TableWaiting(seconds=seconds or None)
+            )
+        present = [each.table.listed for each in decoder.tables if not each.is_dropped]
+        return replace(lag_of_tables(found, waiting, present), nbytes=nbytes)
+
+    def _waiting(
+        self, decoder: ChangeDecoder, start: GtidSet, sizes: Sequence[tuple[str, int]]
+    ) -> tuple[int | None, int | None, float]:
+        """How many changes are in the log after `start`, how many bytes it has from there on, and when the first change
+        was committed; 0.0 = there is none. None = not known.
+        """
+        file, position, count, looked = "", 4, 0, 0
+        seconds = first = begun = 0.0
+        with dumped(self._options, start) as log:
+            for event in log:
+                looked += event.end
+                if event.kind == Kind.ROTATE:
+                    file = event.file()
+                if event.kind in (Kind.MARIADB_GTID, Kind.MYSQL_GTID):
+                    seconds = event.microseconds() / 1e6
+                    if not first:
+                        position, first = max(4, event.position - len(event.data)), seconds
+                has_ended = decoder.take(event)
+                if decoder.found and not begun:
+                    begun = seconds
+                count += decoder.found if has_ended else 0
+                if count >= _MOST_COUNTED or looked > _MOST_LOOKED:
+                    return None, _behind(sizes, file, position), begun or first
+        return count, _behind(sizes, file, position) if first else 0, begun
 
 
-class Answers:
+class _Answers:
     """A session that converts what only the server can, made when it is first needed."""
 
     def __init__(self, options: MysqlReadOptions) -> None:
         self._options = options
         self._session: MysqlSession | None = None
 
-    def __enter__(self) -> "Answers":
+    def __enter__(self) -> "_Answers":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -573,7 +598,7 @@ def _check_options(options: MysqlReadOptions) -> None:
         )
 
 
-def sizes_of(session: MysqlSession) -> list[tuple[str, int]]:
+def _sizes_of(session: MysqlSession) -> list[tuple[str, int]]:
     """The log's files and their bytes; [] without the right to see them."""
     try:
         return [(str(row[0]), int(row[1])) for row in session.rows("SHOW BINARY LOGS")]

@@ -5,27 +5,17 @@ and with an ALTER that changes a table's columns. So each row of a range that wa
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
 
-from spark_channel.clock import utc_now
-from spark_channel.connectors.base.feed import FeedLag, FeedLimit, FeedOptions, Token, change_schema
+from spark_channel.connectors.base.feed import FeedLag, FeedLimit, FeedOptions, Token
 from spark_channel.connectors.mysql.binlog_decoder import ChangeDecoder
 from spark_channel.connectors.mysql.binlog_dump import dumped
-from spark_channel.connectors.mysql.binlog_feed import (
-    FRESH_BYTES,
-    FRESH_SECONDS,
-    MOST_LOOKED,
-    Answers,
-    BinlogFeed,
-    no_answers,
-    sizes_of,
-)
-from spark_channel.connectors.mysql.binlog_position import GtidSet, Remaining
+from spark_channel.connectors.mysql.binlog_feed import BinlogFeed, no_answers
+from spark_channel.connectors.mysql.binlog_position import GtidSet
 from spark_channel.connectors.mysql.binlog_schema import (
     check_server,
     check_table,
@@ -34,13 +24,8 @@ from spark_channel.connectors.mysql.binlog_schema import (
     name_of,
     named,
 )
-from spark_channel.connectors.mysql.binlog_snapshot import (
-    BinlogWatermarks,
-    bound_of,
-    obstacle,
-    start_of,
-)
-from spark_channel.connectors.mysql.binlog_table import FollowedTable, WindowReporter, becomes
+from spark_channel.connectors.mysql.binlog_snapshot import obstacle, start_of
+from spark_channel.connectors.mysql.binlog_table import FollowedTable, becomes
 from spark_channel.connectors.mysql.binlog_token import (
     BinlogPlace,
     TablesToken,
@@ -50,24 +35,16 @@ from spark_channel.connectors.mysql.binlog_token import (
 )
 from spark_channel.connectors.mysql.session import MysqlSession, is_away, quoted
 from spark_channel.connectors.sql.catalog import MisfitError
-from spark_channel.connectors.sql.incremental_snapshot import read_window
-from spark_channel.connectors.sql.keyset import SessionHolder
 from spark_channel.connectors.sql.log_tables import (
-    CHANGE_BYTES,
-    MOST_WAITS,
-    RANGE_ROWS,
     RANGE_SECONDS,
     READ_AGAIN,
     REMOVE,
-    NamedLog,
-    TableWaiting,
     base_refused,
     check_base,
     check_names,
     check_options,
     columns_advice,
     is_pattern,
-    lag_of_tables,
     listed,
     no_column,
     not_followed,
@@ -78,7 +55,7 @@ from spark_channel.connectors.sql.log_tables import (
 )
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.source import ReadSource
-from spark_channel.errors import ChannelError, SchemaError, SourceError
+from spark_channel.errors import SchemaError, SourceError
 from spark_channel.planning import Split
 
 __all__ = ["BinlogTablesFeed"]
@@ -89,20 +66,8 @@ _INSTEAD = "'dbtable'"
 _ADVICE = f"Run {READ_AGAIN}; or {REMOVE}"
 
 
-@dataclass(frozen=True)
-class _IdleLook:
-    """A look at the log behind `token` that found no change: how far it came, over how many bytes, and when the first
-    transaction there was committed; 0.0 = there was none.
-    """
-
-    token: TablesToken
-    position: GtidSet
-    nbytes: int
-    first: float
-
-
 class BinlogTablesFeed(BinlogFeed):
-    """One partition, as of one table. `schema` has only the columns that all batches have.
+    """Several tables by their names. `schema` has only the columns that all batches have.
 
     The options name the tables that a new tunnel begins with; later, its tokens have them.
     """
@@ -119,7 +84,6 @@ class BinlogTablesFeed(BinlogFeed):
         self._readers: dict[tuple[str, str], SqlReader] = {}
         self._checked: set[str] = set()
         self._as_noted: dict[str, tuple[Mapping[str, Any], FollowedTable]] = {}
-        self._idle_look: _IdleLook | None = None
         super().__init__(reader, options)
         self._rule, self._range_rule = rules_of(options)
 
@@ -151,7 +115,7 @@ class BinlogTablesFeed(BinlogFeed):
         Raises:
             SourceError, SchemaError, OptionError: it cannot be followed.
         """
-        source = self._reader_of(database, name).resolve(session)
+        source = self._reader_named(database, name).resolve(session)
         check_table(session, source)
         if database not in self._checked:
             check_server(session, database)
@@ -167,11 +131,13 @@ class BinlogTablesFeed(BinlogFeed):
         )
 
     def _check_base(self, session: MysqlSession, table: FollowedTable, joins: str = "") -> None:
-        source = self._reader_of(table.database, table.name).resolve(session)
+        source = self._reader_of(table).resolve(session)
         check_base(table.listed, obstacle(source), _INSTEAD, joins)
 
-    def _reader_of(self, database: str, name: str) -> SqlReader:
-        """Of its existing rows."""
+    def _reader_of(self, table: FollowedTable) -> SqlReader:
+        return self._reader_named(table.database, table.name)
+
+    def _reader_named(self, database: str, name: str) -> SqlReader:
         known = self._readers.get((database, name))
         if known is None:
             options = self._options.model_copy(
@@ -198,7 +164,7 @@ class BinlogTablesFeed(BinlogFeed):
         Raises:
             SourceError: it does not; the login may not see the table.
         """
-        reader = self._reader_of(place.table["database"], place.table["name"])
+        reader = self._reader_named(place.table["database"], place.table["name"])
         try:
             return reader.resolve(session)
         except SourceError as error:
@@ -225,14 +191,6 @@ class BinlogTablesFeed(BinlogFeed):
 
     # --- positions ---
 
-    def earliest(self) -> list[Token]:
-        with self._session() as session:
-            return [self._begun(session, self._first(session))]
-
-    def now(self) -> list[Token]:
-        with self._session() as session:
-            return [self._begun(session, self._visible(session))]
-
     def _begun(self, session: MysqlSession, position: GtidSet) -> Token:
         """The tables are looked at behind the position, so the log has all of their later changes."""
         tables = {
@@ -249,7 +207,7 @@ class BinlogTablesFeed(BinlogFeed):
         made = token
         with self._session() as session:
             for name, place in token.tables.items():
-                reader = self._reader_of(place.table["database"], place.table["name"])
+                reader = self._reader_named(place.table["database"], place.table["name"])
                 base = start_of(session, reader.resolve(session), token.position)
                 since = None if base is None else token.position
                 made = made.placed(name, replace(place, base=base, since=since))
@@ -258,8 +216,8 @@ class BinlogTablesFeed(BinlogFeed):
     def _read(self, token: Token) -> TablesToken:
         return TablesToken.read(token, self._gtids)
 
-    def _position(self, token: Token) -> GtidSet:
-        return self._read(token).position
+    def _written(self, token: TablesToken) -> Token:
+        return token.token()
 
     def joining(self, table: str, *, again: bool) -> Callable[[Token], Token]:
         with self._session() as session:
@@ -304,125 +262,12 @@ class BinlogTablesFeed(BinlogFeed):
     # --- ranges ---
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
-        token = self._read(after)
         with self._session() as session:
-            self._check_listed(session, token)
-            self._check_place(session, token.position)
-            until = None if upto is None else token.position.union(self._position(upto))
-            made = self._planned(session, token, limit.most_rows(CHANGE_BYTES), until)
-        return after if made == token else made.token()
+            self._check_listed(session, self._read(after))
+            return self._range(session, after, limit, upto)
 
-    def _planned(
-        self, session: MysqlSession, token: TablesToken, most: int | None, upto: GtidSet | None
-    ) -> TablesToken:
-        """The end of the next range: what is in the log, and a chunk of one table. See `_next` of one table."""
-        reads = self.reads_base and not token.is_read
-        made, count, is_cut = self._passed_by(session, token, most, upto)
-        if not reads:
-            return made if count or is_cut else self._fresh(token, made)
-        if is_cut and token.waited < MOST_WAITS:
-            return replace(made, waited=token.waited + 1)
-        name = token.due()
-        if name is None or name not in made.tables:
-            return made
-        place = made.tables[name]
-        source = None if place.is_dropped else self._source_of(session, place, made.position)
-        if source is None:
-            warn_of_gone_rows(name)
-            return made.started(name, None)
-        if place.since is None or place.since != token.tables[name].since:
-            return made  # it is to be read again from a later position on
-        if place.base is None:
-            if not self._visible(session).covers(place.since):
-                return made  # a statement may not see its last key yet
-            return made.started(name, start_of(session, source, place.since))
-        rows = RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
-        return made.advanced(name, bound_of(session, source, place.base, rows), rows)
-
-    def _passed_by(
-        self, session: MysqlSession, token: TablesToken, most: int | None, upto: GtidSet | None
-    ) -> tuple[TablesToken, int, bool]:
-        """The token behind about `most` changes, how many they are, and whether more may follow.
-
-        It ends before a transaction by which a table cannot be followed.
-
-        Raises:
-            SourceError, SchemaError: that transaction is the next one.
-        """
-        look = self._idle_look
-        is_known = look is not None and look.token == token and upto is None
-        start = look.position if look is not None and is_known else token.position
-        position, count, looked = start.copy(), 0, 0
-        decoder = self._counting(token, start, upto)
-        if upto is not None and start.covers(upto):
-            return token, 0, False
-        made, first = token, 0.0
-        try:
-            with dumped(self._options, start) as log:
-                for event in log:
-                    looked += len(event.data)
-                    if not decoder.take(event):
-                        continue
-                    assert decoder.gtid is not None
-                    first = first or float(event.seconds)
-                    if decoder.is_wanted:
-                        changed = self._altered(session, made, decoder)
-                        position.add(decoder.gtid)
-                        count += decoder.found
-                        decoder.found = 0
-                        if changed != made:
-                            return replace(changed, position=position), max(1, count), True
-                    if (
-                        decoder.done
-                        or (most is not None and count >= most)
-                        or looked >= MOST_LOOKED
-                    ):
-                        return replace(made, position=position), count, not decoder.done
-        except ChannelError as error:
-            if is_away(error):
-                raise
-            if position != start or start != token.position:
-                return replace(made, position=position), max(1, count), True
-            table = decoder.at
-            forgiven = None if table is None else token.forgiven(table.table.listed)
-            if forgiven is None:
-                raise
-            return self._passed_by(session, forgiven, most, upto)
-        self._note_idle(token, position, looked, first)
-        return replace(made, position=position), count, False
-
-    def _note_idle(self, token: TablesToken, position: GtidSet, looked: int, first: float) -> None:
-        look = self._idle_look
-        if look is not None and look.token == token:
-            looked, first = looked + look.nbytes, look.first or first
-        self._idle_look = _IdleLook(token, position.copy(), looked, first)
-
-    def _fresh(self, token: TablesToken, made: TablesToken) -> TablesToken:
-        """`made`, whose range has no changes, where `token` is so old that its logs would be purged."""
-        if replace(made, position=token.position) != token:
-            return made
-        look = self._idle_look
-        if look is None or look.token != token:
-            return token
-        is_old = bool(look.first) and utc_now().timestamp() - look.first >= FRESH_SECONDS
-        return made if is_old or look.nbytes >= FRESH_BYTES else token
-
-    def _counting(
-        self, token: TablesToken, start: GtidSet, upto: GtidSet | None = None
-    ) -> ChangeDecoder:
-        skips = {
-            name: start.remaining(start.union(each.since))
-            for name, each in token.tables.items()
-            if each.since is not None and not start.covers(each.since)
-        }
-        return ChangeDecoder(
-            [self._recalled(name, each) for name, each in token.tables.items()],
-            None if upto is None else start.remaining(upto),
-            no_answers,
-            counts=True,
-            has=self._rule.has(no_column),
-            skips=skips,
-        )
+    def _has(self, *, in_range: bool) -> Callable[[str], bool] | None:
+        return no_column if in_range else self._rule.has(no_column)
 
     def _altered(
         self, session: MysqlSession, token: TablesToken, decoder: ChangeDecoder
@@ -462,72 +307,8 @@ class BinlogTablesFeed(BinlogFeed):
         _log.info("%s continues with columns %s (onSchemaChange=evolve)", was.label, names)
         return table
 
-    def changes(self, after: Token, upto: Token) -> list[Split]:
-        old, new = self._read(after), self._read(upto)
-        places = old.token()["tables"]
-        tables = {name: {"table": places[name]["table"]} for name in old.tables}
-        for name, each in old.tables.items():
-            since = new.tables[name].since or each.since
-            if since is not None and not old.position.covers(since):
-                tables[name]["since"] = str(since)
-            if each.is_dropped:
-                tables[name]["dropped"] = True
-        log = {"after": str(old.position), "upto": str(new.position), "tables": tables}
-        chunk = old.chunk_to(new)
-        if chunk is not None:
-            name, place, upper = chunk
-            base = place.base
-            keys = {"lower": base.after, "upper": upper, "order": base.order, "since": base.since}
-            return [Split({"kind": "window", **log, "table": name, **keys})]
-        return [] if old.position == new.position else [Split({"kind": "changes", **log})]
-
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
         raise base_refused(_INSTEAD)
-
-    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        params = split.params
-        start, end = (self._gtids.parse(str(params[name])) for name in ("after", "upto"))
-        places = {
-            name: BinlogPlace(each["table"], is_dropped=each.get("dropped", False))
-            for name, each in params["tables"].items()
-        }
-        tables = [self._recalled(name, each) for name, each in places.items()]
-        skips = {
-            name: self._gtids.parse(each["since"])
-            for name, each in params["tables"].items()
-            if "since" in each
-        }
-        table = next((each for each in tables if each.listed == params.get("table")), None)
-        with (
-            Answers(self._options) as answers,
-            SessionHolder(partial(self._reader.connect, "read")) as rows,
-        ):
-            events = partial(self._events, answers, tables, table, skips)
-            if table is None or not self._has_rows(places[table.listed], start):
-                yield from events(start, start, end, None)
-                return
-            log = BinlogWatermarks(
-                self._reader_of(table.database, table.name),
-                rows,
-                self._seen,
-                events,
-                None if self._rule.evolves else table.schema,
-                change_schema(table.schema),
-                start,
-                end,
-                rule=self._range_rule,
-                order=params["order"],
-                since=params["since"],
-            )
-            lower, upper = params["lower"], params["upper"]
-            yield from read_window(
-                NamedLog(log, table.listed),
-                start,
-                end,
-                None if lower is None else tuple(lower),
-                tuple(upper),
-                log.chunk_rows(),
-            )
 
     def _has_rows(self, place: BinlogPlace, start: GtidSet) -> bool:
         """Whether existing rows that were handed out at `start` are there; else they are gone with their table."""
@@ -537,33 +318,6 @@ class BinlogTablesFeed(BinlogFeed):
         warn_of_gone_rows(name_of(place.table["database"], place.table["name"]))
         return False
 
-    def _events(
-        self,
-        answers: Answers,
-        tables: Sequence[FollowedTable],
-        table: FollowedTable | None,
-        skips: Mapping[str, GtidSet],
-        begin: GtidSet,
-        after: GtidSet,
-        upto: GtidSet,
-        telling: WindowReporter | None,
-    ) -> Iterator[pa.RecordBatch]:
-        """The changes of all tables, once. Those of `table` are also reported to a window."""
-        remaining: dict[str, Remaining] = {
-            name: after.remaining(after.union(since)) for name, since in skips.items()
-        }
-        decoder = ChangeDecoder(
-            [table] if table is not None and upto == after else tables,
-            after.remaining(upto),
-            answers.ask,
-            telling=None
-            if telling is None or table is None
-            else replace(telling, table=table.listed),
-            has=no_column,
-            skips=remaining,
-        )
-        return self._decoded(decoder, begin, upto)
-
     def _refused(self, decoder: ChangeDecoder, error: MisfitError) -> SourceError:
         label = "a table" if decoder.at is None else decoder.at.table.label
         return SourceError(
@@ -571,31 +325,5 @@ class BinlogTablesFeed(BinlogFeed):
             f"{self._reader.dialect.misfit_advice(error.column)}"
         )
 
-    # --- lag ---
-
     def lag(self, token: Token) -> FeedLag:
-        found = self._read(token)
-        with self._session() as session:
-            self._check_place(session, found.position)
-            sizes = sizes_of(session)
-        decoder, now = self._counting(found, found.position), utc_now().timestamp()
-        nbytes: int | None = None
-        is_known = False
-        try:
-            count, nbytes, _ = self._waiting(decoder, found.position, sizes)
-            is_known = count is not None
-        except (
-            ChannelError
-        ) as error:  # a statement after which a table cannot be followed: the next range fails
-            if is_away(error):
-                raise
-        waiting = {}
-        for each in decoder.tables:
-            seconds = max(0.0, now - each.first / 1e6) if each.first else 0.0
-            waiting[each.table.listed] = (
-                TableWaiting(each.found, each.nbytes, seconds)
-                if is_known
-                else TableWaiting(seconds=seconds or None)
-            )
-        present = [each.table.listed for each in decoder.tables if not each.is_dropped]
-        return replace(lag_of_tables(found, waiting, present), nbytes=nbytes)
+        return self._lag(self._read(token))

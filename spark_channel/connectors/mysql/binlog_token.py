@@ -63,6 +63,21 @@ class BinlogToken:
                 f"it is damaged, or of another source. {RESET}"
             ) from None
 
+    def several(self) -> "TablesToken":
+        """As a list of one table, which has no name in it."""
+        if self.base is None:
+            return TablesToken(self.position, {"": BinlogPlace({})})
+        since = type(self.position).parse(self.base.since)
+        place = BinlogPlace({}, since, replace(self.base, waited=0))
+        return TablesToken(self.position, {"": place}, self.base.waited)
+
+    @classmethod
+    def of(cls, token: "TablesToken") -> "BinlogToken":
+        """What `several` gave."""
+        (place,) = token.tables.values()
+        base = None if place.base is None else replace(place.base, waited=token.waited)
+        return cls(token.position, base)
+
     def token(self) -> Token:
         found: dict[str, Any] = {_NAME: str(self.position)}
         if self.base is not None:

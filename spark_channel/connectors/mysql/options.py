@@ -10,7 +10,7 @@ import sqlglot
 from pydantic import BeforeValidator, Field
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
 
-from spark_channel.connectors.base.url_text import check_no_fragment, decoded
+from spark_channel.connectors.base.network import check_no_fragment, decoded
 from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
 from spark_channel.connectors.sql.options import LedgerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.options import ServerOptions as AnyServerOptions

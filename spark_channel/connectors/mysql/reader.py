@@ -187,9 +187,9 @@ class MysqlReader(SqlReader):
             )
         if not self.options.binlog:
             return super().feed(options)
-        from spark_channel.connectors.mysql.binlog_feed import BinlogFeed
+        from spark_channel.connectors.mysql.binlog_one_table import OneTableFeed
 
-        return BinlogFeed(self, options)
+        return OneTableFeed(self, options)
 
     def tables_feed(self, options: FeedOptions) -> ChangeFeed:
         if not self.options.binlog:

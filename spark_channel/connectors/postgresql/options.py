@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from spark_channel.connectors.base.url_text import decoded, encoded
+from spark_channel.connectors.base.network import decoded, encoded
 from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
 from spark_channel.connectors.sql.options import (
     LedgerOptions,

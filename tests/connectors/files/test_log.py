@@ -13,12 +13,12 @@ import pytest
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.contract import WriteContext
-from spark_channel.connectors.base.owner import describe_owner
 from spark_channel.connectors.files import filesystem, log, publish, writer
 from spark_channel.connectors.files.filesystem import locate
 from spark_channel.connectors.files.log import Log, Manifest, newest_entry
 from spark_channel.connectors.files.store import LocalStore
 from spark_channel.errors import CommitError, SourceError, SupersededError, TargetError
+from spark_channel.processes import describe_owner
 from tests.connectors.files.helpers import (
     FolderObjects,
     leftovers,

@@ -51,7 +51,7 @@ Spelled = Callable[[str], str]
 
 
 def _names(kind: str) -> tuple[str, ...]:
-    slow = kind in ("hdfs", "sftp")
+    slow = kind in ("hdfs", "sftp", "s3")
     return ODD if kind in ("disk", "ftp") else FEW[:5] if slow else FEW
 
 

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_channel.connectors import TaskWriter
-from spark_channel.connectors.base import owner
 from spark_channel.connectors.files import claims, publish, store, writer
 from spark_channel.connectors.files.log import PublishedVersions
 from spark_channel.connectors.files.store import LocalStore, Store
@@ -662,14 +661,6 @@ def test_an_open_task_shows_that_its_run_lives(
     assert marker.stat().st_mtime > 0
     opened.rollback()
     out.abort(plan, None)
-
-
-def test_this_process_is_alive_and_another_is_not() -> None:
-    about = owner.describe_owner()
-    assert not owner.owner_is_gone(about)
-    assert owner.owner_is_gone({**about, "started": "1"})
-    assert owner.owner_is_gone({**about, "pid": 2**22 + 1})
-    assert not owner.owner_is_gone({**about, "machine": ["elsewhere", "", ""], "started": "1"})
 
 
 def test_a_damaged_entry_is_named(target: Path) -> None:

@@ -110,7 +110,7 @@ def test_the_page_shows_its_code() -> None:
         assert code in (INSTALLED / "firebird_connector" / f"{name}.py").read_text("utf-8"), code
 
 
-@pytest.mark.parametrize("mode", ["job", "task"])
+@pytest.mark.parametrize("mode", ["job", pytest.param("task", marks=pytest.mark.soak)])
 def test_the_writer_keeps_its_contract(shop: Shop, mode: Any) -> None:
     def read_back() -> pa.Table | None:
         return shop.read() if "T" in shop.tables() else None

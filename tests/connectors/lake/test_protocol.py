@@ -15,11 +15,11 @@ import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan
 from spark_channel.connectors.base.claims import HeldClaim
-from spark_channel.connectors.base.owner import describe_owner
 from spark_channel.connectors.lake.table import TableState
 from spark_channel.connectors.lake.task_writer import Run
 from spark_channel.connectors.lake.writer import LakeWriter
 from spark_channel.errors import CommitError, SupersededError, TargetError
+from spark_channel.processes import describe_owner
 from tests.connectors.protocol.targets import LAKES, Target, open_target
 
 _attempts = itertools.count(1)

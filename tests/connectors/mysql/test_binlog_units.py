@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from spark_channel.connectors.mysql.binlog_decoder import ChangeDecoder
 from spark_channel.connectors.mysql.binlog_events import events, inflated
-from spark_channel.connectors.mysql.binlog_feed import BinlogFeed
+from spark_channel.connectors.mysql.binlog_one_table import OneTableFeed
 from spark_channel.connectors.mysql.binlog_position import MariadbGtids, MysqlGtids
 from spark_channel.connectors.mysql.binlog_rows import Field, json_text
 from spark_channel.connectors.mysql.binlog_statements import (
@@ -41,7 +41,7 @@ ONE, OTHER = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "ffffffff-71ca-11e1-9e33-c8
 
 
 def test_a_place_that_the_server_does_not_find_is_no_log_without_transactions() -> None:
-    feed = object.__new__(BinlogFeed)
+    feed = object.__new__(OneTableFeed)
     feed._gtids = MariadbGtids
     session: Any = SimpleNamespace(place="db:3306", literal=repr, value=lambda _: None)
     with pytest.raises(

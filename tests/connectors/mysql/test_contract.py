@@ -15,9 +15,9 @@ def test_the_reader_keeps_its_contract(shop: Shop) -> None:
     shop.sql(
         "CREATE TABLE t (a INT, b VARCHAR(20), v DOUBLE, n TEXT, PRIMARY KEY (a, b)); "
         "INSERT INTO t SELECT seq DIV 100, CONCAT('k', seq), seq / 3e0, IF(seq % 5, CONCAT('n,\"', seq), NULL) "
-        "FROM seq_1_to_600"
+        "FROM seq_1_to_250"
     )
-    rows = range(1, 601)
+    rows = range(1, 251)
     expected = pa.table(
         {
             "a": pa.array([n // 100 for n in rows], pa.int32()),
@@ -34,8 +34,7 @@ def test_the_reader_keeps_its_contract(shop: Shop) -> None:
     assert shop.server.connections() == 0
 
 
-@pytest.mark.parametrize("there", [False, True])
-@pytest.mark.parametrize("local", [None, "false"])
+@pytest.mark.parametrize(("there", "local"), [(False, None), (True, None), (True, "false")])
 def test_the_writer_keeps_its_contract(shop: Shop, there: bool, local: str | None) -> None:
     if there:
         shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, name VARCHAR(100))")

@@ -369,7 +369,9 @@ def test_with_replica_identity_full_a_key_that_changes_is_told_with_any_columns(
     ]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 20))]
+)
 def test_a_copy_is_equal_whatever_columns_its_tables_get_and_lose(shop: Shop, seed: int) -> None:
     """Changes and existing rows, of two tables, with ALTER TABLE at any place of any range."""
     chance = random.Random(seed)

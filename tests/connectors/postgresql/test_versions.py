@@ -7,16 +7,14 @@ import pytest
 
 from spark_channel.connectors.base.feed import FeedLimit
 from spark_channel.options import CommitMode
+from spark_channel.testing import reader_conformance
 from tests.connectors.postgresql.conftest import Pg
 from tests.connectors.postgresql.test_claims import (  # noqa: F401 - they run here, too
     test_a_driver_that_wakes_up_after_its_pair_was_published_adds_nothing,
     test_a_driver_that_was_overtaken_publishes_nothing,
     test_staging_of_a_live_run_stays_and_that_of_a_dead_one_goes,
 )
-from tests.connectors.postgresql.test_conformance import (  # noqa: F401 - as above
-    test_the_reader_keeps_the_contract,
-    test_the_writer_keeps_the_contract,
-)
+from tests.connectors.postgresql.test_conformance import hold_writer, people
 from tests.connectors.postgresql.test_replication import (  # noqa: F401 - as above
     Table,
     table,
@@ -44,6 +42,18 @@ def postgres_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
 
 def test_the_server_is_the_one_that_is_named(postgres_server: PostgresServer) -> None:
     assert postgres_server.psql("SHOW server_version").split(".")[0] == postgres_server.version
+
+
+@pytest.mark.parametrize(("commit", "there"), [("job", False), ("task", True)])
+def test_reader_and_writer_keep_the_contract(pg: Pg, commit: CommitMode, there: bool) -> None:
+    hold_writer(pg, commit, there=there, more={})
+    pg.psql(
+        "CREATE TABLE partitioned (id bigint PRIMARY KEY, name text) PARTITION BY RANGE (id);"
+        "CREATE TABLE p1 PARTITION OF partitioned FOR VALUES FROM (0) TO (100);"
+        "CREATE TABLE p2 PARTITION OF partitioned FOR VALUES FROM (100) TO (1000);"
+        "INSERT INTO partitioned SELECT g, 'name ' || g FROM generate_series(0, 149) g"
+    )
+    reader_conformance(lambda: pg.reader("partitioned"), expected=people())
 
 
 @pytest.mark.parametrize("commit", ["job", "task"])

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_channel import clock
+from spark_channel import clock, processes
 from spark_channel.connectors import (
     Receipt,
     TaskWriter,
@@ -27,7 +27,6 @@ from spark_channel.connectors import (
     Writer,
     load_writer,
 )
-from spark_channel.connectors.base import owner
 from spark_channel.errors import ChannelError, SupersededError
 from spark_channel.options import CommitMode
 
@@ -224,7 +223,7 @@ def _drive(order: Order, reports: Connection) -> None:
     if order.days:
         clock.datetime = _Ahead.by(order.days)  # type: ignore[attr-defined]
     if order.elsewhere:
-        owner._machine = lambda: [order.run, "", ""]
+        processes._machine = lambda: [order.run, "", ""]
     os._exit(_Driver(order, reports).run())
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from spark_channel.connectors import TaskWriter, WriteContext, WritePlan
 from spark_channel.connectors.base.claims import Claim, Identity, is_alive
-from spark_channel.connectors.base.owner import describe_owner
 from spark_channel.errors import TargetError
+from spark_channel.processes import describe_owner
 from tests.connectors.protocol.targets import KINDS, Target, open_target
 
 ROWS = pa.record_batch({"id": pa.array([1, 2, 3], pa.int64())})

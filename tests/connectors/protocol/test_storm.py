@@ -23,7 +23,7 @@ from tests.connectors.protocol.targets import KINDS, LAKES, Target, open_target
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 
 MOST_RUNS = 12
-SLEEP = 4.0
+SLEEP = 2.0
 """A process that sleeps may hold what its successor waits for, so it is woken after this many seconds at the latest."""
 WITHOUT_TASK = ("duckdb", *LAKES)
 """They have no `commit=task`: one process writes a file, and a table's log takes one commit for all tasks."""

@@ -232,7 +232,7 @@ def test_every_key_of_postgresql_is_read_once(pg: Pg, kind: str) -> None:
     """Composite, first up and then up and down; the key is among what is read, and is not."""
     _VALUES_OF = st.lists(st.tuples(_VALUES[kind], st.integers(-3, 3)), max_size=60)  # noqa: N806
 
-    @settings(_FIXTURES, max_examples=4)
+    @settings(_FIXTURES, max_examples=3)
     @given(_VALUES_OF, st.integers(1, 9), st.integers(1, 4), st.booleans())
     def check(rows: list[tuple[str, int]], most: int, advice: int, down: bool) -> None:
         values = ", ".join(

@@ -54,11 +54,12 @@ def _person(number: int) -> tuple[Any, ...]:
 
 def test_a_reader_keeps_its_contract(place: Place) -> None:
     """Schema, splits that cover once, pickling, threads, a read closed early, any fetch size; no session is left."""
-    people(place)
+    few = 150  # the contract reads them one by one, too
+    people(place, few)
     expected = pa.table(
         {
-            "id": pa.array(range(ROWS), pa.int64()),
-            "name": [_person(number)[1] for number in range(ROWS)],
+            "id": pa.array(range(few), pa.int64()),
+            "name": [_person(number)[1] for number in range(few)],
         }
     )
     reader_conformance(lambda: place.reader(columns="id,name"), expected=expected)
@@ -332,8 +333,9 @@ def test_a_batch_holds_no_more_than_the_limit(place: Place) -> None:
 
 
 def test_a_read_that_is_closed_early_leaves_no_session(place: Place) -> None:
+    rows = 6_000 if place.kind == "firebird" else 60_000  # Firebird takes them one by one
     place.create(
-        "t", {"id": "int NOT NULL", "v": "text"}, [(n, "x" * 50) for n in range(60_000)], "id"
+        "t", {"id": "int NOT NULL", "v": "text"}, [(n, "x" * 50) for n in range(rows)], "id"
     )
     reader = place.reader(fetchsize="1000")
     reader.schema()

@@ -15,8 +15,12 @@ from spark_channel.connectors.files.formats.base import (
     even_pieces,
     pick,
 )
-from spark_channel.connectors.files.formats.checked import check_types, checked
-from spark_channel.connectors.files.formats.types import map_leaves, plain_leaf
+from spark_channel.connectors.files.formats.types import (
+    check_types,
+    checked,
+    map_leaves,
+    plain_leaf,
+)
 from spark_channel.connectors.files.options import ArrowWriteOptions
 
 __all__ = ["ArrowFormat"]

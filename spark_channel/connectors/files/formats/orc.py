@@ -25,9 +25,14 @@ from spark_channel.connectors.files.formats.calendar import (
     first_julian,
     temporal_leaves,
 )
-from spark_channel.connectors.files.formats.checked import check_types, checked
 from spark_channel.connectors.files.formats.orc_footer import read_footer
-from spark_channel.connectors.files.formats.types import Notes, map_leaves, plain_leaf
+from spark_channel.connectors.files.formats.types import (
+    Notes,
+    check_types,
+    checked,
+    map_leaves,
+    plain_leaf,
+)
 from spark_channel.connectors.files.options import OrcWriteOptions
 from spark_channel.errors import SourceError, TargetError
 

@@ -20,11 +20,12 @@ from spark_channel.connectors.files.formats.base import (
     pick,
 )
 from spark_channel.connectors.files.formats.calendar import Julian, temporal_leaves
-from spark_channel.connectors.files.formats.checked import check_types, checked
 from spark_channel.connectors.files.formats.types import (
     INSTANT,
     Notes,
     as_type,
+    check_types,
+    checked,
     map_leaves,
     plain_leaf,
 )

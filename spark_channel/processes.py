@@ -1,0 +1,174 @@
+"""Processes as the system names them: who a job's owner is, and whether a process has ended, here or elsewhere."""
+
+import os
+import select
+import socket
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "alive",
+    "describe_owner",
+    "driver_pid",
+    "has_ended",
+    "host_name",
+    "owner_is_gone",
+    "pid_namespace",
+    "process_name",
+    "started",
+    "wait_until_gone",
+]
+
+_PROC = Path("/proc")
+_CHECK_MILLISECONDS = 1000
+_MOST_ANCESTORS = 64
+
+
+# --- on this machine ---
+
+
+def started(pid: int) -> str | None:
+    """Return a mark that, with the pid, names one process for good; None when the process has ended (or is a zombie).
+
+    With /proc: its start in clock ticks since boot. Elsewhere "", which does not detect a reused pid.
+    """
+    if _PROC.joinpath("self/stat").exists():
+        fields = _stat(pid)
+        return None if fields is None or fields[0] in "ZX" else fields[19]
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return ""
+
+
+def alive(pid: int, since: str) -> bool:
+    """Whether the process that was `started` at `since` still runs."""
+    return started(pid) == since
+
+
+def wait_until_gone(pid: int, since: str, wake: int | None = None) -> None:
+    """Block until the process ends, or descriptor `wake` can be read.
+
+    Waits on a pidfd where there is one; else it looks each second.
+    """
+    poll = select.poll()
+    if wake is not None:
+        poll.register(wake, select.POLLIN)
+    descriptor = _pidfd(pid)
+    try:
+        if descriptor is not None:
+            poll.register(descriptor, select.POLLIN)
+        while alive(pid, since):
+            if poll.poll(None if descriptor is not None else _CHECK_MILLISECONDS):
+                return
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def driver_pid() -> int:
+    """The pid of the nearest ancestor that is a JVM: from a planner worker, the driver's.
+
+    Without one, or without /proc: the parent.
+    """
+    parent = os.getppid()
+    return _jvm_from(parent) or parent
+
+
+def _jvm_from(pid: int) -> int | None:
+    """The nearest JVM from process `pid` upwards."""
+    for _ in range(_MOST_ANCESTORS):
+        fields = _stat(pid)
+        if fields is None or pid <= 1:
+            break
+        if _name(pid) == "java":
+            return pid
+        pid = int(fields[1])
+    return None
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of /proc/PID/stat from the third on (state, parent, ...), behind the name in brackets."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()
+
+
+def _name(pid: int) -> str:
+    try:
+        return (_PROC / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+# --- on this machine or another ---
+
+
+def pid_namespace() -> str:
+    """Return the id of this machine's (or container's) pid namespace; others may share the directory."""
+    try:
+        return str((_PROC / "self/ns/pid").stat().st_ino)
+    except OSError:
+        return "0"
+
+
+def _machine() -> list[str]:
+    """Identifies a space of process ids: host, boot, and pid namespace."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        space = (_PROC / "self/ns/pid").readlink().name
+    except OSError:
+        return [socket.gethostname(), "", ""]
+    return [socket.gethostname(), boot, space]
+
+
+def describe_owner() -> dict[str, Any]:
+    """Return plain data for `owner_is_gone`, about the process whose death ends the job.
+
+    A Spark write is prepared in a short-lived Python worker. The driver's JVM, the nearest ancestor named `java`, lives
+    as long as the job. Without one, this process is the owner.
+    """
+    own = os.getpid()
+    found = _jvm_from(own) or own
+    return {"machine": _machine(), "pid": found, "started": started(found) or None}
+
+
+def owner_is_gone(owner: dict[str, Any]) -> bool:
+    """Return True only when it is certain: the owner ran on this machine, and has ended."""
+    if owner.get("machine") != _machine() or not owner.get("started"):
+        return False
+    return bool(started(int(owner["pid"])) != owner["started"])
+
+
+@cache
+def host_name() -> str:
+    """Return a name for this boot of this machine (or container)."""
+    host, boot, space = _machine()
+    return f"{host}/{boot[:8]}:{space}" if boot else f"{host}/"
+
+
+def process_name(pid: int | None = None) -> str:
+    """Return the id of this process, or of `pid`, and its start time; empty where the system does not show them."""
+    pid = os.getpid() if pid is None else pid
+    since = started(pid)
+    return f"{pid}@{since}" if since else ""
+
+
+def has_ended(host: str, process: str) -> bool:
+    """Whether the process ran on this host and has ended; False when that is unknown."""
+    if not process or host != host_name() or host.endswith("/"):
+        return False
+    return process_name(int(process.partition("@")[0])) != process

@@ -1,0 +1,42 @@
+"""Processes as the system names them."""
+
+import subprocess
+import sys
+
+import pytest
+
+from spark_channel.processes import (
+    describe_owner,
+    has_ended,
+    host_name,
+    owner_is_gone,
+    process_name,
+    started,
+)
+
+
+def test_this_process_is_alive_and_another_is_not() -> None:
+    about = describe_owner()
+    assert not owner_is_gone(about)
+    assert owner_is_gone({**about, "started": "1"})
+    assert owner_is_gone({**about, "pid": 2**22 + 1})
+    assert not owner_is_gone({**about, "machine": ["elsewhere", "", ""], "started": "1"})
+    assert not has_ended(host_name(), process_name())
+    assert has_ended(host_name(), "999999999@1")
+    assert not has_ended("elsewhere/", "999999999@1")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_a_process_that_nobody_has_waited_for_has_ended() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as ended:
+        about = {**describe_owner(), "pid": ended.pid, "started": started(ended.pid)}
+        name = process_name(ended.pid)
+        assert not owner_is_gone(about)
+        assert ended.stdin is not None
+        assert ended.stdout is not None
+        ended.stdin.close()
+        ended.stdout.read()
+        while started(ended.pid) is not None:  # its output has ended, and it will in a moment
+            pass
+        assert owner_is_gone(about)
+        assert has_ended(host_name(), name)
