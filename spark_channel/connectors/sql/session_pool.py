@@ -59,6 +59,7 @@ class SessionPool:
         """Begin again without any session, in a process that was forked: those here are its parent's."""
         self._lock = threading.Lock()
         self._users = 0
+        self._done: set[Hashable] = set()
         self._of_parents += self._idle  # a session that is freed would end on its server
         self._idle = []
         self._timer: threading.Timer | None = None
@@ -75,6 +76,7 @@ class SessionPool:
             with self._lock:
                 self._users = max(0, self._users - 1)
                 if self._users == 0:
+                    self._done.clear()
                     ended, self._idle = self._idle, []
                     if self._timer is not None:
                         self._timer.cancel()
@@ -84,6 +86,18 @@ class SessionPool:
     @property
     def keeps(self) -> bool:
         return self._users > 0
+
+    def is_first(self, key: Hashable) -> bool:
+        """Whether nobody asked for `key` since the first block began: of what one table does for all that follow.
+
+        Outside any block it is always True.
+        """
+        with self._lock:
+            if self._users == 0:
+                return True
+            known = key in self._done
+            self._done.add(key)
+            return not known
 
     def take(self, key: Hashable | None, renew: Callable[[_S], bool], make: Callable[[], _S]) -> _S:
         """A session of `key` for which `renew` is true, else a new one."""
