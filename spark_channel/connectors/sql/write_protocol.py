@@ -504,9 +504,9 @@ class WriteProtocol(Writer):
     def sweep(self, session: Any, plan: SqlPlan) -> None:
         """Remove the staging of runs that were overtaken, have ended, or are known to be dead.
 
-        It is in one place for all tables of a schema, so the first table of a run does it for the others.
+        It is in one place for all tables of a schema, so one table of a run does it for those that follow.
         """
-        if not sessions.is_first(("sweep", self.shown, plan.place.staging)):
+        if not sessions.is_due(("sweep", self.shown, plan.place.staging)):
             return
         stages = self.stages(session, plan.place, plan.place.stage) if plan.place.has_ledger else []
         if not stages:
