@@ -169,7 +169,8 @@ class Splitter:
             return []
         if self.options.partition_column is not None:
             return self._by_column(self.options.partition_column)
-        if self.advice == 1 and sampled is not None and sampled < _SAMPLE_ROWS:
+        is_small = sampled is not None and sampled < _SAMPLE_ROWS
+        if self.advice == 1 and is_small and not self.gently:  # else ranges that can be made finer
             return [self.whole(sampled)]
         table = self.source.table
         return (None if table is None or table.is_view else self.ranges()) or [self.whole()]
