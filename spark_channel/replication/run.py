@@ -476,8 +476,8 @@ class TableRun:
     def _whole(self) -> "_Planned":
         """The next version of the table: a later run has a higher number, also on a host whose clock is late."""
         name = self._copy.state_name()
-        known = self._writing.stream_progress(name)
-        if known is None and not self._settings.dry_run and self._writing.exists():
+        known, is_there = self._writing.stream_or_target(name)
+        if known is None and not self._settings.dry_run and is_there:
             self._outcome.why = (
                 f"{self._copy.object} was there before the first run of this stream, which replaces its rows: if "
                 "another file writes to it, too, give one of them another 'object'"

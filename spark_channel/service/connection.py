@@ -1,8 +1,10 @@
 """One HTTP connection to a service with deadlines, and a note of the services that did not answer lately."""
 
+import logging
+import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,16 +18,42 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Connection",
+    "answered_here",
     "failed_recently",
     "note_reached",
     "note_unreached",
 ]
 
 
+_log = logging.getLogger(__name__)
+
 _LARGEST_HEAD = 16 << 10
 _LARGEST_PART = protocol.LARGEST_BODY
 _CHUNK = 64 << 10
 _OK, _OURS = 200, 500
+_AT_ONCE = frozenset({"open_job", "report", "enter", "coordinator"})
+"""What jobs send most, and what never waits."""
+
+
+Answer = Callable[[ServiceAddress, str, bytes], bytes | None]
+_here: dict[tuple[int, str, int, str | None], Answer] = {}
+"""The services of this process, with its pid: a forked child inherits them, and not what they know."""
+
+
+def answered_here(address: ServiceAddress, answer: Answer | None) -> None:
+    """Let a service of this process answer connections of this process without a socket; None: no more.
+
+    `answer` takes the address with the caller's token, the action and the body. It returns None where the token opens
+    nothing: then the socket refuses. `ValueError` and `PermissionError` are refusals.
+    """
+    if answer is None:
+        _here.pop(_place(address), None)
+    else:
+        _here[_place(address)] = answer
+
+
+def _place(address: ServiceAddress) -> tuple[int, str, int, str | None]:
+    return os.getpid(), address.host, address.port, address.tls_root
 
 
 class Connection:
@@ -58,7 +86,21 @@ class Connection:
 
     def send(self, action: str, body: bytes, *, timeout: float = 5.0) -> bytes:
         """`call` with bytes as they are."""
-        return b"".join(self.stream(action, body, timeout=timeout))
+        ask = _here.get(_place(self.address)) if action in _AT_ONCE else None
+        try:
+            answer = None if ask is None else ask(self.address, action, body)
+        except (ValueError, PermissionError) as error:
+            raise ServiceDeniedError(
+                f"the service at {self.address} refused {action!r}: {error}"
+            ) from None
+        except Exception as error:
+            _log.error("action %r failed", action, exc_info=error)
+            raise ServiceUnavailableError(
+                f"the service at {self.address} failed on {action!r}: see the log of this process"
+            ) from error
+        if answer is None:
+            return b"".join(self.stream(action, body, timeout=timeout))
+        return answer
 
     def stream(self, action: str, body: bytes, *, timeout: float) -> Iterator[bytes]:
         """The parts of an answer as they come, all within `timeout` seconds; the same errors as `call`."""

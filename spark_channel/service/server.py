@@ -15,6 +15,7 @@ from spark_channel.observe.metrics import CONTENT_TYPE, JobMetrics, prometheus_t
 from spark_channel.observe.view import LocalView
 from spark_channel.progress import JobProgress, JobSpec, JobStatus, Phase, Snapshot, progress_line
 from spark_channel.service import protocol
+from spark_channel.service.connection import answered_here
 from spark_channel.service.discovery import note_running, note_stopped
 from spark_channel.service.jobs import JobRegistry
 from spark_channel.service.limits import LimitService
@@ -173,6 +174,7 @@ class ServiceServer:
             atexit.register(self.stop)
             self._push = pushed(self.metrics)
             note_running(self)
+            answered_here(self._address, self._answer)
             _log.debug("service listens on %s", self._address)
             return self._address
 
@@ -182,8 +184,10 @@ class ServiceServer:
         `failed`: see `JobRegistry.close_all`.
         """
         with self._lock:
-            shell, keeper = self._shell, self._keeper
+            shell, keeper, address = self._shell, self._keeper, self._address
             self._shell = self._keeper = self._address = None
+        if address is not None:
+            answered_here(address, None)
         if shell is None or keeper is None:
             return
         note_stopped(self)
@@ -242,6 +246,18 @@ class ServiceServer:
         with self._wake:
             self._due = True
             self._wake.notify_all()
+
+    def _answer(self, address: ServiceAddress, action: str, body: bytes) -> bytes | None:
+        """Answer a job of this process."""
+        from spark_channel.service.http_server import Caller
+
+        scope = self.tokens.scope_of(f"Bearer {address.token}")
+        endpoint = self._endpoints.get(action)
+        if scope is None or endpoint is None:
+            return None
+        answer = endpoint(body, Caller(scope, "this process"))
+        assert isinstance(answer, bytes)
+        return answer
 
     def _hello(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         protocol.fields(body, required=())

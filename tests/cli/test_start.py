@@ -35,10 +35,16 @@ def ten_rows(tmp_path: Path) -> str:
     return write_job(tmp_path / "job.json", made_up(10), {"name": "streamwriter"})
 
 
-def test_a_small_job_imports_nothing_heavy(ten_rows: str) -> None:
+@pytest.mark.parametrize("command", ["run", "copy"])
+def test_a_small_job_imports_nothing_heavy(ten_rows: str, tmp_path: Path, command: str) -> None:
+    given = [ten_rows]
+    if command == "copy":
+        csv = tmp_path / "ten.csv"
+        csv.write_text("id,name\n" + "".join(f"{number},n\n" for number in range(10)))
+        given = [f"csv:{csv}", f"sqlite:{tmp_path}/ten.db?dbtable=ten"]
     script = (
         "import sys\nfrom spark_channel.cli import main\n"
-        f"sys.argv = ['spark-channel', 'run', {ten_rows!r}]\n"
+        f"sys.argv = ['spark-channel', {command!r}, *{given!r}]\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
         f"print('loaded', [name for name in {HEAVY!r} if name in sys.modules])"
     )

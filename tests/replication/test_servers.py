@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import spark_channel
+from spark_channel.connectors.postgresql.copy_session import PgCopySession
+from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, PgWriteSession
 from spark_channel.errors import OptionError
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.changes import parts_of
@@ -87,6 +89,44 @@ def states_of(report: ReplicationReport) -> dict[str, str]:
 
 def rows_of(report: ReplicationReport) -> dict[str, int]:
     return {each.stream: each.rows for each in report.tables}
+
+
+def test_the_exchanges_with_the_servers_for_each_small_table_are_few(
+    pg: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+
+    def counted(kind: type[PgSession], name: str) -> None:
+        method = getattr(kind, name)
+
+        def run(session: PgSession, sql: Any) -> Any:
+            sent.append(str(sql))
+            return method(session, sql)
+
+        monkeypatch.setattr(kind, name, run)
+
+    counted(PgReadSession, "_run")
+    counted(PgWriteSession, "_run")
+    counted(PgCopySession, "_script")
+
+    def exchanges(tables: int) -> int:
+        pg.psql(
+            "DROP SCHEMA rep_dw CASCADE; CREATE SCHEMA rep_dw;"
+            + "".join(
+                f"CREATE TABLE rep_dw.s{number} (id int PRIMARY KEY, v text);"
+                f"INSERT INTO rep_dw.s{number} VALUES (1, 'a'), (2, 'b');"
+                for number in range(tables)
+            )
+        )
+        target = {**pg.login, "currentSchema": "rep_a"}
+        sent.clear()
+        report = replicate(pg.login, target, {"rep_dw.s*": {}}, parallel="1")
+        assert report.rows == 2 * tables
+        return len(sent)
+
+    exchanges(1)
+    few, many = exchanges(1), exchanges(5)
+    assert (many - few) / 4 <= 75
 
 
 @pytest.mark.parametrize("writer", ["postgresql", "parquet", "delta"])

@@ -5,6 +5,7 @@ import pickle
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,25 @@ def test_final_counters_are_there_when_close_returns(server: ServiceServer) -> N
         1,
         1,
     )
+
+
+def test_a_service_of_this_process_is_called_without_a_socket(
+    server: ServiceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_given: object, **_named: object) -> None:
+        raise OSError("no socket is wanted")
+
+    monkeypatch.setattr("socket.create_connection", refuse)
+    with ServiceControl(server.address) as control:
+        job = control.open_job(SPEC, "j")
+        with ServiceClient(server.address, job, SPEC) as client:
+            client.counters(0, 7).pushed(10, 80)
+        assert server.jobs.find(job).status().rows == 10
+        with pytest.raises(ServiceDeniedError, match="job k is unknown"):
+            control.enter("k", Phase.DONE)
+    wrong = replace(server.address, token="not-this-one")
+    with ServiceControl(wrong) as control, pytest.raises(ServiceUnavailableError):
+        control.open_job(SPEC, "l")
 
 
 def test_counters_arrive_while_the_task_runs(server: ServiceServer) -> None:

@@ -517,6 +517,11 @@ class Writer(ABC):
         """
         raise UnsupportedError(f"{type(self).__name__} keeps no record of what was published to it")
 
+    def stream_or_target(self, stream: str) -> tuple[StreamProgress | None, bool | None]:
+        """Driver, before `prepare`. Return `stream_progress`, and without any what `exists` returns."""
+        known = self.stream_progress(stream)
+        return known, self.exists() if known is None else None
+
     def forget_stream(self, stream: str) -> None:
         """Driver. Let a stream begin again, and fence off its runs. The rows that it has published stay.
 

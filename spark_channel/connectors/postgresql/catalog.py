@@ -1,7 +1,9 @@
 """Tables, transactions, slots in the server's catalog."""
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sqlglot import exp
 
@@ -29,28 +31,32 @@ __all__ = [
 _FIND = """
 SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relkind = 'r' AND c.relhassubclass,
   c.relkind IN ('r', 'p')
-    AND EXISTS (SELECT FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '3' AND r.is_instead)
+    AND EXISTS (SELECT FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '3' AND r.is_instead),
+  ({columns})::text,
+  CASE WHEN c.relkind IN ('r', 'p', 'm') THEN ({keys})::text END,
+  CASE WHEN c.relkind IN ('r', 'p', 'm') THEN ({size}) END
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relname = {name} AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND {where}
-ORDER BY n.nspname = 'pg_catalog' LIMIT 1
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND ({where})
+ORDER BY {first}, n.nspname = 'pg_catalog' LIMIT 1
 """
+"""One statement: a run of many small tables spends more on exchanges with the server than on their rows."""
 _COLUMNS = """
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef OR t.typdefault IS NOT NULL,
+SELECT json_agg(json_build_array(
+  a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef OR t.typdefault IS NOT NULL,
   a.attgenerated <> '', b.typname, b.typcategory::text,
   CASE WHEN t.typtype = 'd' AND a.atttypmod = -1 THEN t.typtypmod ELSE a.atttypmod END, a.attidentity::text, e.typname,
   b.typnamespace = 'pg_catalog'::regnamespace,
   (SELECT cn.nspname || '.' || k.collname FROM pg_catalog.pg_collation k
-   JOIN pg_catalog.pg_namespace cn ON cn.oid = k.collnamespace WHERE k.oid = a.attcollation)
+   JOIN pg_catalog.pg_namespace cn ON cn.oid = k.collnamespace WHERE k.oid = a.attcollation)) ORDER BY a.attnum)
 FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 JOIN pg_catalog.pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
 LEFT JOIN pg_catalog.pg_type e ON e.oid = b.typelem AND b.typcategory = 'A'
-WHERE a.attrelid = {oid} AND a.attnum > 0 AND NOT a.attisdropped
-ORDER BY a.attnum
+WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 """
 _KEYS = """
-SELECT i.indisprimary, i.indisunique AND i.indimmediate,
-  (SELECT array_agg(a.attname::text ORDER BY k.n)
+SELECT json_agg(json_build_array(i.indisprimary, i.indisunique AND i.indimmediate,
+  (SELECT json_agg(a.attname::text ORDER BY k.n)
    FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, n)
    JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
    WHERE k.n <= i.indnkeyatts),
@@ -58,23 +64,23 @@ SELECT i.indisprimary, i.indisunique AND i.indimmediate,
    FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, n)
    JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
    WHERE k.n <= i.indnkeyatts),
-  (SELECT array_agg((k.o & 1)::int ORDER BY k.n)
+  (SELECT json_agg((k.o & 1)::int ORDER BY k.n)
    FROM unnest(i.indoption::int2[]) WITH ORDINALITY k (o, n) WHERE k.n <= i.indnkeyatts),
-  (SELECT bool_and(o.opcdefault AND c.coll = a.attcollation AND c.o IN (0, 3))
+  (SELECT bool_and(o.opcdefault AND k.coll = a.attcollation AND k.o IN (0, 3))
    FROM unnest(i.indkey::int2[], i.indclass::oid[], i.indcollation::oid[], i.indoption::int2[])
-     WITH ORDINALITY c (attnum, class, coll, o, n)
-   JOIN pg_catalog.pg_opclass o ON o.oid = c.class
-   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = c.attnum
-   WHERE c.n <= i.indnkeyatts)
-    AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent = i.indrelid AND {kind} <> 'p')
+     WITH ORDINALITY k (attnum, class, coll, o, n)
+   JOIN pg_catalog.pg_opclass o ON o.oid = k.class
+   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+   WHERE k.n <= i.indnkeyatts)
+    AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent = i.indrelid AND c.relkind <> 'p'))
+  ORDER BY i.indisprimary DESC, i.indisunique DESC, i.indnkeyatts, x.relname)
 FROM pg_catalog.pg_index i
-JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
-JOIN pg_catalog.pg_am m ON m.oid = c.relam
-WHERE i.indrelid = {oid} AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL AND m.amname = 'btree'
-ORDER BY i.indisprimary DESC, i.indisunique DESC, i.indnkeyatts, c.relname
+JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+JOIN pg_catalog.pg_am m ON m.oid = x.relam
+WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL AND m.amname = 'btree'
 """
 _SIZE = """
-SELECT coalesce((SELECT sum(pg_relation_size(relid)) FROM pg_partition_tree({oid})), pg_relation_size({oid}))::bigint
+SELECT coalesce((SELECT sum(pg_relation_size(relid)) FROM pg_partition_tree(c.oid)), pg_relation_size(c.oid))::bigint
   / current_setting('block_size')::bigint
 """
 _NAMES = """
@@ -129,6 +135,7 @@ class PgTable(catalog.Table):
     """A rule does something else in place of an INSERT, and what it stores counts as stored by the INSERT."""
 
 
+@lru_cache(maxsize=1024)
 def name_parts(text: str) -> tuple[str | None, str] | None:
     """(schema, table) that `text` names by PostgreSQL's rules, which fold unquoted names to lower case."""
     tree = parsed_name(text, "postgres")
@@ -144,10 +151,27 @@ def _folded(name: exp.Identifier) -> str:
 
 def find_table(session: Session, text: str) -> PgTable | None:
     """The table or view that `text` names; None when there is none."""
-    for reading in (name_parts(text), (None, text)):
-        if reading is not None and (found := _lookup(session, *reading)) is not None:
-            return _describe(session, found)
-    return None
+    readings = list(dict.fromkeys([name_parts(text) or (None, text), (None, text)]))
+    conditions = [_named(*each) for each in readings]
+    rows = session.rows(
+        _FIND.format(
+            columns=_COLUMNS,
+            keys=_KEYS,
+            size=_SIZE,
+            where=" OR ".join(f"({each})" for each in conditions),
+            first=f"NOT ({conditions[0]})",
+        )
+    )
+    return _described(*rows[0]) if rows else None
+
+
+def _named(schema: str | None, name: str) -> str:
+    where = (
+        "pg_catalog.pg_table_is_visible(c.oid)"
+        if schema is None
+        else f"n.nspname = {literal_sql(schema)}"
+    )
+    return f"c.relname = {literal_sql(name)} AND {where}"
 
 
 def table_names(session: Session) -> list[str]:
@@ -155,62 +179,55 @@ def table_names(session: Session) -> list[str]:
     return [str(name) for (name,) in session.rows(_NAMES)]
 
 
-def _lookup(
-    session: Session, schema: str | None, name: str
-) -> tuple[int, str, str, str, bool, bool] | None:
-    where = (
-        "pg_catalog.pg_table_is_visible(c.oid)"
-        if schema is None
-        else f"n.nspname = {literal_sql(schema)}"
-    )
-    rows = session.rows(_FIND.format(name=literal_sql(name), where=where))
-    if not rows:
-        return None
-    oid, space, found, kind, is_parent, is_ruled = rows[0]
-    return int(oid), str(space), str(found), str(kind), bool(is_parent), bool(is_ruled)
-
-
-def _describe(session: Session, found: tuple[int, str, str, str, bool, bool]) -> PgTable:
-    oid, schema, name, kind, is_parent, is_ruled = found
-    columns = tuple(PgColumn(*row) for row in session.rows(_COLUMNS.format(oid=oid)))
+def _described(
+    oid: int,
+    schema: str,
+    name: str,
+    kind: str,
+    is_parent: bool,
+    is_ruled: bool,
+    columns_json: str | None,
+    keys_json: str | None,
+    pages: int | None,
+) -> PgTable:
+    columns = tuple(PgColumn(*row) for row in json.loads(columns_json or "[]"))
     undivided = {column.name for column in columns if not column.has_quantiles}
     key: tuple[str, ...] = ()
     nullable_key = None
     primary: tuple[str, ...] = ()
     unique, keys, indexes = [], [], []
-    if kind in ("r", "p", "m"):
-        found_keys = session.rows(_KEYS.format(oid=oid, kind=f"'{kind}'"))
-        for is_primary, is_unique, names, not_null, descending, is_sound in found_keys:
-            if is_sound:
-                if len(set(descending)) == 1:
-                    indexes.append((tuple(names), bool(is_unique)))
-                if is_unique and not_null:
-                    keys.append(tuple(map(catalog.KeyColumn, names, map(bool, descending))))
-            if is_primary:
-                primary = tuple(names)
-            if is_unique:
-                unique.append(tuple(names))
-                if not_null and not key and undivided.isdisjoint(names):
-                    key = tuple(names)
-            if nullable_key is None and names[0] not in undivided:
-                nullable_key = str(names[0])
-    pages = int(session.value(_SIZE.format(oid=oid)) or 0) if kind in ("r", "p", "m") else 0
+    for is_primary, is_unique, names, not_null, descending, is_sound in json.loads(
+        keys_json or "[]"
+    ):
+        if is_sound:
+            if len(set(descending)) == 1:
+                indexes.append((tuple(names), bool(is_unique)))
+            if is_unique and not_null:
+                keys.append(tuple(map(catalog.KeyColumn, names, map(bool, descending))))
+        if is_primary:
+            primary = tuple(names)
+        if is_unique:
+            unique.append(tuple(names))
+            if not_null and not key and undivided.isdisjoint(names):
+                key = tuple(names)
+        if nullable_key is None and names[0] not in undivided:
+            nullable_key = str(names[0])
     return PgTable(
-        schema,
-        name,
+        str(schema),
+        str(name),
         columns,
         kind in ("v", "f"),
         tuple(unique),
         primary,
-        oid,
-        kind,
+        int(oid),
+        str(kind),
         key,
         nullable_key,
-        pages,
+        int(pages or 0),
         tuple(keys),
         tuple(indexes),
-        is_parent,
-        is_ruled,
+        bool(is_parent),
+        bool(is_ruled),
     )
 
 

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import zip_longest
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
@@ -186,6 +187,10 @@ def parse_url(url: str, environment: Mapping[str, str] = MappingProxyType({})) -
     return Address(parameters, user, password, schema)
 
 
+_parsed = lru_cache(maxsize=32)(parse_url)
+"""The urls of this process: each table of a run asks for its own dozens of times."""
+
+
 def _hosts(text: str, default_port: str) -> dict[str, str]:
     hosts, ports = [], []
     for place in text.split(",") if text else []:
@@ -317,7 +322,7 @@ class PostgresOptions(ServerOptions):
 
     @property
     def address(self) -> Address:
-        return parse_url(str(getattr(self, "url")))  # noqa: B009 - both subclasses have it
+        return _parsed(str(getattr(self, "url")))  # noqa: B009 - both subclasses have it
 
     def parameters(self, application: str | None = None) -> dict[str, str]:
         """libpq's connection parameters, including the password: never to be shown.

@@ -15,11 +15,10 @@ from spark_channel.connectors.postgresql.failures import is_locked, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession, literal_sql
 from spark_channel.connectors.postgresql.types import PgWriteColumn, value_sql
-from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import TargetTable
 from spark_channel.connectors.sql.publish import PLACE, Merge, hold_gone, is_ready
 from spark_channel.connectors.sql.session import in_pieces
-from spark_channel.connectors.sql.statements import identifier
+from spark_channel.connectors.sql.statements import quoted_name
 from spark_channel.errors import BatchRefusedError, CommitError, TargetError
 
 __all__ = [
@@ -222,16 +221,14 @@ _NAME = re.compile(r"spark_channel_(?:stage|st_[0-9a-f]{6})_[0-9a-f]{16}_\d+_")
 
 def table_sql(schema: str, name: str) -> str:
     """`schema.name`, quoted."""
-    return statements.named_table((schema, name)).expression.sql("postgres")
+    return f"{quoted_name(schema)}.{quoted_name(name)}"
 
 
 def stage_columns(target: TargetTable) -> list[str]:
     """The columns of a staging or temporary table for rows of `target`, as CREATE TABLE has them."""
-    columns = [
-        f"{identifier(c.target).sql('postgres')} {c.staged}" for c in written_columns(target)
-    ]
+    columns = [f"{quoted_name(c.target)} {c.staged}" for c in written_columns(target)]
     if target.operation is not None:
-        operation = identifier(target.operation).sql("postgres")
+        operation = quoted_name(target.operation)
         columns += [f"{operation} text", f"{PLACE} bigint GENERATED ALWAYS AS IDENTITY"]
     return columns
 
@@ -285,8 +282,10 @@ def is_there(
         TargetError: the table came, went or changed since the plan was made.
     """
     drops = overwrite and not options.truncate
-    if target.create is not None and not drops and find_table(session, target.sql) is not None:
-        raise _made_meanwhile(target)
+    if target.create is not None and not drops:
+        if find_table(session, target.sql) is not None:
+            raise _made_meanwhile(target)
+        return False
     with patient_lock(session, target) if overwrite else nullcontext():
         return is_ready(session, DIALECT, target, options, overwrite=overwrite)
 
@@ -354,13 +353,12 @@ def publish_stage(
         PostgresMerge(session, target, stage, options.write_mode).refuse_bad_keys()
     with new_table(target):
         if plan.place.staging != target.schema:
-            session.rows(
-                f"ALTER TABLE {stage} SET SCHEMA {identifier(target.schema).sql('postgres')}"
-            )
+            session.rows(f"ALTER TABLE {stage} SET SCHEMA {quoted_name(target.schema)}")
             stage = table_sql(target.schema, plan.staging)
-        session.rows(f"ALTER TABLE {stage} RENAME TO {identifier(target.name).sql('postgres')}")
-    comment = literal_sql(options.table_comment)
-    session.rows(f"COMMENT ON TABLE {target.sql} IS {comment}")
+        session.rows(f"ALTER TABLE {stage} RENAME TO {quoted_name(target.name)}")
+    if options.table_comment is not None:
+        comment = literal_sql(options.table_comment)
+        session.rows(f"COMMENT ON TABLE {target.sql} IS {comment}")
     if target.key:
         session.rows(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
 

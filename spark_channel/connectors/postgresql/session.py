@@ -31,7 +31,6 @@ from spark_channel.connectors.postgresql.copy import (
 from spark_channel.connectors.postgresql.failures import explain, is_ended, is_gone, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresOptions
 from spark_channel.connectors.postgresql.settings import Settings
-from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.dialect import marked
 from spark_channel.connectors.sql.postgresql_pooler import (
     QUOTES,
@@ -42,7 +41,7 @@ from spark_channel.connectors.sql.postgresql_pooler import (
 from spark_channel.connectors.sql.publish import hold_stored
 from spark_channel.connectors.sql.session import BatchSize, DriverSession, committed
 from spark_channel.connectors.sql.session_pool import sessions
-from spark_channel.connectors.sql.statements import Node, identifier
+from spark_channel.connectors.sql.statements import Node, quoted_name, quoted_text
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
 
@@ -93,6 +92,8 @@ class PgSession(DriverSession):
         self._name = f"spark-channel {purpose}"
         self._settings = self._settings_of(options, settings)
         self._is_begun = False
+        self.servers: frozenset[str] | None = None
+        """The server's own names, once they were asked for."""
         self.pool_key = self._key(options, failure, settings)
 
     @classmethod
@@ -291,7 +292,10 @@ def literal(value: str | int | None) -> Node:
 
 
 def literal_sql(value: str | int | None) -> str:
-    return literal(value).sql("postgres")
+    """As `literal`, as text: a server is sent dozens of these for each table, so sqlglot does not write them."""
+    if value is None or isinstance(value, int):
+        return "NULL" if value is None else str(value)
+    return quoted_text(value)
 
 
 _HINT = "adbc.postgresql.batch_size_hint_bytes"
@@ -513,8 +517,8 @@ class PgWriteSession(PgSession):
         """
         if rows.count == 0:
             return
-        place = statements.named_table((schema, table)).expression.sql("postgres")
-        names = ", ".join(identifier(name).sql("postgres") for name in rows.names)
+        place = f"{quoted_name(schema)}.{quoted_name(table)}"
+        names = ", ".join(map(quoted_name, rows.names))
         sql = f"COPY {place} ({names}) FROM STDIN (FORMAT binary)"
         inside = nullcontext() if self._is_begun else self.transaction()
         ended = nullcontext() if between is None else self._ended_when_still()
@@ -545,7 +549,8 @@ class PgWriteSession(PgSession):
             affected = cursor.rowcount
             while cursor.nextset():
                 pass
-            return affected, cursor.fetchall() if cursor.description else []
+            result = cursor.pgresult  # `description` makes an object of each column
+            return affected, cursor.fetchall() if result is not None and result.nfields else []
 
     def renewed(
         self, options: PostgresOptions, purpose: str, settings: Mapping[str, str] | None

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from spark_channel.connectors.base.types import exp
 from spark_channel.connectors.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql_pooler import SETTINGS, for_transaction, set_config
 from spark_channel.connectors.sql.session import session_script
+from spark_channel.connectors.sql.statements import quoted_name
 
 __all__ = ["Settings"]
 
@@ -63,5 +63,4 @@ class Settings:
 
 
 def _search_path(text: str) -> str:
-    names: Sequence[str] = [name.strip().strip('"') for name in text.split(",")]
-    return ", ".join(exp.to_identifier(name, quoted=True).sql("postgres") for name in names)
+    return ", ".join(quoted_name(name.strip().strip('"')) for name in text.split(","))

@@ -111,16 +111,19 @@ class PostgresWriter(SqlWriter):
         return name_parts(text) or (None, text)
 
     def claim_dialect(self, session: PgWriteSession, place: WriteTarget) -> ClaimDialect:
-        return claim_dialect(session.rows, place.schema, ledger=place.ledger)
+        return claim_dialect(session.rows, place.schema, ledger=place.ledger, takes_scripts=True)
 
     def new_place(self, session: PgWriteSession) -> tuple[str, str]:
         space, name = new_name(self.options)
-        known = session.value("SELECT current_schema()") if space is None else space
-        where = literal_sql(known)
-        if known is None or not session.rows(f"SELECT 1 FROM pg_namespace WHERE nspname = {where}"):  # noqa: S608
+        known = space
+        if space is None:  # the first schema of the search path that is there
+            known = session.value("SELECT current_schema()")
+        elif not session.rows(f"SELECT 1 FROM pg_namespace WHERE nspname = {literal_sql(space)}"):  # noqa: S608
+            known = None
+        if known is None:
             raise OptionError(
                 f"option 'dbtable' got {self.options.dbtable!r}, and there is no schema "
-                f"{'on the search path' if known is None else repr(known)}: create it, or name another",
+                f"{'on the search path' if space is None else repr(space)}: create it, or name another",
                 option="dbtable",
                 got=self.options.dbtable,
             )
@@ -183,10 +186,9 @@ class PostgresWriter(SqlWriter):
                 create_stage(session, own.target, place.staging, own.staging)
                 return own
             sql = table_sql(place.staging, own.staging)
-            staged = find_table(session, sql)
-            if staged is None:
+            if session.value(f"SELECT to_regclass({literal_sql(sql)})::text") is None:
                 session.rows(create_statement(sql, plan.schema, self.options))
-                staged = find_table(session, sql)
+            staged = find_table(session, sql)
             assert staged is not None
             return self._matched(own, staged, context, place.name)
 

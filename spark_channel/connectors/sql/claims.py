@@ -471,15 +471,18 @@ class Claims:
 
     def _locked(self, identity: Identity, lock: str | None) -> Claim | None:
         """The claim, locked until the transaction ends."""
-        if self._dialect.end_when_silent:
-            self._run(self._dialect.end_when_silent, ())
+        before = self._dialect.end_when_silent
+        if before and not self._dialect.takes_scripts:
+            self._run(before, ())
+            before = ""
         if lock is None:
             table = self._dialect.table(CLAIMS)
             self._run(f"UPDATE {table} SET epoch = epoch WHERE claim = ?", (identity.key,))  # noqa: S608
-        return self._read(identity, lock or "")
+        return self._read(identity, lock or "", f"{before}; " if before else "")
 
-    def _read(self, identity: Identity, lock: str = "") -> Claim | None:
-        rows = self._run(f"{self._select} WHERE claim = ? {lock}".rstrip(), (identity.key,))
+    def _read(self, identity: Identity, lock: str = "", before: str = "") -> Claim | None:
+        sql = f"{before}{self._select} WHERE claim = ? {lock}".rstrip()
+        rows = self._run(sql, (identity.key,))
         return replace(_claim(rows[0]), identity=identity) if rows else None
 
     def _write(self, claim: Claim, before: Claim | None) -> None:

@@ -236,7 +236,7 @@ class CursorQuery:
 
     def row_bytes(self) -> int:
         """Arrow bytes of a row, about."""
-        return row_bytes(self._session, self.source) or _ROW_BYTES
+        return row_bytes(self._session, self.source)[0] or _ROW_BYTES
 
     def age(self, column: str, value: Any) -> float | None:
         """Seconds since `value`, for a column of times, which count as UTC where they have no zone; else None."""

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from spark_channel.connectors.base.types import exp
-from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
+from spark_channel.connectors.sql.statements import quoted_name, quoted_text
 
 __all__ = ["claim_dialect"]
 
@@ -37,29 +36,31 @@ def claim_dialect(
     schema: str,
     mark: Callable[[int], str] = lambda _number: "?",
     ledger: Ledger | None = None,
+    *,
+    takes_scripts: bool = False,
 ) -> ClaimDialect:
     """For one session, whose statements `rows` runs. Tables that are there are asked for once."""
     known: dict[str, str] = {}
     own = ledger or Ledger(schema, schema)
     schema = own.schema
-    names = ", ".join(_text(own.name(each)) for each in (CLAIMS, TASKS, PLANS))
+    names = ", ".join(quoted_text(own.name(each)) for each in (CLAIMS, TASKS, PLANS))
 
     def table(name: str) -> str:
-        return statements.named_table((schema, own.name(name))).expression.sql("postgres")
+        return f"{quoted_name(schema)}.{quoted_name(own.name(name))}"
 
     def exists(name: str) -> bool:
         name = own.name(name)
         if name not in known:
             known.update(
                 (str(found), str(why))
-                for found, why in rows(_OWN.format(schema=_text(schema), names=names))
+                for found, why in rows(_OWN.format(schema=quoted_text(schema), names=names))
             )
         return name in known
 
     def take_turns(name: str) -> tuple[str]:
         """Two sessions that make one table at the same time would fail with a duplicate in the catalog."""
         return (
-            f"SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({_text(table(name))}, 0))",
+            f"SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({quoted_text(table(name))}, 0))",
         )
 
     return ClaimDialect(
@@ -70,10 +71,7 @@ def claim_dialect(
         share="FOR SHARE",
         update="FOR UPDATE",
         end_when_silent=f"SET LOCAL idle_in_transaction_session_timeout = '{_SILENT_SECONDS}s'",
+        takes_scripts=takes_scripts,
         distrust=lambda name: known.get(own.name(name)) or None,
         stage=own.stage,
     )
-
-
-def _text(value: str) -> str:
-    return exp.Literal.string(value).sql("postgres")

@@ -6,10 +6,9 @@ Used by the connector `postgresql`, and by `adbc` with PostgreSQL's driver.
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
-from spark_channel.connectors.base.types import exp
+from spark_channel.connectors.sql.statements import quoted_text
 
 __all__ = [
     "QUOTES",
@@ -77,10 +76,8 @@ def set_config(values: Mapping[str, str], *, local: bool) -> str:
     return f"SELECT {', '.join(calls)}"
 
 
-@lru_cache(maxsize=256)
 def _set_call(name: str, value: str, *, local: bool) -> str:
-    literals = [exp.Literal.string(each).sql("postgres") for each in (name, value)]
-    return f"SET_CONFIG({', '.join(literals)}, {'TRUE' if local else 'FALSE'})"
+    return f"SET_CONFIG({quoted_text(name)}, {quoted_text(value)}, {'TRUE' if local else 'FALSE'})"
 
 
 def for_transaction(statement: str) -> str | None:

@@ -16,10 +16,10 @@ from spark_channel.connectors.base.feed import (
     OPERATION,
     WRITES,
 )
-from spark_channel.connectors.base.types import exp
 from spark_channel.connectors.sql.catalog import Table, TargetTable, declared_columns, listed
 from spark_channel.connectors.sql.dialect import Dialect, WriteDialect
 from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.statements import quoted_text
 from spark_channel.errors import BatchRefusedError, CommitError, TargetError
 
 __all__ = [
@@ -494,7 +494,7 @@ def insert_words(run: Run, table: str) -> str:
 
 def _statements(run: Run, table: str, kind: str) -> Sequence[tuple[Any, ...]]:
     """The statements that made the table, or its triggers."""
-    name = exp.Literal.string(table).sql("sqlite")
+    name = quoted_text(table)  # sqlglot's generator takes a tenth of a second to load
     return run(
         f"SELECT sql FROM main.sqlite_master WHERE type = '{kind}' AND lower(tbl_name) = lower({name})"  # noqa: S608
     )

@@ -6,6 +6,7 @@ closed after `_IDLE_SECONDS`.
 """
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Hashable, Iterator
@@ -59,6 +60,7 @@ class SessionPool:
         """Begin again without any session, in a process that was forked: those here are its parent's."""
         self._lock = threading.Lock()
         self._users = 0
+        self._done: dict[Hashable, float] = {}
         self._of_parents += self._idle  # a session that is freed would end on its server
         self._idle = []
         self._timer: threading.Timer | None = None
@@ -75,6 +77,7 @@ class SessionPool:
             with self._lock:
                 self._users = max(0, self._users - 1)
                 if self._users == 0:
+                    self._done.clear()
                     ended, self._idle = self._idle, []
                     if self._timer is not None:
                         self._timer.cancel()
@@ -84,6 +87,19 @@ class SessionPool:
     @property
     def keeps(self) -> bool:
         return self._users > 0
+
+    def is_due(self, key: Hashable) -> bool:
+        """Whether nobody asked for `key` in the last 30 s: of what one table does for those that follow.
+
+        Outside any block it is always True.
+        """
+        with self._lock:
+            now = self._clock.now()
+            if self._users and self._done.get(key, -math.inf) > now - self._idle_seconds:
+                return False
+            if self._users:
+                self._done[key] = now
+            return True
 
     def take(self, key: Hashable | None, renew: Callable[[_S], bool], make: Callable[[], _S]) -> _S:
         """A session of `key` for which `renew` is true, else a new one."""

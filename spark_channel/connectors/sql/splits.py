@@ -160,14 +160,18 @@ class Splitter:
         self, session: Session, source: ReadSource, options: SqlReadOptions, advice: int
     ) -> None:
         self.session, self.source, self.options, self.advice = session, source, options, advice
-        self.row_bytes = row_bytes(session, source)
+        self.row_bytes, self._sampled_rows = row_bytes(session, source)
 
     def splits(self) -> list[Split]:
         """At most about `advice` splits and one of NULLs; [] for a source without rows."""
-        if not self.has_rows():
+        sampled = self._sampled_rows
+        if not (self.has_rows() if sampled is None else sampled):
             return []
         if self.options.partition_column is not None:
             return self._by_column(self.options.partition_column)
+        is_small = sampled is not None and sampled < _SAMPLE_ROWS
+        if self.advice == 1 and is_small and not self.gently:  # else ranges that can be made finer
+            return [self.whole(sampled)]
         table = self.source.table
         return (None if table is None or table.is_view else self.ranges()) or [self.whole()]
 
@@ -377,8 +381,11 @@ def _compared(source: ReadSource, key: Sequence[str], bound: Key, inner: str, la
     return f"{columns[0]} {inner}= {values[0]} AND ({columns[0]} {inner} {values[0]} OR ({rest}))"
 
 
-def row_bytes(session: Session, source: ReadSource) -> int | None:
-    """Arrow bytes of a row: fixed widths, and the mean of the others over the first rows; None = not known."""
+def row_bytes(session: Session, source: ReadSource) -> tuple[int | None, int | None]:
+    """Arrow bytes of a row: fixed widths, and the mean of the others over the first rows; None = not known.
+
+    And how many rows were looked at, up to `_SAMPLE_ROWS`; None = none was.
+    """
     fixed, varying = 0, []
     for column in source.columns:
         width = _width(column.kind)
@@ -386,13 +393,14 @@ def row_bytes(session: Session, source: ReadSource) -> int | None:
         if not width:
             size = source.dialect.size(source.column(column.name))
             if size is None:
-                return None
+                return None, None
             varying.append(f"COALESCE({size}, 0)")
     if not varying:
-        return max(1, fixed)
+        return max(1, fixed), None
     sample = source.dialect.limited(source.sql([f"{_sum(varying)} AS size_of"]), _SAMPLE_ROWS)
-    sizes = [size for (size,) in session.rows(sample)]
-    return max(1, fixed + 4 * len(varying) + (round(sum(sizes) / len(sizes)) if sizes else 0))
+    ((total, rows),) = session.rows(f"SELECT SUM(size_of), COUNT(*) FROM ({sample}) sampled")  # noqa: S608
+    mean = round(float(total) / int(rows)) if rows else 0
+    return max(1, fixed + 4 * len(varying) + mean), int(rows)
 
 
 def _sum(terms: Sequence[str]) -> str:

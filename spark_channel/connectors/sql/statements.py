@@ -29,6 +29,8 @@ __all__ = [
     "parsed_name",
     "pick_columns",
     "query",
+    "quoted_name",
+    "quoted_text",
     "source_query",
     "text_of",
     "top_columns",
@@ -85,6 +87,16 @@ class Source:
 
 def identifier(name: str) -> "exp.Identifier":
     return exp.to_identifier(name, quoted=True)
+
+
+def quoted_name(name: str) -> str:
+    """A name in a statement of standard SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quoted_text(value: str) -> str:
+    """A text in a statement of standard SQL, in which a backslash is a letter as any other."""
+    return "'" + value.replace("'", "''") + "'"
 
 
 def text_of(text: str, dialect: str | None = None) -> str:

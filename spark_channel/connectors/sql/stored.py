@@ -25,7 +25,7 @@ Part = tuple[str, ...]
 
 
 class Asked(Protocol):
-    """A session, of a reader or of a writer."""
+    """A session, of a reader or of a writer. One that is used again may have `servers`, to remember their names."""
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]: ...
 
@@ -64,15 +64,25 @@ class _Search:
 
     def stored(self, find: Callable[["_Search"], None]) -> Stored:
         """A database that does not answer these questions is an unknown server."""
-        system, servers = self._dialect.sql, _SERVERS.get(self._dialect.sql, _no_names)
+        system = self._dialect.sql
         names: frozenset[str] = frozenset()
         try:
-            names = frozenset(servers(self._session))
+            names = self._servers()
             find(self)
         except ChannelError as error:
             _log.debug("which tables are read, or where, is not known: %s", error)
             self._complete = False
         return Stored(system, names, frozenset(self._parts), self._complete)
+
+    def _servers(self) -> frozenset[str]:
+        """The server's own names, which a session that serves several tables is asked for once."""
+        known: frozenset[str] | None = getattr(self._session, "servers", None)
+        if known is None:
+            ask = _SERVERS.get(self._dialect.sql, _no_names)
+            known = frozenset(ask(self._session))
+            if hasattr(self._session, "servers"):
+                self._session.servers = known
+        return known
 
     def add(self, schema: str, name: str, *, is_view: bool) -> None:
         if self._dialect.sql == "postgres":

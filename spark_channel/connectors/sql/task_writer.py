@@ -115,6 +115,7 @@ class SqlTaskWriter(TaskWriter):
         self._done: Receipt | None = None
         self._session: Any = None
         self._sign: HeartbeatThread | None = None
+        self._closes = False
         self._mark = secrets.randbits(62)
 
     spread: float = 0.0
@@ -208,6 +209,7 @@ class SqlTaskWriter(TaskWriter):
         self._send()
 
     def close(self) -> Receipt:
+        self._closes = True
         self.flush()
         details = self.finish()
         receipt, done = self._tally.receipt(**details), self._done
@@ -237,9 +239,12 @@ class SqlTaskWriter(TaskWriter):
     def _spread(self) -> float:
         """Under a limit nearly all of the time until the next rows are sent; as long as the channel's rows wait.
 
-        Rows that come faster than they are sent are not kept waiting.
+        Rows that come faster than they are sent are not kept waiting. Nor is the end of a task, after which the limit
+        would not be used: what waits for it, such as the next table of a run, reads nothing meanwhile.
         """
         waited = self._gathered.waited
+        if self._closes and not self.overlapped:
+            return 0.0
         if not self._is_limited or not waited:
             return waited * _SPREAD
         since = self._clock.now() - self._sent_at

@@ -44,6 +44,7 @@ from spark_channel.connectors.sql.claim_tables import (
 from spark_channel.connectors.sql.claims import Claims, NoClaims, UntrustedClaimsError
 from spark_channel.connectors.sql.options import LedgerOptions, SqlWriteOptions
 from spark_channel.connectors.sql.session import transaction
+from spark_channel.connectors.sql.session_pool import sessions
 from spark_channel.connectors.sql.statements import parsed_name
 from spark_channel.connectors.sql.stored import stored_table
 from spark_channel.errors import OptionError, SupersededError, TargetError
@@ -397,9 +398,13 @@ class WriteProtocol(Writer):
         return self.run(TargetError, f"prepare {context.job}", ask, begins=True)
 
     def stream_progress(self, stream: str) -> StreamProgress | None:
-        def ask(session: Any) -> StreamProgress | None:
+        return self.stream_or_target(stream)[0]
+
+    def stream_or_target(self, stream: str) -> tuple[StreamProgress | None, bool | None]:
+        def ask(session: Any) -> tuple[StreamProgress | None, bool]:
             place = self._placed(session)
-            return self.claims(session, place).progress(place.claimed, stream)
+            known = self.claims(session, place).progress(place.claimed, stream)
+            return known, place.table is not None
 
         return self.run(TargetError, "look", ask, begins=True)
 
@@ -497,7 +502,12 @@ class WriteProtocol(Writer):
             self.drop_stage(session, plan.place, name)
 
     def sweep(self, session: Any, plan: SqlPlan) -> None:
-        """Remove the staging of runs that were overtaken, have ended, or are known to be dead."""
+        """Remove the staging of runs that were overtaken, have ended, or are known to be dead.
+
+        It is in one place for all tables of a schema, so one table of a run does it for those that follow.
+        """
+        if not sessions.is_due(("sweep", self.shown, plan.place.staging)):
+            return
         stages = self.stages(session, plan.place, plan.place.stage) if plan.place.has_ledger else []
         if not stages:
             return

