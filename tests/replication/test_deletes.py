@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import WriteContext, find_connector, load_reader
-from spark_channel.replication.changes import tunnel_name
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.deletes import kept_key, with_deletes
 from spark_channel.replication.drift import FitTypes, LeaveOut
+from spark_channel.replication.tunnels import tunnel_name
 from spark_channel.transform.transformer import prepare
 
 T = datetime(2026, 1, 1, tzinfo=UTC)
