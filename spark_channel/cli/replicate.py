@@ -118,7 +118,7 @@ def _status(file: Path, options: ReplicateOptions) -> int:
         print(json.dumps([asdict(each) for each in found], ensure_ascii=False))  # noqa: T201 - the command line talks
         return 0
     table = _table(
-        ("table", "object", "mode", "state", "rows", "position", "lag", "last run", "why"), {"rows"}
+        ("table", "object", "mode", "state", "rows", "position", "lag", "last run"), {"rows"}
     )
     for each in found:
         table.add_row(
@@ -127,10 +127,10 @@ def _status(file: Path, options: ReplicateOptions) -> int:
             "" if each.position is None else str(each.position),
             _lag(each),
             each.published_at,
-            escape(each.why),
         )
+    said = [f"{each.stream}: {each.why}" for each in found if each.why]
     followed = any(each.mode == "full_then_changes" for each in found)
-    _print(table, *([f"tunnel: {tunnel_name(replication)}"] if followed else []))
+    _print(table, *said, *([f"tunnel: {tunnel_name(replication)}"] if followed else []))
     return 0
 
 
@@ -156,20 +156,20 @@ def _plan(file: Path, options: ReplicateOptions) -> int:
             _rows(each),
             "?" if each.nbytes is None else f"{short(each.nbytes)}B",
             str(each.connections or ""),
-            f"[red]{escape(each.fault)}[/]" if each.fault else escape(each.does),
+            "[red]parked[/]" if each.fault else escape(each.does),
         )
     unknown = sum(1 for each in made.tables if each.rows is None and not each.fault)
     without = f", without {unknown} tables that it knows no number of" if unknown else ""
     _print(
         table,
-        *(line for each in made.tables if not each.fault for line in _sheet(each)),
+        *(line for each in made.tables for line in _sheet(each)),
         *(f"note: {note}" for note in made.notes),
         *(f"missing: {each}" for each in made.missing),
         f"rows: about {short(made.rows)}, {short(made.nbytes)}B{without}; from {made.numbers}",
         f"limit: {made.limit}",
         f"duration: {_lasts(made)}",
         f"connections: at most {made.connections} at a time at each end",
-        f"staging in the target: at most about {short(made.staging)}B at a time",
+        f"staging in the target: {f'at most about {short(made.staging)}B at a time' if made.staging else 'none'}",
         f"log of the source: {made.log}",
     )
     return code
@@ -210,6 +210,8 @@ def _span(seconds: float) -> str:
 
 def _sheet(plan: TablePlan) -> list[str]:
     """What the servers do for a table: its statement and the plan for it, locks, staging, and what is created."""
+    if plan.fault:
+        return [f"{plan.stream}: would be parked: {plan.fault}"]
     steps = [f"    {line}" for line in plan.server_plan.splitlines()]
     said = [("locks of the source", plan.source_lock), ("locks of the target", plan.target_lock)]
     said += [("target", each) for each in plan.alters]
@@ -250,19 +252,17 @@ def _say(line: str) -> None:
 
 
 def _show(report: ReplicationReport) -> None:
-    table = _table(
-        ("table", "object", "mode", "state", "rows", "seconds", "why"), {"rows", "seconds"}
-    )
+    table = _table(("table", "object", "mode", "state", "rows", "seconds"), {"rows", "seconds"})
     for each in report.tables:
         table.add_row(
             *map(escape, (each.stream, each.object, each.mode)),
             f"[{_COLORS[each.state]}]{each.state}[/]",
             str(each.rows),
             f"{each.seconds:.1f}",
-            escape(each.why),
         )
     _print(
         table,
+        *(f"{each.stream}: {each.why}" for each in report.tables if each.why),
         *(
             f"limit from {at.astimezone():%H:%M:%S}: {limit} ({window})"
             for at, window, limit in report.windows
@@ -280,7 +280,8 @@ def _table(names: Sequence[str], numbers: Set[str]) -> "Table":
             name,
             justify="right" if name in numbers else "left",
             overflow="fold",
-            ratio=1 if name in ("why", "target") else None,
+            no_wrap=name in ("mode", "state", "rows", "bytes", "position", "seconds"),
+            ratio=1 if name == "target" else None,
         )
     return table
 
@@ -291,4 +292,4 @@ def _print(table: "Table", *lines: str) -> None:
     console = Console(highlight=False)
     console.print(table)
     for line in lines:
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)

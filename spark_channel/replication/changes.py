@@ -319,7 +319,7 @@ class Follower:
             rows = _joined([_changed(each, self._steps(copy)) for each in batches])
             stream = (f"replicate/changes/{self._id}/{delivery.channel}", delivery.sequence)
             written = self._write(copy, rows, stream)
-        except (SchemaError, BatchRefusedError) as error:
+        except (SchemaError, OptionError, BatchRefusedError) as error:
             self._park(copy, error)
             return
         except TargetError as error:
@@ -416,7 +416,7 @@ class Follower:
         decision = known[1] if known is not None and known[0] == made.schema else Decision()
         try:
             return self._publish(copy, given, decision, made, stream)
-        except SchemaError:
+        except (SchemaError, OptionError):  # a column, or one of the key, is not there
             # To compare the columns of both takes a while, and they seldom differ.
             changes = self._column_changes(copy, made.schema)
             again = self._decide(copy, made.schema)
@@ -425,9 +425,8 @@ class Follower:
             is_read = stream is None or copy.contract.columns != "evolve"
             filled = () if is_read else changes.filled
             if filled:
-                self._note_again(
-                    copy.stream
-                )  # before the column is there, and looks as if it had its values
+                # before the column is there, and looks as if it had its values
+                self._note_again(copy.stream)
             written = self._publish(copy, given, again, made, stream)
             kept = again if not again.options else Decision(again.steps)  # a column is added once
             self._decisions[copy.stream] = (made.schema, kept)
@@ -465,11 +464,12 @@ class Follower:
             for old, now in changes.renamed.items()
         ]
         key = kept_key(self._keys[copy.stream], copy.deletes)
-        is_key = {each.lower() for each in changes.renamed} & {each.lower() for each in key}
+        names = (*changes.renamed, *changes.renamed.values())
+        is_key = {each.lower() for each in names} & {each.lower() for each in key}
         if is_key or copy.contract.columns == "freeze":
             why = "it is in the key" if is_key else "contract.columns is freeze"
-            names = ", ".join(f"{old!r} to {now!r}" for old, now in changes.renamed.items())
-            raise SchemaError(f"the source has renamed {names}, and {why}: run {'; '.join(said)}")
+            both = ", ".join(f"{old!r} to {now!r}" for old, now in changes.renamed.items())
+            raise SchemaError(f"the source has renamed {both}, and {why}: run {'; '.join(said)}")
         empty = pa.schema([target.field(name) for name in target.names if name in key])
         try:
             for statement in said:

@@ -7,6 +7,7 @@ import pyarrow as pa
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.feed import FollowsTables, LogFacts
 from spark_channel.option_types import resolve_references
+from spark_channel.progress.summary import short
 from spark_channel.replication.config import Replication
 from spark_channel.replication.deletes import with_columns
 from spark_channel.replication.drift import LoadColumns
@@ -133,5 +134,5 @@ def log_kept(facts: LogFacts, seconds: float | None) -> str:
     """The log that the server keeps for a run: while existing rows are copied, and after that."""
     if facts.bytes_per_second is None or seconds is None:
         return facts.keeps
-    nbytes = int(facts.bytes_per_second * seconds)
-    return f"{facts.keeps}; about {nbytes} bytes while the existing rows are copied, at the server's mean rate"
+    said = f"about {short(facts.bytes_per_second * seconds)}B while the existing rows are copied"
+    return f"{facts.keeps}; {said}, at the rate at which the server has written WAL on average"

@@ -262,13 +262,13 @@ class RunPlan:
 
     @property
     def rows(self) -> int:
-        """Expected rows of all tables whose number is known."""
-        return sum(each.rows or 0 for each in self.tables)
+        """Expected rows of all tables that are not parked, and whose number is known."""
+        return sum(each.rows or 0 for each in self.tables if not each.fault)
 
     @property
     def nbytes(self) -> int:
-        """Expected bytes of all tables whose size is known."""
-        return sum(each.nbytes or 0 for each in self.tables)
+        """Expected bytes of all tables that are not parked, and whose size is known."""
+        return sum(each.nbytes or 0 for each in self.tables if not each.fault)
 
 
 def plan_replication(
@@ -289,13 +289,14 @@ def plan_replication(
     limit = replication.limit
     with keeping_sessions():
         tables = tuple(_plan(replication, each, dry, parallelism, begin) for each in found.copies)
-    nbytes = sum(each.nbytes or 0 for each in tables)
+    copied = [each for each in tables if not each.fault]
+    nbytes = sum(each.nbytes or 0 for each in copied)
 
     def lasts(rows: int) -> float | None:
         return _lasts(limit, begin, rows, nbytes or None)
 
-    seconds = lasts(sum(each.rows or 0 for each in tables))
-    between = [each.rows_between or (0, 0) for each in tables]
+    seconds = lasts(sum(each.rows or 0 for each in copied))
+    between = [each.rows_between or (0, 0) for each in copied]
     log, missing = _log_of(replication, tables, seconds)
     source = connector_of(replication.source, "reader").name
     return RunPlan(
