@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,14 @@ from spark_channel.cli.run import EngineName, chosen_engine, open_engine, parse_
 from spark_channel.connectors.base.registry import has_third_parties
 from spark_channel.errors import JobFileError, OptionError
 from spark_channel.local import cores
-from spark_channel.progress.summary import duration, short
-from spark_channel.replication.changes import tunnel_name
+from spark_channel.progress.summary import short
 from spark_channel.replication.config import json_schema, load_replication
 from spark_channel.replication.convert import convert_jobs
 from spark_channel.replication.progress import TablesProgress
 from spark_channel.replication.report import PARKED, ReplicationReport
 from spark_channel.replication.run import RunSettings, replicate_on
 from spark_channel.replication.status import (
+    RunPlan,
     TablePlan,
     TableStatus,
     plan_replication,
@@ -29,6 +30,7 @@ from spark_channel.replication.status import (
     resume_tables,
     status_of,
 )
+from spark_channel.replication.tunnels import tunnel_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -98,7 +100,7 @@ def convert(given: Sequence[Path], parameters: Sequence[str]) -> int:
         try:
             loaded = load(path, parameters, all_content=True, named=True)
         except JobFileError as error:
-            refused.append((str(path), str(error)))
+            refused.append((str(path), str(error).removeprefix(f"{path}: ")))
             continue
         specs += [(str(path), spec) for spec in loaded.specs]
     made = convert_jobs(specs)
@@ -116,7 +118,7 @@ def _status(file: Path, options: ReplicateOptions) -> int:
         print(json.dumps([asdict(each) for each in found], ensure_ascii=False))  # noqa: T201 - the command line talks
         return 0
     table = _table(
-        ("table", "object", "mode", "state", "rows", "position", "lag", "last run", "why"), {"rows"}
+        ("table", "object", "mode", "state", "rows", "position", "lag", "last run"), {"rows"}
     )
     for each in found:
         table.add_row(
@@ -125,10 +127,10 @@ def _status(file: Path, options: ReplicateOptions) -> int:
             "" if each.position is None else str(each.position),
             _lag(each),
             each.published_at,
-            escape(each.why),
         )
+    said = [f"{each.stream}: {each.why}" for each in found if each.why]
     followed = any(each.mode == "full_then_changes" for each in found)
-    _print(table, *([f"tunnel: {tunnel_name(replication)}"] if followed else []))
+    _print(table, *said, *([f"tunnel: {tunnel_name(replication)}"] if followed else []))
     return 0
 
 
@@ -140,7 +142,7 @@ def _lag(status: TableStatus) -> str:
 def _plan(file: Path, options: ReplicateOptions) -> int:
     settings = RunSettings(select=options.select, full_refresh=options.full_refresh)
     made = plan_replication(load_replication(file), settings, parallelism=cores())
-    code = PARKED if any(each.fault for each in made.tables) else 0
+    code = PARKED if made.missing or any(each.fault for each in made.tables) else 0
     if options.json_output:
         print(json.dumps({"version": 1, "exit_code": code, **asdict(made)}, default=str))  # noqa: T201 - the command line talks
         return code
@@ -151,31 +153,73 @@ def _plan(file: Path, options: ReplicateOptions) -> int:
     for each in made.tables:
         table.add_row(
             *map(escape, (each.stream, each.object, each.mode)),
-            "?" if each.rows is None else short(each.rows),
+            _rows(each),
             "?" if each.nbytes is None else f"{short(each.nbytes)}B",
             str(each.connections or ""),
-            f"[red]{escape(each.fault)}[/]" if each.fault else escape(each.does),
+            "[red]parked[/]" if each.fault else escape(each.does),
         )
-    lasts = (
-        "more than four weeks"
-        if made.seconds is None or made.ends_at is None
-        else f"{duration(made.seconds)}, ends {made.ends_at.astimezone():%Y-%m-%d %H:%M}"
-    )
+    unknown = sum(1 for each in made.tables if each.rows is None and not each.fault)
+    without = f", without {unknown} tables that it knows no number of" if unknown else ""
     _print(
         table,
-        *(line for each in made.tables if each.statement for line in _statement_lines(each)),
+        *(line for each in made.tables for line in _sheet(each)),
         *(f"note: {note}" for note in made.notes),
-        f"rows and bytes are estimates of the source's catalog: about {short(made.rows)} rows, {short(made.nbytes)}B",
-        f"limit: {made.limit}; the limit alone makes it last {lasts}",
-        f"at most {made.connections} connections at a time at each end",
+        *(f"missing: {each}" for each in made.missing),
+        f"rows: about {short(made.rows)}, {short(made.nbytes)}B{without}; from {made.numbers}",
+        f"limit: {made.limit}",
+        f"duration: {_lasts(made)}",
+        f"connections: at most {made.connections} at a time at each end",
+        f"staging in the target: {f'at most about {short(made.staging)}B at a time' if made.staging else 'none'}",
+        f"log of the source: {made.log}",
     )
     return code
 
 
-def _statement_lines(plan: TablePlan) -> list[str]:
-    """The first statement of a table's read, and the server's plan for it."""
-    steps = (f"    {line}" for line in plan.server_plan.splitlines())
-    return [f"{plan.stream}: {plan.statement}", *steps]
+def _rows(plan: TablePlan) -> str:
+    if plan.rows is None:
+        return "?"
+    low, high = plan.rows_between or (plan.rows, plan.rows)
+    return short(plan.rows) if low == high else f"{short(low)} to {short(high)}"
+
+
+def _lasts(plan: RunPlan) -> str:
+    """How long the limit alone makes the run last, for the fewest rows and for the most."""
+    low, high = plan.seconds_between
+    if high is None or plan.ends_at is None or plan.seconds is None:
+        least = "" if low is None else f", at least {_span(low)}"
+        return f"more than four weeks at this limit{least}"
+    if not high:
+        return "the limit does not hold the run up; how fast both ends are is not known"
+    ends = plan.ends_at + timedelta(seconds=high - plan.seconds)
+    spans = dict.fromkeys(_span(each) for each in (low, high) if each is not None)
+    return (
+        f"{' to '.join(spans)} at this limit, ends by {ends.astimezone():%Y-%m-%d %H:%M}; longer if an end is slower "
+        "than the limit"
+    )
+
+
+def _span(seconds: float) -> str:
+    """The two largest units: `3 d 4 h`, `6 h 10 min`, `27 s`."""
+    left, said = max(1, round(seconds)), []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count:
+            said.append(f"{count} {unit}")
+    return " ".join(said[:2])
+
+
+def _sheet(plan: TablePlan) -> list[str]:
+    """What the servers do for a table: its statement and the plan for it, locks, staging, and what is created."""
+    if plan.fault:
+        return [f"{plan.stream}: would be parked: {plan.fault}"]
+    steps = [f"    {line}" for line in plan.server_plan.splitlines()]
+    said = [("locks of the source", plan.source_lock), ("locks of the target", plan.target_lock)]
+    said += [("target", each) for each in plan.alters]
+    if plan.staging:
+        said.append(("staging", f"about {short(plan.staging)}B until they are published"))
+    lines = [f"  {name}: {text}" for name, text in said if text]
+    first = f"{plan.stream}: {plan.statement}" if plan.statement else f"{plan.stream}:"
+    return [first, *steps, *lines] if lines or plan.statement else []
 
 
 def _run(file: Path, options: ReplicateOptions) -> int:
@@ -208,19 +252,17 @@ def _say(line: str) -> None:
 
 
 def _show(report: ReplicationReport) -> None:
-    table = _table(
-        ("table", "object", "mode", "state", "rows", "seconds", "why"), {"rows", "seconds"}
-    )
+    table = _table(("table", "object", "mode", "state", "rows", "seconds"), {"rows", "seconds"})
     for each in report.tables:
         table.add_row(
             *map(escape, (each.stream, each.object, each.mode)),
             f"[{_COLORS[each.state]}]{each.state}[/]",
             str(each.rows),
             f"{each.seconds:.1f}",
-            escape(each.why),
         )
     _print(
         table,
+        *(f"{each.stream}: {each.why}" for each in report.tables if each.why),
         *(
             f"limit from {at.astimezone():%H:%M:%S}: {limit} ({window})"
             for at, window, limit in report.windows
@@ -238,7 +280,8 @@ def _table(names: Sequence[str], numbers: Set[str]) -> "Table":
             name,
             justify="right" if name in numbers else "left",
             overflow="fold",
-            ratio=1 if name in ("why", "target") else None,
+            no_wrap=name in ("mode", "state", "rows", "bytes", "position", "seconds"),
+            ratio=1 if name == "target" else None,
         )
     return table
 
@@ -249,4 +292,4 @@ def _print(table: "Table", *lines: str) -> None:
     console = Console(highlight=False)
     console.print(table)
     for line in lines:
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)

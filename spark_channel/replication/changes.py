@@ -1,19 +1,16 @@
 """Tables that are followed by the source's log: one tunnel reads all of them, and each delivery is published once."""
 
-import hashlib
-import json
 import logging
-import re
 import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
-from urllib.parse import quote, urlsplit
+from typing import Any, cast
 
 import pyarrow as pa
 
-from spark_channel.connectors import WriteContext, Writer, load_reader
+from spark_channel.connectors import Reader, WriteContext, Writer, load_reader
 from spark_channel.connectors.base.feed import BEGIN, ENDS, OPERATION
 from spark_channel.connectors.base.registry import describe
 from spark_channel.connectors.sql.log_tables import OWN_COLUMNS
@@ -22,43 +19,49 @@ from spark_channel.errors import (
     ChannelError,
     OptionError,
     SchemaError,
+    SourceError,
     SupersededError,
     TargetError,
 )
-from spark_channel.masking import scheme_of
+from spark_channel.limits import RateLimiter
 from spark_channel.option_types import resolve_references
 from spark_channel.replication.config import Replication
 from spark_channel.replication.deletes import (
     AT,
     after_truncate,
     kept_key,
+    net_changes,
     with_columns,
     with_deletes,
 )
-from spark_channel.replication.drift import Decision, LoadColumns, decide
+from spark_channel.replication.drift import AddNulls, Decision, LoadColumns, decide
 from spark_channel.replication.masks import MaskColumns, mask_of
+from spark_channel.replication.renames import (
+    ColumnChanges,
+    changes_of,
+    columns_noted,
+    columns_unnoted,
+    note_columns,
+)
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.tables import TableCopy, connector_of, name_of, target_schema
+from spark_channel.replication.tables import TableCopy, connector_of, is_away, target_schema
+from spark_channel.replication.tunnels import (
+    AGAIN,
+    FILE,
+    PARKED,
+    known_tables,
+    note,
+    options_of,
+    parked_of,
+    parts_of,
+    tunnel_of,
+)
 from spark_channel.transform.transformer import Transformer, prepare
 from spark_channel.tunnel import Delivery, Tunnel
-from spark_channel.tunnel.records import ChannelState
-from spark_channel.tunnel.source import StreamSource
 
-__all__ = [
-    "Follower",
-    "begin_again",
-    "key_of",
-    "log_options",
-    "parked_of",
-    "parts_of",
-    "read_again",
-    "tunnel_name",
-    "tunnel_of",
-]
+__all__ = ["Follower", "key_of"]
 
-_NAME = re.compile(r'"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^."`]+)')
 _OF_LOG = ("_lsn", AT, "_table")
-_PARKED, _AGAIN = "parked", "again"
 _TRIES = 3
 """A table that its target refuses so often, while the target answers, is parked."""
 _log = logging.getLogger(__name__)
@@ -88,7 +91,7 @@ class Follower:
         }
         self._outcomes = outcomes
         self._lock = threading.Lock()
-        self._keys = {each.stream: key_of(each) for each in copies}
+        self._keys: dict[str, tuple[str, ...]] = {}
         self._tunnel: Tunnel | None = None
         self._aside: set[tuple[str, str]] = set()
         """Tables that are parked for this run, and that the tunnel keeps."""
@@ -97,23 +100,28 @@ class Follower:
         self._failed: dict[tuple[str, int], int] = {}
         self._decisions: dict[str, tuple[pa.Schema, Decision]] = {}
 
-    def run(self, more: Mapping[str, Any], *, once: bool) -> None:
+    def run(self, more: Mapping[str, Any], limit: RateLimiter | None, *, once: bool) -> None:
         """Follow the tables; `once`: up to the changes that are there now, with all existing rows.
+
+        `more` are options of the source's reader; the caller changes `limit`, which then holds instead of their speeds.
 
         Raises:
             ChannelError: the log cannot be read, or a table cannot be written.
         """
+        self._apart(self._find_key)
         self._leave_out()
         if not self._copies:
             return
         self._tunnel = tunnel = tunnel_of(self._replication)
         is_there = tunnel.exists()
+        if is_there:
+            self._hold_file(tunnel)
         again = self._make_ready(tunnel) if is_there else set()
         if not is_there:
             self._apart(self._make_table)
         if not self._copies:
             return
-        options = {**_options(self._replication, self._copies.values()), **more}
+        options = {**options_of(self._replication, self._copies.values()), **more}
         self._tunnel = tunnel = tunnel_of(self._replication, options)
         if is_there:
             self._follow_others(tunnel, options, again)
@@ -122,18 +130,50 @@ class Follower:
             tunnel.resume()
         else:
             tunnel.create()
+        for copy in columns_unnoted(tunnel, self._copies.values(), again):
+            if not note_columns(tunnel, copy):
+                break  # this source has no numbers
+        if self._replication.file:
+            tunnel.store.note(tunnel.name, FILE, self._replication.file)
         self._id = tunnel.store.get(tunnel.name).id
         for stream, why in self._parked.items():
             if stream in self._outcomes:
                 self._show_parked(stream, why, "")
-        tunnel.shown = self._shown()
+        tunnel.shown, tunnel.limit = self._shown(), limit
         tunnel.consume(self._process, threads=self._replication.parallel, drained=once)
+
+    def _find_key(self, copy: TableCopy) -> None:
+        self._keys[copy.stream] = key_of(copy)
+
+    def _hold_file(self, tunnel: Tunnel) -> None:
+        """Hold the tunnel to be of this file: one that has other tables would end those of the file before it.
+
+        Raises:
+            OptionError: another file has tables in it that this one does not have.
+        """
+        before, here = tunnel.store.notes(tunnel.name).get(FILE, ""), self._replication.file
+        if not before or not here or before == here:
+            return
+        known = known_tables(tunnel, options_of(self._replication, self._copies.values()))
+        own = self._by_name.keys() | self._aside
+        lost = sorted(name for name in known if parts_of(name) not in own)
+        if lost:
+            raise OptionError(
+                f"{before} follows {', '.join(lost[:3])} from this source into this target by tunnel {tunnel.name!r}, "
+                f"and {here} would end that, since a source and a target have one tunnel: write these tables into "
+                f"{here}, too, or give the two files one"
+            )
+        said = (
+            f"tunnel {tunnel.name!r} was followed by {before}, and now by {here}: do not run both"
+        )
+        self._report.notes = (*self._report.notes, said)
+        _log.warning(said)
 
     def _make_ready(self, tunnel: Tunnel) -> set[str]:
         """Make and empty the tables whose rows are to be read again; returns their streams."""
         notes = parked_of(tunnel)
-        self._parked = {each: why for each, (what, why) in notes.items() if what == _PARKED}
-        again = {each for each, (what, _) in notes.items() if what == _AGAIN}
+        self._parked = {each: why for each, (what, why) in notes.items() if what == PARKED}
+        again = {each for each, (what, _) in notes.items() if what == AGAIN}
 
         def step(copy: TableCopy) -> None:
             if self._make_table(copy):
@@ -170,14 +210,16 @@ class Follower:
         """Do a step for each table. Those that it refuses are parked for this run, and returned; the others go on.
 
         Raises:
-            ChannelError: the target does not answer.
+            ChannelError: the source or the target does not answer.
         """
         refused = []
         for copy in list(self._copies.values()):
             try:
                 step(copy)
-            except (SchemaError, OptionError, BatchRefusedError, TargetError) as error:
+            except (SchemaError, OptionError, BatchRefusedError, TargetError, SourceError) as error:
                 if isinstance(error, TargetError) and not self._answers(copy):
+                    raise
+                if isinstance(error, SourceError) and is_away(_reader(copy), error):
                     raise
                 _log.warning("%s is parked: %s", copy.stream, error)
                 outcome = self._outcomes[copy.stream]
@@ -195,7 +237,7 @@ class Follower:
         writer = self._writer(copy, {"writeMode": "upsert", "keyColumns": list(key)})
         if writer.exists() is not False:
             return False
-        columns = load_reader(resolve_references(copy.reader))[0].schema()
+        columns = _reader(copy).schema()
         taken = set(columns.names) & set(OWN_COLUMNS)
         if taken:
             raise SchemaError(
@@ -217,7 +259,7 @@ class Follower:
 
     def _note_again(self, stream: str) -> None:
         assert self._tunnel is not None
-        _note(self._tunnel, stream, _AGAIN)
+        note(self._tunnel, stream, AGAIN)
 
     def _follow_others(
         self, tunnel: Tunnel, options: Mapping[str, Any], again: Collection[str]
@@ -227,13 +269,7 @@ class Follower:
         The rows of a table that the tunnel has are read `again`, and so are those of a removed one if it comes back:
         the target does not hear of deletes meanwhile.
         """
-        feed = StreamSource(options).feed
-        known = {
-            name
-            for each in tunnel.store.state(tunnel.name).channels.values()
-            if not each.is_base and each.state != ChannelState.TERMINATED
-            for name in feed.tables(each.token)
-        }
+        known = known_tables(tunnel, options)
         there = {parts_of(name) for name in known}
         for parts, copy in self._by_name.items():
             assert copy.table is not None
@@ -283,7 +319,7 @@ class Follower:
             rows = _joined([_changed(each, self._steps(copy)) for each in batches])
             stream = (f"replicate/changes/{self._id}/{delivery.channel}", delivery.sequence)
             written = self._write(copy, rows, stream)
-        except (SchemaError, BatchRefusedError) as error:
+        except (SchemaError, OptionError, BatchRefusedError) as error:
             self._park(copy, error)
             return
         except TargetError as error:
@@ -305,7 +341,7 @@ class Follower:
         if stream not in self._parked:
             return False
         assert self._tunnel is not None
-        if parked_of(self._tunnel).get(stream, ("", ""))[0] != _PARKED:
+        if parked_of(self._tunnel).get(stream, ("", ""))[0] != PARKED:
             del self._parked[stream]
         return stream in self._parked
 
@@ -319,7 +355,7 @@ class Follower:
     def _park(self, copy: TableCopy, error: ChannelError) -> None:
         """Before the delivery has its checkpoint: it is not written, and the table's rows are read again later."""
         assert self._tunnel is not None
-        _note(self._tunnel, copy.stream, _PARKED, str(error))
+        note(self._tunnel, copy.stream, PARKED, str(error))
         self._parked[copy.stream] = str(error)
         _log.warning("%s is parked: %s", copy.stream, error)
         self._show_parked(copy.stream, str(error), type(error).__name__)
@@ -352,7 +388,7 @@ class Follower:
         """Let the target have no rows of the source, before these are read again."""
         if self._writer(copy, {}).exists() is False:
             return
-        columns = load_reader(resolve_references(copy.reader))[0].schema()
+        columns = _reader(copy).schema()
         kept = prepare(self._steps(copy), columns).output_schema
         of_log = [pa.field(AT, pa.timestamp("us", tz="UTC")), pa.field(OPERATION, pa.string())]
         empty = pa.schema([*kept, *of_log]).empty_table()
@@ -371,20 +407,89 @@ class Follower:
         made = with_deletes(rows, deletes, key, at, emptied_at=emptied_at, number=number)
         given: dict[str, Any] = {"writeMode": "apply", "keyColumns": list(kept_key(key, deletes))}
         if emptied_at is not None and deletes == "hard":
-            given["preSql"] = f"DELETE FROM {copy.writer['dbtable']}"  # noqa: S608 - a quoted name
+            # A lake table is overwritten: `_publish` does that of a write without a key.
+            if not copy.is_lake:
+                given["preSql"] = f"DELETE FROM {copy.writer['dbtable']}"  # noqa: S608 - a quoted name
+            else:
+                given = {}
         known = self._decisions.get(copy.stream)
         decision = known[1] if known is not None and known[0] == made.schema else Decision()
         try:
             return self._publish(copy, given, decision, made, stream)
-        except SchemaError:
+        except (SchemaError, OptionError):  # a column, or one of the key, is not there
             # To compare the columns of both takes a while, and they seldom differ.
+            changes = self._column_changes(copy, made.schema)
             again = self._decide(copy, made.schema)
-            if again == decision:
+            if again == decision and not changes.renamed:
                 raise
+            is_read = stream is None or copy.contract.columns != "evolve"
+            filled = () if is_read else changes.filled
+            if filled:
+                # before the column is there, and looks as if it had its values
+                self._note_again(copy.stream)
             written = self._publish(copy, given, again, made, stream)
             kept = again if not again.options else Decision(again.steps)  # a column is added once
             self._decisions[copy.stream] = (made.schema, kept)
+            if self._tunnel is not None and self._tunnel.exists():
+                note_columns(self._tunnel, copy, made.schema.names)
+            if filled:
+                self._read_beside(copy, filled)
             return written
+
+    def _column_changes(self, copy: TableCopy, columns: pa.Schema) -> ColumnChanges:
+        """What became of the columns that the target lacks; those that were renamed are, in the target, too.
+
+        Raises:
+            SchemaError: the contract does not want that, or it would show a masked column.
+        """
+        target = target_schema(copy, self._writer(copy, {}))
+        if target is None or self._tunnel is None:
+            return ColumnChanges()
+        here, there = ({each.lower() for each in names} for names in (columns.names, target.names))
+        own = {OPERATION, BEGIN, *ENDS, "_loaded_at", "_run_id"}
+        new = [name for name in columns.names if name.lower() not in there | own]
+        gone = [name for name in target.names if name.lower() not in here | own]
+        if not new:
+            return ColumnChanges()
+        changes = changes_of(copy, columns_noted(self._tunnel, copy.stream), new, gone)
+        if copy.is_lake:  # not altered by SQL
+            return ColumnChanges({}, (*changes.filled, *changes.renamed.values()))
+        if not changes.renamed or copy.contract.columns not in ("evolve", "freeze"):
+            return replace(changes, renamed={})
+        writer = self._writer(copy, {})
+        quoted = getattr(getattr(writer, "dialect", None), "quoted", '"{}"'.format)
+        table = copy.writer["dbtable"]
+        said = [
+            f"ALTER TABLE {table} RENAME COLUMN {quoted(old)} TO {quoted(now)}"
+            for old, now in changes.renamed.items()
+        ]
+        key = kept_key(self._keys[copy.stream], copy.deletes)
+        names = (*changes.renamed, *changes.renamed.values())
+        is_key = {each.lower() for each in names} & {each.lower() for each in key}
+        if is_key or copy.contract.columns == "freeze":
+            why = "it is in the key" if is_key else "contract.columns is freeze"
+            both = ", ".join(f"{old!r} to {now!r}" for old, now in changes.renamed.items())
+            raise SchemaError(f"the source has renamed {both}, and {why}: run {'; '.join(said)}")
+        empty = pa.schema([target.field(name) for name in target.names if name in key])
+        try:
+            for statement in said:
+                self._publish(copy, {"postSql": statement}, Decision(), empty.empty_table(), None)
+        except ChannelError as error:
+            _log.warning("%s: a column cannot be renamed: %s", copy.stream, error)
+            return replace(changes, renamed={}, filled=(*changes.filled, *changes.renamed.values()))
+        return changes
+
+    def _read_beside(self, copy: TableCopy, filled: Sequence[str]) -> None:
+        """Have the existing rows read again while changes go on: the log does not have what they hold in a column."""
+        assert self._tunnel is not None
+        assert copy.table is not None
+        _log.warning(
+            "%s: existing rows may have values in the new column %s, and are read again",
+            copy.stream,
+            ", ".join(filled),
+        )
+        self._tunnel.resnapshot(copy.table.dbtable)
+        self._tunnel.store.note(self._tunnel.name, copy.stream, None)
 
     def _decide(self, copy: TableCopy, columns: pa.Schema) -> Decision:
         arriving = pa.schema([each for each in columns if each.name != OPERATION])
@@ -397,7 +502,12 @@ class Follower:
                 f"deletes {copy.deletes} writes column {min(lacks)!r}, which the target lacks: drop the table in the "
                 "target, and the next run copies it again"
             )
-        return decide(copy.contract, arriving, target, keeps_columns=True)
+        decision = decide(copy.contract, arriving, target, keeps_columns=True)
+        if not copy.is_lake or target is None:
+            return decision
+        here = {each.lower() for each in arriving.names}
+        lost = tuple(each for each in target if each.name.lower() not in here)
+        return replace(decision, steps=(*decision.steps, AddNulls(lost))) if lost else decision
 
     def _publish(
         self,
@@ -407,9 +517,21 @@ class Follower:
         rows: pa.Table,
         stream: tuple[str, int] | None,
     ) -> int:
+        count, is_whole = rows.num_rows, copy.is_lake
+        gone = None
+        if is_whole:
+            rows, gone = net_changes(rows, self._keys[copy.stream])
         steps = prepare(decision.steps, rows.schema)
-        writer = self._writer(copy, {**given, **dict(decision.options)})
-        context = WriteContext(f"changes-{uuid.uuid4().hex}", commit="job", stream=stream)
+        options = {**given, "writeMode": "upsert"} if is_whole and given else dict(given)
+        writer = self._writer(copy, {**options, **dict(decision.options)})
+        if options.get("writeMode") == "upsert":
+            cast(Any, writer).gone = gone
+        context = WriteContext(
+            f"changes-{uuid.uuid4().hex}",
+            commit="job",
+            stream=stream,
+            overwrite=is_whole and not given,
+        )
         plan = writer.prepare(context, steps.output_schema)
         if plan.published_at is not None:
             return 0
@@ -426,16 +548,11 @@ class Follower:
         except BaseException:
             writer.abort(plan, None)
             raise
-        return int(rows.num_rows)
+        return int(count)
 
 
-def parts_of(name: str) -> tuple[str, str]:
-    """Schema and table of a name as feeds write it, where each name that is not plain is quoted."""
-    found = [
-        (quoted or ticked).replace('""', '"').replace("``", "`") if quoted or ticked else plain
-        for quoted, ticked, plain in _NAME.findall(name)
-    ]
-    return ("", found[0]) if len(found) == 1 else (found[0], found[-1])
+def _reader(copy: TableCopy) -> Reader:
+    return load_reader(resolve_references(copy.reader))[0]
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.Table:
@@ -470,93 +587,13 @@ def _changed(batch: pa.RecordBatch, steps: Sequence[Transformer]) -> pa.RecordBa
     )
 
 
-def _note(tunnel: Tunnel, stream: str, what: str, why: str = "") -> None:
-    """Keep in the tunnel's store what `parked_of` returns of a table."""
-    tunnel.store.note(tunnel.name, stream, json.dumps([what, why]))
-
-
-def parked_of(tunnel: Tunnel) -> dict[str, tuple[str, str]]:
-    """The tables of a tunnel that do not simply go on: "parked", or "again" when they are read again, and why."""
-    found = {key: json.loads(said) for key, said in tunnel.store.notes(tunnel.name).items()}
-    return {stream: (str(what), str(why)) for stream, (what, why) in found.items()}
-
-
-def read_again(replication: Replication, streams: Sequence[str]) -> None:
-    """Have the next run empty these tables in the target, and read their rows again.
-
-    Raises:
-        ChannelError: the tunnel's store cannot be reached, or does not have the tunnel.
-    """
-    if not streams:
-        return
-    tunnel = tunnel_of(replication)
-    for stream in streams:
-        _note(tunnel, stream, _AGAIN)
-
-
-def begin_again(replication: Replication, copies: Collection[TableCopy]) -> None:
-    """Let the tunnel follow the log from now on, wherever it was: the source may have lost what was there.
-
-    Raises:
-        ChannelError: the source or the place of the tunnel cannot be reached.
-    """
-    tunnel_of(replication, _options(replication, copies)).reset()
-
-
-def _options(replication: Replication, copies: Collection[TableCopy]) -> dict[str, Any]:
-    tables = [each.table.dbtable for each in copies if each.table is not None]
-    return {
-        **resolve_references(replication.source.options()),
-        **log_options(replication, tables),
-        "tables": ", ".join(tables),
-        "onSchemaChange": "evolve",
-    }
-
-
-def tunnel_of(replication: Replication, options: Mapping[str, Any] | None = None) -> Tunnel:
-    """The tunnel of the tables that are followed; without `options` for a look at its store."""
-    store = store_of(replication)
-    if store is None:
-        source = resolve_references(replication.source.options())
-        store = next(str(source[key]) for key in source if key.lower() == "tunnelstore")
-    return Tunnel(tunnel_name(replication), options, store=store)
-
-
-def log_options(replication: Replication, tables: Sequence[str] = ()) -> dict[str, Any]:
-    """Options that name the source's log, as far as the file does not.
-
-    Raises:
-        OptionError: nothing names the publication.
-    """
-    connector = connector_of(replication.source, "reader")
-    given = {key.lower() for key in replication.source.options()}
-    if "binlog" in connector.options_class("reader").names():
-        return {"binlog": "true"}
-    if "publication" not in given:
-        raise OptionError(
-            "source: full_then_changes needs publication, the name of a publication that has the tables: "
-            f"CREATE PUBLICATION shop FOR TABLE {', '.join(tables) or 'shop.orders, shop.items'}",
-            option="publication",
-        )
-    return {} if "slot" in given else {"slot": tunnel_name(replication).replace("-", "_")}
-
-
-def tunnel_name(replication: Replication) -> str:
-    """One tunnel for each source and target, whatever streams the file has, and whoever logs in."""
-    said = [
-        [name_of(each), None] if each.path is None else [None, name_of(each)]
-        for each in (replication.source, replication.target)
-    ]
-    return f"replicate-{hashlib.sha256(json.dumps(said).encode()).hexdigest()[:12]}"
-
-
 def key_of(copy: TableCopy) -> tuple[str, ...]:
     """The columns that identify a row of the table.
 
     Raises:
         OptionError: it has none, or a mask makes them alike.
     """
-    key = copy.options.primary_key or load_reader(resolve_references(copy.reader))[0].primary_key()
+    key = copy.options.primary_key or _reader(copy).primary_key()
     if not key:
         raise OptionError(
             f"{copy.stream} has no primary key, so its changes do not name their rows: give it one, or use mode full"
@@ -568,30 +605,3 @@ def key_of(copy: TableCopy) -> tuple[str, ...]:
                 f"primary key {name!r} has mask {mask}, which can make two keys equal: use hmac or sha256"
             )
     return key
-
-
-def store_of(replication: Replication) -> str | None:
-    """Where the tunnel keeps its positions: in the target's database. None = the source's option says it.
-
-    Raises:
-        OptionError: the target is not a database that can keep them.
-    """
-    if any(key.lower() == "tunnelstore" for key in replication.source.options()):
-        return None
-    options = resolve_references(replication.target.options())
-    url = str(options.get("url") or "").removeprefix("jdbc:")
-    scheme = scheme_of(url)
-    if scheme == "sqlite":
-        return url.removeprefix("sqlite:")
-    if scheme in ("postgresql", "postgres"):
-        user, password = options.get("user"), options.get("password")
-        if user is None or "@" in urlsplit(url).netloc:
-            return url
-        login = quote(str(user), safe="")
-        login += f":{quote(str(password), safe='')}" if password is not None else ""
-        return url.replace("://", f"://{login}@", 1)
-    raise OptionError(
-        "target: it cannot keep the position in the source's log: name a place with the source's option tunnelStore, "
-        "a file or a url of PostgreSQL",
-        option="tunnelStore",
-    )

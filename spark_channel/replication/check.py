@@ -49,7 +49,7 @@ def _hold_options(found: Replication, name: str, half: _Half, place: Place) -> N
     whole: dict[str, Any] = without_references(batch_options(place))
     names = connector.options_class(half).names()
     if "dbtable" in names:
-        whole["dbtable"] = "nothing"
+        whole["dbtable"] = "no.table"
     if half == "reader" and "dbtable" not in names:
         raise JobFileError(
             f"{name}: connector {connector.name!r} has no catalog of tables: replicate reads databases, and `copy` "

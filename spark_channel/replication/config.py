@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationError,
     field_validator,
     model_validator,
@@ -236,13 +237,29 @@ class Replication(_Part):
     parallel: int = Field(
         4, ge=1, le=1000, description="how many tables are copied at the same time"
     )
+    _file: str = PrivateAttr("")
+
+    @property
+    def file(self) -> str:
+        """The name of the file, without its folder: two runs of one file have it in common. "" of data without one."""
+        return self._file
+
+    def in_file(self, name: str) -> "Replication":
+        """This replication, which the file `name` has."""
+        self._file = name
+        return self
 
     @model_validator(mode="after")
     def _hold_places(self) -> "Replication":
         for name in ("source", "target"):
             place: Place = getattr(self, name)
-            if (place.url is None) == (place.path is None):
-                raise ValueError(f"{name}: either url or path")
+            named = place.reader if name == "source" else place.writer
+            both = place.url is not None and place.path is not None
+            if both or (place.url is None and place.path is None and named is None):
+                raise ValueError(
+                    f"{name}: either url or path"
+                    + (", or the writer of a catalog, such as iceberg" if name == "target" else "")
+                )
             for key in place.options():
                 if key.lower() in ("dbtable", "query"):
                     raise ValueError(f"{name}: no {key}: streams name the tables")
@@ -324,7 +341,7 @@ def load_replication(source: str | Path | Mapping[str, Any]) -> Replication:
         raise JobFileError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise JobFileError(f"{path} is not UTF-8 text: byte {error.start} is not valid") from error
-    return parse_replication(text, f"{path}: ")
+    return parse_replication(text, f"{path}: ").in_file(path.name)
 
 
 def parse_replication(text: str, where: str = "") -> Replication:

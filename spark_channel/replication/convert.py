@@ -53,7 +53,7 @@ def convert_jobs(jobs: Sequence[tuple[str, TransferSpec]]) -> Converted:
     """
     made, streams = Converted(""), {}
     places: tuple[dict[str, Any], dict[str, Any]] | None = None
-    speeds: set[int] = set()
+    speeds: dict[str, int] = {}
     for name, spec in jobs:
         why = _why_not(spec)
         if not why:
@@ -66,15 +66,19 @@ def convert_jobs(jobs: Sequence[tuple[str, TransferSpec]]) -> Converted:
                 why = f"another job copies {stream}, too"
             else:
                 streams[stream] = _stream(spec)
-                if spec.rows_per_second:
-                    speeds.add(spec.rows_per_second)
+                for unit, speed in (
+                    ("rows_per_second", spec.rows_per_second),
+                    ("bytes_per_second", spec.bytes_per_second),
+                ):
+                    if speed:
+                        speeds[unit] = max(speed, speeds.get(unit, 0))
         if why:
             made.refused.append((name, why))
     if places is None or not streams:
         return made
     data: dict[str, Any] = {"source": places[0], "target": places[1], "streams": streams}
     if speeds:
-        data["limit"] = {"rows_per_second": max(speeds)}
+        data["limit"] = speeds
     made.text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
     return made
 

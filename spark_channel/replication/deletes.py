@@ -20,7 +20,15 @@ from spark_channel.connectors.base.feed import (
 )
 from spark_channel.errors import SchemaError
 
-__all__ = ["AT", "Deletes", "after_truncate", "kept_key", "with_columns", "with_deletes"]
+__all__ = [
+    "AT",
+    "Deletes",
+    "after_truncate",
+    "kept_key",
+    "net_changes",
+    "with_columns",
+    "with_deletes",
+]
 
 Deletes = Literal["hard", "soft", "scd2"]
 
@@ -165,6 +173,17 @@ def with_deletes(
     if emptied_at is None:
         return out
     return pa.concat_tables([_close_all(out.schema, emptied_at), out])
+
+
+def net_changes(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
+    """The last state of each row that is there after the changes, and the keys of those that are not."""
+    keys = zip(*(_column(rows, each).to_pylist() for each in key), strict=True)
+    said = [str(each).lower() in DELETES for each in rows[OPERATION].to_pylist()]
+    last = {one: place for place, one in enumerate(keys)}
+    live = pa.array([place for place in last.values() if not said[place]], pa.int64())
+    gone = pa.array([place for place in last.values() if said[place]], pa.int64())
+    names = {each: _column(rows, each).take(gone) for each in key}
+    return rows.drop_columns([OPERATION]).take(live), pa.table(names)
 
 
 def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:

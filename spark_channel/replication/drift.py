@@ -13,7 +13,7 @@ from spark_channel.errors import SchemaError
 from spark_channel.replication.config import Contract
 from spark_channel.transform.transformer import Flow, Transformer, TransformResult
 
-__all__ = ["Decision", "LeaveOut", "LoadColumns", "decide"]
+__all__ = ["AddNulls", "Decision", "LeaveOut", "LoadColumns", "decide"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,29 @@ class LeaveOut(Transformer):
             batch = batch.filter(_or_ends(batch, fits))
         names = [name for name in batch.schema.names if name not in self.names]
         return TransformResult(batch.select(names))
+
+
+@dataclass(frozen=True, slots=True)
+class AddNulls(Transformer):
+    """Adds columns that the target has and the rows lack, of NULLs: a write of whole rows names every column."""
+
+    fields: tuple[pa.Field, ...]
+    step: ClassVar[str] = "contract.columns"
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema([*schema, *self.fields])
+
+    def flows(self, schema: pa.Schema) -> tuple[Flow, ...]:
+        return (
+            *(Flow((n,)) for n in range(len(schema))),
+            *(Flow((), self.step),) * len(self.fields),
+        )
+
+    def apply(self, batch: pa.RecordBatch) -> TransformResult:
+        arrays = [*batch.columns, *(pa.nulls(batch.num_rows, each.type) for each in self.fields)]
+        return TransformResult(
+            pa.RecordBatch.from_arrays(arrays, schema=self.output_schema(batch.schema))
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,10 @@
 """Runs a replication: tables side by side, under one limit, each published in one step."""
 
 import contextlib
-import hashlib
 import logging
+import math
 import os
 import queue
-import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
 from spark_channel.connectors import Reader, Writer, find_connector
+from spark_channel.connectors.base.claims import StreamProgress
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import (
     ChannelError,
@@ -30,14 +30,28 @@ from spark_channel.option_types import resolve_references
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.transfer import StreamBatch
 from spark_channel.progress import TransferReport
-from spark_channel.replication.changes import Follower, key_of, tunnel_name
+from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import Replication
 from spark_channel.replication.drift import Decision, LoadColumns, decide
-from spark_channel.replication.masks import MaskColumns, mask_of
+from spark_channel.replication.masks import MaskColumns
 from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.tables import FoundTables, TableCopy, find_tables, target_schema
+from spark_channel.replication.tables import (
+    FoundTables,
+    TableCopy,
+    find_tables,
+    hold_open,
+    is_away,
+    target_schema,
+)
+from spark_channel.replication.tunnels import tunnel_name
 from spark_channel.service.shared_limit import MOST_JOBS
-from spark_channel.service.windows import Speeds, WindowKeeper, windowed_limit, zone_of
+from spark_channel.service.windows import (
+    Speeds,
+    WindowKeeper,
+    windowed_limit,
+    windowed_rates,
+    zone_of,
+)
 from spark_channel.transform.transformer import Transformer, prepare
 
 __all__ = ["Move", "RunSettings", "TableRun", "limited", "replicate_on", "writer_of"]
@@ -244,7 +258,9 @@ class _Run:
                     thread.join()
             raise
 
-    def _patiently(self, run: "TableRun", step: Callable[[], bool]) -> bool:
+    def _patiently(
+        self, run: "TableRun", step: Callable[[], bool], most_long: float = _LONG_TRIES
+    ) -> bool:
         """Return what `step` does; again, with growing pauses, while an end that was there before cannot be reached.
 
         Each try is a separate run for the table: it asks for the position, and claims the write again.
@@ -259,7 +275,7 @@ class _Run:
             except ChannelError as error:
                 now = self._clock.now()
                 long_tries += now - began > most
-                if since is None or (now - began > most and long_tries <= _LONG_TRIES):
+                if since is None or (now - began > most and long_tries <= most_long):
                     since, pause = now, _FIRST_PAUSE
                 if now + pause > since + most or not run.passes(error, has_target=self._has_target):
                     raise
@@ -292,7 +308,8 @@ class _Run:
     def follow(self, settings: RunSettings) -> None:
         """Follow the tables of mode `full_then_changes`, after the others: up to now (`once`), or until it is ended."""
         limit, began = self._replication.limit, self._clock.now()
-        speeds = {"rowsPerSecond": limit.rows_per_second, "bytesPerSecond": limit.bytes_per_second}
+        otherwise = Speeds(limit.rows_per_second, limit.bytes_per_second)
+        speeds = {"rowsPerSecond": otherwise.rows, "bytesPerSecond": otherwise.nbytes}
         more = {name: speed for name, speed in speeds.items() if speed is not None}
         outcomes = {each.stream: each for each in self.report.tables}
         if settings.full_refresh:
@@ -305,23 +322,29 @@ class _Run:
         ready = []
         for place in self.followed:
             copy = self._copies[place]
-            try:
-                if copy.fault:
-                    raise OptionError(copy.fault)
-                key_of(copy)
+            if copy.fault:
+                self._park(self.report.tables[place], OptionError(copy.fault))
+            else:
                 ready.append(copy)
-            except ChannelError as error:
-                self._park(self.report.tables[place], error)
         if not ready:
             return
         try:
-            if limit.windows or settings.shared_limit is not None:
+            if settings.shared_limit is not None:
                 raise OptionError(
-                    "limit.windows and --shared-limit do not hold for tables of mode full_then_changes, which are read "
-                    "by one tunnel: give limit.rows_per_second alone, or put these tables into a separate file",
-                    option="limit",
+                    "--shared-limit does not hold for tables of mode full_then_changes, which are read by one tunnel: "
+                    "write a limit into the file, or put these tables into a separate file",
+                    option="--shared-limit",
                 )
-            Follower(self._replication, ready, outcomes, self.report).run(more, once=settings.once)
+            with windowed_rates(otherwise, limit.parsed, zone_of(limit.timezone)) as rates:
+
+                def step() -> bool:
+                    follower = Follower(self._replication, ready, outcomes, self.report)
+                    # Without windows, the job's own limit may be changed on the page.
+                    follower.run(more, rates if limit.windows else None, once=settings.once)
+                    return True
+
+                run = TableRun(ready[0], outcomes[ready[0].stream], settings, self.report, self)
+                self._patiently(run, step, math.inf)  # it may follow for months
         except Exception as error:
             for each in ready:
                 self._park(outcomes[each.stream], error)
@@ -425,10 +448,7 @@ class TableRun:
             end = self._writing
         else:
             return False
-        # `is_lost` of a connector that waits for its server by itself does not know one that stayed away.
-        dialect = getattr(end, "dialect", None)
-        asked = getattr(end, "is_lost", None), getattr(dialect, "is_passing", None)
-        return any(is_away is not None and is_away(error) for is_away in asked)
+        return is_away(end, error)
 
     def copy(self, spec: TransferSpec | None, move: Move, more: Mapping[str, Any]) -> bool:
         """Carry out what `spec` returned, when all of its rows are committed."""
@@ -438,7 +458,7 @@ class TableRun:
             return True
         if self.waits and self._pace is not None:
             self._pace.wait(self._ready_at - self._pace.now())
-        given = {**more, "jobId": _job_id(copy.stream)}
+        given = {**more, "jobId": copy.job_id}
         try:
             outcome.report = move(spec, given)
         except SchemaError:
@@ -483,15 +503,28 @@ class TableRun:
                 "another file writes to it, too, give one of them another 'object'"
             )
             _log.warning("%s: %s", self._copy.stream, self._outcome.why)
+        self._hold_file(known)
         last = -1 if known is None or known.position is None else known.position
         now = (self._report.started_at - _EPOCH) // timedelta(microseconds=1)
         return _Planned(StreamBatch(name, max(now, last + 1)), overwrite=True)
 
+    def _hold_file(self, known: StreamProgress | None) -> None:
+        """Report that another file writes to the object: its columns, masks and rows may be others."""
+        other = self._copy.other_file(known.by) if known is not None else ""
+        if not other or known is None:
+            return
+        self._outcome.why = (
+            f"{self._copy.object} was written by file {other} at {known.published_at}, and now by {self._copy.file}: "
+            "if both are used, remove the table from one of them, or give it another 'object'"
+        )
+        _log.warning("%s: %s", self._copy.stream, self._outcome.why)
+
     def _increment(self) -> "_Planned | None":
         copy, name = self._copy, self._copy.state_name()
         assert copy.options.update_key is not None
-        _hold_open(copy)
+        hold_open(copy)
         known = self._writing.stream_progress(name)
+        self._hold_file(known)
         there = self._is_there()
         if known is not None and (self._settings.full_refresh or not there):
             if not self._settings.dry_run and (there or copy.contract.tables == "evolve"):
@@ -615,28 +648,3 @@ def _opened(options: Mapping[str, Any], half: str) -> Any:
         connector.reader_with(given) if half == "reader" else connector.writer_with(given)
     )
     return made[0]
-
-
-def _hold_open(copy: TableCopy) -> None:
-    """Hold the columns that the target records or matches to be values that may be seen there."""
-    options = copy.options
-    masks = options.columns or {}
-    assert options.update_key is not None
-    mask = mask_of(masks, copy.stream, options.update_key)
-    if mask is not None and mask.kind != "keep":
-        raise OptionError(
-            f"update_key {options.update_key!r} has mask {mask}, and the target records its highest value: name "
-            "another column, or mask it with 'keep'"
-        )
-    for name in options.primary_key or ():
-        mask = mask_of(masks, copy.stream, name)
-        if mask is not None and mask.kind not in ("keep", "hmac", "sha256"):
-            raise OptionError(
-                f"primary_key {name!r} has mask {mask}, which can make two keys equal: use hmac or sha256"
-            )
-
-
-def _job_id(stream: str) -> str:
-    """A name for jobs and files: letters that are allowed there, and a hash that makes it unique."""
-    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", stream).lstrip("_.-")[:40] or "table"
-    return f"{plain}-{hashlib.sha256(stream.encode()).hexdigest()[:6]}"

@@ -11,19 +11,29 @@ from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.option_types import resolve_references
-from spark_channel.replication.changes import (
+from spark_channel.replication.changes import key_of
+from spark_channel.replication.config import Limit, Replication
+from spark_channel.replication.report import ReplicationReport, TableOutcome
+from spark_channel.replication.run import RunSettings, TableRun, writer_of
+from spark_channel.replication.sheet import (
+    NUMBERS,
+    altered,
+    estimated,
+    followed_columns,
+    locks_of,
+    log_facts_of,
+    log_kept,
+    staging_of,
+)
+from spark_channel.replication.tables import TableCopy, connector_of, find_tables, target_schema
+from spark_channel.replication.tunnels import (
     begin_again,
-    key_of,
     log_options,
     parked_of,
     parts_of,
     read_again,
     tunnel_of,
 )
-from spark_channel.replication.config import Limit, Replication
-from spark_channel.replication.report import ReplicationReport, TableOutcome
-from spark_channel.replication.run import RunSettings, TableRun, writer_of
-from spark_channel.replication.tables import TableCopy, find_tables
 from spark_channel.service.windows import Speeds, seconds_for, zone_of
 from spark_channel.transfers.plan import OpenedTransfer, rehearse
 from spark_channel.tunnel.records import ChannelState
@@ -38,6 +48,9 @@ __all__ = [
     "resume_tables",
     "status_of",
 ]
+
+_OF_A_TUNNEL = 2
+"""Connections beside those that read or write rows: the log, and the catalog or the tunnel's store."""
 
 
 @dataclass(frozen=True)
@@ -201,8 +214,11 @@ def _named(replication: Replication, select: Sequence[str], action: str) -> list
 class TablePlan:
     """What a run would do with one table. `rows`, `nbytes`: estimates of the source's catalog; None = it has none.
 
-    `does` says what becomes of the target, `fault` why the table would be parked. `connections`: most at a time, at
-    each end. `statement` is the first one of the read, and `server_plan` what the server says that it would do for it.
+    `rows_between`: as far as the catalog is as exact as it usually is. `does` says what becomes of the target, and
+    `alters` what will be created or altered there; `fault` why the table would be parked. `connections`: most at a
+    time, at each end. `source_lock`, `target_lock`: of its tables. `staging`: bytes that the target has twice until
+    they are published. `statement` is the first one of the read, and `server_plan` what the server says that it would
+    do for it.
     """
 
     stream: str
@@ -216,11 +232,21 @@ class TablePlan:
     statement: str = ""
     server_plan: str = ""
     fault: str = ""
+    rows_between: tuple[int, int] | None = None
+    alters: tuple[str, ...] = ()
+    source_lock: str = ""
+    target_lock: str = ""
+    staging: int | None = None
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run would do. `seconds`: how long the limit makes it last, at least; None = more than four weeks."""
+    """What a run would do. `seconds`: how long the limit makes it last, at least; None = more than four weeks.
+
+    `seconds_between`: the same for the fewest and the most rows. `numbers`: where the rows come from. `staging`: the
+    most bytes at a time. `log`: which log the source keeps for the run. `missing`: rights and settings that the run
+    needs.
+    """
 
     tables: tuple[TablePlan, ...]
     notes: tuple[str, ...]
@@ -228,16 +254,21 @@ class RunPlan:
     seconds: float | None
     ends_at: datetime | None
     connections: int
+    seconds_between: tuple[float | None, float | None] = (0.0, 0.0)
+    numbers: str = ""
+    staging: int = 0
+    log: str = ""
+    missing: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
-        """Expected rows of all tables whose number is known."""
-        return sum(each.rows or 0 for each in self.tables)
+        """Expected rows of all tables that are not parked, and whose number is known."""
+        return sum(each.rows or 0 for each in self.tables if not each.fault)
 
     @property
     def nbytes(self) -> int:
-        """Expected bytes of all tables whose size is known."""
-        return sum(each.nbytes or 0 for each in self.tables)
+        """Expected bytes of all tables that are not parked, and whose size is known."""
+        return sum(each.nbytes or 0 for each in self.tables if not each.fault)
 
 
 def plan_replication(
@@ -257,35 +288,81 @@ def plan_replication(
     dry = replace(settings, dry_run=True)
     limit = replication.limit
     with keeping_sessions():
-        tables = tuple(_plan(each, dry, parallelism, begin, limit) for each in found.copies)
-    rows = sum(each.rows or 0 for each in tables)
-    known = [each.nbytes for each in tables if each.nbytes]
-    seconds, shown = _lasts(replication.limit, begin, rows, sum(known) if known else None)
-    most = sorted((each.connections for each in tables), reverse=True)[: replication.parallel]
-    ends = None if seconds is None else begin + timedelta(seconds=seconds)
-    return RunPlan(tables, found.notes, shown, seconds, ends, sum(most))
+        tables = tuple(_plan(replication, each, dry, parallelism, begin) for each in found.copies)
+    copied = [each for each in tables if not each.fault]
+    nbytes = sum(each.nbytes or 0 for each in copied)
+
+    def lasts(rows: int) -> float | None:
+        return _lasts(limit, begin, rows, nbytes or None)
+
+    seconds = lasts(sum(each.rows or 0 for each in copied))
+    between = [each.rows_between or (0, 0) for each in copied]
+    log, missing = _log_of(replication, tables, seconds)
+    source = connector_of(replication.source, "reader").name
+    return RunPlan(
+        tables,
+        found.notes,
+        _shown(limit),
+        seconds,
+        None if seconds is None else begin + timedelta(seconds=seconds),
+        _connections(replication, tables),
+        (lasts(sum(low for low, _ in between)), lasts(sum(high for _, high in between))),
+        NUMBERS.get(source, ("the source's catalog", 0.0))[0],
+        sum(sorted((each.staging or 0 for each in tables), reverse=True)[: replication.parallel]),
+        log,
+        missing,
+    )
 
 
-def _lasts(
-    limit: Limit, begin: datetime, rows: int, nbytes: int | None
-) -> tuple[float | None, str]:
+def _connections(replication: Replication, tables: Sequence[TablePlan]) -> int:
+    """The most at a time, at each end: tables side by side, and after them those that are followed."""
+    followed = any(each.mode == "full_then_changes" and not each.fault for each in tables)
+    batch = (each.connections for each in tables if each.mode != "full_then_changes")
+    most = sum(sorted(batch, reverse=True)[: replication.parallel])
+    return max(most, replication.parallel + _OF_A_TUNNEL if followed else 0)
+
+
+def _log_of(
+    replication: Replication, tables: Sequence[TablePlan], seconds: float | None
+) -> tuple[str, tuple[str, ...]]:
+    """Which log the source keeps, and what is missing to follow it."""
+    if not any(each.mode == "full_then_changes" and not each.fault for each in tables):
+        return "none is kept for this run; no transaction outlives a statement", ()
+    try:
+        facts = log_facts_of(replication)
+        tunnel_of(replication).exists()
+    except ChannelError as error:
+        return "unknown", (str(error),)
+    return ("unknown", ()) if facts is None else (log_kept(facts, seconds), facts.missing)
+
+
+def _lasts(limit: Limit, begin: datetime, rows: int, nbytes: int | None) -> float | None:
     otherwise = Speeds(limit.rows_per_second, limit.bytes_per_second)
-    seconds = seconds_for(
+    return seconds_for(
         limit.parsed, otherwise, begin, zone_of(limit.timezone), rows=rows, nbytes=nbytes
     )
+
+
+def _shown(limit: Limit) -> str:
     windows = f"; {', '.join(limit.windows)} ({limit.timezone})" if limit.windows else ""
-    return seconds, f"{otherwise}{windows}"
+    return f"{Speeds(limit.rows_per_second, limit.bytes_per_second)}{windows}"
 
 
 def _plan(
-    copy: TableCopy, settings: RunSettings, parallelism: int, at: datetime, limit: Limit
+    replication: Replication, copy: TableCopy, settings: RunSettings, parallelism: int, at: datetime
 ) -> TablePlan:
-    table = copy.table
+    limit = replication.limit
+    table, source, target = (
+        copy.table,
+        str(copy.reader.get("reader")),
+        str(copy.writer.get("writer")),
+    )
+    rows = None if table is None or (table.rows == 0 and table.nbytes) else table.rows
     made = TablePlan(
         copy.stream,
         copy.object,
         copy.mode,
-        rows=None if table is None else table.rows,
+        rows=rows,  # PostgreSQL has 0 for a table that was never analyzed
         nbytes=None if table is None else table.nbytes,
         fault=copy.fault,
     )
@@ -293,8 +370,7 @@ def _plan(
         return made
     try:
         if copy.mode == "full_then_changes":
-            key = ", ".join(key_of(copy))
-            return replace(made, does=f"copies all rows, then applies changes by {key}")
+            return _followed(replication, copy, made, (source, target))
         outcome = TableOutcome(copy.stream, copy.object, copy.mode)
         run = TableRun(copy, outcome, settings, ReplicationReport("plan", at))
         spec = run.spec()
@@ -326,15 +402,52 @@ def _plan(
     if new and "onSchemaChange" in spec.writer.options:
         does += f", adds column {', '.join(new)}"
     plan = opened.plan
+    writes = (
+        "overwrite" if does == "replaces all rows" else "key" if "updates" in does else "append"
+    )
+    adds = [each for each in opened.schema if there is None or each.name in new]
+    source_lock, target_lock = locks_of(source, target, writes)
+    rows = made.rows if plan.rows is None else plan.rows
+    nbytes = made.nbytes if plan.nbytes is None else plan.nbytes
     return replace(
         made,
-        does=does,
-        rows=made.rows if plan.rows is None else plan.rows,
-        nbytes=made.nbytes if plan.nbytes is None else plan.nbytes,
+        does="; ".join(each for each in (does, outcome.why) if each),
+        rows=rows,
+        nbytes=nbytes,
+        rows_between=estimated(source, rows),
+        alters=altered(copy.object, adds, there),
+        source_lock=source_lock,
+        target_lock=target_lock,
+        staging=staging_of(target, nbytes),
         connections=plan.channels,
         columns=", ".join(f"{each.name} {each.type}" for each in opened.schema),
         statement=statement,
         server_plan=server_plan,
+    )
+
+
+def _followed(
+    replication: Replication, copy: TableCopy, made: TablePlan, ends: tuple[str, str]
+) -> TablePlan:
+    """
+    Raises:
+        ChannelError: why the table cannot be followed.
+    """
+    key = ", ".join(key_of(copy))
+    columns = followed_columns(replication, copy)
+    there = target_schema(copy, writer_of(copy))
+    names = [] if there is None else [name.lower() for name in there.names]
+    new = [each for each in columns if each.name.lower() not in names]
+    source_lock, target_lock = locks_of(*ends, "key")
+    return replace(
+        made,
+        does=f"copies all rows, then applies each change by {key}; deletes: {copy.deletes}",
+        rows_between=estimated(ends[0], made.rows),
+        columns=", ".join(f"{each.name} {each.type}" for each in columns),
+        alters=altered(copy.object, new, there),
+        source_lock=source_lock,
+        target_lock=target_lock,
+        staging=0,  # chunk by chunk
     )
 
 

@@ -19,7 +19,7 @@ from spark_channel.errors import ChannelError, JobFileError, OptionError, Source
 from spark_channel.option_types import resolve_references
 from spark_channel.replication.config import Contract, Place, Replication, StreamOptions
 from spark_channel.replication.deletes import Deletes
-from spark_channel.replication.masks import state_of_masks
+from spark_channel.replication.masks import mask_of, state_of_masks
 from spark_channel.replication.patterns import is_pattern, matches, selected
 from spark_channel.tunnel.options import STREAM_OPTIONS
 
@@ -30,6 +30,8 @@ __all__ = [
     "connector_of",
     "ends_fault",
     "find_tables",
+    "hold_open",
+    "is_away",
     "name_of",
     "target_schema",
 ]
@@ -38,19 +40,26 @@ _log = logging.getLogger(__name__)
 
 _LOGS = ("postgresql", "mysql")
 _APPLIES = ("postgresql", "mysql", "sqlite", "duckdb")
+_REPLACES = ("delta", "iceberg")
+"""Lake tables, in which a change replaces a whole row: they keep no row that the source deletes."""
 _OF_PLACE = ("host", "hostaddr", "port", "dbname", "service")
 """Parameters of a url that name a server or a database."""
 _DEFAULT_OBJECT = "{schema}_{table}"
 _SMALL_BYTES, _SMALL_ROWS = 4 << 20, 20_000
 _UNSAFE = re.compile(r"[^\w .,=@+-]")
+_OWNER = re.compile(r".*-[0-9a-f]{6}\.(.+)-[0-9a-f]{12}")
 _MISSING = "no table of the source has this name"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
 
 
 @dataclass(frozen=True)
 class TableCopy:
     """One table, and where it goes. `reader` and `writer` are options of a transfer, `fault` why it cannot run.
 
-    `source` is one for each source, whatever the login is.
+    `source` is one for each source, whatever the login is. `file` is the name of the replication's file.
     """
 
     stream: str
@@ -61,6 +70,7 @@ class TableCopy:
     writer: Mapping[str, Any] = field(repr=False)
     fault: str = ""
     source: str = ""
+    file: str = ""
 
     @property
     def mode(self) -> str:
@@ -71,8 +81,27 @@ class TableCopy:
         return self.options.deletes or "hard"
 
     @property
+    def job_id(self) -> str:
+        """A name for the table's jobs, which the target keeps with its claim: `other_file` finds the file in it."""
+        digest = hashlib.sha256(self.stream.encode()).hexdigest()[:6]
+        file = f".{_plain(self.file)[:16]}" if self.file else ""
+        return f"{_plain(self.stream).lstrip('_.-')[:40] or 'table'}-{digest}{file}"
+
+    def other_file(self, owner: str) -> str:
+        """The file of the run `owner` of this table, if that is not this copy's file; "" = it is, or has no name."""
+        found = _OWNER.fullmatch(owner)
+        if found is None or not self.file or found[1] == _plain(self.file)[:16]:
+            return ""
+        return found[1]
+
+    @property
     def contract(self) -> Contract:
         return self.options.contract or Contract()
+
+    @property
+    def is_lake(self) -> bool:
+        """Whether the target is a lake table, in which a change replaces whole rows."""
+        return self.writer.get("writer") in _REPLACES
 
     @property
     def size(self) -> tuple[int, int]:
@@ -137,6 +166,14 @@ def batch_options(place: Place) -> dict[str, Any]:
     }
 
 
+def is_away(end: Any, error: ChannelError) -> bool:
+    """Whether the server of a reader or writer is away for a while."""
+    # `is_lost` of a connector that waits for its server by itself does not know one that stayed away.
+    dialect = getattr(end, "dialect", None)
+    asked = getattr(end, "is_lost", None), getattr(dialect, "is_passing", None)
+    return any(each is not None and each(error) for each in asked)
+
+
 def target_schema(copy: TableCopy, writer: Writer) -> pa.Schema | None:
     """The columns of the target; None = it is not there, or nothing reads it."""
     if writer.exists() is False:
@@ -151,6 +188,25 @@ def target_schema(copy: TableCopy, writer: Writer) -> pa.Schema | None:
     except (SourceError, OptionError) as error:
         _log.debug("the target of %s cannot be read: %s", copy.stream, error)
         return None
+
+
+def hold_open(copy: TableCopy) -> None:
+    """Hold the columns that the target records or matches to be values that may be seen there."""
+    options = copy.options
+    masks = options.columns or {}
+    assert options.update_key is not None
+    mask = mask_of(masks, copy.stream, options.update_key)
+    if mask is not None and mask.kind != "keep":
+        raise OptionError(
+            f"update_key {options.update_key!r} has mask {mask}, and the target records its highest value: name "
+            "another column, or mask it with 'keep'"
+        )
+    for name in options.primary_key or ():
+        mask = mask_of(masks, copy.stream, name)
+        if mask is not None and mask.kind not in ("keep", "hmac", "sha256"):
+            raise OptionError(
+                f"primary_key {name!r} has mask {mask}, which can make two keys equal: use hmac or sha256"
+            )
 
 
 def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTables:
@@ -182,7 +238,7 @@ def _probe(place: Place, connector: Connector, half: str) -> dict[str, Any]:
     """Options that are complete, for a look at the connector's own."""
     given = resolve_references(batch_options(place))
     if "dbtable" in connector.options_class(half).names():
-        given["dbtable"] = "nothing"
+        given["dbtable"] = "no.table"  # Iceberg's have a namespace
     return given
 
 
@@ -248,13 +304,14 @@ def _copy(
         writer,
         _fault(replication, options),
         hashlib.sha256(name_of(replication.source).encode()).hexdigest()[:12],
+        replication.file,
     )
 
 
 def name_of(place: Place) -> str:
     """The url or path, without the login and all else that may change while the place stays the same."""
     given = resolve_references(place.options())
-    said = str(given.get("url") or given.get("path"))
+    said = str(given.get("url") or given.get("path") or given.get("catalog") or given.get("writer"))
     url, _, query = re.sub(r"//[^/@?#]*@", "//", said).partition("?")
     kept = [each for each in query.split("&") if each.partition("=")[0].lower() in _OF_PLACE]
     return "?".join((url, "&".join(kept))) if kept else url
@@ -281,10 +338,15 @@ def ends_fault(replication: Replication, options: StreamOptions) -> tuple[str, s
     target = connector_of(replication.target, "writer").name
     if deletes != "hard" and not follows:
         return "deletes", f"{deletes} needs mode full_then_changes: other modes do not see a delete"
-    if follows and target not in _APPLIES:
+    if follows and target not in (*_APPLIES, *_REPLACES):
         return "mode", (
             f"full_then_changes updates and deletes rows of the target, and {target} cannot: write to "
-            f"{', '.join(_APPLIES[:-1])} or {_APPLIES[-1]}, or use mode full or incremental"
+            f"{', '.join((*_APPLIES, _REPLACES[0]))} or {_REPLACES[1]}, or use mode full or incremental"
+        )
+    if deletes != "hard" and target in _REPLACES:
+        return "deletes", (
+            f"{deletes} changes parts of rows, and {target} replaces whole ones: write deletes hard, or write to "
+            f"{', '.join(_APPLIES[:-1])} or {_APPLIES[-1]}"
         )
     source = connector_of(replication.source, "reader").name
     if follows and source not in _LOGS:

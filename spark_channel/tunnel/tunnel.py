@@ -10,6 +10,7 @@ from spark_channel.connectors import find_connector
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, HeldLog, HoldsLogs
 from spark_channel.connectors.base.registry import describe
 from spark_channel.errors import ChannelError, TunnelError, UnsupportedError
+from spark_channel.limits import RateLimiter
 from spark_channel.processes import has_ended
 from spark_channel.retry import RetryingCalls
 from spark_channel.tunnel.options import split_options
@@ -103,6 +104,8 @@ class Tunnel:
         )
         self.shown: Mapping[str, str] = {}
         """Further facts of the job that a client of this `Tunnel` reports: `target` and `part_of` of `JobSpec`."""
+        self.limit: RateLimiter | None = None
+        """In place of the speeds of the options: a limit that the program changes while it consumes."""
         self._changed = threading.Lock()
         self._calls: dict[int, tuple[threading.Event, TunnelWorker | None]] = {}
 
@@ -282,6 +285,7 @@ class Tunnel:
                 drained=drained,
                 factory=factory,
                 shown=self.shown,
+                limit=self.limit,
             )
             with self._changed:
                 self._calls[call] = stopped, consumer
@@ -317,6 +321,7 @@ class Tunnel:
                 drained=drained,
                 ending=reader.ending,
                 shown=self.shown,
+                limit=self.limit,
             )
 
         return TunnelReader(make)

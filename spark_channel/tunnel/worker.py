@@ -51,6 +51,7 @@ class TunnelWorker(ChannelTurns):
         drained: end when all that was there at the start is processed (see `StopPosition`); else run until `stop`.
         ending: called when the end begins, with the error that ends it, if any. Must return immediately.
         shown: further facts of the job that it reports, `target` and `part_of` of `JobSpec`.
+        limit: in place of the speeds of `options`; the caller changes it.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class TunnelWorker(ChannelTurns):
         factory: Callable[[str], Processor | Callable[[Delivery], object]] | None = None,
         ending: Callable[[BaseException | None], None] | None = None,
         shown: Mapping[str, str] | None = None,
+        limit: RateLimiter | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._store = store
@@ -97,7 +99,8 @@ class TunnelWorker(ChannelTurns):
         }
         self._budget = ReadAheadBudget(reading.capacity_rows, reading.capacity_bytes)
         rates = reading.rows_per_second, reading.bytes_per_second
-        self._limit = None if rates == (None, None) else RateLimiter(*rates)
+        own = None if limit is not None or rates == (None, None) else RateLimiter(*rates)
+        self._limit = own if limit is None else limit
         for name, is_given in (
             ("sharedLimit", reading.shared_limit),
             ("protect", reading.is_protected),
@@ -109,7 +112,7 @@ class TunnelWorker(ChannelTurns):
                     name,
                 )
         self._job = ConsumerJob(
-            record.name, self._stream, self._options, self._limit, self._lag, shown or {}
+            record.name, self._stream, self._options, own, self._lag, shown or {}
         )
         self._turns = TurnScheduler(threads, self._end, clock=self._clock)
         # Calls of the store, which must wait neither for a read nor for a processor.

@@ -207,8 +207,8 @@ def test_the_schema_is_published_with_all_names() -> None:
         (
             "postgresql://db/x",
             "path: lake, writer: delta",
-            "",
-            "defaults.mode: full_then_changes updates and deletes",
+            "deletes: soft",
+            "streams.'a.*'.deletes: soft changes parts of rows, and delta replaces whole ones",
         ),
         (
             "postgresql://db/x",

@@ -43,7 +43,9 @@ def job(
         },
         **content,
     }
-    text = json.dumps({"job": {"setting": {"speed": {"record": 5000}}, "content": [made]}})
+    text = json.dumps(
+        {"job": {"setting": {"speed": {"record": 5000, "byte": 1048576}}, "content": [made]}}
+    )
     return load_job(text).spec
 
 
@@ -66,6 +68,7 @@ def test_jobs_become_streams() -> None:
         "password": "${env:SOURCE_PASSWORD}",
     }
     assert found.limit.rows_per_second == 5000
+    assert found.limit.bytes_per_second == 1 << 20
     orders, items = found.streams["shop.orders"], found.streams["shop.items"]
     assert orders.object == "marts.orders"
     assert orders.source_options == {"columns": ["id", "name"]}

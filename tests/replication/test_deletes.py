@@ -7,12 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_channel.connectors import WriteContext, find_connector, load_reader
-from spark_channel.replication.changes import tunnel_name
+from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.replication.config import load_replication
-from spark_channel.replication.deletes import kept_key, with_deletes
+from spark_channel.replication.deletes import kept_key, net_changes, with_deletes
 from spark_channel.replication.drift import FitTypes, LeaveOut
+from spark_channel.replication.tunnels import tunnel_name
 from spark_channel.transform.transformer import prepare
 
 T = datetime(2026, 1, 1, tzinfo=UTC)
@@ -142,3 +145,24 @@ def test_the_versions_of_a_key_follow_each_other_also_when_a_clock_is_set_back(
         (2, "b", 0, 20),
         (2, "e", 26, None),
     ]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["insert", "DELETE", "update", "read"])))
+)
+def test_the_net_of_changes_is_what_they_leave(changed: list[tuple[int, str]]) -> None:
+    rows = pa.table(
+        {
+            "id": pa.array([key for key, _ in changed], pa.int64()),
+            "n": pa.array(range(len(changed)), pa.int64()),
+            OPERATION: pa.array([said for _, said in changed], pa.string()),
+        }
+    )
+    there: dict[int, int] = {}
+    for number, (key, said) in enumerate(changed):
+        there.pop(key, None)
+        if said != "DELETE":
+            there[key] = number
+    live, gone = net_changes(rows, ["ID"])
+    assert {each["id"]: each["n"] for each in live.to_pylist()} == there
+    assert {each["ID"] for each in gone.to_pylist()} == {key for key, _ in changed} - there.keys()

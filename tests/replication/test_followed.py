@@ -2,6 +2,8 @@
 
 import hashlib
 import itertools
+import json
+import logging
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -9,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from pyiceberg.catalog import load_catalog
 
 import spark_channel
+from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import load_reader
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.status import reset_tables, resume_tables, status_of
 from spark_channel.service import ServiceServer, discovery
+from tests.cli.test_run import run
 from tests.servers.mariadb import BINLOG, MariadbServer
 from tests.servers.postgres import PostgresServer
 
@@ -253,6 +259,64 @@ def test_other_targets_keep_what_is_deleted(
     assert found == (last if deletes == "soft" else [(1, 1, 0), *last[:2], (3, 3, 0), last[2]])
 
 
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+def test_a_lake_table_has_each_change_once(
+    logging_server: MariadbServer, tmp_path: Path, lake: str
+) -> None:
+    """Rows and the delivery's number are in one commit; a delivery that comes again adds none."""
+    server = logging_server
+    server.sql("DROP DATABASE IF EXISTS fol; CREATE DATABASE fol")
+    server.sql(
+        "CREATE TABLE a (id INT, kind VARCHAR(9), n INT, gone INT, PRIMARY KEY (id, kind));"
+        "CREATE TABLE b (id INT PRIMARY KEY);"
+        "INSERT INTO a SELECT seq, 'x', seq, 1 FROM seq_1_to_20",
+        database="fol",
+    )
+
+    def sql(text: str) -> str:
+        return server.sql(text, database="fol")
+
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"{tmp_path}/w"}
+    there: dict[str, str] = {"path": f"{tmp_path}/lake", "writer": "delta"}
+    if lake == "iceberg":
+        load_catalog("default", **catalog).create_namespace("dw")
+        there = {"catalogProperties": json.dumps(catalog), "writer": "iceberg"}
+    login = {**server.login, "url": f"mysql://127.0.0.1:{server.port}/fol"}
+    followed = Followed({**login, "tunnelStore": f"{tmp_path}/store.db"}, there, sql, "fol")
+    followed.more["object"] = "dw.t_{table}" if lake == "iceberg" else "t_{table}"
+
+    def rows(columns: str = "id,kind,n") -> list[tuple[Any, ...]]:
+        given = {**there, "reader": there["writer"]}
+        given |= {"dbtable": "dw.t_a"} if lake == "iceberg" else {"path": f"{there['path']}/t_a"}
+        del given["writer"]
+        reader, _ = load_reader({**given, "columns": columns})
+        reader.schema()
+        found = [b.to_pydict() for split in reader.split(1) for b in reader.read(split)]
+        return sorted(row for each in found for row in zip(*each.values(), strict=True))
+
+    followed.run()
+    assert rows() == [(n, "x", n) for n in range(1, 21)]
+    sql(
+        "UPDATE a SET n = 0 WHERE id = 1; DELETE FROM a WHERE id > 3; INSERT INTO a VALUES (4, 'y', 4, 1)"
+    )
+    sql(
+        "UPDATE a SET kind = 'z' WHERE id = 2; INSERT INTO a VALUES (5, 'y', 5, 1); DELETE FROM a WHERE id = 5"
+    )
+    followed.run()
+    assert rows() == [(1, "x", 0), (2, "z", 2), (3, "x", 3), (4, "y", 4)]
+    assert followed.run().rows == 0
+    sql("ALTER TABLE a DROP COLUMN gone, ADD COLUMN d INT DEFAULT 7")
+    sql("INSERT INTO a VALUES (6, 'y', 6, 8)")
+    followed.run()
+    followed.run()
+    assert rows("id,d") == [(1, 7), (2, 7), (3, 7), (4, 7), (6, 8)]
+    sql("TRUNCATE a; INSERT INTO a VALUES (9, 'x', 9, 9)")
+    followed.run()
+    assert rows("id,d") == [(9, 9)]
+    followed.more["deletes"] = "soft"
+    assert "soft changes parts of rows" in followed.run(3).parked[0].why
+
+
 @pytest.mark.parametrize("policy", ["evolve", "discard_value", "discard_row"])
 def test_a_new_column_goes_by_the_contract_and_the_masks(followed: Followed, policy: str) -> None:
     followed.more = {"contract": {"columns": policy}, "columns": {"*.secret*": "sha256"}}
@@ -398,3 +462,154 @@ def test_a_lost_slot_is_mended_by_a_reset_of_all_tables(followed: Followed) -> N
     followed.run()
     assert followed.rows("a", "id, n") == [(2, 2)]
     assert followed.rows("b", "id") == [(1,), (2,)]
+
+
+def test_a_second_file_ends_no_table_of_the_first(followed: Followed, tmp_path: Path) -> None:
+    """One tunnel follows all tables from this source into this target, whichever file names them."""
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'); INSERT INTO fol.b VALUES (1)")
+
+    def replicate(name: str, *tables: str) -> ReplicationReport:
+        kept: Row = {f"{followed.schema}.{each}": {} for each in tables}
+        (tmp_path / name).write_text(yaml.safe_dump({**followed.file, "streams": kept}))
+        return spark_channel.replicate(None, tmp_path / name, once=True)
+
+    assert replicate("night.yml", "a", "b").exit_code == 0
+    report = replicate("day.yml", "a")
+    assert "night.yml follows fol.b" in report.parked[0].why
+    assert (
+        replicate("day.yml", "a", "b")
+        .notes[-1]
+        .endswith("followed by night.yml, and now by day.yml: do not run both")
+    )
+    assert replicate("day.yml", "a").exit_code == 0
+    followed.sql("INSERT INTO fol.a VALUES (2, 2, 'y')")
+    assert replicate("day.yml", "a").rows == 1
+    assert followed.rows("a", "id") == [(1,), (2,)]
+
+
+def test_windows_hold_for_tables_that_are_followed(followed: Followed) -> None:
+    values = ", ".join(f"({n}, {n}, 'x')" for n in range(60))
+    followed.sql(f"INSERT INTO fol.a VALUES {values}")
+    file = {**followed.file, "limit": {"windows": ["30"]}}
+    began = SYSTEM_CLOCK.now()
+    report = spark_channel.replicate(None, file, once=True)
+    assert report.exit_code == 0, [each.why for each in report.parked]
+    assert SYSTEM_CLOCK.now() - began >= 1.5  # 60 rows at 30 a second, less what the first one may
+    assert [limit for _, _, limit in report.windows] == ["30 rows/s"]
+    assert len(followed.rows("a", "id")) == 60
+
+
+def columns(followed: Followed, name: str) -> list[str]:
+    reader, _ = load_reader({**followed.target, "dbtable": f"t_{name}"})
+    return list(reader.schema().names)
+
+
+def test_a_column_with_values_in_the_existing_rows_has_them_in_the_target(
+    followed: Followed,
+) -> None:
+    """The log has no word of them: a default, or the values of a column that was renamed."""
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'), (2, 2, 'y')")
+    followed.run()
+    followed.sql("ALTER TABLE fol.a ADD COLUMN d INT DEFAULT 7 NOT NULL")
+    followed.sql("ALTER TABLE fol.a RENAME COLUMN n TO m")
+    followed.sql("INSERT INTO fol.a (id, m, s, d) VALUES (3, 3, 'z', 8)")
+    followed.run()
+    followed.run()  # --once may end before the rows that are read again
+    assert followed.rows("a", "id, m, s, d") == [(1, 1, "x", 7), (2, 2, "y", 7), (3, 3, "z", 8)]
+    is_known = followed.schema == "fol" and "publication" in followed.source
+    assert ("n" in columns(followed, "a")) != is_known
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_a_renamed_column_goes_by_the_contract_and_the_masks(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.more |= {"columns": {"*.s": "sha256"}}
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'planted'); INSERT INTO fol.b VALUES (1)")
+    followed.run()
+    followed.sql("ALTER TABLE fol.a RENAME COLUMN s TO note")
+    followed.sql("INSERT INTO fol.a VALUES (2, 2, 'planted'); INSERT INTO fol.b VALUES (2)")
+    report = followed.run(3)
+    assert "'s', which has mask sha256, was renamed to 'note'" in report.parked[0].why
+    assert "note" not in columns(followed, "a")
+    assert followed.rows("b", "id") == [(1,), (2,)]
+    followed.more["columns"]["*.note"] = "sha256"
+    resume_tables(load_replication(followed.file), ["fol.a"])
+    followed.run()
+    followed.run()
+    assert columns(followed, "a") == ["id", "n", "note"]
+    assert {len(each[0]) for each in followed.rows("a", "note")} == {64}
+    followed.more["contract"] = {"columns": "freeze"}
+    followed.sql("ALTER TABLE fol.a RENAME COLUMN n TO m")
+    followed.sql("INSERT INTO fol.a VALUES (3, 3, 'planted')")
+    followed.sql("ALTER TABLE fol.b RENAME COLUMN id TO ident; INSERT INTO fol.b VALUES (3)")
+    found = {each.stream: each.why for each in followed.run(3).parked}
+    assert 'RENAME COLUMN "n" TO "m"' in found["fol.a"]
+    assert "'id' to 'ident', and it is in the key: run ALTER TABLE" in found["fol.b"]
+
+
+SECRET = "planted-1f9a"
+
+
+def test_no_byte_of_a_followed_table_has_a_masked_value(
+    followed: Followed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """In rows that come, are refused, deleted, and have a new column; in what the run, its state and a check say."""
+    monkeypatch.setenv("PII_KEY", "0123456789abcdef0123")
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "file")
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__LOG_FILE_PATH", str(tmp_path / "lineage.json"))
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__APPEND", "true")
+    monkeypatch.setattr(discovery, "_running", [])
+    caplog.set_level(logging.DEBUG)
+    followed.more |= {"columns": {"*.s*": "hmac(${env:PII_KEY})"}, "deletes": "soft"}
+    file = tmp_path / "shop.yml"
+    file.write_text(yaml.safe_dump(followed.file))
+    to_postgres = "publication" in followed.source
+    texts = []
+    with ServiceServer() as server:
+        for code, statements in (
+            (0, f"INSERT INTO fol.a VALUES (1, 1, '{SECRET}'), (2, 2, '{SECRET}')"),
+            (0, f"UPDATE fol.a SET s = 'x{SECRET}' WHERE id = 1; DELETE FROM fol.a WHERE id = 2"),
+            (0, f"ALTER TABLE fol.b ADD COLUMN s2 VARCHAR(20) DEFAULT '{SECRET}'"),
+            (0, f"INSERT INTO fol.b VALUES (1, '{SECRET}')"),
+            (3, f"INSERT INTO fol.a VALUES (3, 1000, '{SECRET}')"),
+        ):
+            if code:
+                refuse(followed)
+            followed.sql(statements)
+            report = followed.run(code)
+            texts += [report.to_json(), repr(report), str(report)]
+        texts += [repr(server.metrics.statuses()), repr(status_of(load_replication(file)))]
+    assert "small" in report.parked[0].why
+    texts += [
+        run(*words, str(file), code=code, PII_KEY="0123456789abcdef0123")
+        for words, code in ((("replicate", "--dry-run"), 0), (("verify",), 3))
+    ]
+    captured = capfd.readouterr()
+    texts += [captured.out, captured.err, caplog.text]
+    if to_postgres:
+        tables = followed.sql(
+            "SELECT schemaname || '.' || tablename FROM pg_tables "
+            "WHERE schemaname = 'fol_dw' OR tablename LIKE 'spark%'"
+        ).split()
+        assert len(tables) > 4
+        texts += [followed.sql(f"SELECT t::text FROM {each} t") for each in tables]
+    assert [text for text in texts if SECRET in text] == []
+    files = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert [each for each in files if SECRET.encode() in each.read_bytes()] == []
+    assert {len(each[0]) for each in followed.rows("a", "s")} == {64}
+
+
+def refuse(followed: Followed) -> None:
+    """Let the target refuse rows of `a` whose `n` is 1000."""
+    if "publication" in followed.source:
+        followed.sql("ALTER TABLE fol_dw.t_a ADD CONSTRAINT small CHECK (n < 1000)")
+        return
+    with closing(sqlite3.connect(followed.target["url"].removeprefix("sqlite:"))) as connection:
+        connection.execute(
+            "CREATE TRIGGER small BEFORE INSERT ON t_a WHEN NEW.n = 1000 BEGIN SELECT RAISE(ABORT, 'small'); END"
+        )

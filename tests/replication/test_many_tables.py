@@ -9,9 +9,11 @@ import pytest
 
 import spark_channel
 from spark_channel.local import carry_out_here, local_engine
+from spark_channel.replication.changes import Follower, key_of
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.run import RunSettings, replicate_on
-from spark_channel.replication.tables import find_tables
+from spark_channel.replication.tables import TableCopy, find_tables
+from spark_channel.tunnel import Delivery
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
@@ -183,5 +185,47 @@ def test_a_source_that_is_away_for_a_while_parks_no_table(tmp_path: Path) -> Non
         assert away.is_set()
         assert [(each.stream, each.why) for each in report.parked] == []
         assert report.rows == 600
+    finally:
+        server.close()
+
+
+def test_a_source_that_is_away_ends_no_run_of_tables_that_are_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes before the first table is looked at, and again while the rows of one are written."""
+    server = PostgresServer.create()
+    seen: list[str] = []
+
+    def leave(where: str) -> None:
+        if where not in seen:
+            seen.append(where)
+            server.stop()
+            threading.Timer(0.5, server.start).start()
+
+    def look(copy: TableCopy) -> tuple[str, ...]:
+        leave("key")
+        return key_of(copy)
+
+    def process(follower: Follower, delivery: Delivery) -> None:
+        leave("rows")
+        written(follower, delivery)
+
+    written = Follower._process
+    monkeypatch.setattr("spark_channel.replication.changes.key_of", look)
+    monkeypatch.setattr(Follower, "_process", process)
+    try:
+        server.psql(
+            "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 50);"
+            "CREATE PUBLICATION away FOR TABLE t"
+        )
+        file = {
+            "source": {**server.login, "publication": "away", "maxRetryInterval": "1"},
+            "target": {"url": f"sqlite:{tmp_path}/dw.db"},
+            "streams": {"public.t": {"mode": "full_then_changes"}},
+        }
+        report = spark_channel.replicate(None, file, once=True)
+        assert seen == ["key", "rows"]
+        assert [(each.stream, each.why) for each in report.parked] == []
+        assert report.rows == 50
     finally:
         server.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from deltalake import DeltaTable
 
 import spark_channel
@@ -382,6 +383,31 @@ def test_load_columns(shop: Shop) -> None:
     assert report.exit_code == 0, why(report)
     assert shop.rows("SELECT DISTINCT _run_id FROM users") == [(report.run_id,)]
     assert shop.rows("SELECT count(_loaded_at) FROM users") == [(2,)]
+
+
+@pytest.mark.parametrize("mode", ["full", "incremental"])
+@pytest.mark.parametrize("where", ["database", "parquet", "delta"])
+def test_a_second_file_that_writes_one_object_names_the_first(
+    shop: Shop, where: str, mode: str
+) -> None:
+    events(shop, 1, 3)
+    target = target_of(shop, where) or {"url": f"sqlite:{shop.folder}/dw.db"}
+    file = {
+        "source": {"url": f"sqlite:{shop.file}"},
+        "target": target,
+        "streams": {"events": {"mode": mode, "update_key": "n"}},
+    }
+    said = []
+    for number, name in enumerate(("night.yml", "night.yml", "day.yml", "day.yml")):
+        events(shop, 4 + number, 4 + number)
+        (shop.folder / name).write_text(yaml.safe_dump(file))
+        report = spark_channel.replicate(None, shop.folder / name)
+        assert report.exit_code == 0, why(report)
+        said.append(report.tables[0].why)
+    assert said[:2] + said[3:] == ["", "", ""]
+    assert "was written by file night.yml at 20" in said[2]
+    assert "and now by day.yml" in said[2]
+    assert arrived(shop, where) == list(range(1, 8))
 
 
 def test_status_and_reset(shop: Shop) -> None:

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import spark_channel
 from spark_channel.connectors.postgresql.copy_session import PgCopySession
 from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, PgWriteSession
 from spark_channel.errors import OptionError
 from spark_channel.replication import ReplicationReport
-from spark_channel.replication.changes import parts_of
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.status import resume_tables
+from spark_channel.replication.tunnels import parts_of
+from tests.cli.test_run import run
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
@@ -354,6 +356,52 @@ def test_tables_are_followed_by_the_log(
             f"DROP PUBLICATION {slot}; DROP TABLE IF EXISTS spark_channel_tunnel_notes, spark_channel_tunnel_clients, "
             "spark_channel_tunnel_channels, spark_channel_tunnels CASCADE"
         )
+
+
+def test_a_plan_of_tables_that_are_followed_is_a_sheet_for_their_dba(
+    pg: PostgresServer, tmp_path: Path
+) -> None:
+    pg.psql(
+        "DROP ROLE IF EXISTS rep_reader; CREATE ROLE rep_reader LOGIN PASSWORD 'rep';"
+        "GRANT USAGE ON SCHEMA rep_a TO rep_reader;"
+        'GRANT SELECT ON rep_a.plain, rep_a.keyless, rep_a.empty, rep_a."Mixed Case" TO rep_reader;'
+        "CREATE PUBLICATION rep_sheet FOR TABLE rep_a.plain"
+    )
+    file = {
+        "source": {
+            **pg.login,
+            "user": "rep_reader",
+            "password": "rep",
+            "publication": "rep_sheet",
+            "slot": "rep_sheet",
+        },
+        "target": {**pg.login, "currentSchema": "rep_dw"},
+        "defaults": {"mode": "full_then_changes", "deletes": "soft"},
+        "streams": {"rep_a.plain": {}, "rep_a.Mixed Case": {}, "rep_a.empty": {"mode": "full"}},
+        "limit": {"rows_per_second": "10"},
+    }
+    (tmp_path / "sheet.yml").write_text(yaml.safe_dump(file))
+    try:
+        said = run("replicate", str(tmp_path / "sheet.yml"), "--dry-run", code=3, COLUMNS="200")
+        said = " ".join(said.split())
+        for text in (
+            "270 to 330",
+            "publication 'rep_sheet' does not hold table rep_a.Mixed Case",
+            "missing: role rep_reader may not use replication slots: run ALTER ROLE rep_reader REPLICATION",
+            "locks of the source: ACCESS SHARE while a statement runs",
+            "locks of the target: ROW EXCLUSIVE",
+            "target: CREATE rep_a_plain (id int32, name string",
+            "_deleted_at timestamp[us, tz=UTC]",
+            "duration: 27 s to 33 s at this limit, ends by 20",
+            "connections: at most 6 at a time",
+            "from pg_class, within about 10 %",
+            "log of the source: slot rep_sheet will be made, and keeps the WAL that no run has read yet",
+        ):
+            assert text in said
+        assert pg.psql("SELECT count(*) FROM pg_tables WHERE schemaname = 'rep_dw'").strip() == "0"
+        assert "rep_sheet" not in pg.psql("SELECT slot_name FROM pg_replication_slots")
+    finally:
+        pg.psql("DROP PUBLICATION rep_sheet; DROP OWNED BY rep_reader; DROP ROLE rep_reader")
 
 
 @pytest.mark.parametrize(

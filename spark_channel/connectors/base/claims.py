@@ -103,12 +103,16 @@ class Follows:
 
 @dataclass(frozen=True, slots=True)
 class StreamProgress:
-    """The last batch that a stream has published, its size, and when. `position` None: it was forgotten since."""
+    """The last batch that a stream has published, its size, and when. `position` None: it was forgotten since.
+
+    `by`: the run that did so, or that is to publish the next one, as far as the target keeps its name.
+    """
 
     position: int | None
     rows: int
     nbytes: int
     published_at: str
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,8 @@ class Claim:
     `owner` is the run that writes under it, "" when the last one gave it back; `epoch` grows with each run that takes
     it over. `prepared`: a `commit=task` run has run its preSql, and emptied or created its table. `position` is the
     last published batch of a stream, which is never `published` as a whole. `published_at` is the time of the last
-    publication, `rows` and `nbytes` its size. `process`, `beat_at` and `doubted_at`: see `liveness`. `generation`: see
+    publication, `rows` and `nbytes` its size. `process`, `beat_at` and `doubted_at`: see `liveness`; the
+    `process` of a stream that no run holds is the name of the run that published last. `generation`: see
     `HeldClaim`; of a stream whose batches follow each other, as its last batch has left it.
     """
 
@@ -309,7 +314,8 @@ def progress_of(found: Claim | None) -> StreamProgress | None:
     """Return what a stream has published; None = nothing yet."""
     if found is None or found.position in (None, _VOID):
         return None
-    return StreamProgress(found.last, found.rows, found.nbytes, found.published_at or "")
+    by = found.owner or found.process
+    return StreamProgress(found.last, found.rows, found.nbytes, found.published_at or "", by)
 
 
 def check_generation(current: int, held: HeldClaim) -> None:
@@ -341,9 +347,8 @@ def publish(
     assert found is not None
     done = replace(found, published_at=at, rows=rows, nbytes=nbytes)
     if held.identity.kind == "stream":
-        return replace(
-            done, position=held.position, owner=""
-        )  # until the next batch no run holds the claim
+        # Until the next batch no run holds the claim: instead of its process, the name of the last one is kept.
+        return replace(done, position=held.position, owner="", process=held.owner)
     return replace(done, state="published")
 
 

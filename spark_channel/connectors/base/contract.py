@@ -23,6 +23,7 @@ from spark_channel.planning import Split
 
 __all__ = [
     "NATIVE",
+    "ColumnFact",
     "DirtyRow",
     "FetchSize",
     "Increment",
@@ -126,6 +127,18 @@ class SourceTable:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnFact:
+    """A column of a table, as its catalog has it now.
+
+    `number` stays the same when the column is renamed, and no other column ever has it; "" = the catalog has none.
+    `filled`: rows that were there before the column may have a value in it.
+    """
+
+    number: str
+    filled: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Increment:
     """The rows of a table that a batch of a stream adds: those for which the SQL `condition` is true.
 
@@ -190,6 +203,10 @@ class Reader(SplitReader):
     def primary_key(self) -> tuple[str, ...]:
         """Driver. The columns of the table's primary key; () = it has none, or the source knows no keys."""
         return ()
+
+    def column_facts(self) -> Mapping[str, ColumnFact]:
+        """Driver. What the catalog has of each column now; {} = the source keeps nothing of the kind."""
+        return {}
 
     def increment(self, column: str, after: int | None, *, again: bool) -> Increment:
         """Driver. The rows that are past position `after` of a column that grows; None = all.

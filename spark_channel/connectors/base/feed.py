@@ -37,6 +37,7 @@ __all__ = [
     "FollowsTables",
     "HeldLog",
     "HoldsLogs",
+    "LogFacts",
     "Read",
     "SplitReader",
     "TableLag",
@@ -215,12 +216,33 @@ class HoldsLogs(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What a server's log asks for, before it is followed.
+
+    `missing`: rights and settings, each with what to do. `keeps`: which log the server keeps, and for how long.
+    `bytes_per_second`: how much log it writes, on average; None = it does not say.
+    """
+
+    missing: tuple[str, ...]
+    keeps: str
+    bytes_per_second: float | None = None
+
+
 @runtime_checkable
 class FollowsTables(Protocol):
     """A reader whose log has the changes of several tables in one order."""
 
     def tables_feed(self, options: FeedOptions) -> "ChangeFeed":
         """Return a feed with `has_tables` of `FeedOptions.tables`; it ignores the table in the reader's own options."""
+        ...
+
+    def log_facts(self, slot: str | None) -> LogFacts:
+        """Ask the server; changes nothing. `slot` is the replication slot that would be used.
+
+        Raises:
+            SourceError: the server does not answer.
+        """
         ...
 
 

@@ -113,8 +113,9 @@ def decoded(
     """`job` is the caller: it knows itself again. `named` is what the history says of this version of the claim."""
     epoch, state, digest = version >> 32, version >> 30 & 3, version & (1 << 30) - 1
     owner, at = str((named or {}).get("job", "another run")), (named or {}).get("publishedAt")
+    last = ""
     if state == _GIVEN_BACK:
-        owner = ""
+        owner, last = "", owner
     elif digest == _digest(job):
         owner = job
     elif owner == job:
@@ -125,6 +126,7 @@ def decoded(
         epoch,
         "published" if state == _PUBLISHED else "open",
         position=position,
+        process=last,
         published_at=at
         or ("an unknown time" if state == _PUBLISHED or position is not None else None),
     )

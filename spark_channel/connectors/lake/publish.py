@@ -84,6 +84,8 @@ class LakePublisher(Writer):
     """The commits of a write, after its claim is taken."""
 
     Options: ClassVar[type[WriteOptions]] = LakeWriteOptions
+    gone: pa.Table | None = None
+    """Keys whose rows a write by key removes, beside those that it replaces: of a caller that commits itself."""
 
     def lake(self, place: Any = None) -> LakeTable:
         """The table; `place` is a plan's, in a task."""
@@ -239,6 +241,8 @@ class LakePublisher(Writer):
                 for name in plan.key
             ]
             tables.append(pa.table(columns, schema=wanted))
+        if self.gone is not None:
+            tables.append(self.gone.select(list(plan.key)).cast(wanted))
         return pa.concat_tables(tables) if tables else wanted.empty_table()
 
     def _settle(self, lake: LakeTable, plan: LakePlan, error: Exception) -> None:

@@ -10,14 +10,16 @@ from struct import pack
 from typing import Any, cast
 from uuid import UUID
 
+from spark_channel.connectors.base.feed import LogFacts
 from spark_channel.connectors.mysql.binlog_events import Event, events
 from spark_channel.connectors.mysql.binlog_position import GtidSet, MysqlGtids
 from spark_channel.connectors.mysql.binlog_table import RESET
 from spark_channel.connectors.mysql.options import MysqlReadOptions
 from spark_channel.connectors.mysql.session import MysqlSession, code_of
+from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import SourceError
 
-__all__ = ["dumped", "rights"]
+__all__ = ["dumped", "log_facts", "rights"]
 
 _COM_BINLOG_DUMP, _COM_BINLOG_DUMP_GTID = 0x12, 0x1E
 _NON_BLOCK, _THROUGH_GTID = 1, 4
@@ -108,4 +110,25 @@ def rights() -> str:
     return (
         "The change feed reads the binary log: run GRANT REPLICATION SLAVE, "
         "REPLICATION CLIENT ON *.* TO the user of option 'user'"
+    )
+
+
+_KEPT = "SHOW GLOBAL VARIABLES WHERE variable_name IN ('binlog_expire_logs_seconds', 'expire_logs_days')"
+_MAY = (("REPLICATION SLAVE", "REPLICATION REPLICA"), ("REPLICATION CLIENT", "BINLOG MONITOR"))
+_DAY = 86_400
+
+
+def log_facts(session: Session) -> LogFacts:
+    """What the server asks of a login that is to follow its log."""
+    grants = " ".join(str(row[0]).upper() for row in session.rows("SHOW GRANTS"))
+    has_all = (
+        "GRANT ALL PRIVILEGES ON *.*" in grants or "GRANT `" in grants
+    )  # a role's are not listed
+    may = has_all or all(any(word in grants for word in words) for words in _MAY)
+    kept = {str(name).lower(): float(value) for name, value in session.rows(_KEPT)}
+    days = kept.get("binlog_expire_logs_seconds", 0.0) / _DAY or kept.get("expire_logs_days", 0.0)
+    long = f"for {days:g} days" if days else "until somebody purges them"
+    return LogFacts(
+        () if may else (rights(),),
+        f"the server keeps its binary logs {long}, and no longer for a run: one that comes later begins again",
     )

@@ -2,12 +2,13 @@
 
 import heapq
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
-from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
+from spark_channel.connectors.base.contract import ColumnFact
+from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, LogFacts
 from spark_channel.connectors.base.health import (
     Health,
     RowCost,
@@ -202,6 +203,20 @@ class MysqlReader(SqlReader):
         from spark_channel.connectors.mysql.binlog_tables import BinlogTablesFeed
 
         return BinlogTablesFeed(self, options)
+
+    def column_facts(self) -> Mapping[str, ColumnFact]:
+        with self.looking() as (_, source):
+            columns = () if source.table is None else source.table.columns
+        return {
+            each.name: ColumnFact("", each.not_null or each.has_default or each.generated)
+            for each in columns
+        }
+
+    def log_facts(self, slot: str | None) -> LogFacts:
+        from spark_channel.connectors.mysql.binlog_dump import log_facts
+
+        with self.connect("plan") as session:
+            return log_facts(session)
 
     def resolve(self, session: Session) -> ReadSource:
         """A view may hold the user's conditions: it is read in the zone of the server."""

@@ -5,9 +5,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from spark_channel.connectors.base.feed import LogFacts
 from spark_channel.connectors.postgresql.catalog import find_table, name_parts
 from spark_channel.connectors.postgresql.publish import table_sql
-from spark_channel.connectors.postgresql.session import PgSession, literal, literal_sql
+from spark_channel.connectors.postgresql.session import (
+    PgReadSession,
+    PgSession,
+    literal,
+    literal_sql,
+)
 from spark_channel.connectors.postgresql.tokens import Entries, differ
 from spark_channel.connectors.sql.log_tables import is_pattern
 from spark_channel.connectors.sql.session import Session
@@ -23,6 +29,7 @@ __all__ = [
     "find_listed",
     "find_one",
     "left_out",
+    "log_facts",
     "look_up",
     "named",
     "read_published",
@@ -146,6 +153,51 @@ def check_published(
             "when the log was last read: it was made again, or altered by SET (...), or the table was dropped from it "
             f"and added, or got another row filter or column list. Changes between may not be in the log. {advice}"
         )
+
+
+# What a server asks of a login that is to follow its log.
+
+
+_FACTS = """
+SELECT current_setting('max_slot_wal_keep_size', true), current_user::text,
+  (SELECT rolsuper OR rolreplication FROM pg_catalog.pg_roles WHERE rolname = current_user)
+    OR EXISTS (SELECT FROM pg_catalog.pg_roles r
+               WHERE r.rolname = 'rds_replication' AND pg_has_role(current_user, r.oid, 'MEMBER')),
+  EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}),
+  (SELECT count(*) FROM pg_catalog.pg_replication_slots)::int, current_setting('max_replication_slots')::int
+"""
+_RATE = """
+SELECT (wal_bytes / greatest(extract(epoch FROM now() - stats_reset), 1))::float8 FROM pg_catalog.pg_stat_wal
+"""
+_RATES_SINCE = 140_000
+
+
+def log_facts(session: PgReadSession, slot: str) -> LogFacts:
+    most, role, may_use_slots, is_there, used, slots = session.rows(
+        _FACTS.format(slot=_quoted(slot))
+    )[0]
+    missing = []
+    if not may_use_slots:
+        missing.append(
+            f"role {role} may not use replication slots: run ALTER ROLE {role} REPLICATION"
+        )
+    if not is_there and int(used) >= int(slots):
+        missing.append(
+            f"all {slots} replication slots are used: drop one that nobody reads, or raise max_replication_slots, "
+            "which takes a restart"
+        )
+    bound = (
+        "without a bound (max_slot_wal_keep_size = -1)"
+        if str(most) in ("-1", "None")
+        else f"at most {most} (max_slot_wal_keep_size), after which the slot is lost and all rows are read again"
+    )
+    rate = session.value(_RATE) if session.version >= _RATES_SINCE else None
+    state = "keeps" if is_there else "will be made, and keeps"
+    return LogFacts(
+        tuple(missing),
+        f"slot {slot} {state} the WAL that no run has read yet, also while none runs, {bound}",
+        None if rate is None else float(rate),
+    )
 
 
 # Which tables a list such as `shop.orders, shop.items` or `shop.*` names.

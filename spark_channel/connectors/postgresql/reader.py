@@ -5,7 +5,7 @@ As Arrow, or, for a target that is PostgreSQL too, as COPY writes the rows.
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, connecting
-from spark_channel.connectors.base.contract import FetchSize, NativeRows, Read, native_batch
-from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, HeldLog
+from spark_channel.connectors.base.contract import (
+    ColumnFact,
+    FetchSize,
+    NativeRows,
+    Read,
+    native_batch,
+)
+from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions, HeldLog, LogFacts
 from spark_channel.connectors.base.health import Health
 from spark_channel.connectors.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.postgresql.copy_address import can_use
@@ -66,6 +72,10 @@ _MOST_SAMPLED_PAGES = 50_000
 _GENTLE_PAGES, _GENTLE_ROWS = 200, 8
 """Sampled under a limit, where that many rows are found for each split: the rows of a range may vary by a third."""
 _STALE = 0.05
+_COLUMN_FACTS = """
+SELECT attname::text, attnum::int, attnotnull OR atthasdef OR atthasmissing
+FROM pg_catalog.pg_attribute WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped
+"""
 
 
 class PostgresSplitter(Splitter):
@@ -471,6 +481,22 @@ class PostgresReader(SqlReader):
         from spark_channel.connectors.postgresql.tables_feed import TablesFeed
 
         return TablesFeed(self, options)
+
+    def column_facts(self) -> Mapping[str, ColumnFact]:
+        with self.looking() as (session, source):
+            if not isinstance(source.table, PgTable):
+                return {}
+            oid = source.table.oid
+            found = session.rows(_COLUMN_FACTS.format(oid=oid))
+        return {
+            str(name): ColumnFact(f"{oid}.{number}", bool(filled)) for name, number, filled in found
+        }
+
+    def log_facts(self, slot: str | None) -> LogFacts:
+        from spark_channel.connectors.postgresql.publication import log_facts
+
+        with self.connect("plan") as session:
+            return log_facts(session, slot or "")
 
     def held_logs(self) -> list[HeldLog]:
         from spark_channel.connectors.postgresql.catalog import held_logs
