@@ -19,12 +19,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_channel
-from spark_channel.verification import run
 from tests.benchmarks.harness import Row, print_table
 from tests.servers.postgres import PostgresServer
 
@@ -74,10 +72,6 @@ class Bench:
         report = spark_channel.verify(None, self.a, other or self.b, key=["id"], confirm=0)
         assert (report.outcome, report.equal) == ("equal", ROWS), report
 
-    def by_rows(self) -> None:
-        with mock.patch.object(run, "same_hashes", return_value=None):
-            self.verified()
-
     def summed(self) -> None:
         assert len({self.server.psql(SUM.format(name)) for name in ("a", "b")}) == 1
 
@@ -88,14 +82,11 @@ class Bench:
             def excepted() -> None:
                 assert self._jdbc(spark, "a").exceptAll(self._jdbc(spark, "b")).isEmpty()
 
-            seconds = timed(
-                verify=self.verified, sums=self.summed, rows=self.by_rows, spark=excepted
-            )
+            seconds = timed(verify=self.verified, sums=self.summed, spark=excepted)
         return [
             Row("verify, equal", median(seconds["verify"]), "", "s", told(seconds)),
             Row("exceptAll / verify", ratio(seconds, "spark", "verify"), ">= 3", "x"),
             Row("verify / two sums of hashes", ratio(seconds, "verify", "sums"), "<= 1.3", "x"),
-            Row("exceptAll / verify that reads rows", ratio(seconds, "spark", "rows"), "", "x"),
         ]
 
     def parquet(self) -> list[Row]:
@@ -112,7 +103,7 @@ class Bench:
 
     def differences(self) -> list[Row]:
         """Some rows of `b` changed: a third is removed, and a third moved to keys that `a` lacks."""
-        seconds = {"equal": [timed_once(self.verified) for _ in range(ROUNDS)]}
+        seconds = timed(equal=self.verified)
         rows = []
         for count, asked in DIFFERENCES:
             if count * 10 > ROWS:
@@ -130,7 +121,7 @@ class Bench:
                 assert (report.different, report.missing, report.extra) == expected, report
 
             name = f"{count} differ"
-            seconds[name] = [timed_once(found) for _ in range(ROUNDS)]
+            seconds |= timed(**{name: found})
             self.server.psql(
                 f"DELETE FROM b WHERE id % 3 = 1; DELETE FROM b WHERE {changed}; "
                 f"INSERT INTO b SELECT * FROM a WHERE {changed}"
@@ -220,15 +211,11 @@ def timed(**works: Callable[[], None]) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for number in range(ROUNDS):
         for name in works if number % 2 == 0 else reversed(works):
-            seconds[name].append(timed_once(works[name]))
+            start = time.perf_counter()
+            works[name]()
+            seconds[name].append(time.perf_counter() - start)
             print(f"  {name}: {seconds[name][-1]:.1f} s", flush=True)
     return seconds
-
-
-def timed_once(work: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def median(values: list[float]) -> float:
