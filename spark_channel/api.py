@@ -169,7 +169,7 @@ def verify(
 
     Raises:
         OptionError, SchemaError, UnsupportedError: an argument is wrong, or the sides cannot be compared.
-        SourceError: a side cannot be read. TargetError, CommitError: the repair failed; the target is as it was.
+        SourceError: a side cannot be read. A repair that fails does not raise: the report's notes say why.
     """
     more = {
         "jobId": job_id,

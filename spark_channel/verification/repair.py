@@ -44,7 +44,8 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
     Raises:
         ChannelError: writing failed; nothing was written.
     """
-    report, found, delete = verification.report, verification.found, settings.delete
+    report, delete = verification.report, settings.delete
+    found, left_out = _without_nulls(verification, verification.found)
     if not len(found):
         return
     rows = _wanted(found, delete=delete) + verification.beyond
@@ -68,6 +69,7 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
         )
         return
     found, outside = _without_outside(verification, found, delete=delete)
+    left_out += outside
     if alike := verification.alike(found.keys[found.source_rows > 0]):
         verification.note(
             f"nothing was repaired: the target finds {alike} other rows by the keys to write, since the collation of "
@@ -93,7 +95,7 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
             f"{verification.beyond} more keys differ, which were not repaired: repair again"
         )
     if not len(after):
-        if not verification.beyond and not outside:
+        if not verification.beyond and not left_out:
             report.outcome = "unknown" if report.changing else "equal"
     elif delete or after.source_rows.any():
         verification.note(
@@ -104,6 +106,21 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
 def _wanted(found: Differences, *, delete: bool) -> int:
     """The number of keys to write."""
     return len(found) if delete else int(np.count_nonzero(found.source_rows))
+
+
+def _without_nulls(verification: Verification, found: Differences) -> tuple[Differences, int]:
+    """What differs, without the rows whose key holds NULL, and the number of those keys."""
+    if not len(found):
+        return found, 0
+    kept = ~among(found.keys, verification.keys_with_null())
+    left_out = len(found) - int(np.count_nonzero(kept))
+    if left_out:
+        verification.note(
+            f"{left_out} differing rows are not repaired: their key ({', '.join(verification.report.key)}) holds NULL, "
+            "by which a target finds no row, so each repair would add them. Repair them yourself, or name another key "
+            "with 'key'"
+        )
+    return found.take(kept), left_out
 
 
 def _without_outside(

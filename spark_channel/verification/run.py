@@ -258,11 +258,11 @@ class Verification:
 
     @contextmanager
     def _opened_again(self, *left_out: str) -> Iterator[None]:
-        """Open both sides again, to see their newest rows; `left_out`: without these options."""
+        """Open both sides again, to see their newest rows; `left_out`: without these options, until the block ends."""
         source, target = (
             _without(end, "snapshot", *left_out) for end in (self._spec.reader, self._spec.writer)
         )
-        before, excluded = self.sides, self._settings.exclude
+        before, whole, excluded = self.sides, self._whole, self._settings.exclude
         self.sides = open_sides(
             source,
             target,
@@ -278,8 +278,12 @@ class Verification:
             new.reader.fetch_size = old.reader.fetch_size
             new.shared = {name: value for name, value in old.shared.items() if name != "snapshot"}
         self._whole = [None, None]
-        with self.engine.named(self.sides[0].label, self.sides[1].label):
-            yield
+        try:
+            with self.engine.named(self.sides[0].label, self.sides[1].label):
+                yield
+        finally:
+            if left_out:
+                self.sides, self._whole = before, whole
 
     def _rows(self, splits: Sequence[Split]) -> int | None:
         known = [split.rows for split in splits]
@@ -530,6 +534,16 @@ class Verification:
             .drop_columns(_HASH)
             .rename_columns(list(self.columns.key_names(side)))
         )
+
+    def keys_with_null(self) -> Hashes:
+        """Those of the differing keys that hold NULL, ascending."""
+        found = []
+        for table in self._keys:
+            empty = np.zeros(len(table), np.bool_)
+            for column in table.columns[:-1]:
+                empty |= column.is_null().to_numpy()
+            found.append(table[_HASH].to_numpy()[empty])
+        return np.unique(np.concatenate(found))
 
     def key_values(self, keys: Hashes) -> list[list[Any]]:
         """The values of these keys, each as one of the sides has it, in their order."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError
@@ -31,6 +31,15 @@ class VerifySettings:
     clock: Clock = field(default=SYSTEM_CLOCK, compare=False)
 
     def __post_init__(self) -> None:
+        for name in ("key", "exclude", "json"):
+            if isinstance(given := getattr(self, name), str):
+                takes = f"a list of columns, such as {[given]}"
+                raise OptionError(
+                    f"option {name!r} got {given!r}; it takes {takes}",
+                    option=name,
+                    got=given,
+                    takes=takes,
+                )
         if self.key is not None and not self.key:
             raise OptionError("option 'key' is empty; it takes columns", option="key")
         if self.text not in ("exact", "nfc"):
@@ -38,14 +47,7 @@ class VerifySettings:
             raise OptionError(
                 f"option 'text' got {self.text!r}; it takes {takes}", option="text", takes=takes
             )
-        if isinstance(self.confirm, bool) or not 0 <= self.confirm <= _MOST_LOOKS:
-            takes = f"a whole number from 0 to {_MOST_LOOKS}"
-            raise OptionError(
-                f"option 'confirm' got {self.confirm!r}; it takes {takes}",
-                option="confirm",
-                got=str(self.confirm),
-                takes=takes,
-            )
+        _hold_number("confirm", self.confirm, _MOST_LOOKS)
 
 
 @dataclass(frozen=True)
@@ -55,3 +57,19 @@ class RepairSettings:
     max_repairs: int = 1_000
     delete: bool = False
     dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        _hold_number("max_repairs", self.max_repairs)
+
+
+def _hold_number(option: str, value: Any, most: int | None = None) -> None:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if is_whole and value >= 0 and (most is None or value <= most):
+        return
+    takes = "a whole number from 0" + ("" if most is None else f" to {most}")
+    raise OptionError(
+        f"option {option!r} got {value!r}; it takes {takes}",
+        option=option,
+        got=str(value),
+        takes=takes,
+    )

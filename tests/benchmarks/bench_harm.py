@@ -2,6 +2,7 @@
 
     make bench BENCH=harm      (about 15 minutes; draws docs/images/harm.png, and puts it with the medians into README)
     python -m tests.benchmarks.bench_harm auto      (about 9 minutes: five rounds of idle and `protect=auto` alone)
+    python -m tests.benchmarks.bench_harm verify    (about 5 minutes: three rounds of a copy and a verify at one limit)
 
 The application is pgbench (its TPC-B-like transactions) at a third of what the machine can do (`-R`), in one process
 for the whole benchmark; each latency counts from when the transaction was due. Server and pgbench run on one core,
@@ -30,7 +31,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -48,6 +49,7 @@ ROWS = int(2_000_000 * SCALE)
 LIMIT = 40_000
 ASKED_FIXED, ASKED_AUTO, ASKED_USED, ASKED_EVEN = 1.15, 1.5, 0.7, 0.5
 AUTO_ROUNDS, AUTO_ROWS = 5, int(1_000_000 * SCALE)
+VERIFY_ROUNDS, VERIFY_ROWS = 3, int(600_000 * SCALE)
 ROLE, SECRET = "loader", "of-loader"
 CHANNELS = 2
 CLIENTS = 4
@@ -298,16 +300,17 @@ class Bench:
 
     def verify(self, rows: int) -> Run:
         """Half of the rows on each side, so that as many are paid for as a copy reads."""
-        side = {"name": "postgresql", "dbtable": "orders", **self.server.login}
+        side = {"name": "postgresql", "dbtable": "orders", **self.login}
         side["where"] = f"id <= {rows // 2}"
 
         def compare() -> None:
             done = spark_channel.verify(
                 self.spark, side, side, channels=CHANNELS, rows_per_second=LIMIT
             )
-            assert done.equal == rows // 2
+            assert (done.outcome, done.equal) == ("equal", rows // 2)
 
-        return self._watched(f"verify, {spaced(LIMIT)} rows/s", compare, copied=False)
+        run = self._watched(f"verify, {spaced(LIMIT)} rows/s", compare, copied=False)
+        return replace(run, rows=rows)
 
     def best_limit(self, most_p99: float) -> float:
         """The highest fixed limit, of a geometric bisection, under which the application's p99 stays at most that.
@@ -598,5 +601,31 @@ def auto() -> list[Row]:
     ]
 
 
+def verify() -> list[Row]:
+    """Rounds of idle, the control, a copy and a verify, both under one limit."""
+    with _bench() as bench:
+        _begin(bench)
+        bench.verify(min(VERIFY_ROWS, 100_000))  # warm
+        rounds = []
+        for _ in range(VERIFY_ROUNDS):
+            copy = bench.transfer("copy", VERIFY_ROWS, rows_per_second=LIMIT)
+            each = (bench.idle(), bench.elsewhere(), copy, bench.verify(VERIFY_ROWS))
+            rounds.append(each)
+            told = ", ".join(f"{run.name} {run.p99:.2f}" for run in each)
+            print(f"  p99 in ms: {told}; {each[3].rows_per_second:.0f} rows/s", flush=True)
+    rows = []
+    for place, name in enumerate(("idle", "control", "copy", "verify")):
+        runs = [each[place] for each in rounds]
+        ratios = [run.p99 / each[0].p99 for run, each in zip(runs, rounds, strict=True)]
+        note = f"{', '.join(f'{each:.2f}' for each in ratios)} x idle"
+        p99 = statistics.median(run.p99 for run in runs)
+        rows.append(Row(f"{name}: p99", p99, unit="ms", note=note))
+    ratios = [each[3].p99 / each[2].p99 for each in rounds]
+    note = ", ".join(f"{each:.2f}" for each in ratios)
+    rows.append(Row("verify / copy: p99", statistics.median(ratios), "<= 1.1", "x", note))
+    return rows
+
+
 if __name__ == "__main__":
-    print_table(auto() if "auto" in sys.argv[1:] else main())
+    chosen = {"auto": auto, "verify": verify}
+    print_table(chosen.get("".join(sys.argv[1:]), main)())

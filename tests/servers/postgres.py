@@ -104,6 +104,18 @@ class PostgresServer:
             raise
         return server
 
+    @classmethod
+    def kept(cls, directory: Path) -> Self:
+        """The cluster in this directory, which is made if it is not there, started. `stop` leaves it there."""
+        server = cls(directory, free_port())
+        if not server.data.exists():
+            directory.mkdir(parents=True, exist_ok=True)
+            if os.geteuid() == 0:
+                shutil.chown(directory, "postgres", "postgres")
+            server._initialise()
+        server.start()
+        return server
+
     def standby(self, **settings: str) -> "PostgresServer":
         """A hot standby of this server, started: it replays what this one writes."""
         directory = Path(tempfile.mkdtemp(prefix="spark-channel-pg-"))

@@ -39,6 +39,18 @@ COLUMNS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     ),
     pa.binary(): st.binary(max_size=9),
 }
+NESTING = ("delta", "duckdb", "parquet")
+NESTED: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.float32(): st.floats(-1e6, 1e6, width=32),
+    pa.list_(pa.int64()): st.lists(st.integers(-9, 9) | st.none(), max_size=3),
+    pa.list_(pa.list_(pa.string())): st.lists(st.lists(TEXT, max_size=2), max_size=2),
+    pa.struct([("a", pa.int32()), ("b", pa.string())]): st.fixed_dictionaries(
+        {"a": st.integers(-9, 9) | st.none(), "b": TEXT | st.none()}
+    ),
+    pa.list_(pa.struct([("d", pa.date32())])): st.lists(
+        st.fixed_dictionaries({"d": st.dates(date(1800, 1, 1), date(2200, 1, 1))}), max_size=2
+    ),
+}
 
 
 def other(value: Any, kind: pa.DataType) -> Any:
@@ -57,15 +69,24 @@ def other(value: Any, kind: pa.DataType) -> Any:
         return value + timedelta(microseconds=1)
     if isinstance(value, date):
         return value + timedelta(days=1)
+    if isinstance(value, list):
+        return [*value, None]
+    if isinstance(value, dict):
+        return {**value, "a": None if value["a"] is not None else 0}
     return value + (b"\0" if isinstance(value, bytes) else "a")
 
 
-def check(data: st.DataObject, path: Path, engines: dict[str, MAKE]) -> None:
+def check(
+    data: st.DataObject,
+    path: Path,
+    engines: dict[str, MAKE],
+    columns: dict[pa.DataType, st.SearchStrategy[Any]] = COLUMNS,
+) -> None:
     """Write rows to one engine, and with some changes to another; compare, and compare the finding with the changes."""
-    kinds = data.draw(st.lists(st.sampled_from(list(COLUMNS)), min_size=1, max_size=4))
+    kinds = data.draw(st.lists(st.sampled_from(list(columns)), min_size=1, max_size=4))
     names = [f"c{number}" for number in range(len(kinds))]
     keys = data.draw(st.lists(st.integers(-(2**40), 2**40), unique=True, max_size=12))
-    rows = {key: [data.draw(COLUMNS[kind] | st.none()) for kind in kinds] for key in sorted(keys)}
+    rows = {key: [data.draw(columns[kind] | st.none()) for kind in kinds] for key in sorted(keys)}
     changed = {key: list(row) for key, row in rows.items()}
     expected: dict[int, tuple[str, tuple[str, ...]]] = {}
     for key in rows:
@@ -108,6 +129,15 @@ def test_random_rows_of_two_embedded_engines(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     check(data, tmp_path_factory.mktemp("pair"), EMBEDDED)
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.data())
+def test_random_nested_values_of_two_engines(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    engines = {name: EMBEDDED[name] for name in NESTING}
+    check(data, tmp_path_factory.mktemp("pair"), engines, NESTED)
 
 
 @pytest.mark.soak

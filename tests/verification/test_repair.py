@@ -196,3 +196,44 @@ def test_a_column_that_the_target_computes_is_compared_and_not_written(
     assert report.repaired["upserted"] == 1
     left = [] if delete else [(3, "w", "w!")]
     assert rows_of(tmp_path / "b.db") == [(1, "x", "x!"), (2, "y", "y!"), *left]
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_rows_with_null_in_the_key_are_left_alone(tmp_path: Path, delete: bool) -> None:
+    table = "CREATE TABLE t (id INTEGER UNIQUE, a TEXT)"
+    source = sqlite(tmp_path / "a.db", [(None, "x"), (None, "y"), (1, "a"), (2, "b")], table)
+    before = [(None, "z"), (1, "a"), (2, "c"), (3, "d")]
+    target = sqlite(tmp_path / "b.db", before, table)
+    repairs: dict[str, Any] = {"key": ["id"], "confirm": 0, "repair": True, "delete": delete}
+    planned = spark_channel.verify(None, source, target, dry_run=True, **repairs)
+    assert [each["id"] for each in planned.repairs] == ([2, 3] if delete else [2])
+    report = spark_channel.verify(None, source, target, **repairs)
+    assert (report.outcome, report.repaired["upserted"]) == ("different", 1)
+    assert "1 differing rows are not repaired: their key (id) holds NULL" in report.notes[0]
+    assert (
+        rows_of(tmp_path / "b.db")
+        == [(None, "z"), (1, "a"), (2, "b"), (3, "d")][: 3 if delete else 4]
+    )
+    again = spark_channel.verify(None, source, target, **repairs)
+    assert (again.outcome, again.repaired) == ("different", {})
+
+
+@pytest.mark.parametrize("kind", ["TEXT", "INTEGER"])
+def test_a_row_outside_of_where_is_not_written(tmp_path: Path, kind: str) -> None:
+    rows = [("1", "new", "current"), ("1", "old", "gone"), ("3", "x", "gone")]
+    source = sqlite(tmp_path / "a.db", rows, f"CREATE TABLE t (id {kind}, a TEXT, b TEXT)")
+    target = sqlite(
+        tmp_path / "b.db",
+        [("1", "wrong", "current"), ("3", "x", "current"), ("4", "y", "current")],
+        f"CREATE TABLE t (id {kind}, a TEXT, b TEXT, PRIMARY KEY (id))",
+    )
+    where = {"where": "b = 'current'"}
+    report = spark_channel.verify(
+        None, {**source, **where}, {**target, **where}, confirm=0, repair=True, delete=True
+    )
+    assert [row[1] for row in rows_of(tmp_path / "b.db")] == ["new", "x"]
+    assert (report.outcome, report.repaired["upserted"], report.repaired["deleted"]) == (
+        "different",
+        1,
+        1,
+    )

@@ -646,3 +646,23 @@ def test_a_key_without_an_index_is_read_in_as_few_statements_as_all_rows(
 def test_a_key_column_that_is_named_twice_is_one(pair: Pair) -> None:
     report = spark_channel.verify(None, *pair, key=["id", "ID"])
     assert (report.key, report.outcome) == (("id",), "equal")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"key": "id"}, r"option 'key' got 'id'; it takes a list of columns, such as \['id'\]"),
+        ({"exclude": "day"}, "option 'exclude' got 'day'; it takes a list of columns"),
+        ({"confirm": "2"}, "option 'confirm' got '2'; it takes a whole number from 0 to 10"),
+        (
+            {"repair": True, "max_repairs": -1},
+            "'max_repairs' got -1; it takes a whole number from 0",
+        ),
+        ({"repair": True, "max_repairs": "9"}, "option 'max_repairs' got '9'"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused(
+    pair: Pair, more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        spark_channel.verify(None, *pair, **more)
