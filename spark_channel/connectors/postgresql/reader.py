@@ -28,8 +28,9 @@ from spark_channel.connectors.postgresql.session import PgReadSession, PgSession
 from spark_channel.connectors.postgresql.types import SYSTEM, native_types, own_names
 from spark_channel.connectors.sql.catalog import ReadColumn
 from spark_channel.connectors.sql.keyset import SessionHolder, keyset_of
+from spark_channel.connectors.sql.pacing import ReadPacer
 from spark_channel.connectors.sql.reader import SqlReader
-from spark_channel.connectors.sql.session import PacedFetch, Session
+from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.session_pool import sessions
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.splits import Key, Quantiles, Splitter, distinct, split_conditions
@@ -424,14 +425,14 @@ class PostgresReader(SqlReader):
         sql: str,
         split: Split,
         columns: Sequence[ReadColumn],
-        pieces: PacedFetch | None,
+        pacer: ReadPacer | None,
     ) -> Iterator[pa.RecordBatch]:
         """By COPY, which costs the server least; in pieces by a cursor, since a COPY fills the sockets at once."""
-        if pieces is None:
-            return super().short_batches(session, sql, split, columns, pieces)
+        if pacer is None:
+            return super().short_batches(session, sql, split, columns, pacer)
         if self._has_long_values(session):
-            pieces.most_rows = _LONG_ROWS
-        return cast(PgReadSession, session).pieces(sql, lambda: pieces.rows)
+            pacer.most_rows = _LONG_ROWS
+        return cast(PgReadSession, session).pieces(sql, lambda: pacer.rows)
 
     def _has_long_values(self, session: Session) -> bool:
         """Whether a value of the table is stored outside of its row: a piece is in memory before its size is known."""
