@@ -10,7 +10,7 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.health import seconds_per_row
 from spark_channel.connectors.sql.session import BatchSize
 
-__all__ = ["ReadPacer", "WritePacer", "spread_of"]
+__all__ = ["ReadPacer", "WritePacer", "adding_seconds", "spread_of"]
 
 _FIRST_ROWS, _LEAST_ROWS, _MOST_ROWS = 250, 50, 4_096
 _SEEN = 16
@@ -168,6 +168,22 @@ def spread_of(gathered: float, since: float, room: float, *, is_limited: bool) -
     if not is_limited:
         return gathered * _SPREAD
     return min(_LIMITED_SPREAD * since, _LONGEST_SPREAD, room)
+
+
+_ADDING_SECONDS, _ADDING_PART = 2.0, 0.2
+_OVERLAPPED_SECONDS, _OVERLAPPED_PART = 4.0, 0.6
+
+
+def adding_seconds(took: float, room: float, *, overlapped: bool) -> float:
+    """Return the seconds over which the rows of a limited task, which came in `took` seconds, are added at its end.
+
+    `overlapped`: the next task is read meanwhile, for the part `room` of the time at most. Then they may take longer:
+    the slower, the less is seen of it.
+    """
+    seconds = min(_ADDING_SECONDS, _ADDING_PART * took)
+    if overlapped:
+        seconds = max(seconds, min(_OVERLAPPED_SECONDS, min(_OVERLAPPED_PART, room) * took))
+    return seconds
 
 
 _FIRST_STATEMENT, _FIRST_SECONDS = 1_000, 0.1
