@@ -1,6 +1,7 @@
 """The limit against DataX's rule, on the same virtual load, and what a coordinator costs.
 
-Everything but the figures of CPU and of the network runs on virtual time, so it says the same on every machine.
+Everything but the figures of CPU, of the network and of databases (`limit_used`) runs on virtual time, so it says the
+same on every machine.
 """
 
 import bisect
@@ -23,6 +24,7 @@ from spark_channel.limits import (
     decode_reply,
     encode,
 )
+from tests.benchmarks import limit_used
 from tests.benchmarks.datax import DataxChannel
 from tests.benchmarks.harness import Row, print_table
 from tests.benchmarks.service_load import measure
@@ -336,6 +338,7 @@ def main() -> list[Row]:
         *coordinator_cpu(),
         *over_network(),
         *many_tasks(),
+        *limit_used.main(),
     ]
 
 

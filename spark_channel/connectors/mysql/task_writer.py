@@ -15,6 +15,7 @@ from spark_channel.connectors.base.contract import Receipt
 from spark_channel.connectors.base.health import RowCost, seconds_per_row, way_seconds
 from spark_channel.connectors.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.mysql.publish import (
+    PIECE_SECONDS,
     create_stage,
     drop_tables,
     duplicate_words,
@@ -41,6 +42,7 @@ from spark_channel.connectors.mysql.write_dialect import (
 )
 from spark_channel.connectors.sql.catalog import WriteColumn
 from spark_channel.connectors.sql.encode import BadValueError
+from spark_channel.connectors.sql.pacing import WritePacer, adding_seconds
 from spark_channel.connectors.sql.task_writer import (
     DirectTaskWriter,
     SqlTaskWriter,
@@ -61,6 +63,8 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 _MOST_PACKET = 4 << 20
+_WAYS = 2
+"""A LOAD DATA goes to the server and back twice."""
 
 
 class RefusedRowsError(Exception):
@@ -99,31 +103,41 @@ class Loader:
         self._local = (session.local_infile if local is None else local) and words is None
         self._cost = cost
         self._way = 0.0 if cost is None else way_seconds(lambda: session.rows("SELECT 1"))
+        self._pacer = WritePacer(PIECE_SECONDS, empty_seconds=_WAYS * self._way)
         if not self._local:
             self._packet = min(_MOST_PACKET, session.most_packet // 2)
 
-    def load(self, batch: pa.RecordBatch) -> None:
-        """All rows of `batch`.
+    def load(self, rows: pa.RecordBatch, spread: float = 0.0) -> None:
+        """Load all `rows`: under a limit in pieces over `spread` seconds, else at once.
 
         Raises:
             BadValueError: a value that cannot be stored exactly, found here.
             RefusedRowsError: a value that the server would change.
             BatchRefusedError: a row that it left out.
         """
-        if batch.num_rows == 0:
+
+        def send(begin: int, end: int) -> None:
+            try:
+                self._send(rows.slice(begin, end - begin))
+            except BadValueError as error:
+                error.index += begin
+                raise
+
+        if spread and self._cost is not None:
+            self._pacer.run(send, 0, rows.num_rows, spread=spread)
             return
+        most = rows.num_rows if self._words is None else IGNORED_ROWS
+        for begin in range(0, rows.num_rows, max(1, most)):
+            send(begin, begin + most)
+
+    def _send(self, part: pa.RecordBatch) -> None:
         if self._local:
-            self._load(load_lines(batch, self._columns, exact=self._exact), batch.num_rows)
-        else:
-            names = ", ".join(quoted(column.target) for column in self._columns)
-            verb, more = self._words or ("INSERT", "")
-            most = batch.num_rows if self._words is None else IGNORED_ROWS
-            for begin in range(0, batch.num_rows, most):
-                part = batch.slice(begin, most)
-                for text, rows in insert_values(
-                    part, self._columns, self._packet, exact=self._exact
-                ):
-                    self._run(f"{verb} INTO {self._table} ({names}) VALUES {text}{more}", rows)
+            self._load(load_lines(part, self._columns, exact=self._exact), part.num_rows)
+            return
+        names = ", ".join(quoted(column.target) for column in self._columns)
+        verb, more = self._words or ("INSERT", "")
+        for text, rows in insert_values(part, self._columns, self._packet, exact=self._exact):
+            self._run(f"{verb} INTO {self._table} ({names}) VALUES {text}{more}", rows)
 
     def _load(self, lines: bytes, rows: int) -> None:
         names, sets = assignments(self._columns, quoted)
@@ -133,7 +147,7 @@ class Loader:
                 "CHARACTER SET utf8mb4 FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"' ESCAPED BY '' "
                 f"LINES TERMINATED BY '\\n' ({names}){sets}",
                 rows,
-                ways=2,
+                ways=_WAYS,
             )
 
     def _run(self, sql: str, rows: int, *, ways: int = 1) -> None:
@@ -314,7 +328,7 @@ class MysqlStagedWriter(_MysqlTaskWriter, StagedTaskWriter):
             self._refusals(rows.num_rows, before),
             self._writer.transaction(self._session),
         ):
-            self._loader.load(rows)
+            self._loader.load(rows, self.spread)
 
     def _create(self) -> None:
         if self._table is None:
@@ -351,7 +365,7 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
 
     def _prepare(self) -> None:
         options, plan = self._options, self._plan
-        self._gathers = self._host.outlasts(plan)
+        self._gathers, self._opened_at = self._host.outlasts(plan), self._clock.now()
         insert, self._words = options.write_mode == "insert", None
         if insert and options.duplicates != "error" and not plan.place.has_ledger:
             # A role that may create no table may create no temporary one.
@@ -438,7 +452,7 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
                     super()._add(rows, before)
                     return
                 with self._writer.transaction(self._session):
-                    self._loader.load(rows)
+                    self._loader.load(rows, self.spread)
         except LostConnectionError as error:
             raise TargetError(
                 f"{error.text}. The attempt's rows were lost with the connection"
@@ -497,8 +511,16 @@ class MysqlDirectWriter(_MysqlTaskWriter, DirectTaskWriter):
 
     def _bring_in(self, session: MysqlWriteSession, rows: int) -> None:
         stages = [(self._temporary, rows)]
+        room = self._options.capacity_rows / max(1, rows)
+        took = self._clock.now() - self._opened_at
         insert_staged(
-            session, self._plan.target, self._options, stages, indexed=True, paced=self._gathers
+            session,
+            self._plan.target,
+            self._options,
+            stages,
+            indexed=True,
+            paced=self._gathers,
+            spread=adding_seconds(took, room, overlapped=self.overlapped),
         )
 
     def _conclude(self, session: MysqlWriteSession) -> None:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from spark_channel.clock import Clock
 from spark_channel.connectors.base.health import RowCost, way_seconds
-from spark_channel.connectors.sql.session import PacedFetch
+from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.errors import TargetError
 
 __all__ = [
@@ -337,12 +337,12 @@ class PacedCopy:
             way = _WAYS * way_seconds(lambda: session.rows("SELECT 1"), clock)
         except TargetError as error:  # the call that sends the rows connects again
             _log.debug("the network's round trip was not measured: %s", error)
-        self._pieces = PacedFetch(_BURST_SECONDS, empty_seconds=way, clock=clock)
+        self._pacer = WritePacer(_BURST_SECONDS, empty_seconds=way, clock=clock)
         self._short_rows = self._fed_rows = 0
 
     def begin(self, rows: int, spread: float, *, short_rows: int = 0) -> None:
         """`rows` are sent over `spread` seconds; `short_rows`: by short COPYs of so many rows at most, or 0."""
-        self._pieces.begin(rows, spread=spread)
+        self._pacer.begin(rows, spread)
         self._short_rows = short_rows
         self._fed_rows = max(1, int(rows * min(1.0, _FED_SECONDS / spread))) if spread else rows
 
@@ -355,20 +355,20 @@ class PacedCopy:
         encode: Callable[[pa.RecordBatch | pa.Table], CopyRows],
     ) -> None:
         """Each row when it is due."""
-        pieces, at = self._pieces, 0
+        pacer, at = self._pacer, 0
         while at < rows.num_rows:
-            pieces.rest()
-            is_fed, short = self._is_fed(rows), min(pieces.rows, self._short_rows or pieces.rows)
+            pacer.rest()
+            is_fed, short = self._is_fed(rows), min(pacer.rows, self._short_rows or pacer.rows)
             if at and is_fed:
                 part = encode(rows.slice(at, self._fed_rows))
                 session.copy(schema, table, part, self._between(part))
             else:
-                measured = _MEASURED_ROWS if pieces.row_seconds else pieces.rows
+                measured = _MEASURED_ROWS if pacer.row_seconds else pacer.rows
                 part = encode(rows.slice(at, min(short, measured) if is_fed else short))
                 begun = self._clock.now()
                 session.copy(schema, table, part)
-                pieces.took(part.count, self._clock.now() - begun)
-                self._cost.add(pieces.row_seconds / (_FED if is_fed else 1))
+                pacer.took(part.count, self._clock.now() - begun)
+                self._cost.add(pacer.row_seconds / (_FED if is_fed else 1))
             at += part.count
 
     def _between(self, part: CopyRows) -> Callable[[int], None]:
@@ -378,16 +378,16 @@ class PacedCopy:
         def rest(sent: int) -> None:
             nonlocal counted
             rows = part.count * sent // whole
-            self._pieces.sent(rows - counted)
+            self._pacer.sent(rows - counted)
             counted = rows
-            self._pieces.rest()
+            self._pacer.rest()
 
         return rest
 
     def _is_fed(self, rows: pa.RecordBatch | pa.Table) -> bool:
         """Whether the server works for no longer than a burst when it adds rows to the table."""
         width = max(1, int(rows.nbytes) // max(1, rows.num_rows))
-        return bool(self._pieces.rows * _FED >= min(_ADDED_ROWS, _ADDED_BYTES // width))
+        return bool(self._pacer.rows * _FED >= min(_ADDED_ROWS, _ADDED_BYTES // width))
 
 
 # The bounds of rows in COPY's binary format: found for all rows together, and verified. Pure.

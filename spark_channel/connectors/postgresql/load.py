@@ -40,6 +40,7 @@ from spark_channel.connectors.postgresql.session import (
 )
 from spark_channel.connectors.postgresql.types import encode
 from spark_channel.connectors.sql.encode import BadValueError
+from spark_channel.connectors.sql.pacing import adding_seconds
 from spark_channel.connectors.sql.task_writer import (
     DirectTaskWriter,
     SqlTaskWriter,
@@ -123,10 +124,7 @@ _KEYS = "spark_channel_keys"
 _OPERATIONS = (*DELETES, *WRITES, *TRUNCATES, *OPENS, *CLOSES, *CLOSE_ALL)
 _NO_TABLE = "42P01"
 _MOST_HELD = 64 << 20
-_MOVE_SECONDS, _MOVE_PART = 2.0, 0.2
-_OVERLAPPED_SECONDS, _OVERLAPPED_PART = 4.0, 0.6
-"""For how long a task's rows may be added under a limit, and for what part of the time that the task took. More of it
-where the next task is read meanwhile: the slower, the less is seen of it."""
+_MOVE_SECONDS = 2.0
 _LEAST_PIECE, _LEAST_PIECES = 50, 16
 """In how many pieces at least, if they are not smaller: between two the transaction is idle, which servers may end."""
 TASK_SECONDS = 2.5
@@ -432,10 +430,8 @@ class LimitedTaskWriter(PostgresStagedWriter):
         """In pieces, over a part of the time in which they came."""
         paced, took = self._paced(), self._clock.now() - self._begun
         count = sum(rows.num_rows for rows in self._held)
-        spread = min(_MOVE_SECONDS, _MOVE_PART * took)
-        if self.overlapped:  # as long as the channel has room for the next task's rows
-            part = min(_OVERLAPPED_PART, self._options.capacity_rows / max(1, count))
-            spread = max(spread, min(_OVERLAPPED_SECONDS, part * took))
+        room = self._options.capacity_rows / max(1, count)
+        spread = adding_seconds(took, room, overlapped=self.overlapped)
         paced.begin(count, spread, short_rows=max(_LEAST_PIECE, count // _LEAST_PIECES))
         for rows in self._held:
             paced.copy(session, schema, table, rows, self._rows_of)

@@ -16,8 +16,8 @@ from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession, literal_sql
 from spark_channel.connectors.postgresql.types import PgWriteColumn, value_sql
 from spark_channel.connectors.sql.catalog import TargetTable
+from spark_channel.connectors.sql.pacing import WritePacer
 from spark_channel.connectors.sql.publish import PLACE, Merge, hold_gone, is_ready
-from spark_channel.connectors.sql.session import in_pieces
 from spark_channel.connectors.sql.statements import quoted_name
 from spark_channel.errors import BatchRefusedError, CommitError, TargetError
 
@@ -42,9 +42,6 @@ __all__ = [
 
 # Merges rows of a staging or temporary table into the target by `writeMode`, with the necessary
 # casts.
-
-
-_FIRST_MERGE_PAGES, _MOST_MERGE_PAGES = 4, 4_096
 
 
 def of_pages(ctid: str, begin: int, end: int) -> str:
@@ -90,9 +87,7 @@ class PostgresMerge(Merge):
                 stored(affected)
                 return float(said[-1][0])
 
-            in_pieces(
-                insert, 0, pages, first=_FIRST_MERGE_PAGES, most=_MOST_MERGE_PAGES, clock=clock
-            )
+            WritePacer.moving(1, clock=clock).run(insert, 0, pages)
 
     def bring(self) -> None:
         if self._mode == "insert":
@@ -253,7 +248,7 @@ def stages(session: PgSession, schema: str, beginning: str) -> list[str]:
 
 
 _LOCK_MILLIS = 2_000
-_FIRST_PAGES, _MOST_PAGES = 16, 4_096
+_FIRST_PAGES = 16
 _RANGES_OF_PAGES = 140_000
 """The version from which on a range of pages is read alone."""
 
@@ -448,7 +443,7 @@ def _keep_only(
     if pages is None:
         count(0)
     else:
-        in_pieces(count, 0, pages, first=_FIRST_PAGES, most=_MOST_PAGES)
+        WritePacer.moving(_FIRST_PAGES).run(count, 0, pages)
     lost = sum(rows - found.get(number, 0) for number, rows in wanted.items())
     if lost:
         raise CommitError(

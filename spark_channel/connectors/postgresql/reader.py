@@ -34,8 +34,9 @@ from spark_channel.connectors.postgresql.session import PgReadSession, PgSession
 from spark_channel.connectors.postgresql.types import SYSTEM, native_types, own_names
 from spark_channel.connectors.sql.catalog import ReadColumn
 from spark_channel.connectors.sql.keyset import SessionHolder, keyset_of
+from spark_channel.connectors.sql.pacing import ReadPacer
 from spark_channel.connectors.sql.reader import SqlReader
-from spark_channel.connectors.sql.session import PacedFetch, Session
+from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.session_pool import sessions
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.splits import Key, Quantiles, Splitter, distinct, split_conditions
@@ -69,8 +70,9 @@ _PAGES_PER_SPLIT = 1000
 _MIN_SAMPLED_PAGES = 3000
 _MOST_SAMPLED_PAGES = 50_000
 """400 MiB, whose keys the server sorts in seconds. The many splits of a limited job then vary more, by about 20 %."""
-_GENTLE_PAGES, _GENTLE_ROWS = 200, 8
-"""Sampled under a limit, where that many rows are found for each split: the rows of a range may vary by a third."""
+_GENTLE_PAGES, _GENTLE_ROWS = 100, 8
+"""Sampled under a limit, where that many rows are found for each split: the rows of a range may vary by a third. The
+server looks at so many pages for some milliseconds."""
 _STALE = 0.05
 _COLUMN_FACTS = """
 SELECT attname::text, attnum::int, attnotnull OR atthasdef OR atthasmissing
@@ -116,7 +118,7 @@ class PostgresSplitter(Splitter):
         """The histogram that ANALYZE made of a unique column, where few rows have changed since."""
         if self.source.condition is not None or len(key) != 1 or tuple(key) not in table.unique:
             return None
-        if table.pages <= _SMALL_PAGES or table.kind == "p":
+        if (table.pages <= _SMALL_PAGES and not self.gently) or table.kind == "p":
             return None
         schema, name, column = (
             self.source.dialect.literal(each, None) for each in (table.schema, table.name, key[0])
@@ -142,7 +144,7 @@ class PostgresSplitter(Splitter):
 
     def _from_rows(self, key: Sequence[str]) -> Quantiles:
         sampled, share = (
-            self._sampled(_GENTLE_PAGES, 4 * _GENTLE_PAGES) if self.gently else (self.source, 1.0)
+            self._sampled(_GENTLE_PAGES, _GENTLE_PAGES) if self.gently else (self.source, 1.0)
         )
         found = self._found(sampled, key) if share < 1.0 else None
         if found is None or (found.rows or 0) < _GENTLE_ROWS * self.advice:
@@ -434,14 +436,14 @@ class PostgresReader(SqlReader):
         sql: str,
         split: Split,
         columns: Sequence[ReadColumn],
-        pieces: PacedFetch | None,
+        pacer: ReadPacer | None,
     ) -> Iterator[pa.RecordBatch]:
         """By COPY, which costs the server least; in pieces by a cursor, since a COPY fills the sockets at once."""
-        if pieces is None:
-            return super().short_batches(session, sql, split, columns, pieces)
+        if pacer is None:
+            return super().short_batches(session, sql, split, columns, pacer)
         if self._has_long_values(session):
-            pieces.most_rows = _LONG_ROWS
-        return cast(PgReadSession, session).pieces(sql, lambda: pieces.rows)
+            pacer.most_rows = _LONG_ROWS
+        return cast(PgReadSession, session).pieces(sql, lambda: pacer.rows)
 
     def _has_long_values(self, session: Session) -> bool:
         """Whether a value of the table is stored outside of its row: a piece is in memory before its size is known."""

@@ -6,7 +6,6 @@ range of the index, so that no statement looks at rows that were read before.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -17,10 +16,11 @@ import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import FetchSize
-from spark_channel.connectors.base.health import RowCost, seconds_per_row, way_seconds
+from spark_channel.connectors.base.health import RowCost, way_seconds
 from spark_channel.connectors.sql.catalog import KeyColumn, MisfitError, ReadColumn
 from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.session import BatchSize, PacedFetch, Session
+from spark_channel.connectors.sql.pacing import ReadPacer
+from spark_channel.connectors.sql.session import BatchSize, Session
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.splits import conditions_of
 from spark_channel.errors import ChannelError, SourceError
@@ -31,7 +31,6 @@ __all__ = [
     "Keyset",
     "SessionHolder",
     "ShortStatements",
-    "StatementSize",
     "keyset_of",
 ]
 
@@ -156,75 +155,6 @@ def _lead(params: Mapping[str, Any]) -> str | None:
     return str(within["column"]) if within and params["kind"] == "all" else None
 
 
-# The number of rows of the next short statement. Pure.
-#
-# Three things bound it: the rows of half a second at the limit, how long a statement may last, and how
-# long it may keep a
-# core of the server busy. The last is measured: what a statement of so many rows took, less what
-# one without rows takes
-# (the network's round trip). The least that was seen counts, since a server that is busy with
-# others takes longer.
-
-
-_SEEN, _LEAST_ROWS = 16, 50
-_LEAST_SHARE = 32
-"""Bursts are cut to this part of the limit's half second at most: each statement costs a server about 0.5 ms."""
-
-
-class StatementSize:
-    """`rows` is what the next statement asks for.
-
-    `most` is what may be fetched at once, `width` a row's bytes (0 = not known). `seconds` is how long a statement may
-    last, `burst_seconds` how long the server may work for it without a break (0 = as long as it needs), and
-    `empty_seconds` what a statement without rows takes.
-    """
-
-    def __init__(
-        self,
-        most: BatchSize,
-        width: int,
-        *,
-        seconds: float,
-        burst_seconds: float = 0.0,
-        empty_seconds: float = 0.0,
-    ) -> None:
-        self._most = most
-        self._seconds = seconds
-        self._burst_seconds = burst_seconds
-        self._empty_seconds = empty_seconds
-        self._ceiling = most.rows
-        self._row_seconds: deque[float] = deque(maxlen=_SEEN)
-        self.rows = self._allowed(width)
-
-    def took(self, asked: int, came: int, nbytes: int, seconds: float) -> None:
-        """A statement for `asked` rows returned `came` in so many seconds."""
-        rows = self.rows
-        if seconds > self._seconds / 2:
-            rows = min(rows, max(came, 1), int(asked * self._seconds / 2 / seconds))
-        elif came == asked and seconds < self._seconds / 8:
-            rows *= 2
-        # Half of the width, since the most bytes were made from an estimate of a row, which is not exact.
-        allowed = self._allowed(nbytes // came // 2 if came else 0)
-        if came >= min(_LEAST_ROWS, asked) and seconds > self._empty_seconds:
-            self._row_seconds.append((seconds - self._empty_seconds) / came)
-        self.rows = max(1, min(rows, allowed, self._burst(allowed)))
-
-    def ended(self, asked: int, came: int) -> None:
-        """A time limit of the server ended a statement for `asked` rows, of which `came` had come."""
-        self._ceiling = max(1, came, asked // 2 if not came else 0)
-        self.rows = max(1, min(self._ceiling, asked // 4))
-
-    def _burst(self, allowed: int) -> int:
-        least = min(self._row_seconds, default=0.0)
-        if not self._burst_seconds or not least:
-            return allowed
-        return max(int(self._burst_seconds / least), allowed // _LEAST_SHARE)
-
-    def _allowed(self, width: int) -> int:
-        most = min(self._most.rows, self._ceiling)
-        return max(1, min(most, self._most.nbytes // width) if width else most)
-
-
 # Reads a split in short statements by ranges of a unique key. No transaction is open between two of
 # them.
 #
@@ -257,7 +187,7 @@ class Reading(Protocol):
         sql: str,
         split: Split,
         columns: Sequence[ReadColumn],
-        pieces: PacedFetch | None,
+        pacer: ReadPacer | None,
     ) -> Iterator[pa.RecordBatch]: ...
 
     def misfit(
@@ -272,14 +202,14 @@ class Reading(Protocol):
 class SessionHolder:
     """One session for statements that come one after another: opened when it is asked for, again after `drop`.
 
-    Used by one thread. `pieces` is what its statements have learned of the server's speed and the job's.
+    Used by one thread. `pacer` is what its statements have learned of the server's speed and the job's.
     """
 
     def __init__(self, connect: Callable[[], AbstractContextManager[Session]]) -> None:
         self._connect = connect
         self._session: Session | None = None
         self._open = ExitStack()
-        self.pieces: PacedFetch | None = None
+        self.pacer: ReadPacer | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -347,7 +277,7 @@ class _Taken:
 class ShortStatements:
     """One read of one split; `batches` is iterated once.
 
-    `seconds` and `burst_seconds` are those of `StatementSize`. A statement that is lost, or that the server ends, is
+    `seconds` and `burst_seconds` are those of `ReadPacer`. A statement that is lost, or that the server ends, is
     repeated after the last row that it returned, for `retry_seconds`.
     """
 
@@ -367,10 +297,9 @@ class ShortStatements:
         self._seconds = seconds
         self._clock = clock
         self._burst_seconds = burst_seconds
-        self._made: StatementSize | None = None
+        self._is_fitted = False
         self._retry = Retry(retry_seconds, what=f"reading {keyset.source.label}", clock=clock)
         self._before = 0
-        self._empty_seconds = 0.0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """In the source's schema.
@@ -390,8 +319,7 @@ class ShortStatements:
                     schema=self._keyset.source.schema,
                 )
                 del batch
-            if self._line.pieces is not None:
-                self._line.pieces.handed_on(taken.rows, ended - begun, self._clock.now() - ended)
+            self._pacer().handed_on(taken.rows, ended - begun, self._clock.now() - ended)
             self._before += taken.rows
             if last is not None and (taken.is_cut or taken.rows >= asked):
                 steps = self._keyset.steps(last)
@@ -404,9 +332,8 @@ class ShortStatements:
 
         def once() -> tuple[int, _Taken]:
             while True:
-                size = self._size()
-                pieces, begun = self._line.pieces, self._clock.now()
-                asked = size.rows if pieces is None else min(size.rows, pieces.statement_rows)
+                pacer, begun = self._pacer(), self._clock.now()
+                asked = pacer.statement_rows
                 sql = dialect.short_statement(
                     keyset.columns, keyset.source.behind(conditions), keyset.order, asked
                 )
@@ -416,61 +343,61 @@ class ShortStatements:
                     if asked == 1 or not dialect.is_timeout(error):
                         raise
                     self._line.drop()
-                    size.ended(asked, 0)  # smaller ones may fit, however short `retry_seconds` is
+                    pacer.ended(asked, 0)  # smaller ones may fit, however short `retry_seconds` is
                     _log.warning(
                         "a statement of %d rows was ended, the next one has %d: %s",
                         asked,
-                        size.rows,
+                        pacer.statement_rows,
                         error,
                     )
                     continue
                 if taken.is_ended:
-                    size.ended(asked, taken.rows)
+                    pacer.ended(asked, taken.rows)
                 else:
                     seconds = self._clock.now() - begun - taken.rested
-                    size.took(asked, taken.rows, taken.nbytes, seconds)
-                    cost = seconds_per_row(taken.rows, seconds, self._empty_seconds)
-                    self._reader.row_cost.add(cost if pieces is None else pieces.row_seconds)
+                    if not pacer.in_pieces:
+                        pacer.took(taken.rows, seconds)
+                    pacer.answered(asked, taken.rows, taken.nbytes, seconds)
+                    self._reader.row_cost.add(pacer.row_seconds)
                 return asked, taken
 
         return self._retry.call(once, self._passes)
 
-    def _size(self) -> StatementSize:
-        """Measure the network's round trip before the first statement."""
-        if self._made is None:
-            session = self._line.session()
-            nothing = self._keyset.source.sql(["1"], ["1 = 0"])
-            in_pieces = self._burst_seconds > 0 and self._reader.takes_pieces
-            measures = self._burst_seconds and (not in_pieces or self._line.pieces is None)
-            if measures:
-                self._empty_seconds = way_seconds(lambda: session.rows(nothing), self._clock)
-            if in_pieces and self._line.pieces is None:
-                self._line.pieces = PacedFetch(
-                    self._burst_seconds,
-                    seconds=self._seconds,
-                    empty_seconds=self._empty_seconds,
-                    speed=self._reader.fetch_size.rows_per_second,
-                    clock=self._clock,
-                )
-            self._made = StatementSize(
-                self._reader.batch_size(self._split),
-                int(self._split.params.get("row_bytes") or 0),
+    def _pacer(self) -> ReadPacer:
+        """The session's, which measures the network's round trip before the first statement."""
+        pacer, reader = self._line.pacer, self._reader
+        if pacer is None:
+            empty_seconds = 0.0
+            if self._burst_seconds:
+                session, nothing = self._line.session(), self._keyset.source.sql(["1"], ["1 = 0"])
+                empty_seconds = way_seconds(lambda: session.rows(nothing), self._clock)
+            pacer = self._line.pacer = ReadPacer(
+                self._burst_seconds,
+                in_pieces=self._burst_seconds > 0 and reader.takes_pieces,
                 seconds=self._seconds,
-                burst_seconds=0.0 if in_pieces else self._burst_seconds,
-                empty_seconds=self._empty_seconds,
+                empty_seconds=empty_seconds,
+                speed=reader.fetch_size.rows_per_second,
+                clock=self._clock,
             )
-        return self._made
+        if not self._is_fitted:
+            width = int(self._split.params.get("row_bytes") or 0)
+            pacer.fits(reader.batch_size(self._split), width)
+            self._is_fitted = True
+        return pacer
 
     def _take(self, sql: str, asked: int, begun: float) -> _Taken:
-        session, taken, pieces = self._line.session(), _Taken(), self._line.pieces
-        if pieces is not None:
-            pieces.begin(asked)
+        session, taken, pacer = self._line.session(), _Taken(), self._pacer()
+        pacer.begin(asked)
         try:
             batches = self._reader.short_batches(
-                session, sql, self._split, self._keyset.columns, pieces
+                session,
+                sql,
+                self._split,
+                self._keyset.columns,
+                pacer if pacer.in_pieces else None,
             )
             with closing(cast("Generator[pa.RecordBatch]", batches)):
-                for raw in self._paced(batches, pieces, taken):
+                for raw in self._paced(batches, pacer, taken):
                     if raw.num_rows:
                         taken.add(self._decoded(session, raw, taken.rows))
                     if taken.nbytes > _MOST_BYTES or (
@@ -494,19 +421,19 @@ class ShortStatements:
         return taken
 
     def _paced(
-        self, batches: Iterator[pa.RecordBatch], pieces: PacedFetch | None, taken: _Taken
+        self, batches: Iterator[pa.RecordBatch], pacer: ReadPacer, taken: _Taken
     ) -> Iterator[pa.RecordBatch]:
         """Each batch is a piece; it is asked of the server when it is due."""
-        if pieces is None:
+        if not pacer.in_pieces:
             yield from batches
             return
         while True:
-            taken.rested += pieces.rest()
+            taken.rested += pacer.rest()
             begun = self._clock.now()
             batch = next(batches, None)
             if batch is None:
                 return
-            pieces.took(batch.num_rows, self._clock.now() - begun)
+            pacer.took(batch.num_rows, self._clock.now() - begun)
             yield batch
 
     def _decoded(self, session: Session, raw: pa.RecordBatch, before: int) -> pa.RecordBatch:

@@ -25,7 +25,8 @@ from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.keyset import SessionHolder, ShortStatements, keyset_of
 from spark_channel.connectors.sql.options import SqlReadOptions
-from spark_channel.connectors.sql.session import BatchSize, PacedFetch, Session
+from spark_channel.connectors.sql.pacing import ReadPacer
+from spark_channel.connectors.sql.session import BatchSize, Session
 from spark_channel.connectors.sql.source import ReadSource, read_source
 from spark_channel.connectors.sql.splits import Splitter as BaseSplitter
 from spark_channel.connectors.sql.splits import split_conditions
@@ -345,11 +346,11 @@ class SqlReader(Reader):
         sql: str,
         split: Split,
         columns: Sequence[ReadColumn],
-        pieces: PacedFetch | None,
+        pacer: ReadPacer | None,
     ) -> Iterator[pa.RecordBatch]:
-        """The session's batches of a short statement that selects `columns`; `pieces` says how large they are.
+        """The session's batches of a short statement that selects `columns`; `pacer` says how large they are.
 
-        They are given to a reader that `takes_pieces`, under a limit.
+        It is given to a reader that `takes_pieces`, under a limit.
         """
         return session.stream(sql, self.batch_size(split))
 

@@ -1,9 +1,8 @@
-"""Session: rows, stream, load, publish; user scripts; rests under limits."""
+"""Session: rows, stream, load, publish; user scripts."""
 
 import re
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -11,8 +10,6 @@ from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
-from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors.base.health import seconds_per_row
 from spark_channel.connectors.base.types import sqlglot, tokens
 from spark_channel.errors import ChannelError, OptionError, TargetError
 from spark_channel.masking import mask_statement
@@ -26,11 +23,9 @@ __all__ = [
     "BatchSize",
     "BoundSession",
     "DriverSession",
-    "PacedFetch",
     "Session",
     "WriteSession",
     "committed",
-    "in_pieces",
     "run_in_transaction",
     "session_script",
     "split_script",
@@ -188,201 +183,6 @@ def committed(session: Session) -> Iterator[None]:
         with suppress(Exception):  # else the database, or its connection's end, has rolled back
             session.undo()
         raise
-
-
-# Staged rows are added to their table in pieces of about a millisecond, with rests between them.
-
-
-_PIECE_SECONDS = 0.001
-_SEEN = 256
-_REST, _BUSY, _LONGEST_REST = 3.0, 4.0, 0.5
-"""The server rests three times as long as a piece took: as it counts, at most four times what is usual, and half a
-second."""
-
-
-def in_pieces(
-    work: Callable[[int, int], float | None],
-    begin: int,
-    end: int,
-    *,
-    first: int,
-    most: int,
-    seconds: float = _PIECE_SECONDS,
-    clock: Clock = SYSTEM_CLOCK,
-) -> None:
-    """`work(a, b)` for ranges that cover `begin` to `end`, none shorter than `first` but the last, none longer than
-    `most`.
-
-    A range takes the server about `seconds`, and then it rests for three times as long: it uses a quarter of a core.
-    The least that was seen counts: one that is busy with others, or waits for a lock, takes longer for the same work.
-    `work` may return the seconds that the server says.
-    """
-    seen: deque[float] = deque(maxlen=_SEEN)
-    at, step = begin, first
-    while at < end:
-        length, begun = min(step, end - at), clock.now()
-        reported = work(at, at + length)
-        took = clock.now() - begun if reported is None else reported
-        at += length
-        seen.append(took / length)
-        each = sorted(seen)[len(seen) // 8]
-        step = max(first, min(2 * step, most, int(seconds / each) if each else most))
-        if at < end:
-            clock.sleep(min(_REST * took, _REST * _BUSY * length * each, _LONGEST_REST))
-
-
-_FIRST_ROWS, _LEAST_ROWS, _MOST_ROWS = 250, 50, 4_096
-_FIRST_STATEMENT, _FIRST_SECONDS = 1_000, 0.1
-"""The rows of the first statement, and for how long they last at most where the speed is known."""
-_PIECES_SEEN = 16
-_STATEMENT_SECONDS = 0.35
-"""How long a statement's rows last at the speed that was seen. With what waits to be paid, and what is paid, a read is
-ahead by at most a second and a half of its limit."""
-_SPREAD = 0.75
-_LONGEST_SPREAD = 0.5
-_BLOCKED = 0.05
-"""The part of a cycle that was waited for the limit, below which the job waits for the reader."""
-_LEAST_HURRY = 1 / 16
-_MOST_LARGER = 8
-_STARTING = 8
-"""So many statements are read at no more than twice the speed that is expected."""
-_CYCLES = 8
-_PAUSE_SECONDS = 3.0
-"""A cycle that took longer was a pause, and says nothing of the speed."""
-
-
-class PacedFetch:
-    """When the pieces of limited statements are due, and how large they are: the server rests between two.
-
-    Of one thread, for statement after statement; `begin`, for each piece `rest` and `took`, and `handed_on`. A
-    statement has the rows of 0.35 s, and one piece of it keeps a core of the server busy for `burst_seconds` at most.
-    Pieces are due evenly over three quarters of the time until the next statement; one that is late makes the rests
-    behind it shorter. Whoever takes the rows keeps some for the limit to be paid: while it takes them at once, the
-    reader is late, and rests less.
-
-    `seconds` is how long a statement may last, `empty_seconds` what one without rows takes, which is the network's
-    latency, and `speed` the rows per second that are expected, until a speed was seen; 0.0 = not known.
-    """
-
-    def __init__(
-        self,
-        burst_seconds: float,
-        *,
-        seconds: float = 5.0,
-        empty_seconds: float = 0.0,
-        speed: float = 0.0,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self._burst_seconds = burst_seconds
-        self._expected_speed = speed
-        self._longest_spread = min(_LONGEST_SPREAD, seconds / 4)
-        self._empty_seconds = empty_seconds
-        self._clock = clock
-        self._row_seconds: deque[float] = deque(maxlen=_PIECES_SEEN)
-        self.most_rows = _MOST_ROWS
-        self._rows = _FIRST_ROWS
-        self.statement_rows = min(
-            _FIRST_STATEMENT,
-            max(_LEAST_ROWS, int(speed * _FIRST_SECONDS)) if speed else _FIRST_STATEMENT,
-        )
-        """The most rows of the next statement."""
-        self._spread = 0.0
-        self._began = clock.now()
-        self._asked = self._taken = 0
-        self._hurry = 1.0
-        """The part of the usual spread that the next statement has."""
-        self._starting = _STARTING if speed else 0
-        self._larger = 1
-        """Pieces are so many times larger while the reader is late without any rest: each waits in a busy server."""
-        self._blocked_at: float | None = None
-        self._since_blocked = 0
-        self._cycles: deque[tuple[int, float]] = deque(maxlen=_CYCLES)
-
-    @property
-    def rows(self) -> int:
-        """The rows of the next piece, at most `most_rows`."""
-        return min(self._rows * self._larger, self.most_rows)
-
-    @property
-    def row_seconds(self) -> float:
-        """How long the server works for a row; 0.0 = not known. The least counts: a busy one takes longer for it."""
-        seen = sorted(self._row_seconds)
-        return seen[len(seen) // 8] if seen else 0.0
-
-    def begin(self, rows: int, *, spread: float | None = None) -> None:
-        """A statement for so many rows begins; `spread`: the seconds over which its pieces are spread, where that is
-        known.
-        """
-        self._began, self._asked, self._taken = self._clock.now(), rows, 0
-        if spread is not None:
-            self._spread = spread
-        elif speed := self._speed():
-            usual = min(self._longest_spread, _SPREAD * rows / speed)
-            self._spread = usual * self._hurry if self._hurry >= _LEAST_HURRY else 0.0
-
-    def rest(self) -> float:
-        """Before a piece: wait until it is due. Returns the seconds of rest."""
-        if not 0 < self._taken < self._asked:
-            return 0.0
-        wait = self._began + self._spread * self._taken / self._asked - self._clock.now()
-        self._clock.sleep(wait)
-        return max(0.0, wait)
-
-    def sent(self, rows: int) -> None:
-        """So many rows are on their way; how long the server works for them is not known."""
-        self._taken += rows
-
-    def took(self, rows: int, seconds: float) -> None:
-        """A piece brought `rows` in so many seconds.
-
-        Where the network takes most of them, only larger pieces show what a row costs.
-        """
-        self._taken += rows
-        # A busy client measures too much for the way: no piece is faster than the network.
-        self._empty_seconds = min(self._empty_seconds, seconds)
-        if rows < min(_LEAST_ROWS, self.rows):
-            return
-        cost = seconds_per_row(rows, seconds, self._empty_seconds, least_rows=1)
-        if cost is not None:
-            self._row_seconds.append(cost)
-        else:  # it is less than this, whatever slower pieces seemed to cost
-            fitting = (each for each in self._row_seconds if each <= seconds / rows)
-            self._row_seconds = deque(fitting, _PIECES_SEEN)
-        least = self.row_seconds
-        most = int(self._burst_seconds / least) if least else _MOST_ROWS
-        self._rows = max(_LEAST_ROWS, min(most, 2 * self._rows, _MOST_ROWS))
-
-    def handed_on(self, rows: int, inside: float, outside: float) -> None:
-        """The statement's `rows` were read in `inside` seconds; `outside` later the next ones are wanted."""
-        now, cycle = self._clock.now(), inside + outside
-        self._since_blocked += rows
-        if outside > _BLOCKED * cycle and rows:
-            self._learn(now)
-            self._hurry, self._larger = 1.0, max(1, self._larger // 2)
-        elif 2 * rows > self._asked:  # fewer rows are taken at once in any case
-            if self._hurry < 1.0:
-                self.statement_rows = max(self.statement_rows, 2 * rows)
-            if self._hurry < _LEAST_HURRY and self._cycles:
-                self._larger = min(_MOST_LARGER, 2 * self._larger)
-            least = _LEAST_HURRY / 2
-            if self._starting:  # the rows of the head start need not be there at once
-                self._starting, least = self._starting - 1, 0.5
-            self._hurry = max(self._hurry / 2, least)
-
-    def _learn(self, now: float) -> None:
-        """Learn from the rows handed on since the last wait for the limit, which has paid for them meanwhile."""
-        before, rows = self._blocked_at, self._since_blocked
-        self._blocked_at, self._since_blocked = now, 0
-        if before is None or now - before > _PAUSE_SECONDS:
-            return
-        self._cycles.append((rows, now - before))
-        if speed := self._speed():
-            self.statement_rows = max(_LEAST_ROWS, int(speed * _STATEMENT_SECONDS))
-
-    def _speed(self) -> float:
-        """Rows per second; 0.0 = not known."""
-        seconds = sum(each for _, each in self._cycles)
-        return sum(rows for rows, _ in self._cycles) / seconds if seconds else self._expected_speed
 
 
 # SQL of users that runs unchanged (`preSql`, `sessionInitStatement`), split into statements.

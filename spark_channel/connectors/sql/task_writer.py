@@ -20,6 +20,7 @@ from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.base.types import plain_kind
 from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.encode import BadValueError
+from spark_channel.connectors.sql.pacing import spread_of
 from spark_channel.connectors.sql.publish import PLACE, hold_stored
 from spark_channel.connectors.sql.write_protocol import HeartbeatThread, SqlPlan, WriteProtocol
 from spark_channel.errors import BatchRefusedError, TargetError
@@ -35,10 +36,6 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 _MOST_BYTES = 16 << 20
-_SPREAD = 1 / 3
-"""The part of the time in which rows have gathered; the next ones gather meanwhile."""
-_LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
-"""Of the time since the last ones were sent, under a limit; and in seconds."""
 _LIMITED_SECONDS = 0.25
 ATTEMPT = "spark_channel_attempt"
 """The column of a staging table that says which attempt a row is of, by a random number.
@@ -231,25 +228,17 @@ class SqlTaskWriter(TaskWriter):
 
     def _send(self) -> None:
         before = self._tally.rows - self._gathered.rows
-        self.spread = self._spread()
-        self._sent_at = self._clock.now()
+        now, rows = self._clock.now(), self._gathered.rows
+        since, self._sent_at = now - self._sent_at, now
+        room = self._options.batch_size / 2 * since / rows if rows else 0.0
+        # The end of a task is not spread: the limit would not be used, since what waits for it reads nothing meanwhile.
+        self.spread = (
+            0.0
+            if self._closes and not self.overlapped
+            else spread_of(self._gathered.waited, since, room, is_limited=self._is_limited)
+        )
         if batches := self._gathered.take():
             self.store(pa.Table.from_batches(batches), before)
-
-    def _spread(self) -> float:
-        """Under a limit nearly all of the time until the next rows are sent; as long as the channel's rows wait.
-
-        Rows that come faster than they are sent are not kept waiting. Nor is the end of a task, after which the limit
-        would not be used: what waits for it, such as the next table of a run, reads nothing meanwhile.
-        """
-        waited = self._gathered.waited
-        if self._closes and not self.overlapped:
-            return 0.0
-        if not self._is_limited or not waited:
-            return waited * _SPREAD
-        since = self._clock.now() - self._sent_at
-        room: float = self._options.batch_size / 2 * since / self._gathered.rows
-        return min(_LIMITED_SPREAD * since, _LONGEST_SPREAD, room)
 
     def _end(self) -> None:
         if self._sign is not None:

@@ -7,8 +7,9 @@ from typing import ClassVar
 import pyarrow as pa
 
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
+from spark_channel.connectors.sql.pacing import ReadPacer
 from spark_channel.connectors.sql.reader import SqlReader
-from spark_channel.connectors.sql.session import PacedFetch, Session
+from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.splits import split_conditions
 from spark_channel.connectors.sqlite.dialect import SqliteDialect, SqliteTable, misfit_condition
@@ -78,7 +79,7 @@ class SqliteReader(SqlReader):
         sql: str,
         split: Split,
         columns: Sequence[ReadColumn],
-        pieces: PacedFetch | None,
+        pacer: ReadPacer | None,
     ) -> Iterator[pa.RecordBatch]:
         assert isinstance(session, SqliteSession)
         return session.stream(sql, self.batch_size(split), [raw_type(each) for each in columns])

@@ -7,7 +7,9 @@ import pytest
 
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.mysql.session import MysqlWriteSession
-from spark_channel.errors import ChannelError
+from spark_channel.connectors.mysql.task_writer import Loader
+from spark_channel.connectors.sql.pacing import WritePacer
+from spark_channel.errors import BatchRefusedError, ChannelError
 from spark_channel.options import CommitMode
 from tests.connectors.mysql.conftest import Shop
 
@@ -60,6 +62,67 @@ def test_staged_rows_are_added_once_and_in_pieces(
     _written(shop, commit, rowsPerSecond="1M")
     assert shop.rows("SELECT COUNT(*), SUM(id) FROM t") == [("20000", str(sum(range(20_000))))]
     assert len(inserts) >= 6
+
+
+@pytest.mark.parametrize("local", ["true", "false"])
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_limited_rows_are_sent_in_pieces_too(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, commit: CommitMode, local: str
+) -> None:
+    """10 000 rows in one LOAD DATA kept a core of the server busy for 30 ms and more."""
+    shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
+    sent: list[int] = []
+    run = Loader._run
+
+    def counted(loader: Loader, sql: str, rows: int, **more: Any) -> None:
+        sent.append(rows)
+        run(loader, sql, rows, **more)
+
+    monkeypatch.setattr(Loader, "_run", counted)
+    _written(shop, commit, rowsPerSecond="1M", localInfile=local)
+    assert shop.rows("SELECT COUNT(*), SUM(id) FROM t") == [("20000", str(sum(range(20_000))))]
+    assert sum(sent) == 20_000
+    assert sent[0] <= 256
+    assert max(sent) <= 4_096
+
+
+def test_the_rows_of_a_task_are_added_within_a_part_of_its_time(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With rests of three times the work, a server that worked for a quarter of the time made tasks late."""
+    shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)")
+    spreads: list[float | None] = []
+    run = WritePacer.run
+
+    def seen(
+        pacer: WritePacer, work: Any, begin: int, end: int, *, spread: float | None = None
+    ) -> None:
+        spreads.append(spread)
+        run(pacer, work, begin, end, spread=spread)
+
+    monkeypatch.setattr(WritePacer, "run", seen)
+    _written(shop, "task", rowsPerSecond="1M")
+    assert None not in spreads
+    spreads.clear()
+    shop.sql("TRUNCATE t")
+    _written(shop, "job", rowsPerSecond="1M")
+    assert None in spreads  # a publish
+
+
+def test_a_value_of_a_later_piece_is_refused_by_the_number_of_its_row(shop: Shop) -> None:
+    shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v ENUM('a', 'b'))")
+    writer = shop.writer("t", rowsPerSecond="1M")
+    rows = pa.table({"id": range(5_000), "v": [*["a"] * 4_000, "c", *["b"] * 999]})
+    plan = writer.prepare(WriteContext("limited", commit="task"), rows.schema)
+    task = writer.open(plan, 0, 0)
+    try:
+        (batch,) = rows.to_batches()
+        task.write(batch)
+        with pytest.raises(BatchRefusedError, match="row 4001 of task 0: 'c'"):
+            task.flush()
+    finally:
+        task.rollback()
+        writer.abort(plan, None)
 
 
 @pytest.mark.parametrize("commit", ["job", "task"])

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql.session import PacedFetch
+from spark_channel.connectors.sql.pacing import ReadPacer
 from spark_channel.limits import RateLimiter
 from spark_channel.pipeline.threads import PrefetchingPayer
 from spark_channel.testing import VirtualClock
@@ -37,7 +37,7 @@ class LimitedCopy:
         self.task_rows = int(speed * task_seconds)
         self.open_seconds = open_seconds
         self.limiter = RateLimiter(speed, clock=self.clock)
-        self.pieces = PacedFetch(0.0003, empty_seconds=latency, speed=speed, clock=self.clock)
+        self.pacer = ReadPacer(0.0003, empty_seconds=latency, speed=speed, clock=self.clock)
         self.asked: list[tuple[float, int]] = []
         self.paid: list[tuple[float, int]] = []
         self.read = 0
@@ -84,7 +84,7 @@ class LimitedCopy:
     def _task(self, payer: PrefetchingPayer, left: int) -> None:
         self.clock.sleep(self.open_seconds)
         while left > 0:
-            asked = min(self.pieces.statement_rows, max(1, int(self.speed / 2)))
+            asked = min(self.pacer.statement_rows, max(1, int(self.speed / 2)))
             begun, rows = self.clock.now(), self._statement(asked, min(asked, left))
             ended = self.clock.now()
             left -= rows
@@ -92,16 +92,16 @@ class LimitedCopy:
             paid = sum(rows for _, rows in self.paid)
             self.most_ahead = max(self.most_ahead, (self.read - paid) / self.speed)
             payer.put(self._pay, pa.record_batch({"n": pa.nulls(rows)}), 8 * rows)
-            self.pieces.handed_on(rows, ended - begun, self.clock.now() - ended)
+            self.pacer.handed_on(rows, ended - begun, self.clock.now() - ended)
 
     def _statement(self, asked: int, come: int) -> int:
-        self.pieces.begin(asked)
+        self.pacer.begin(asked)
         taken = 0
         while taken < come:
-            self.pieces.rest()
-            rows, at = min(self.pieces.rows, come - taken), self.clock.now()
+            self.pacer.rest()
+            rows, at = min(self.pacer.rows, come - taken), self.clock.now()
             self.clock.sleep(self.latency + self.row_seconds * rows + self.late(at))
-            self.pieces.took(rows, self.clock.now() - at)
+            self.pacer.took(rows, self.clock.now() - at)
             self.asked.append((at, rows))
             taken += rows
         return taken
