@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_channel.errors import OptionError
-from spark_channel.limits import AimdController, LimitStatus, UnreachablePolicy
+from spark_channel.limits import LimitStatus, UnreachablePolicy
 from spark_channel.options import CommonOptions, parse_amount
 from spark_channel.progress.summary import short
 from spark_channel.service import (
@@ -131,14 +131,13 @@ def serve(
             "password": probe_password,
         }
         given = {name: value for name, value in options.items() if value is not None}
-        reaction = AimdController(policy=probe_policy)
         if pressure is None:
             probe = Probe(
                 sql_value(given),
                 probe_threshold,
                 seconds=probe_seconds,
-                what="probe query",
-                pressure=reaction,
+                what="query",
+                policy=probe_policy,
             )
         else:
             name_, most = _signal(pressure)
@@ -147,7 +146,7 @@ def serve(
                 most,
                 seconds=probe_seconds,
                 what=name_,
-                pressure=reaction,
+                policy=probe_policy,
             )
     if (tls_certificate is None) != (tls_key is None):
         raise typer.BadParameter("--tls-certificate and --tls-key go together")

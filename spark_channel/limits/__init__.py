@@ -6,8 +6,7 @@
     LeaseLimiter     a `channel.Limiter` that spends grants     (in every Spark task)
     CombinedLimiter  several limiters as one
     Semaphore        the most holders at a time                 (`maxConnections`)
-    AimdController   a probe's answers -> a factor for `Coordinator.press`
-    AdaptiveLimit    a database's health -> a speed for `Coordinator.cap`
+    AdaptiveLimit    a database's health, or a probe's answers -> a speed for `Coordinator.cap` or `press`
     LimitRegistry    all limits and permits of a service by name, and limits per resource mark
 
 The coordinator and its clients exchange plain dataclasses (`messages`): one request, one reply. A program
@@ -35,9 +34,9 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.limits.adaptive import AimdController, PressureState, UnreachablePolicy
     from spark_channel.limits.client import LeaseLimiter
     from spark_channel.limits.coordinator import Coordinator
+    from spark_channel.limits.health import HealthSample, UnreachablePolicy
     from spark_channel.limits.messages import (
         Acknowledged,
         ClientStatus,
@@ -66,16 +65,16 @@ if TYPE_CHECKING:
         decode_request,
         encode,
     )
-    from spark_channel.limits.protection import AdaptiveLimit, HealthSample
+    from spark_channel.limits.protection import AdaptiveLimit
     from spark_channel.limits.registry import LimitRegistry, Semaphore, marked
     from spark_channel.limits.token_bucket import CombinedLimiter, RateLimiter, StaticShare
 else:
     __getattr__, __dir__ = lazy.exports(
         __name__,
         {
-            "adaptive": ["AimdController", "PressureState", "UnreachablePolicy"],
             "client": ["LeaseLimiter"],
             "coordinator": ["Coordinator"],
+            "health": ["HealthSample", "UnreachablePolicy"],
             "messages": [
                 "Acknowledged",
                 "ClientStatus",
@@ -104,7 +103,7 @@ else:
                 "decode_request",
                 "encode",
             ],
-            "protection": ["AdaptiveLimit", "HealthSample"],
+            "protection": ["AdaptiveLimit"],
             "registry": ["LimitRegistry", "Semaphore", "marked"],
             "token_bucket": ["CombinedLimiter", "RateLimiter", "StaticShare"],
         },
@@ -113,7 +112,6 @@ else:
 __all__ = [
     "Acknowledged",
     "AdaptiveLimit",
-    "AimdController",
     "ClientStatus",
     "CombinedLimiter",
     "Coordinator",
@@ -133,7 +131,6 @@ __all__ = [
     "Permit",
     "PermitRequest",
     "PermitReturn",
-    "PressureState",
     "RateLimiter",
     "Rejected",
     "Reply",

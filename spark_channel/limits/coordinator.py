@@ -252,7 +252,7 @@ class Coordinator:
         return encode(reply)
 
     def press(self, factor: float, state: str) -> None:
-        """Scale the limit to `factor` (0 to 1; 0 stops every client) for the reason `state`; see `Pressure`."""
+        """Scale the limit to `factor` (0 to 1; 0 stops every client) for the reason `state`; see `AdaptiveLimit`."""
         if not 0 <= factor <= 1:
             raise OptionError(
                 f"a pressure factor is from 0 to 1, not {factor!r}",
@@ -281,10 +281,11 @@ class Coordinator:
             return self._set
 
     @property
-    def spent_rows(self) -> float:
-        """The rows that all clients have reported as spent."""
+    def spent(self) -> tuple[float, float]:
+        """The rows and the bytes that all clients have reported as spent."""
         with self._lock:
-            return self._pool.grants.totals[0].spent / MICROS
+            rows, nbytes = self._pool.grants.totals
+            return rows.spent / MICROS, nbytes.spent / MICROS
 
     def for_mark(self, limit: str) -> "Coordinator":
         """Return a separate coordinator named `limit`, with the present settings of this one."""

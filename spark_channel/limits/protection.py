@@ -6,78 +6,30 @@ session that slept go first. So first of all the job's own statements may use so
 sessions hardly ever wait for one, and in proportion to the aim. Below that bound the latency of the application's own
 statements (`application`) is held at the aim, or where a system does not report it how often a session waits for a core
 (`wakeup`): the speed grows while there is room below, less the nearer it is, and shrinks above it. A signal above its
-bound halves the speed (`replication_lag`, `slot_wal`).
+bound halves the speed (`replication_lag`, `slot_wal`). A user's probe is such a signal of a shared limit, without the
+others.
 """
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.limits.adaptive import Slowdown
+from spark_channel.errors import OptionError
+from spark_channel.limits.health import (
+    AIM,
+    AIMED,
+    WORK,
+    HealthSample,
+    SideHealth,
+    Trouble,
+    UnreachablePolicy,
+    shown,
+    signal_bound,
+)
 
-__all__ = [
-    "AIM",
-    "AIMED",
-    "WORK",
-    "AdaptiveLimit",
-    "HealthSample",
-    "shown",
-    "signal_bound",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class HealthSignal:
-    """`at_most` is the default bound; None = it is compared with what it usually is. `unit` is for people."""
-
-    at_most: float | None
-    unit: str = ""
-
-
-AIMED = "p99"
-"""The name of the aim among a user's bounds."""
-AIM = 1.35
-WORK = "work"
-"""The one signal that no system reports: the job measures its own statements."""
-
-SIGNALS: dict[str, HealthSignal] = {
-    "replication_lag": HealthSignal(1.0, "s"),
-    "xmin_age": HealthSignal(10_000_000, "transactions"),
-    "slot_wal": HealthSignal(float(1 << 30), "bytes"),
-    "active_sessions": HealthSignal(32),
-    "waiting_sessions": HealthSignal(8),
-    "forced_checkpoints": HealthSignal(2, "a minute"),
-    "history_length": HealthSignal(1_000_000),
-    "threads_running": HealthSignal(32),
-    WORK: HealthSignal(0.05, "of a core"),
-    "application": HealthSignal(None, "times its mean"),
-    "wakeup": HealthSignal(None, "s"),
-    "latency": HealthSignal(None, "s"),
-}
-"""The signals of the shipped connectors. `work` is how much of a core the job's own statements use, `wakeup` how long a
-session of the server waits for a core, `latency` how long a small statement takes from here and back. `application` is
-the latency of others' statements, each as a multiple of its mean."""
-
-
-def signal_bound(name: str) -> float:
-    """The default bound of a signal that has one."""
-    found = SIGNALS[name].at_most
-    assert found is not None
-    return found
-
-
-def shown(name: str, value: float) -> str:
-    """A value of a signal, for people."""
-    kind = SIGNALS.get(name)
-    unit = "" if kind is None else kind.unit
-    if unit == "bytes":
-        return f"{value / (1 << 20):.0f} MiB"
-    if unit == "s" and value < 1:
-        return f"{value * 1000:.3g} ms"
-    text = f"{value:.3g}" if value < 1000 else f"{value:.0f}"
-    return f"{text} {unit}".rstrip()
+__all__ = ["AdaptiveLimit", "ThrottleInterval"]
 
 
 START_ROWS = 5_000.0
@@ -106,15 +58,6 @@ _GROWTH_BELOW_WORK = 1.0
 _MOST_GROWTH = 2.0
 _SPEED_SECONDS = 2.0
 _RELEARN_SECONDS = 6.0
-_WAITED_SECONDS = 0.0002
-"""A session that wakes up later than so has waited for a core."""
-_SHARE_SAMPLES, _LEAST_NAPS = 4, 8
-_ROOM_SAMPLES, _ROOM_NAPS = 40, 20
-_CROWDED, _MOST_ROOM, _LEAST_ROOM = 0.07, 10.0, 0.25
-"""The part of the naps that wait for a core where none is to spare: on one core, a third of it in use. Where fewer do,
-or more, the default bound of `work` is so much higher or lower, within these factors."""
-_DEARER, _CHEAPER = 0.3, 0.05
-"""How far a sample moves what a row is taken to cost."""
 _UNKNOWN_COST = 2.0
 """The assumed cost of a row for a side without rows, relative to the other side's: a write adds rows in the end."""
 _USED = 0.7
@@ -124,30 +67,12 @@ _AHEAD = 4.0
 _LONGEST_STEP = 1.0
 """Seconds for which the speed grows at a time: longer silence does not count as good news."""
 _SILENT_SECONDS = 3.0
-_QUIET_SECONDS = 10.0
-"""A side's last signal of an application expires, once too few statements have ended for so long."""
 _UNUSUAL = 1.25
 _LEAST_WORK = 0.25
 """The part of the bound of `work` that others' latency leaves a job. Below it, latency is not the reason."""
 _MOST_HELD = 200
 _MOST_SIGNALS = 200
 """Names that are remembered of a side: who makes them up must not fill the memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class HealthSample:
-    """The health that one side reported at one instant.
-
-    `values`: a signal's name to (value, what is too much). `delays`: a name to seconds, each a separate measurement.
-    `missing`: signals that the role may not read, each with the reason. `error`: it could not be asked.
-    `row_seconds`: how long the system works for one row of the job; 0.0 = not known.
-    """
-
-    values: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    delays: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
-    error: str = ""
-    row_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -164,102 +89,24 @@ class ThrottleInterval:
     rows_per_second: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Trouble:
-    side: str
-    signal: str
-    text: str
-    hard: bool
-
-
-@dataclass(slots=True)
-class _Side:
-    """The known health of the source, or of the target."""
-
-    heard: float
-    slowdowns: dict[str, Slowdown] = field(default_factory=dict)
-    naps: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_ROOM_SAMPLES))
-    usual: dict[str, float] = field(default_factory=dict)
-    trouble: _Trouble | None = None
-    missing: tuple[str, ...] = ()
-    error: str = ""
-    row_seconds: float = 0.0
-    unasked: float = 0.0
-    """Seconds in which the system could not be asked."""
-
-    @property
-    def is_blind(self) -> bool:
-        return bool(self.error)
-
-    @property
-    def present(self) -> dict[str, Slowdown]:
-        """Those that were heard of lately."""
-        return {
-            name: each
-            for name, each in self.slowdowns.items()
-            if self.heard - each.heard <= _QUIET_SECONDS
-        }
-
-    @property
-    def first(self) -> tuple[str, Slowdown] | None:
-        """The signal that the aim is held by; None = the system reports none."""
-        present = self.present
-        for name in ("application", "wakeup"):
-            if name in present:
-                return name, present[name]
-        return None
-
-    @property
-    def last(self) -> float:
-        """The highest of the last values, in terms of the usual one."""
-        return max((each.last for each in self.present.values()), default=1.0)
-
-    def listen(
-        self, delays: Mapping[str, Sequence[float]], now: float, *, is_slow: bool = True
-    ) -> None:
-        """Take what is known of others' latency; `is_slow`: the job, which cannot be the reason of it."""
-        application = [each for each in delays.get("application", ()) if each > 0]
-        if application:
-            # It is in terms of the mean of all that its system has counted.
-            known = self.slowdowns.setdefault(
-                "application", Slowdown(now, least_usual=1.0, learns=is_slow)
-            )
-            known.add(sum(application) / len(application), now)
-        naps = delays.get("wakeup")
-        if naps:
-            self.naps.append((sum(each > _WAITED_SECONDS for each in naps), len(naps)))
-            waited, count = self._waited(_SHARE_SAMPLES)
-            if count >= _LEAST_NAPS:
-                # Statements wait for a core as naps do: the fewer find one free, the longer others wait.
-                known = self.slowdowns.setdefault("wakeup", Slowdown(now))
-                known.add((count + 2) / (count - waited + 1), now)
-
-    def learn_cost(self, row_seconds: float) -> None:
-        """Follow what a row costs, slowly where it seems to cost less: a quiet moment would double the speed."""
-        if row_seconds and self.row_seconds:
-            part = _DEARER if row_seconds > self.row_seconds else _CHEAPER
-            self.row_seconds += part * (row_seconds - self.row_seconds)
-        else:
-            self.row_seconds = row_seconds or self.row_seconds
-
-    @property
-    def room(self) -> float:
-        """How many times as much as on a crowded server the job may work."""
-        waited, count = self._waited(_ROOM_SAMPLES)
-        share = (waited + _CROWDED * _ROOM_NAPS) / (count + _ROOM_NAPS)
-        return min(_MOST_ROOM, max(_LEAST_ROOM, _CROWDED / share))
-
-    def _waited(self, samples: int) -> tuple[int, int]:
-        """The naps of the last samples: how many waited, and how many there were."""
-        last = list(self.naps)[-samples:]
-        return sum(waited for waited, _ in last), sum(count for _, count in last)
-
-
 class AdaptiveLimit:
     """`rows_per_second` is what a job may use now: at most `most_rows`, where that is given.
 
     `bounds`: the user's bounds by the name of a signal, instead of the defaults, and the aim as `p99`; `auto` False:
-    other signals are ignored. Pass each sample to `observe`. Not thread-safe.
+    other signals are ignored. `policy`: what the speed does while a side cannot be asked; it never grows. `unit` is for
+    people. Pass each sample to `observe`. Not thread-safe.
+
+    ```python
+    from spark_channel.limits import AdaptiveLimit, HealthSample
+
+    limit = AdaptiveLimit(10_000, bounds={"replication_lag": 30}, auto=False)
+    limit.observe("target", HealthSample({"replication_lag": (45, 30)}), spent_rows=0)
+    assert limit.rows_per_second < 10_000
+    assert limit.text.startswith("pressed: target's replication_lag 45 s, at most 30 s")
+    ```
+
+    Raises:
+        OptionError: there is no such policy.
     """
 
     def __init__(
@@ -268,15 +115,26 @@ class AdaptiveLimit:
         *,
         bounds: Mapping[str, float] | None = None,
         auto: bool = True,
+        policy: str = UnreachablePolicy.HOLD,
+        unit: str = "rows/s",
         clock: Clock | None = None,
     ) -> None:
+        if policy not in list(UnreachablePolicy):
+            raise OptionError(
+                f"while a system cannot be asked, a limit can {', '.join(UnreachablePolicy)}, not {policy!r}",
+                option="policy",
+                got=str(policy),
+                takes=", ".join(UnreachablePolicy),
+            )
         self._clock: Clock = clock or SYSTEM_CLOCK
+        self._policy = policy
+        self._unit = unit
         self._most_rows = most_rows
         self._bounds = dict(bounds or {})
-        self.aim = self._bounds.pop(AIMED, AIM)
+        self.aim = self._bounds.pop(AIMED, AIM) if auto else AIM
         """How many times slower than usual others may be."""
         self._auto = auto
-        self._sides: dict[str, _Side] = {}
+        self._sides: dict[str, SideHealth] = {}
         self._began = self._at = self._clock.now()
         begins_slow = auto or most_rows is None
         self._rows = self._capped(START_ROWS) if begins_slow else most_rows or START_ROWS
@@ -288,14 +146,14 @@ class AdaptiveLimit:
         self._least_since: float | None = None
         self._above_since: float | None = None
         self._spent: deque[tuple[float, float]] = deque()
-        self._trouble: _Trouble | None = None
+        self._trouble: Trouble | None = None
         self._is_above = False
         self._held: deque[ThrottleInterval] = deque(maxlen=_MOST_HELD)
         self._held_seconds: dict[str, float] = {}
 
     @property
     def rows_per_second(self) -> float:
-        return self._rows
+        return 0.0 if self._is_paused else self._rows
 
     @property
     def held(self) -> tuple[ThrottleInterval, ...]:
@@ -324,14 +182,21 @@ class AdaptiveLimit:
             for signal, each in side.slowdowns.items()
             if each.most
         ]
-        work = [most for side in self._sides.values() if (most := self._most_work(side))]
-        parts = []
+        aims = []
         if seen:
-            aim = f"aimed at others' statements at most {self.aim:g} times as slow as usual"
-            parts = [aim, f"seen: {'; '.join(seen)}"]
-        elif work:
+            aims.append(f"others' statements at most {self.aim:g} times as slow as usual")
+        work = [most for side in self._sides.values() if (most := self._most_work(side))]
+        if work and (not seen or WORK in self._bounds):
             bound = shown(WORK, min(work))
-            parts = [f"aimed at {bound} at most for this job's own statements on each side"]
+            aims.append(f"{bound} at most for this job's own statements on each side")
+        seen += [
+            f"{name}'s work {side.work:.2g} of a core, {side.most_work:.2g} at most"
+            for name, side in self._sides.items()
+            if side.most_work
+        ]
+        parts = [f"aimed at {' and '.join(aims)}"] if aims else []
+        if seen:
+            parts.append(f"seen: {'; '.join(seen)}")
         parts += [
             f"the {name} could not be asked for {side.unasked:.0f} s, in which the speed did not grow"
             for name, side in self._sides.items()
@@ -346,35 +211,46 @@ class AdaptiveLimit:
         return "; ".join(each for each in found if each)
 
     def limit_to(self, most_rows: float | None) -> None:
-        """Set the job's own limit."""
-        self._most_rows = most_rows
+        """Set the job's own limit. Without `auto` the present part of it stays."""
+        before, self._most_rows = self._most_rows, most_rows
+        if not self._auto and before and most_rows:
+            part = most_rows / before
+            self._rows, self._best = self._rows * part, self._best * part
+            self._goal = None if self._goal is None else self._goal * part
         self._rows = self._capped(self._rows)
 
     def observe(self, side: str, sample: HealthSample, spent_rows: float) -> float:
         """Take a sample of one side; `spent_rows` is the number of rows moved so far. Returns `rows_per_second`."""
         now = self._clock.now()
         self._spend(spent_rows, now)
-        known = self._sides.setdefault(side, _Side(now))
+        known = self._sides.setdefault(side, SideHealth(now))
         if len(known.usual) > _MOST_SIGNALS:
             known.usual = {}
         if known.error:
             known.unasked += now - known.heard
         known.heard, known.error, known.missing = now, sample.error, sample.missing
-        known.learn_cost(sample.row_seconds)
+        known.learn_cost(sample.row_seconds, now)
+        known.look(sample.delays.get("own_sessions", ()), spent_rows, now)
+        known.note_work(known.cost * self._speed())
         known.trouble = None if sample.error else self._judge(side, known, sample, now)
         self._move(now)
+        if sample.error and self._policy != UnreachablePolicy.HOLD:
+            part = _HARD if self._policy == UnreachablePolicy.LOWER else 0.0
+            self._cut(part, _HARD_EVERY, now, least=self._least, hard=True)
         self._at = now
-        return self._rows
+        return self.rows_per_second
 
     # --- judging
 
-    def _judge(self, side: str, known: _Side, sample: HealthSample, now: float) -> _Trouble | None:
-        worst: tuple[float, _Trouble] | None = None
+    def _judge(
+        self, side: str, known: SideHealth, sample: HealthSample, now: float
+    ) -> Trouble | None:
+        worst: tuple[float, Trouble] | None = None
         for name, (value, bound) in sample.values.items():
             most = self._most_of(known, name, value, bound)
             if most is not None and value > most:
                 text = f"{side}'s {name} {shown(name, value)}, at most {shown(name, most)}"
-                trouble = (value / most if most else 2.0, _Trouble(side, name, text, hard=True))
+                trouble = (value / most if most else 2.0, Trouble(side, name, text, hard=True))
                 worst = trouble if worst is None or trouble[0] > worst[0] else worst
         if self._auto:
             known.listen(sample.delays, now, is_slow=self._rows <= START_ROWS)
@@ -386,10 +262,10 @@ class AdaptiveLimit:
             mean = sum(delays) / len(delays) if delays else 0.0
             if most is not None and mean > most:
                 text = f"{side}'s {name} {shown(name, mean)}, at most {shown(name, most)}"
-                soft = soft or _Trouble(side, name, text, hard=False)
+                soft = soft or Trouble(side, name, text, hard=False)
         return worst[1] if worst is not None else soft
 
-    def _most_of(self, known: _Side, name: str, value: float, bound: float) -> float | None:
+    def _most_of(self, known: SideHealth, name: str, value: float, bound: float) -> float | None:
         """Return a signal's bound. A value near or above it when the job began is usual, not the job's effect."""
         if name in self._bounds:
             return self._bounds[name]
@@ -433,13 +309,13 @@ class AdaptiveLimit:
         self._rows = self._capped(self._rows)
         self._best = max(self._best, self._rows)
 
-    def _is_well(self, side: _Side, now: float) -> bool:
+    def _is_well(self, side: SideHealth, now: float) -> bool:
         """Whether the health of `side` at this speed is known, so that the speed may grow."""
         if side.is_blind or now - side.heard > _SILENT_SECONDS:
             return False
         return side.first is None or side.first[1].is_known
 
-    def _above_aim(self, heard: Mapping[str, _Side], is_far: bool) -> _Trouble:
+    def _above_aim(self, heard: Mapping[str, SideHealth], is_far: bool) -> Trouble:
         """The side and the signal that are furthest above the aim, by what the speed follows now."""
         found = [
             (each.last if is_far else each.ratio, name, signal)
@@ -448,9 +324,9 @@ class AdaptiveLimit:
         ]
         ratio, name, signal = max(found)
         text = f"{name}'s {signal} {ratio:.2f} times the usual, aim {self.aim:g} times"
-        return _Trouble(name, signal, text, hard=False)
+        return Trouble(name, signal, text, hard=False)
 
-    def _lower(self, trouble: _Trouble, now: float) -> None:
+    def _lower(self, trouble: Trouble, now: float) -> None:
         if trouble.hard:
             self._cut(_HARD, _HARD_EVERY, now, least=self._least, hard=True)
         else:
@@ -529,7 +405,7 @@ class AdaptiveLimit:
     def _growth(self) -> float:
         """Per second, by where the speed is beside the one that was too much."""
         if self._goal is None:
-            is_known = all(side.row_seconds for side in self._sides.values())
+            is_known = all(side.cost for side in self._sides.values())
             return _GROWTH_BELOW_WORK if is_known and self._auto else _GROWTH[0]
         if self._rows < _FAST_UP_TO * self._goal:
             return _MOST_GROWTH if self._was_hard else _GROWTH[1]
@@ -544,11 +420,20 @@ class AdaptiveLimit:
 
     @property
     def _used_speed(self) -> float:
+        if len(self._spent) < 2:  # nothing is known of it
+            return self._rows
         return min(self._rows, max(1.1 * self._speed(), self._rows / 4))
 
     @property
+    def _is_paused(self) -> bool:
+        return self._policy == UnreachablePolicy.PAUSE and any(
+            side.is_blind for side in self._sides.values()
+        )
+
+    @property
     def _least(self) -> float:
-        return max(LEAST_ROWS, LEAST_PART * self._capped(self._best))
+        least = LEAST_ROWS if self._auto else 0.0
+        return max(least, LEAST_PART * self._capped(self._best))
 
     @property
     def _least_eased(self) -> float:
@@ -566,28 +451,32 @@ class AdaptiveLimit:
     def _working(self) -> list[tuple[str, float]]:
         """Each side's name, and the rows per second at which it works for the job as much as it may."""
         found = []
-        costs = {name: side.row_seconds for name, side in self._sides.items()}
-        unknown = _UNKNOWN_COST * max(costs.values(), default=0.0)
+        costs = {name: side.cost for name, side in self._sides.items()}
+        unknown = _UNKNOWN_COST * max(
+            (side.row_seconds for side in self._sides.values()), default=0.0
+        )
         for name, side in self._sides.items():
-            bound, cost = self._most_work(side), costs[name] or unknown
+            bound, cost = self._most_work(side), costs[name]
+            if not side.row_seconds:
+                cost = max(cost, unknown)
             if bound is not None and cost:
                 found.append((name, max(LEAST_ROWS, bound / cost)))
         return found
 
-    def _most_work(self, side: _Side) -> float | None:
+    def _most_work(self, side: SideHealth) -> float | None:
         """How much of a core the job's statements may use on `side`; None = as much as they like."""
         if WORK in self._bounds or not self._auto:
             return self._bounds.get(WORK)
-        return signal_bound(WORK) * side.room * (self.aim - 1) / (AIM - 1)
+        return side.most_of(signal_bound(WORK)) * (self.aim - 1) / (AIM - 1)
 
-    def _at_work(self) -> _Trouble | None:
+    def _at_work(self) -> Trouble | None:
         """Return the side whose `work` limits the speed, while the job uses all of it."""
         name, most = min(self._working(), key=lambda each: each[1], default=("", math.inf))
         if most > self._most or min(self._rows, self._speed()) < _USED * most:
             return None
-        cost = self._sides[name].row_seconds
+        cost = self._sides[name].cost
         used = shown(WORK, most * cost) if cost else "not known yet"
-        return _Trouble(name, WORK, f"{name}'s work {used}", hard=False)
+        return Trouble(name, WORK, f"{name}'s work {used}", hard=False)
 
     def _trouble_began(self, now: float) -> bool:
         """Whether this cut is the first one since the speed had recovered."""
@@ -608,7 +497,7 @@ class AdaptiveLimit:
         (begin, before), (end, after) = self._spent[0], self._spent[-1]
         return (after - before) / (end - begin) if end > begin else 0.0
 
-    def _note(self, trouble: _Trouble | None, now: float) -> None:
+    def _note(self, trouble: Trouble | None, now: float) -> None:
         before, self._trouble = self._trouble, trouble or (self._trouble if self._is_held else None)
         if trouble is None:
             return
@@ -627,7 +516,13 @@ class AdaptiveLimit:
     def _is_held(self) -> bool:
         """Whether the speed is below where it was before it was too much."""
         goal = self._goal if self._goal is not None else self._rows
+        if not self._auto and self._most_rows is not None:
+            goal = self._most_rows
         return self._rows < self._capped(goal)
+
+    @property
+    def _speed_text(self) -> str:
+        return f"{self.rows_per_second:.0f} {self._unit}"
 
     def _state(self) -> str:
         trouble = self._trouble
@@ -636,9 +531,9 @@ class AdaptiveLimit:
         side = self._sides.get(trouble.side)
         now_pressed = side is not None and (side.trouble is not None or self._is_above)
         state = "held" if trouble.signal == WORK else "pressed" if now_pressed else "recovering"
-        return f"{state}: {trouble.text} ({self._rows:.0f} rows/s)"
+        return f"{state}: {trouble.text} ({self._speed_text})"
 
-    def _said_of(self, name: str, side: _Side) -> str:
+    def _said_of(self, name: str, side: SideHealth) -> str:
         if side.error:
-            return f"unreachable: {name}: {side.error} ({self._rows:.0f} rows/s)"
+            return f"unreachable: {name}: {side.error} ({self._speed_text})"
         return f"{name}: not watched: {', '.join(side.missing)}" if side.missing else ""

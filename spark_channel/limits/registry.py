@@ -278,12 +278,12 @@ class LimitRegistry:
             found = self._limits.get(name)
         return (None, None) if found is None else found.limits
 
-    def spent(self, name: str) -> float:
-        """Rows that were spent of the limit so far, and of all of its marks."""
+    def spent(self, name: str, *, nbytes: bool = False) -> float:
+        """Rows, or bytes, that were spent of the limit so far, and of all of its marks."""
         with self._lock:
             found = self._limits.get(name)
             coordinators = [] if found is None else [found, *self._marks.get(name, {}).values()]
-        return float(sum(each.spent_rows for each in coordinators))
+        return float(sum(each.spent[nbytes] for each in coordinators))
 
     def _coordinator(self, request: Request) -> Coordinator:
         name, at, mark = request.limit.partition("@")

@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
@@ -121,6 +121,55 @@ class ProtectionController:
         if holder != last[0] or not last[1] / _REPORTED_AGAIN < rows < last[1] * _REPORTED_AGAIN:
             self._reported = (holder, rows)
             self._progress.set_limits(max(1, round(rows)), self._bytes, text)
+
+
+_ROWS, _BYTES = "rows/s", "bytes/s"
+
+
+class NewLimit(Protocol):
+    """Makes the limit that follows a probe."""
+
+    def __call__(
+        self, most: float | None, unit: str, *, clock: Clock | None = None
+    ) -> AdaptiveLimit: ...
+
+
+class _ProbedLimit:
+    """Lowers rows and bytes of a shared limit to the same part, by the samples of a probe. Used by one thread."""
+
+    def __init__(
+        self,
+        name: str,
+        book: LimitRegistry,
+        subscriptions: Subscriptions,
+        new_limit: NewLimit,
+        clock: Clock | None,
+    ) -> None:
+        self._name = name
+        self._book = book
+        self._subscriptions = subscriptions
+        self._new_limit = new_limit
+        self._clock = clock
+        self._limit: AdaptiveLimit | None = None
+        self._set: tuple[float, str] | None = None
+
+    def observe(self, sample: HealthSample) -> None:
+        """Take a sample, and change the limit immediately."""
+        rows, nbytes = self._book.limits(self._name)
+        most, unit = (rows, _ROWS) if rows is not None else (nbytes, _BYTES)
+        if most is None:  # somebody has lifted it
+            self._limit = self._set = None
+            return
+        limit, before = self._limit, self._set
+        if limit is None or before is None or unit != before[1]:
+            limit = self._limit = self._new_limit(most, unit, clock=self._clock)
+        elif most != before[0]:
+            limit.limit_to(most)
+        self._set = most, unit
+        spent = self._book.spent(self._name, nbytes=unit == _BYTES)
+        part = limit.observe("probe", sample, spent) / most
+        self._book.press(self._name, min(1.0, part), limit.text)
+        self._subscriptions.notify(self._name)
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9._:/-]{1,200}")
@@ -260,10 +309,9 @@ class LimitService:
                     found.append(self.book.handle(StatusRequest(name)))
         return [each for each in found if isinstance(each, LimitStatus)]
 
-    def press(self, name: str, factor: float, state: str) -> None:
-        """`LimitRegistry.press`, of which clients are notified immediately."""
-        self.book.press(name, factor, state)
-        self._subscriptions.notify(name)
+    def probed(self, name: str, new_limit: NewLimit) -> Callable[[HealthSample], None]:
+        """Return what takes the samples of a probe, and lowers limit `name` by them."""
+        return _ProbedLimit(name, self.book, self._subscriptions, new_limit, self._clock).observe
 
     def end(self) -> None:
         """Wake all waiting calls, since the service ends."""

@@ -1,6 +1,7 @@
 """`SharedLimit`: one limit for several applications; `Probe`: lowers it while a database is overloaded."""
 
 import logging
+import math
 import os
 import re
 import threading
@@ -12,15 +13,17 @@ from typing import TYPE_CHECKING, Any, Self
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError, ServiceUnavailableError, SourceError
 from spark_channel.limits import (
-    AimdController,
+    AdaptiveLimit,
+    HealthSample,
     LimitStatus,
     Pause,
     Request,
     Resume,
     SetRates,
     StatusRequest,
+    UnreachablePolicy,
 )
-from spark_channel.limits.protection import WORK
+from spark_channel.limits.health import WORK
 from spark_channel.options import parse_amount
 from spark_channel.processes import pid_namespace, started
 from spark_channel.service.client import SharedLimitAddress
@@ -52,11 +55,15 @@ _STOP_SECONDS = 5.0
 
 
 class Probe:
-    """Calls `measure` each `seconds`; above `threshold` the limit is lowered, else it recovers (AIMD).
+    """Calls `measure` each `seconds`: one more health signal, `what`, with the bound `threshold`.
 
     `measure` is any callable that returns a number (replication lag in seconds, active sessions); `sql_value`
-    makes one of a query. One that raises makes the probe unreachable, a separate state that
-    `limits show` names: `pressure.policy` says what follows, by default `hold` (the speed stays).
+    makes one of a query. While the number is above `threshold` the limit is lowered, as `AdaptiveLimit` does; else it
+    recovers. One that raises makes the probe unreachable, a separate state that `limits show` names: `policy` says what
+    follows, by default `hold` (the speed stays).
+
+    Raises:
+        OptionError: there is no such policy.
     """
 
     def __init__(
@@ -65,26 +72,36 @@ class Probe:
         threshold: float,
         *,
         seconds: float = 5.0,
-        what: str = "probe",
-        pressure: AimdController | None = None,
+        what: str = "value",
+        policy: str = UnreachablePolicy.HOLD,
         clock: Clock | None = None,
     ) -> None:
         self._measure = measure
         self._threshold = threshold
         self._seconds = seconds
         self._what = what
-        self._pressure = pressure or AimdController()
+        self._policy = policy
+        self.limit(None)
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._wake = threading.Condition()
         self._stopped = True
         self._thread: threading.Thread | None = None
 
-    def start(self, press: Callable[[float, str], None]) -> None:
-        """Call `press(factor, text)` after each measurement, from a thread of the probe's own."""
+    def limit(
+        self, most: float | None, unit: str = "rows/s", *, clock: Clock | None = None
+    ) -> AdaptiveLimit:
+        """Return a limit of `most` that follows the samples of this probe."""
+        bounds = {self._what: self._threshold}
+        return AdaptiveLimit(
+            most, bounds=bounds, auto=False, policy=self._policy, unit=unit, clock=clock
+        )
+
+    def start(self, observe: Callable[[HealthSample], None]) -> None:
+        """Call `observe` after each measurement, from a thread of the probe's own."""
         with self._wake:
             self._stopped = False
         self._thread = threading.Thread(
-            target=self._run, args=(press,), name="spark-channel-probe", daemon=True
+            target=self._run, args=(observe,), name="spark-channel-probe", daemon=True
         )
         self._thread.start()
 
@@ -96,29 +113,29 @@ class Probe:
         if self._thread is not None:
             self._thread.join(_STOP_SECONDS)
 
-    def _run(self, press: Callable[[float, str], None]) -> None:
+    def _run(self, observe: Callable[[HealthSample], None]) -> None:
         try:
-            self._watch(press)
+            while True:
+                observe(self._sample())
+                with self._wake:
+                    if not self._stopped:
+                        self._clock.wait(self._wake, self._seconds)
+                    if self._stopped:
+                        return
         finally:
             if isinstance(self._measure, _Signal):
                 self._measure.close()
 
-    def _watch(self, press: Callable[[float, str], None]) -> None:
-        while True:
-            try:
-                factor = self._pressure.observe(float(self._measure()), self._threshold, self._what)
-            except Exception as error:  # whatever a user's probe raises means unreachable
-                # the type alone: a driver's message may hold the url with its password
-                factor = self._pressure.unreachable(
-                    f"{self._what} failed with {type(error).__name__}"
-                )
-                _log.debug("the probe %s failed", self._what, exc_info=True)
-            press(factor, self._pressure.text)
-            with self._wake:
-                if not self._stopped:
-                    self._clock.wait(self._wake, self._seconds)
-                if self._stopped:
-                    return
+    def _sample(self) -> HealthSample:
+        try:
+            value = float(self._measure())
+        except Exception as error:  # whatever a user's probe raises means unreachable
+            _log.debug("the probe %s failed", self._what, exc_info=True)
+            # the type alone: a driver's message may hold the url with its password
+            return HealthSample(error=f"{self._what} failed with {type(error).__name__}")
+        if math.isnan(value):
+            return HealthSample(error=f"{self._what} answered NaN")
+        return HealthSample({self._what: (value, self._threshold)})
 
 
 class _Signal:
@@ -323,8 +340,7 @@ class SharedLimit:
         if seconds > advert.grant_seconds:
             remember(seconds)
         if self._probe is not None:
-            desk, name = server.limits, self.name
-            self._probe.start(lambda factor, text: desk.press(name, factor, text))
+            self._probe.start(server.limits.probed(self.name, self._probe.limit))
 
     def stop(self) -> None:
         """Stop serving the limit. Jobs that still use it fail within 10 s. Calling it again has no effect."""

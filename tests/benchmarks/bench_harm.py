@@ -1,7 +1,7 @@
 """What a copy does to an application: its queries on PostgreSQL, while rows are copied out of the server and into it.
 
     make bench BENCH=harm      (about 15 minutes; draws docs/images/harm.png, and puts it with the medians into README)
-    python -m tests.benchmarks.bench_harm auto      (about 9 minutes: five rounds of idle and `protect=auto` alone)
+    python -m tests.benchmarks.bench_harm auto      (about 6 minutes: five rounds of `protect=auto` alone)
     python -m tests.benchmarks.bench_harm verify    (about 5 minutes: three rounds of a copy and a verify at one limit)
 
 The application is pgbench (its TPC-B-like transactions) at a third of what the machine can do (`-R`), in one process
@@ -10,7 +10,7 @@ Spark on the other. Copied are 2 M rows of 60 bytes, from one table into another
 Spark's JDBC source; by `transfer` at 40 000 rows/s; by `transfer` with `protect=auto` and no limit, which is compared
 with the best fixed limit that keeps the application's p99 within its bound, found by bisection. Autovacuum is off,
 since it would run in some of the runs. The job has a separate role, with pg_monitor, and pg_stat_statements is
-loaded.
+loaded. `auto` uses the local engine, without Spark.
 
 Two cores of one machine are not two machines: they share caches, and what is under them. So each round has a control,
 `elsewhere`: the same job at the same limit from a generator into nothing, which never meets the server. Rounds
@@ -48,7 +48,7 @@ SCALE = float(os.environ.get("SPARK_CHANNEL_BENCH_SCALE", "1"))
 ROWS = int(2_000_000 * SCALE)
 LIMIT = 40_000
 ASKED_FIXED, ASKED_AUTO, ASKED_USED, ASKED_EVEN = 1.15, 1.5, 0.7, 0.5
-AUTO_ROUNDS, AUTO_ROWS = 5, int(1_000_000 * SCALE)
+AUTO_ROUNDS, AUTO_ROWS, AUTO_IDLE_SECONDS = 5, int(500_000 * SCALE), 10.0
 VERIFY_ROUNDS, VERIFY_ROWS = 3, int(600_000 * SCALE)
 ROLE, SECRET = "loader", "of-loader"
 CHANNELS = 2
@@ -58,6 +58,7 @@ IDLE_SECONDS = max(8.0, 15 * SCALE)
 STEP_SECONDS = max(6.0, 12 * SCALE)
 STEPS = 6 if SCALE >= 1 else 3
 SLOWEST, FASTEST = 5_000, 320_000
+AUTO_STEPS, AUTO_SLOWEST, AUTO_FASTEST, AUTO_STEP_SECONDS = 4, 10_000, 160_000, 8.0
 LONGEST_SECONDS = 150.0
 SETTLED_SECONDS = 2.0
 APPLICATION, SPARK = ({0}, {1}) if (os.cpu_count() or 1) > 1 else ({0}, {0})
@@ -193,7 +194,7 @@ def _quantile(values: list[float], part: float) -> float:
 
 class Bench:
     def __init__(
-        self, server: PostgresServer, application: Application, spark: SparkSession
+        self, server: PostgresServer, application: Application, spark: SparkSession | None
     ) -> None:
         self.server = server
         self.application = application
@@ -214,8 +215,8 @@ class Bench:
         """The job's own role, as options."""
         return {"url": self.server.url, "user": ROLE, "password": SECRET}
 
-    def idle(self) -> Run:
-        return self._watched("idle", lambda: time.sleep(IDLE_SECONDS), copied=False)
+    def idle(self, seconds: float = IDLE_SECONDS) -> Run:
+        return self._watched("idle", lambda: time.sleep(seconds), copied=False)
 
     def elsewhere(self) -> Run:
         """Spark and this machine as busy as under the limit, and the server left alone."""
@@ -247,6 +248,7 @@ class Bench:
         table = f"(SELECT * FROM orders WHERE id <= {rows}) AS part"
 
         def copy() -> None:
+            assert self.spark is not None
             read = self.spark.read.format("jdbc").options(
                 dbtable=table, fetchsize="10000", **login, **split
             )
@@ -259,13 +261,14 @@ class Bench:
     def transfer(
         self, name: str, rows: int, *, seconds: float = LONGEST_SECONDS, **more: object
     ) -> Run:
-        """Ended after so many seconds, whatever is left."""
+        """Ended after so many seconds, whatever is left; the local engine runs to the end."""
 
         ended = threading.Event()
 
         def end() -> None:
-            ended.set()
-            self.spark.sparkContext.cancelAllJobs()
+            if self.spark is not None:
+                ended.set()
+                self.spark.sparkContext.cancelAllJobs()
 
         def copy() -> None:
             timer = threading.Timer(seconds, end)
@@ -312,22 +315,30 @@ class Bench:
         run = self._watched(f"verify, {spaced(LIMIT)} rows/s", compare, copied=False)
         return replace(run, rows=rows)
 
-    def best_limit(self, most_p99: float) -> float:
+    def best_limit(
+        self,
+        most_p99: float,
+        *,
+        slowest: float = SLOWEST,
+        fastest: float = FASTEST,
+        steps: int = STEPS,
+        seconds: float = STEP_SECONDS,
+    ) -> float:
         """The highest fixed limit, of a geometric bisection, under which the application's p99 stays at most that.
 
         A limit is bad that is seen to be bad twice: one run may have met another tenant of this machine.
         """
 
         def is_good(limit: float) -> bool:
-            rows = min(ROWS, int(limit * STEP_SECONDS))
+            rows = min(2_000_000, int(limit * seconds))
             run = self.transfer(f"{limit:.0f} rows/s", rows, rows_per_second=int(limit))
             print(
                 f"  {limit:7.0f} rows/s: p99 {run.p99:.2f} ms, at most {most_p99:.2f}", flush=True
             )
             return run.p99 <= most_p99
 
-        good, bad = float(SLOWEST), float(FASTEST)
-        for _ in range(STEPS):
+        good, bad = float(slowest), float(fastest)
+        for _ in range(steps):
             limit = math.sqrt(good * bad)
             if is_good(limit) or is_good(limit):
                 good = limit
@@ -415,8 +426,8 @@ def figures(rounds: "list[Round]") -> HarmFigures:
 
 
 @contextlib.contextmanager
-def _bench() -> Iterator[Bench]:
-    assert JAR.exists(), f"no {JAR}: run .ci/servers"
+def _bench(*, with_spark: bool = True) -> Iterator[Bench]:
+    assert JAR.exists() or not with_spark, f"no {JAR}: run .ci/servers"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     before = os.sched_getaffinity(0)
@@ -432,19 +443,25 @@ def _bench() -> Iterator[Bench]:
         stack.callback(server.close)
         application = Application(server, directory)
         os.sched_setaffinity(0, SPARK)
-        spark = (
-            SparkSession.builder.master(f"local[{CHANNELS}]")
-            .config("spark.jars", str(JAR))
-            .config("spark.driver.extraClassPath", str(JAR))
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "OFF")
-            .getOrCreate()
-        )
-        stack.callback(spark.stop)
-        spark_channel.register(spark)
+        spark = _spark() if with_spark else None
+        if spark is not None:
+            stack.callback(spark.stop)
         stack.callback(application.stop)
         yield Bench(server, application, spark)
+
+
+def _spark() -> SparkSession:
+    spark = (
+        SparkSession.builder.master(f"local[{CHANNELS}]")
+        .config("spark.jars", str(JAR))
+        .config("spark.driver.extraClassPath", str(JAR))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "OFF")
+        .getOrCreate()
+    )
+    spark_channel.register(spark)
+    return spark
 
 
 @dataclass(frozen=True)
@@ -470,7 +487,8 @@ def _begin(bench: Bench) -> None:
     bench.application.start()
     print(f"  the application: {bench.application.rate:.0f} transactions/s", flush=True)
     some = min(ROWS, 100_000)
-    bench.jdbc(some)
+    if bench.spark is not None:
+        bench.jdbc(some)
     bench.transfer("warm", some)
 
 
@@ -561,18 +579,24 @@ def main() -> list[Row]:
 
 def auto() -> list[Row]:
     """Rounds of idle and `protect=auto`, and the best fixed limit that keeps the bound that is asked."""
-    with _bench() as bench:
+    with _bench(with_spark=False) as bench:
         _begin(bench)
         rounds = []
         for _ in range(AUTO_ROUNDS):
-            idle, run = bench.idle(), bench.auto(AUTO_ROWS, 60.0)
+            idle, run = bench.idle(AUTO_IDLE_SECONDS), bench.auto(AUTO_ROWS, 60.0)
             rounds.append((idle, run))
             print(
                 f"  p99 {idle.p99:.2f} and {run.p99:.2f} ms, {run.rows_per_second:.0f} rows/s; each second: "
                 f"{' '.join(f'{each:.1f}' for each in run.by_second(0.99)[1])}",
                 flush=True,
             )
-        best = bench.best_limit(ASKED_AUTO * statistics.median(idle.p99 for idle, _ in rounds))
+        best = bench.best_limit(
+            ASKED_AUTO * statistics.median(idle.p99 for idle, _ in rounds),
+            slowest=AUTO_SLOWEST,
+            fastest=AUTO_FASTEST,
+            steps=AUTO_STEPS,
+            seconds=AUTO_STEP_SECONDS,
+        )
     ratios = [run.p99 / idle.p99 for idle, run in rounds]
     speeds = [run.rows_per_second for _, run in rounds]
     middle = statistics.median(speeds)

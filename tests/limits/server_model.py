@@ -20,8 +20,11 @@ STEP = 0.25
 """Seconds between two samples of the server's health."""
 ROW_SECONDS, ROW_SECONDS_SEEN = 0.000_003_5, 0.000_001_7
 """How long the server works for a row that is read and written, and what the statements of one side show of it."""
+WAKING_SECONDS = 0.025
+"""What the statements of a second last longer than they work, however few rows they bring: each waits for the network
+and for a core, and begins cold. So a row seems to cost the more, the slower the job is."""
 PIECE_ROWS = 300
-NAPS = 20
+NAPS, LOOKS = 20, 5
 NAPS_BEHIND, LATENCY_SEEN = 0.2, 0.2
 """The part of the naps that wait as statements do, and the part of a statement's wait that its server sees."""
 DRIFT = 0.1
@@ -57,8 +60,15 @@ class Server:
     noise: bool = False
     seed: int = 0
     reports_application: bool = True
+    reports_cost: bool = True
+    reports_sessions: bool = True
+    row_seconds_seen: float = ROW_SECONDS_SEEN
     fastest: float = 300_000.0
     """What the job could do without any limit, in rows per second."""
+    pause: tuple[float, float] = (math.inf, math.inf)
+    """When the job is paused, and goes on."""
+    replays: Callable[[float], float] | None = None
+    """How many of the job's rows its replica replays in a second, by time; None = it has none."""
     clock: HandClock = field(default_factory=HandClock)
 
     def __post_init__(self) -> None:
@@ -68,6 +78,8 @@ class Server:
         self.latencies: list[tuple[float, float]] = []
         self.speeds: list[tuple[float, float]] = []
         self.spent = 0.0
+        self.lags: list[tuple[float, float]] = []
+        self._replayed = 0.0
         self._recent: deque[list[float]] = deque(maxlen=4)
         self._piece_at = self._drift = 0.0
         self._usual_wait = usual_wait(self.load(0.0), self.cores) * self.statement_seconds
@@ -77,6 +89,7 @@ class Server:
         sample = HealthSample()
         while self.clock.now() < seconds:
             speed = min(self.fastest, controller.speed(sample, self.spent))
+            speed = 0.0 if self.pause[0] <= self.clock.now() < self.pause[1] else speed
             self.speeds.append((self.clock.now(), speed))
             sample = self._step(speed)
 
@@ -89,6 +102,12 @@ class Server:
         """Rows per second."""
         seen = [speed for at, speed in self.speeds if begin <= at < end]
         return sum(seen) / len(seen)
+
+    def _row_seconds(self, speed: float) -> float:
+        """What a row seems to cost; 0.0 = nothing is known."""
+        if not self.reports_cost or speed <= 0:
+            return 0.0
+        return self.row_seconds_seen + WAKING_SECONDS / speed * self.random.lognormvariate(0.0, 0.3)
 
     def _step(self, speed: float) -> HealthSample:
         begin, chance = self.clock.now(), self.random
@@ -111,7 +130,8 @@ class Server:
         if self.noise and chance.random() < 0.05:
             stood = begin + chance.uniform(0.002, 0.02)
             self.free = [max(each, stood) for each in self.free]
-        application, naps = [], []
+        application, naps, looks = [], [], [begin + STEP * chance.random() for _ in range(LOOKS)]
+        working = [0.0] * LOOKS
         heapq.heapify(self.free)
         for at, kind, work in events:
             started = max(at, self.free[0])
@@ -120,19 +140,30 @@ class Server:
                 naps.append(waits + chance.expovariate(1 / 0.00002))
                 continue
             heapq.heapreplace(self.free, started + work)
+            if kind == 1:
+                for number, look in enumerate(looks):
+                    working[number] += at <= look < started + work
             if kind == 0:
                 application.append(work + LATENCY_SEEN * (started - at))
                 self.latencies.append((at, started + work - at))
         self.clock.at = end
         self._recent.append(application)
         delays = {"wakeup": naps, "latency": [0.0003] * 4}
+        if self.reports_sessions:
+            delays["own_sessions"] = working
         values = {"active_sessions": (sum(application) / STEP, 32.0)}
+        if self.replays is not None:
+            rows = self.replays(begin)
+            self._replayed = min(self.spent, self._replayed + rows * STEP)
+            behind = self.spent - self._replayed
+            self.lags.append((end, behind / rows if rows else self.lags[-1][1] + STEP))
+            values["replication_lag"] = (self.lags[-1][1], 1.0)
         if self.reports_application:
             seen = [each for part in self._recent for each in part]
             self._drift += 0.1 * (chance.gauss(0, DRIFT) - self._drift)
             usual = self.statement_seconds + LATENCY_SEEN * self._usual_wait
             delays["application"] = [(1 + self._drift) * sum(seen) / max(1, len(seen)) / usual]
-        return HealthSample(values, delays, row_seconds=ROW_SECONDS_SEEN)
+        return HealthSample(values, delays, row_seconds=self._row_seconds(speed))
 
 
 @dataclass

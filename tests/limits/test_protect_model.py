@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.limits.server_model import SETTLING, Adaptive, Fixed, Server
+from tests.limits.server_model import ROW_SECONDS, SETTLING, Adaptive, Fixed, Server
 
 SECONDS = 60.0
 Load = Callable[[float], float]
@@ -23,12 +23,27 @@ def ramp(before: float, after: float) -> Load:
 
 
 def _beside(
-    cores: int, load: Load, *, noise: bool = False, application: bool = True, **more: object
+    cores: int,
+    load: Load,
+    *,
+    noise: bool = False,
+    application: bool = True,
+    cost: bool = True,
+    sessions: bool = True,
+    **more: object,
 ) -> tuple[float, float]:
     """How many times its p99 without the job the application's p99 is, and the job's mean speed."""
     idle = Server(cores, load, noise, seed=1)
     idle.run(Fixed(0), SECONDS)
-    server = Server(cores, load, noise, seed=1, reports_application=application)
+    server = Server(
+        cores,
+        load,
+        noise,
+        seed=1,
+        reports_application=application,
+        reports_cost=cost,
+        reports_sessions=sessions,
+    )
     server.run(Adaptive(server, **more), SECONDS)
     return server.p99(SETTLING) / idle.p99(SETTLING), server.mean_speed()
 
@@ -40,10 +55,10 @@ def _beside(
         (1, flat(0.10), False, 40_000),
         (1, flat(0.33), False, 25_000),
         (1, flat(0.60), False, 15_000),
-        (1, flat(0.90), False, 5_000),
+        (1, flat(0.90), False, 2_500),
         (4, flat(0.33), False, 120_000),
         (4, flat(0.60), False, 35_000),
-        (4, flat(0.90), False, 12_000),
+        (4, flat(0.90), False, 8_000),
         (32, flat(0.60), False, 250_000),
         (1, flat(0.33), True, 25_000),
         (4, flat(0.50), True, 50_000),
@@ -72,6 +87,69 @@ def test_a_burst_of_the_application_takes_the_speed_within_seconds_and_it_comes_
     before, burst = server.mean_speed(30, 40), server.mean_speed(43, 50)
     assert burst < 0.3 * before
     assert server.mean_speed(75, 90) > 0.7 * before
+
+
+def test_a_pause_of_half_a_minute_costs_nothing_before_or_after() -> None:
+    server = Server(4, flat(0.4), seed=1, pause=(35.0, 65.0))
+    server.run(Adaptive(server), 90.0)
+    idle = Server(4, flat(0.4), seed=1)
+    idle.run(Fixed(0), 90.0)
+    assert server.mean_speed(75, 90) > 0.7 * server.mean_speed(25, 35)
+    assert server.p99(65, 70) <= 1.5 * idle.p99(65, 70)
+
+
+def test_a_replica_that_stops_for_ten_seconds_takes_the_speed_and_gives_it_back() -> None:
+    server = Server(4, flat(0.4), seed=1, replays=lambda at: 0.0 if 40 <= at < 50 else 400_000.0)
+    server.run(Adaptive(server), 90.0)
+    before = server.mean_speed(30, 40)
+    assert server.mean_speed(44, 50) < 0.1 * before
+    assert server.mean_speed(60, 90) > 0.7 * before
+    assert max(lag for at, lag in server.lags if at > 52) < 1.0
+
+
+def test_a_replica_that_is_slower_than_the_job_is_kept_near_a_second_behind() -> None:
+    server = Server(4, flat(0.4), seed=1, replays=lambda _at: 30_000.0)
+    server.run(Adaptive(server), 120.0)
+    assert max(lag for at, lag in server.lags if at > SETTLING) < 3.0
+    assert server.mean_speed() > 0.7 * 30_000
+
+
+@pytest.mark.parametrize(
+    ("cores", "load", "least"),
+    [
+        (1, flat(0.33), 25_000),
+        (1, flat(0.60), 15_000),
+        (1, flat(0.90), 2_500),
+        (4, flat(0.33), 120_000),
+        (1, step(0.2, 0.6), 20_000),
+    ],
+)
+def test_rows_of_unknown_cost_are_bounded_by_the_sessions_at_work(
+    cores: int, load: Load, least: float
+) -> None:
+    """Tables that are read without a key, and merges: no statement shows what one of their rows costs."""
+    p99, speed = _beside(cores, load, cost=False)
+    assert p99 <= 1.5
+    assert speed >= least
+
+
+@pytest.mark.parametrize(
+    ("cores", "load"), [(1, flat(0.33)), (1, flat(0.90)), (4, flat(0.60)), (1, step(0.2, 0.6))]
+)
+@pytest.mark.parametrize("application", [True, False], ids=["its latency", "naps"])
+def test_where_sessions_are_not_seen_short_statements_bound_the_speed(
+    cores: int, load: Load, application: bool
+) -> None:
+    p99, speed = _beside(cores, load, application=application, sessions=False)
+    assert p99 <= 1.5
+    assert speed >= 1_000
+
+
+def test_a_merge_that_costs_more_than_its_rows_show_is_found_by_the_sessions_at_work() -> None:
+    """The statements that are measured show a tenth of the work."""
+    server = Server(1, flat(0.33), seed=1, row_seconds_seen=0.1 * ROW_SECONDS)
+    server.run(Adaptive(server), SECONDS)
+    assert server.mean_speed() * ROW_SECONDS < 0.15
 
 
 def test_a_second_job_shares_what_there_is() -> None:

@@ -14,7 +14,7 @@ from spark_channel.limits import (
     SetRates,
     StatusRequest,
 )
-from spark_channel.limits.adaptive import Slowdown
+from spark_channel.limits.health import Slowdown
 from spark_channel.limits.protection import LEAST_PART, LEAST_ROWS, START_ROWS
 from spark_channel.testing import VirtualClock
 
@@ -232,6 +232,17 @@ def test_the_report_says_which_signal_was_seen_and_how_long_a_side_was_not_asked
         world.say(error="connection refused", side="source")
     assert world.protection.summary.endswith(
         "; the source could not be asked for 10 s, in which the speed did not grow"
+    )
+
+
+def test_the_report_names_both_aims_and_what_was_used() -> None:
+    world = World(None, bounds={"p99": 1.25, "work": 0.2})
+    for _ in range(80):
+        world.say(delays={"application": [1.1]}, row_seconds=1e-6)
+    assert world.protection.summary == (
+        "aimed at others' statements at most 1.25 times as slow as usual and 0.2 of a core at most for this job's own "
+        "statements on each side; seen: target's application 1.00 times, 1.00 at most; "
+        "target's work 0.13 of a core, 0.2 at most"
     )
 
 
@@ -456,19 +467,48 @@ def test_others_latency_leaves_a_job_what_cannot_be_the_reason() -> None:
     assert speeds[-1] > 40_000  # this is usual now
 
 
+@pytest.mark.parametrize("row_seconds", [0.0, 1e-7], ids=["unknown", "a twentieth of it"])
+def test_sessions_at_work_show_what_statements_do_not(row_seconds: float) -> None:
+    """A row costs 2 us, by a merge: of ten looks at the sessions, at 50 000 rows/s one finds one at work."""
+    world, due = World(None), 0.0
+    for _ in range(4 * 90):
+        looks = []
+        for _ in range(5):
+            due += world.speed * 2e-6
+            looks.append(float(due >= 1))
+            due -= due >= 1
+        naps = [0.001] * 2 + [0.0] * 18
+        world.say(delays={"own_sessions": looks, "wakeup": naps}, row_seconds=row_seconds)
+    assert world.speed == pytest.approx(0.12 / 2e-6, rel=0.25)
+    assert world.protection.text.startswith("held: target's work 0.12 of a core")
+
+
 def test_what_a_row_costs_may_change() -> None:
     world = World(None)
     for _ in range(80):
         world.say(row_seconds=1e-6)
-    for _ in range(12):
+    for _ in range(4 * 30):
         world.say(row_seconds=5e-6)
     assert world.speed == pytest.approx(10_000, rel=0.05)
     before = world.speed
     assert world.say() == before  # a process that has not written yet knows nothing
     assert world.say(row_seconds=1e-6) < 1.1 * before  # a quiet moment
-    for _ in range(120):
+    for _ in range(4 * 30):
         world.say(row_seconds=1e-6)
     assert world.speed == pytest.approx(50_000, rel=0.05)
+
+
+def test_statements_that_wait_do_not_make_a_slow_job_slower() -> None:
+    """A row takes 1 us, and all statements of a second wait 25 ms longer than that, however few rows they bring."""
+    world = World(None)
+    for _ in range(4 * 60):
+        world.say({LAG: (0.0, 1.0)}, row_seconds=1e-6 + 0.025 / world.speed)
+    assert world.speed >= 20_000
+    for _ in range(4 * 10):
+        world.say({LAG: (2.0, 1.0)}, row_seconds=1e-6 + 0.025 / world.speed)
+    for _ in range(4 * 30):
+        world.say({LAG: (0.0, 1.0)}, row_seconds=1e-6 + 0.025 / world.speed)
+    assert world.speed >= 20_000
 
 
 def test_rows_that_cost_much_still_flow() -> None:
@@ -522,7 +562,8 @@ def test_a_side_that_may_do_little_obeys_the_other_signals() -> None:
     for _ in range(60):
         world.say({LAG: (0.0, 1.0)}, row_seconds=1e-6)
     assert world.speed == pytest.approx(1_000_000)
-    world.say({LAG: (0.0, 1.0)}, row_seconds=25e-6)
+    for _ in range(4 * 30):
+        world.say({LAG: (0.0, 1.0)}, row_seconds=25e-6)
     for seconds in range(1, 21):
         world.say({LAG: (seconds + 1.0, 1.0)}, row_seconds=25e-6, seconds=1.0)
     assert world.speed == pytest.approx(LEAST_PART * 40_000, rel=0.01)

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from spark_channel.errors import OptionError, SourceError
-from spark_channel.limits import AimdController, LimitStatus
+from spark_channel.limits import LimitStatus
 from spark_channel.service import LimitControl, Probe, SharedLimit, sql_value
 from tests.service.helpers import serve_limit, wait_for
 
 QUERY = "SELECT max(seconds) FROM lag"
+UNREACHABLE = "unreachable: probe: {} failed with SourceError ({:.0f} rows/s)"
 
 
 class Replica:
@@ -78,18 +79,32 @@ def test_it_lowers_restores_and_names_what_it_cannot_reach(
         threshold=30,
         seconds=0.01,
         what="replication lag",
-        pressure=AimdController(policy=policy, increase=0.4),
+        policy=policy,
     )
     with SharedLimit("orders-db", rows_per_second=1_000, probe=probe) as limit:
         wait_for_pressure(
-            limit.status, "pressed: replication lag 40, threshold 30 (5% of the limit)", 50
+            limit.status, "pressed: probe's replication lag 40, at most 30 (50 rows/s)", 50
         )
         if speed == "open":
             replica.lag(2)
             wait_for_pressure(limit.status, "", 1_000)
         replica.path.unlink()
-        end = f"unreachable: replication lag failed with SourceError ({effective / 1_000:.0%} of the limit)"
-        wait_for_pressure(limit.status, end, effective)
+        wait_for_pressure(limit.status, UNREACHABLE.format("replication lag", effective), effective)
+
+
+def test_a_limit_of_bytes_falls_as_one_of_rows() -> None:
+    probe = Probe(lambda: 40.0, 30, seconds=0.01)
+    with SharedLimit("orders-db", bytes_per_second="1m", probe=probe) as limit:
+        full = limit.status().bytes_per_second
+        assert full
+
+        def reached() -> bool:
+            now = limit.status()
+            return now.effective_bytes_per_second == pytest.approx(0.05 * full)
+
+        wait_for(reached, "a twentieth", 10.0)
+        least = f"{0.05 * full:.0f}"
+        assert limit.status().pressure == f"pressed: probe's value 40, at most 30 ({least} bytes/s)"
 
 
 def test_a_served_limit_watches_a_database(
@@ -115,13 +130,11 @@ def test_a_served_limit_watches_a_database(
     def status() -> LimitStatus:
         return LimitControl().show("orders-db")
 
-    wait_for_pressure(status, "pressed: probe query 40, threshold 30 (5% of the limit)", 50)
+    wait_for_pressure(status, "pressed: probe's query 40, at most 30 (50 rows/s)", 50)
     replica.lag(2)
     wait_for_pressure(status, "", 1_000)
     replica.path.unlink()
-    wait_for_pressure(
-        status, "unreachable: probe query failed with SourceError (0% of the limit)", 0
-    )
+    wait_for_pressure(status, UNREACHABLE.format("query", 0), 0)
     Replica(replica.path).lag(2)
     wait_for_pressure(status, "", 1_000)
 
@@ -129,6 +142,7 @@ def test_a_served_limit_watches_a_database(
 def wait_for_pressure(status: Callable[[], LimitStatus], text: str, rows_per_second: float) -> None:
     def reached() -> bool:
         now = status()
-        return (now.pressure, now.effective_rows_per_second) == (text, rows_per_second)
+        texts = now.pressure.split("; ")
+        return text in texts and now.effective_rows_per_second == rows_per_second
 
     wait_for(reached, text or "full speed", 30.0)

@@ -15,7 +15,7 @@ import pytest
 
 from spark_channel.channel import Limiter
 from spark_channel.errors import OptionError, ServiceDeniedError, ServiceUnavailableError
-from spark_channel.limits import AimdController, Grant, Join, Joined, RetryLater
+from spark_channel.limits import Grant, Join, Joined, RetryLater
 from spark_channel.progress import JobSpec
 from spark_channel.service import (
     LimitControl,
@@ -291,7 +291,6 @@ def test_a_probe_lowers_the_limit_and_lets_it_recover() -> None:
         threshold=5.0,
         seconds=0.01,
         what="replication lag",
-        pressure=AimdController(increase=0.4),
     )
     with SharedLimit("orders-db", rows_per_second=1_000, probe=probe) as limit:
 

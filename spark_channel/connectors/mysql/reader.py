@@ -25,7 +25,7 @@ from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.splits import Splitter
 from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.limits import HealthSample
-from spark_channel.limits.protection import signal_bound
+from spark_channel.limits.health import signal_bound
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
 

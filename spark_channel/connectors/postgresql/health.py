@@ -12,9 +12,9 @@ from spark_channel.connectors.base.health import (
 )
 from spark_channel.connectors.postgresql.options import PostgresOptions
 from spark_channel.connectors.postgresql.session import PgWriteSession
-from spark_channel.errors import ChannelError
+from spark_channel.errors import ChannelError, TargetError
 from spark_channel.limits import HealthSample
-from spark_channel.limits.protection import signal_bound
+from spark_channel.limits.health import signal_bound
 
 __all__ = ["Lag", "PerMinute", "PostgresHealth"]
 
@@ -23,7 +23,7 @@ _NEWS = 170000
 _SLOW_SECONDS = 1.0
 """Between two looks at what changes slowly: they cost a server 2 ms each."""
 _PINGS = 4
-_NAP = 0.0015
+_NAP, _LOOK_EACH = 0.0015, 4
 _NEEDS_MONITOR = "needs pg_monitor"
 
 _SESSIONS = """
@@ -64,11 +64,20 @@ ORDER BY calls DESC LIMIT 100
 """Of other roles than the job's own: which statement is of which session is not known."""
 _TOTAL = ("total_time", "total_exec_time")
 _NEEDS_STATEMENTS = "application (needs pg_monitor, and pg_stat_statements loaded)"
-_ASLEEP = (
-    f"SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep({_NAP})::text, "  # noqa: S608 - a constant
-    "extract(epoch FROM clock_timestamp())::float8 FROM generate_series(1, 20)"
-)
-"""Naps of a session: the time beyond the shortest is a wait for a core, whatever this client's host does.
+_ASLEEP = f"""
+SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep({_NAP})::text,
+  extract(epoch FROM clock_timestamp())::float8,
+  CASE WHEN n % {_LOOK_EACH} = 0 AND pg_stat_clear_snapshot()::text = '' THEN (
+    SELECT count(*) FROM pg_stat_get_activity(NULL) AS own
+    WHERE n > 0 AND own.usesysid = (SELECT oid FROM pg_roles WHERE rolname = current_user) AND own.state = 'active'
+      AND coalesce(own.wait_event_type, '') NOT IN ('Client', 'Timeout', 'Lock')
+      AND own.application_name LIKE 'spark-channel {{kind}}%'
+  ) END::float8
+FROM generate_series(1, 20) AS n
+"""  # noqa: S608 - constants
+"""Naps of a session: the time beyond the shortest is a wait for a core, whatever the client does. Behind some of
+them, how many sessions that read or write for jobs have or want a core, or wait for a disk: not those that wait for
+their client.
 
 The server waits for whole milliseconds: for two here, and then is done. A wait of one may end a little early, and then
 it waits for another one.
@@ -121,6 +130,7 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         self._forced_sql = ""
         self._standbys = 0
         self._lag = Lag()
+        self._asleep_sql = _ASLEEP.format(kind="write" if failure is TargetError else "read")
         self._naps = WakeLatency(_NAP)
         self._forced = PerMinute()
         self._statements = StatementLatency()
@@ -141,9 +151,11 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         missing = self._missing
         if lag is None and self._standbys:
             missing = (f"replication_lag ({_NEEDS_MONITOR})", *missing)
+        naps = session.rows(self._asleep_sql)
         delays = {
             "latency": [_seconds_of(session) for _ in range(_PINGS)],
-            "wakeup": self._naps.late(end - begin for begin, _, end in session.rows(_ASLEEP)),
+            "wakeup": self._naps.late(end - begin for begin, _, end, _ in naps),
+            "own_sessions": [working for *_, working in naps if working is not None],
         }
         if self._application:
             delays["application"], self._application = self._application, []

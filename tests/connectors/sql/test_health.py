@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -62,11 +63,33 @@ def test_postgresql_says_how_it_is(
     assert not sample.missing
     assert len(sample.delays["wakeup"]) == 20
     assert all(0 <= each < 1 for each in sample.delays["wakeup"])
+    assert sample.delays["own_sessions"] == [0.0] * 5
     assert all(0 < each < 1 for each in sample.delays["latency"])
     with _health(standby.login, role) as health:
         sample = health.sample()
     assert "replication_lag" in sample.values
     assert "forced_checkpoints" not in sample.values
+
+
+def test_sessions_of_jobs_are_seen_at_work_and_not_while_they_wait(
+    replicated: tuple[PostgresServer, PostgresServer],
+) -> None:
+    """One reads, one sleeps; the one that writes is no work of a read."""
+    primary, _ = replicated
+    sessions = [
+        ("spark-channel read", "SELECT count(*) FROM generate_series(1, 4000000)"),
+        ("spark-channel read", "SELECT pg_sleep(2)"),
+        ("spark-channel write 1", "SELECT count(*) FROM generate_series(1, 4000000)"),
+    ]
+    named = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND application_name LIKE 'spark-channel %'"
+    with ThreadPoolExecutor() as pool, _health(primary.login) as health:
+        health.sample()
+        for name, sql in sessions:
+            pool.submit(primary.psql, f"SET application_name = '{name}'; {sql}")
+        wait_for(lambda: primary.psql(named) == "3", "three sessions", 10.0)
+        seen = health.sample().delays["own_sessions"]
+    assert len(seen) == 5
+    assert max(seen) == 1.0
 
 
 def test_sessions_slots_and_checkpoints_are_counted(
@@ -288,12 +311,13 @@ def test_a_probe_takes_a_signal_by_its_name(
         signal_value({"url": "sqlite:/tmp/none.db"}, "replication_lag")
     with pytest.raises(OptionError, match="a job's own statements"):
         signal_value(login, "work")
-    pressed: list[str] = []
+    samples: list[HealthSample] = []
     probe = Probe(signal_value(login, "wakeup"), -1.0, seconds=0.1, what="wakeup")
-    probe.start(lambda factor, text: pressed.append(text))
-    _until(lambda: len(pressed) > 1, 10)
+    probe.start(samples.append)
+    _until(lambda: len(samples) > 1, 10)
     probe.stop()
-    assert pressed[0].startswith("pressed: wakeup")
+    value, bound = samples[0].values["wakeup"]
+    assert value > bound == -1.0
     assert replicated[0].connections() == 0
 
 
