@@ -109,11 +109,11 @@ def test_the_spark_examples_of_all_pages_run(empty_folder: Path) -> None:
 def test_the_examples_with_a_server_run(
     empty_folder: Path, postgres_server: PostgresServer, mariadb_server: MariadbServer
 ) -> None:
-    from tests.servers.mongo import mongo_server
+    from tests.servers.ferretdb import ferret_server
 
     prepare(postgres_server)
     prepare_mysql(mariadb_server)
-    with mongo_server() as mongo, opensearch_server() as elastic:
+    with ferret_server() as mongo, opensearch_server() as elastic:
         mongo.put(
             "orders",
             [{"status": status, "customer": n} for n, status in enumerate(["paid", "open"] * 50)],

@@ -13,11 +13,11 @@ from typing import Any
 from pymongo import MongoClient
 from pymongo.errors import ConnectionFailure
 
+from tests.servers.installed import installed
 from tests.servers.postgres import free_port
 
 __all__ = ["FerretServer", "ferret_server"]
 
-PROGRAM = Path(__file__).resolve().parents[2] / "artifacts" / "ferretdb" / "ferretdb"
 _START_SECONDS = 30.0
 
 
@@ -32,14 +32,16 @@ class FerretServer:
     def url(self) -> str:
         return f"mongodb://127.0.0.1:{self.port}/shop"
 
+    def put(self, collection: str, documents: list[dict[str, Any]]) -> None:
+        self.client["shop"][collection].insert_many(documents)
+
     def documents(self, collection: str) -> list[dict[str, Any]]:
         return list(self.client["shop"][collection].find().sort("_id", 1))
 
 
 @contextmanager
 def ferret_server() -> Iterator[FerretServer]:
-    if not PROGRAM.exists():
-        raise RuntimeError("no FerretDB is installed; run .ci/servers")
+    program = installed("ferretdb") / "ferretdb"
     folder, port = tempfile.mkdtemp(prefix="ferretdb-"), free_port()
     options = {
         "handler": "sqlite",
@@ -53,7 +55,7 @@ def ferret_server() -> Iterator[FerretServer]:
     log = Path(folder) / "log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [PROGRAM, *(f"--{name}={value}" for name, value in options.items())],
+            [program, *(f"--{name}={value}" for name, value in options.items())],
             stdout=out,
             stderr=out,
         )

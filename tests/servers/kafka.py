@@ -33,6 +33,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from tests.servers.certificate import create_certificate
 from tests.servers.postgres import free_port
 
 __all__ = ["PASSWORD", "KafkaServer", "Relay", "kafka_server"]
@@ -234,15 +235,6 @@ def kafka_server() -> Iterator[KafkaServer]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def create_certificate(folder: Path) -> None:
-    """Write `ca.pem` and `broker.pem`, which has the key, too."""
-    command = "openssl req -new -x509 -days 2 -nodes -subj /CN=127.0.0.1 -newkey rsa:2048"
-    more = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "ca.pem"]
-    subprocess.run([*command.split(), *more], cwd=folder, check=True, capture_output=True)
-    text = (folder / "key.pem").read_text() + (folder / "ca.pem").read_text()
-    (folder / "broker.pem").write_text(text)
-
-
 def _java(*options: str) -> list[str]:
     program = shutil.which("java")
     assert program is not None, "no java is installed; run .ci/bootstrap"
@@ -294,7 +286,7 @@ def _properties(server: KafkaServer) -> str:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS;User:tester",
         "listener.name.tls.ssl.keystore.type": "PEM",
-        "listener.name.tls.ssl.keystore.location": server.folder / "broker.pem",
+        "listener.name.tls.ssl.keystore.location": server.folder / "server.pem",
     }
     for listener in ("login", "tls"):
         lines |= {

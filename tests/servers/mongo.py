@@ -1,7 +1,7 @@
 """A server that speaks MongoDB's wire protocol for the commands that a driver and the connector send.
 
-Not MongoDB: documents lie in a dict, conditions are a few operators. It checks what is sent and how the
-answers are read: cursors, bounds of an index, bulk writes with errors, lost connections and forgotten cursors.
+Not MongoDB: documents lie in a dict, conditions are a few operators. It has what FerretDB does not: bounds of an index,
+views, decimals, validators, lost connections and forgotten cursors. All else is tested with FerretDB.
 """
 
 import itertools
@@ -256,46 +256,6 @@ class MongoServer(socketserver.ThreadingTCPServer):
                 held[key] = document
         made: Document = {"n": len(command["documents"]) - len(errors)}
         return made | ({"writeErrors": errors} if errors else {})
-
-    def do_update(self, command: Document) -> Document:
-        name, errors, upserted = command["update"], [], []
-        for number, each in enumerate(command["updates"]):
-            found = next((one for one in self.documents(name) if matches(one, each["q"])), None)
-            change = each["u"]
-            new = dict(found) if found else dict(each["q"])
-            if any(key.startswith("$") for key in change):
-                for path, value in {
-                    **change.get("$set", {}),
-                    **change.get("$setOnInsert", {}),
-                }.items():
-                    inside = new
-                    *outer, last = path.split(".")
-                    for part in outer:
-                        inside = inside.setdefault(part, {})
-                    inside[last] = value
-            else:
-                new = {**({"_id": new["_id"]} if "_id" in new else {}), **change}
-            if reason := self.refuses(new):
-                errors.append({"index": number, "code": 121, "errmsg": reason})
-                continue
-            self.put(name, [new])
-            if found is None:
-                upserted.append({"index": number, "_id": new["_id"]})
-        made: Document = {"n": len(command["updates"]) - len(errors), "nModified": 0}
-        if upserted:
-            made["upserted"] = upserted
-        return made | ({"writeErrors": errors} if errors else {})
-
-    def do_delete(self, command: Document) -> Document:
-        held = self.collections.get(command["delete"], {})
-        gone = [
-            key
-            for key, each in held.items()
-            if any(matches(each, delete["q"]) for delete in command["deletes"])
-        ]
-        for key in gone:
-            del held[key]
-        return {"n": len(gone)}
 
 
 class _Connection(socketserver.BaseRequestHandler):

@@ -291,7 +291,9 @@ _BUILT_IN = (
         delivery=_ONCE,
         also=(
             AlsoReaches(
-                "MySQL", "preview", "only MariaDB, and constructed events of MySQL's binary log"
+                "MySQL",
+                "preview",
+                "go-mysql-server 0.20, a server of its protocol, and recorded logs of MySQL 5.6 to 8.0",
             ),
         ),
     ),

@@ -350,8 +350,9 @@ class _MysqlMerge(Merge):
 
 _TABLES = (CLAIMS, TASKS, PLANS)
 # By equality: MariaDB opens only the tables that are named so.
+# CONCAT: Dolt's engine has no union of an ENUM with NULL.
 _TABLE = (
-    "SELECT table_name, table_type, engine, NULL FROM information_schema.tables "
+    "SELECT table_name, CONCAT(table_type), engine, NULL FROM information_schema.tables "
     "WHERE table_schema = %s AND table_name = %s"
 )
 _TRIGGERS = (

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,6 @@ from spark_channel.testing import reader_conformance
 bson = pytest.importorskip("bson", reason="pymongo is not installed")
 
 from tests.datax.conftest import make_job  # noqa: E402
-from tests.datax.test_end_to_end import carry_out  # noqa: E402
 from tests.servers.ferretdb import FerretServer  # noqa: E402
 from tests.servers.mongo import MongoServer, mongo_server  # noqa: E402
 
@@ -212,14 +212,6 @@ def test_a_value_that_does_not_fit_is_named(server: MongoServer) -> None:
     assert read(reader(server, sampleRows=2)).column("n").to_pylist() == ["1", "two"]
 
 
-def test_the_filter_is_mongodbs(server: MongoServer) -> None:
-    server.put("t", [{"_id": n, "at": datetime(2024, 1, n + 1, tzinfo=UTC)} for n in range(5)])
-    filters = '{"at": {"$gte": {"$date": "2024-01-04T00:00:00Z"}}}'
-    found = reader(server, filter=filters, columns="_id")
-    assert read(found, 2).to_pydict() == {"_id": [3, 4]}
-    assert reader(server, schema="_id BIGINT", filter='{"_id": 77}').split(4) == []
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -290,23 +282,6 @@ def test_documents_are_inserted_with_their_types(server: MongoServer) -> None:
     assert (type(document["n"]), type(document["small"])) == (bson.Int64, int)
 
 
-def test_a_write_by_key_that_is_run_again_changes_nothing(server: MongoServer) -> None:
-    rows = pa.table({"_id": [1, 2, 1], "name": ["a", "b", "last"]})
-    server.put("t", [{"_id": 2, "kept": True}])
-    for _ in range(2):
-        write(server, rows, writeMode="upsert")
-        assert server.documents("t") == [
-            {"_id": 1, "name": "last"},
-            {"_id": 2, "kept": True, "name": "b"},
-        ]
-    write(server, rows, writeMode="replace")
-    assert server.documents("t") == [{"_id": 1, "name": "last"}, {"_id": 2, "name": "b"}]
-    by_name = pa.table({"name": ["b", None], "n": [5, 6]})
-    refused = write(server, by_name, writeMode="upsert", keyColumns="name", dirty=True)
-    assert refused == [({"name": None, "n": 6}, "key column 'name' is NULL")]
-    assert server.documents("t")[1] == {"_id": 2, "name": "b", "n": 5}
-
-
 def test_refused_rows_are_told_and_the_others_written(server: MongoServer) -> None:
     server.put("t", [{"_id": 1}])
     server.refuses = lambda document: (
@@ -325,14 +300,6 @@ def test_refused_rows_are_told_and_the_others_written(server: MongoServer) -> No
         TargetError, match=r"refused 1 of 1 rows, the first of them: E11000.*maxDirtyRows"
     ):
         write(server, pa.table({"_id": [3]}))
-
-
-def test_overwrite_and_delete_filter(server: MongoServer) -> None:
-    server.put("t", [{"_id": n, "old": n < 2} for n in range(4)])
-    write(server, pa.table({"_id": [9]}), deleteFilter='{"old": true}')
-    assert [document["_id"] for document in server.documents("t")] == [2, 3, 9]
-    write(server, pa.table({"_id": [5]}), overwrite=True)
-    assert [document["_id"] for document in server.documents("t")] == [5]
 
 
 def test_what_cannot_be_written_is_refused_before_a_row_moves(server: MongoServer) -> None:
@@ -358,62 +325,12 @@ def test_a_lost_connection_while_writing_is_an_error(server: MongoServer) -> Non
         write(server, pa.table({"n": [1]}))
 
 
-def oid(number: int) -> Any:
-    return bson.ObjectId(f"65b9f000000000000000000{number}")
-
-
-def job_address(server: MongoServer, collection: str) -> dict[str, Any]:
+def job_address(server: MongoServer | FerretServer, collection: str) -> dict[str, Any]:
     return {
-        "address": [f"127.0.0.1:{server.server_address[1]}"],
+        "address": [urlsplit(server.url).netloc],
         "dbName": "shop",
         "collectionName": collection,
     }
-
-
-def test_a_datax_job_moves_documents(server: MongoServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "Asia/Shanghai")
-    server.put(
-        "t",
-        [
-            {"_id": oid(n), "n": n, "at": MOMENT, "tags": ["a", "b"], "in": {"x": n}}
-            for n in range(3)
-        ]
-        + [{"_id": oid(9), "n": "none"}],
-    )
-    columns = [
-        {"name": "_id", "type": "string"},
-        {"name": "n", "type": "long"},
-        {"name": "at", "type": "date"},
-        {"name": "tags", "type": "array", "splitter": "|"},
-        {"name": "in.x", "type": "document.int"},
-    ]
-    written = [
-        {"name": "_id", "type": "ObjectId"},
-        {"name": "n", "type": "int"},
-        {"name": "at", "type": "date"},
-        {"name": "tags", "type": "array", "splitter": "|", "itemtype": "string"},
-        {"name": "x", "type": "string"},
-    ]
-    job = make_job(
-        "mongodbreader",
-        {**job_address(server, "t"), "column": columns, "query": '{"n": {"$ne": 2}}'},
-        "mongodbwriter",
-        {
-            **job_address(server, "u"),
-            "column": written,
-            "preSql": {"type": "remove", "item": [{"name": "n", "value": 8}]},
-            "writeMode": {"isReplace": "true", "replaceKey": "_id"},
-        },
-    )
-    server.put("u", [{"_id": 1, "n": 8}, {"_id": 2, "n": 9}])
-    for _ in range(2):
-        refused = carry_out(load_job(job).spec)
-        assert [one.rows.to_pylist()[0]["n"] for one in refused] == ["none"]
-        left, *moved = server.documents("u")
-        assert left == {"_id": 2, "n": 9}
-        assert moved == [
-            {"_id": oid(n), "n": n, "at": MOMENT, "tags": ["a", "b"], "x": str(n)} for n in range(2)
-        ]
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,13 @@ from spark_channel.connectors import (
 )
 from spark_channel.connectors.mysql import MysqlReader, MysqlWriter
 from spark_channel.options import CommitMode
+from tests.servers.go_mysql import GoMysqlServer
 from tests.servers.mariadb import BINLOG, MariadbServer
 
 
 @dataclass
 class Shop:
-    server: MariadbServer
+    server: MariadbServer | GoMysqlServer
     database: str
     jobs: int = 0
 

@@ -17,7 +17,7 @@ from spark_channel.progress import TransferReport
 from spark_channel.transfers.carry_out import carry_out
 from tests.connectors.sql.places import Place, open_place
 from tests.servers.clickhouse import PASSWORD, USER, clickhouse_server
-from tests.servers.mongo import mongo_server
+from tests.servers.ferretdb import ferret_server
 from tests.servers.opensearch import opensearch_server
 
 ROWS = 300
@@ -467,7 +467,7 @@ def test_a_folder_that_contains_the_target_is_read_as_it_was(
 
 @contextmanager
 def _mongodb() -> Iterator[tuple[Endpoint, Endpoint]]:
-    with mongo_server() as server:
+    with ferret_server() as server:
         server.put("t", [{"_id": n, "v": n} for n in range(ROWS)])
         at = {"url": server.url}
         yield (
