@@ -8,12 +8,7 @@ from typing import NamedTuple
 from spark_channel.connectors.base.feed import LogFacts
 from spark_channel.connectors.postgresql.catalog import find_table, name_parts
 from spark_channel.connectors.postgresql.publish import table_sql
-from spark_channel.connectors.postgresql.session import (
-    PgReadSession,
-    PgSession,
-    literal,
-    literal_sql,
-)
+from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, literal_sql
 from spark_channel.connectors.postgresql.tokens import Entries, differ
 from spark_channel.connectors.sql.log_tables import is_pattern
 from spark_channel.connectors.sql.session import Session
@@ -341,4 +336,4 @@ def _schema_of(item: str) -> str | None:
 
 
 def _quoted(text: str) -> str:
-    return str(literal(text).sql("postgres"))
+    return literal_sql(text)

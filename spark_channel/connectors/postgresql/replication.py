@@ -12,9 +12,10 @@ from spark_channel.connectors.postgresql.pgoutput import (
     begin_time,
     lsn_text,
 )
-from spark_channel.connectors.postgresql.session import PgReadSession, literal
+from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.sql.keyset import SessionHolder
 from spark_channel.connectors.sql.log_tables import TableWaiting
+from spark_channel.connectors.sql.statements import quoted_text
 from spark_channel.errors import SourceError
 from spark_channel.retry import Retry
 
@@ -209,7 +210,7 @@ def lsn_literal(lsn: int) -> str:
 
 
 def quoted(text: str) -> str:
-    return str(literal(text).sql("postgres"))
+    return quoted_text(text)
 
 
 def identifier(name: str) -> str:

@@ -159,8 +159,8 @@ class FileWriter(SqlWriter):
     def unfinished(self, context: WriteContext) -> PartialWrite | None:
         return super().unfinished(context) if self.path.exists() else None
 
-    def stream_progress(self, stream: str) -> StreamProgress | None:
-        return super().stream_progress(stream) if self.path.exists() else None
+    def stream_or_target(self, stream: str) -> tuple[StreamProgress | None, bool | None]:
+        return super().stream_or_target(stream) if self.path.exists() else (None, False)
 
     def forget_stream(self, stream: str) -> None:
         if self.path.exists():
