@@ -189,8 +189,8 @@ _CROWDED, _MOST_ROOM, _LEAST_ROOM = 0.07, 10.0, 0.25
 or more, the default bound of `work` is so much higher or lower, within these factors."""
 _COST_SECONDS, _LOW_COST = 30.0, 8
 _LOOK_SECONDS, _LEAST_LOOKS = 20.0, 50
-_LOOKED_AT = 2.4
-"""What all sessions were seen to do is about twice what the short statements show of it."""
+_LOOKED_AT = 1.6
+"""The sessions at work show more than the short statements do: also what is done with the rows after them."""
 _UNSEEN = 1.0
 """Sessions that count as seen at work where none was: after few looks little is known."""
 _QUIET_SECONDS = 10.0

@@ -52,18 +52,18 @@ def _beside(
 @pytest.mark.parametrize(
     ("cores", "load", "noise", "least"),
     [
-        (1, flat(0.10), False, 40_000),
-        (1, flat(0.33), False, 25_000),
-        (1, flat(0.60), False, 15_000),
-        (1, flat(0.90), False, 2_500),
-        (4, flat(0.33), False, 120_000),
-        (4, flat(0.60), False, 35_000),
-        (4, flat(0.90), False, 8_000),
-        (32, flat(0.60), False, 250_000),
-        (1, flat(0.33), True, 25_000),
-        (4, flat(0.50), True, 50_000),
-        (1, step(0.2, 0.6), False, 20_000),
-        (4, ramp(0.2, 0.8), False, 45_000),
+        (1, flat(0.10), False, 25_000),
+        (1, flat(0.33), False, 17_000),
+        (1, flat(0.60), False, 10_000),
+        (1, flat(0.90), False, 1_700),
+        (4, flat(0.33), False, 80_000),
+        (4, flat(0.60), False, 24_000),
+        (4, flat(0.90), False, 5_000),
+        (32, flat(0.60), False, 170_000),
+        (1, flat(0.33), True, 17_000),
+        (4, flat(0.50), True, 35_000),
+        (1, step(0.2, 0.6), False, 14_000),
+        (4, ramp(0.2, 0.8), False, 30_000),
     ],
 )
 def test_the_application_stays_within_one_and_a_half_times_its_p99(
@@ -117,11 +117,11 @@ def test_a_replica_that_is_slower_than_the_job_is_kept_near_a_second_behind() ->
 @pytest.mark.parametrize(
     ("cores", "load", "least"),
     [
-        (1, flat(0.33), 25_000),
-        (1, flat(0.60), 15_000),
-        (1, flat(0.90), 2_500),
-        (4, flat(0.33), 120_000),
-        (1, step(0.2, 0.6), 20_000),
+        (1, flat(0.33), 17_000),
+        (1, flat(0.60), 10_000),
+        (1, flat(0.90), 1_700),
+        (4, flat(0.33), 80_000),
+        (1, step(0.2, 0.6), 14_000),
     ],
 )
 def test_rows_of_unknown_cost_are_bounded_by_the_sessions_at_work(

@@ -479,8 +479,8 @@ def test_sessions_at_work_show_what_statements_do_not(row_seconds: float) -> Non
             due -= due >= 1
         naps = [0.001] * 2 + [0.0] * 18
         world.say(delays={"own_sessions": looks, "wakeup": naps}, row_seconds=row_seconds)
-    assert world.speed == pytest.approx(0.12 / 2e-6, rel=0.25)
-    assert world.protection.text.startswith("held: target's work 0.12 of a core")
+    assert world.speed == pytest.approx(0.08 / 2e-6, rel=0.25)
+    assert world.protection.text.startswith("held: target's work 0.08 of a core")
 
 
 def test_what_a_row_costs_may_change() -> None:

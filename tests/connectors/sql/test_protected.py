@@ -128,7 +128,7 @@ def test_a_copy_finds_its_speed_in_short_statements_and_brings_each_row_once(
 
 
 def test_the_jobs_own_work_holds_it_and_is_named(filled: PostgresServer) -> None:
-    copy = Copy(filled, protect="auto", pressure="work<0.02", rows=15_000)
+    copy = Copy(filled, protect="auto", pressure="work<0.005", rows=15_000)
     report = copy.run()
     assert filled.psql("SELECT count(*), count(DISTINCT id) FROM copy") == "15000|15000"
     assert {name.partition("'s ")[2] for name in report.held} >= {"work"}
