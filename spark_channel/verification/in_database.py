@@ -2,10 +2,13 @@
 
 Rows that have one checksum there are equal. Rows that have not may be equal all the same, say in another scale: the
 ranges that differ are read as rows. So no database is trusted to find a difference, and no row leaves it.
+
+A sum for each range costs a third more than one sum of many. So the ranges are summed in runs: a part of the runs by
+range, to see how many differ, and the others as wholes unless many do.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -26,19 +29,29 @@ from spark_channel.transfers.task import TaskGroupAttempt, TaskServiceClient
 from spark_channel.verification.compare import Buckets, Checksums
 from spark_channel.verification.sides import Columns, Side
 
-__all__ = ["DatabaseSums", "bucket_splits", "same_hashes"]
+__all__ = ["DatabaseSums", "Run", "run_splits", "same_hashes", "sums_of_runs"]
+
+Run = tuple[int, int]
+"""The first and the last of neighbouring buckets."""
 
 _MOST_ROWS = 200_000
+_ROWS_OF_A_RUN = 65_536
+_SAMPLED = 16
+"""One run in 16 is summed by bucket before the others."""
 _STATEMENT_SECONDS = 1.0
 _WORD = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
 class DatabaseSums:
-    """The expression that each side's rows are hashed by, and the text of its key's first column. Picklable."""
+    """The expression that each side's rows are hashed by, and the name of its key's first column. Picklable.
+
+    `by_bucket`: each bucket has its sum. Else the sum of a run is that of its first bucket, and the others have none.
+    """
 
     hashes: tuple[str, str]
     keys: tuple[str, str]
+    by_bucket: bool = True
 
     def run(
         self,
@@ -50,7 +63,7 @@ class DatabaseSums:
         link: TaskServiceClient,
         counters: Counters,
     ) -> Checksums:
-        """The checksums of the buckets of some splits. Each statement is paid by its rows."""
+        """The checksums of the runs of some splits. Each statement is paid by its rows."""
         sums = Checksums.none(buckets.count)
         pace = None if link.limiter is None else BatchRateLimiter(link.limiter, counters=counters)
         cancelled: list[bool] = []
@@ -64,17 +77,18 @@ class DatabaseSums:
         with attempt.cancelling(cancel), SessionHolder(reader.connected) as line:
             source = reader.known(line.session())
             count = max(1, most // 1_000)
-            for split in splits:
-                first, last = split.params["first"], split.params["last"]
+            for begin, last in (run for split in splits for run in split.params["runs"]):
+                first = begin
                 while first <= last and not cancelled:
-                    part = min(last, first + count - 1, _before_nulls(buckets, first))
+                    part = min(last, first + count - 1)
                     sql = self._sql(source, side, buckets, first, part)
                     began = time.perf_counter()
-                    rows = _add(sums, _rows(reader, line, sql), first)
+                    found = _rows(reader, line, sql)
+                    rows = _add(sums, found, first if self.by_bucket else begin)
                     seconds = time.perf_counter() - began
                     _pay(pace, counters, rows)
+                    count = _next_count(count, part - first + 1, rows, most, seconds)
                     first = part + 1
-                    count = _next_count(count, rows, most, seconds)
         if cancelled:
             counters.enter(Phase.ENDED)
             raise ReadCancelledError("the checksums were cancelled before the last range")
@@ -87,20 +101,16 @@ class DatabaseSums:
         bounds = buckets.bounds(first, last)
         if bounds is None:
             conditions = conditions_of(source, {"kind": "null", "key": [name]})
-            number = "0"
         else:
             lower, upper = ([each] if each is not None else None for each in bounds)
             params = {"kind": "range", "key": [name], "lower": lower, "upper": upper}
             conditions = conditions_of(source, params)
-            inner = buckets.edges[first:last].tolist()
-            number = source.dialect.range_number(source.column(name), inner) if inner else "0"
-        selected = [f"{number} AS n", "COUNT(*) AS c", f"SUM({self.hashes[side]}) AS s"]
-        return f"{source.sql(selected, conditions)} GROUP BY 1"
-
-
-def _before_nulls(buckets: Buckets, first: int) -> int:
-    """The last bucket of one statement that begins with `first`: rows whose key is NULL are found by another."""
-    return buckets.count - 1 if first == buckets.count - 1 else buckets.count - 2
+        sums = ["COUNT(*) AS c", f"SUM({self.hashes[side]}) AS s"]
+        inner = buckets.edges[first:last].tolist() if self.by_bucket else []
+        if not inner:
+            return source.sql(["0 AS n", *sums], conditions)
+        number = source.dialect.range_number(source.column(name), inner)
+        return f"{source.sql([f'{number} AS n', *sums], conditions)} GROUP BY 1"
 
 
 def _rows(reader: SqlReader, line: SessionHolder, sql: str) -> list[tuple[int, int, int]]:
@@ -137,22 +147,65 @@ def _pay(pace: BatchRateLimiter | None, counters: Counters, rows: int) -> None:
         pass
 
 
-def _next_count(count: int, rows: int, most: int, seconds: float) -> int:
-    """How many buckets the next statement has."""
+def _next_count(count: int, asked: int, rows: int, most: int, seconds: float) -> int:
+    """How many buckets the next statement may have, of which the last one had `asked`."""
     if seconds > _STATEMENT_SECONDS or rows > most:
-        return max(1, count // 2)
-    if rows < most // 2 and seconds < _STATEMENT_SECONDS / 4:
+        return max(1, asked // 2)
+    if asked == count and rows < most // 2 and seconds < _STATEMENT_SECONDS / 4:
         return count * 2
     return count
 
 
-def bucket_splits(buckets: Buckets, count: int) -> list[Split]:
-    """All buckets, in splits of about equal numbers."""
-    each = max(1, -(-buckets.count // max(1, count)))
-    return [
-        Split({"first": first, "last": min(first + each, buckets.count) - 1})
-        for first in range(0, buckets.count, each)
-    ]
+def sums_of_runs(
+    buckets: Buckets,
+    rows: int,
+    summed: Callable[[Sequence[Run], bool], tuple[Checksums, Checksums]],
+) -> tuple[Checksums, Checksums]:
+    """The checksums of both sides, of which one has about so many `rows`: by bucket wherever they differ.
+
+    `summed` returns those of some runs; its second argument is `DatabaseSums.by_bucket`.
+    """
+    each = max(1, buckets.count * _ROWS_OF_A_RUN // max(1, rows))
+    nulls = buckets.count - 1  # found by another statement
+    runs = [(first, min(first + each, nulls) - 1) for first in range(0, nulls, each)]
+    sampled, rest = [*runs[::_SAMPLED], (nulls, nulls)], _without(runs, runs[::_SAMPLED])
+    sums = summed(sampled, True)
+    if not rest:
+        return sums
+    if len(_that_differ(sums, sampled)) * 4 > len(sampled):
+        return _merged(sums, summed(rest, True))
+    whole = summed(rest, False)
+    again = _that_differ(whole, rest)
+    if again:
+        for side in whole:
+            places = [first for first, _ in again]
+            side.rows[places] = side.sums[places] = 0
+        whole = _merged(whole, summed(again, True))
+    return _merged(sums, whole)
+
+
+def _that_differ(sums: tuple[Checksums, Checksums], runs: Sequence[Run]) -> list[Run]:
+    differ = sums[0].differ(sums[1])
+    return [(first, last) for first, last in runs if differ[first : last + 1].any()]
+
+
+def _without(runs: Sequence[Run], others: Sequence[Run]) -> list[Run]:
+    left_out = set(others)
+    return [run for run in runs if run not in left_out]
+
+
+def _merged(
+    sums: tuple[Checksums, Checksums], others: tuple[Checksums, Checksums]
+) -> tuple[Checksums, Checksums]:
+    for own, other in zip(sums, others, strict=True):
+        own.merge(other)
+    return sums
+
+
+def run_splits(runs: Sequence[Run], count: int) -> list[Split]:
+    """The runs in splits of about equal numbers."""
+    each = max(1, -(-len(runs) // max(1, count)))
+    return [Split({"runs": runs[first : first + each]}) for first in range(0, len(runs), each)]
 
 
 def same_hashes(sides: Sequence[Side], columns: Columns, buckets: Buckets) -> DatabaseSums | None:

@@ -33,7 +33,7 @@ from spark_channel.verification.compare import (
     find_differences,
     rounds,
 )
-from spark_channel.verification.in_database import bucket_splits, same_hashes
+from spark_channel.verification.in_database import Run, run_splits, same_hashes, sums_of_runs
 from spark_channel.verification.report import VerifyReport
 from spark_channel.verification.samples import differing_rows
 from spark_channel.verification.settings import VerifySettings
@@ -224,8 +224,8 @@ class Verification:
             )
             self._reporter.open(self._job_spec)
             self._note_positions()
-            buckets = self._buckets(max((each for each in rows if each is not None), default=None))
-            source, target = self._checksums(buckets)
+            most = max((each for each in rows if each is not None), default=None)
+            source, target = self._checksums(self._buckets(most), most)
             self._chosen = source.differ(target)
             self.report.source_rows = int(source.rows.sum())
             self.report.target_rows = int(target.rows.sum())
@@ -312,15 +312,24 @@ class Verification:
         self._used = Buckets(bits=bits)
         return self._used
 
-    def _checksums(self, buckets: Buckets) -> tuple[Checksums, Checksums]:
-        sums = Checksums.none(buckets.count), Checksums.none(buckets.count)
+    def _checksums(self, buckets: Buckets, rows: int | None) -> tuple[Checksums, Checksums]:
         work = ReadWork(self._sides(), self.columns, buckets)
-        splits = [self._splits(0), self._splits(1)]
         by_database = same_hashes(self.sides, self.columns, buckets)
-        if by_database is not None:
-            work = replace(work, by_database=by_database)
-            splits = [bucket_splits(buckets, advise(self._spec, self._channels))] * 2
-            self.report.method += ", computed in the databases"
+        if by_database is None:
+            return self._sums(work, [self._splits(0), self._splits(1)])
+        self.report.method += ", computed in the databases"
+        count = advise(self._spec, self._channels)
+
+        def summed(runs: Sequence[Run], by_bucket: bool) -> tuple[Checksums, Checksums]:
+            how = replace(by_database, by_bucket=by_bucket)
+            return self._sums(replace(work, by_database=how), [run_splits(runs, count)] * 2)
+
+        return sums_of_runs(buckets, rows or buckets.count * _ROWS_PER_BUCKET, summed)
+
+    def _sums(
+        self, work: ReadWork, splits: Sequence[Sequence[Split]]
+    ) -> tuple[Checksums, Checksums]:
+        sums = Checksums.none(work.buckets.count), Checksums.none(work.buckets.count)
         for number, _, made in self._pass(work, splits):
             sums[number].merge(cast(Checksums, made))
         return sums
@@ -330,11 +339,8 @@ class Verification:
         finer = Buckets(bits=_MOST_BITS)
         if self._used.edges is None and self._used.bits >= _MOST_BITS:
             return self._used, source, target
-        sums = Checksums.none(finer.count), Checksums.none(finer.count)
-        splits = self._splits_of(self._chosen)
-        for number, _, made in self._pass(ReadWork(self._sides(), self.columns, finer), splits):
-            sums[number].merge(cast(Checksums, made))
-        return finer, *sums
+        work = ReadWork(self._sides(), self.columns, finer)
+        return finer, *self._sums(work, self._splits_of(self._chosen))
 
     def _candidates(
         self, finer: Buckets, chosen: Mask, source: Checksums, target: Checksums

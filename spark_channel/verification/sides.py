@@ -472,12 +472,12 @@ def bucket_edges(
     if not limits:
         return None
     least, largest = min(each[0] for each in limits), max(each[1] for each in limits)
-    inner = {
-        bound
+    bounds = [
+        {bound for split in own if (bound := _bound(split, name)) is not None}
         for name, own in zip(names, splits, strict=True)
-        for split in own
-        if (bound := _bound(split, name)) is not None and least < bound <= largest
-    }
+    ]
+    # Of one side: between the bounds of two equal tables are small ranges, which would take half of the buckets.
+    inner = {bound for bound in max(bounds, key=len) if least < bound <= largest}
     points = [least, *sorted(inner), largest + 1]
     share = max(1, most // (len(points) - 1))
     edges: set[int] = set()

@@ -1,10 +1,13 @@
 """Verification of real servers: types of two systems, key ranges, snapshots, a limit, and repair."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any
 
 import pytest
 
 import spark_channel
+from spark_channel.verification import in_database, run
 from tests.connectors.mysql.conftest import Shop
 from tests.connectors.postgresql.conftest import Pg, own_schema
 from tests.servers.mariadb import MariadbServer
@@ -103,7 +106,13 @@ CHANGES = {
 }  # fmt: skip
 
 
-def test_mariadb_computes_the_checksums_of_two_of_its_tables(shop: Shop) -> None:
+def no_row_is_read(*_: object) -> None:
+    raise AssertionError("rows are read, though the databases have computed equal checksums")
+
+
+def test_mariadb_computes_the_checksums_of_two_of_its_tables(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values = """SELECT CAST(seq AS SIGNED) - 100, 'it''s, \\\\ Ü', X'00FF00', seq / 8, seq / 3, seq / 8,
      '2026-01-31 00:00:00.123456', '2026-01-31 00:00:00.123', '2026-01-31', 'a', b'1', '[2]', '', 'U'
      FROM seq_1_to_900"""
@@ -114,7 +123,9 @@ def test_mariadb_computes_the_checksums_of_two_of_its_tables(shop: Shop) -> None
             f"INSERT INTO {name} SELECT seq * {1 << 52} + {1 << 62} + 1, {', '.join(['NULL'] * 13)} FROM seq_0_to_99"
         )
     sides = [{**shop.login, "dbtable": name} for name in ("a", "b")]
-    report = spark_channel.verify(None, *sides)
+    with monkeypatch.context() as patched:
+        patched.setattr(run.Verification, "_entries", no_row_is_read)
+        report = spark_channel.verify(None, *sides)
     assert (report.outcome, report.equal) == ("equal", 1_000), report
     assert report.method.endswith("computed in the databases")
     for number, (column, value) in enumerate(CHANGES.items()):
@@ -123,6 +134,57 @@ def test_mariadb_computes_the_checksums_of_two_of_its_tables(shop: Shop) -> None
     report = spark_channel.verify(None, *sides, confirm=0)
     assert report.columns == {**dict.fromkeys(CHANGES, 1), "name": 2}
     assert report.different == len(CHANGES) + 1
+
+
+def whole_runs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Sum runs of few rows; returns how each pass of the databases sums: by bucket, or runs as wholes."""
+    passes: list[bool] = []
+    summed = in_database.DatabaseSums._sql
+
+    def seen(self: in_database.DatabaseSums, *args: Any) -> str:
+        if passes[-1:] != [self.by_bucket]:
+            passes.append(self.by_bucket)
+        return summed(self, *args)
+
+    monkeypatch.setattr(in_database, "_ROWS_OF_A_RUN", 130)
+    monkeypatch.setattr(in_database.DatabaseSums, "_sql", seen)
+    return passes
+
+
+def differing(sides: Sequence[dict[str, Any]]) -> set[int]:
+    report = spark_channel.verify(None, *sides, confirm=0)
+    assert report.method.endswith("computed in the databases")
+    assert report.source_rows == report.target_rows == 3_000
+    assert report.equal == 3_000 - report.different
+    return {each.key["id"] for each in report.differences}
+
+
+def test_few_rows_that_differ_are_found_in_runs_that_are_summed_as_wholes(
+    pg: Pg, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = whole_runs(monkeypatch)
+    pg.psql("CREATE TABLE a AS SELECT n * 5 AS id, n AS n FROM generate_series(1, 3000) n")
+    pg.psql("ALTER TABLE a ADD PRIMARY KEY (id); ANALYZE a; CREATE TABLE b (LIKE a INCLUDING ALL)")
+    pg.psql("INSERT INTO b SELECT * FROM a")
+    shop.sql("CREATE TABLE a (id INT PRIMARY KEY, n INT)")
+    shop.sql("INSERT INTO a SELECT seq * 5, seq FROM seq_1_to_3000")
+    shop.sql("CREATE TABLE b AS SELECT * FROM a")
+    shop.sql("ALTER TABLE b ADD PRIMARY KEY (id)")
+    engines: list[tuple[Callable[[str], str], list[dict[str, Any]]]] = [
+        (pg.psql, [pg.options(dbtable=name) for name in "ab"]),
+        (shop.sql, [{**shop.login, "dbtable": name} for name in "ab"]),
+    ]
+    random = Random(7)
+    for statement, sides in engines:
+        passes.clear()
+        assert differing(sides) == set()
+        assert passes == [True, False]  # no run is summed again
+        for many in (1, 1, 2, 300):
+            changed = {5 * each for each in random.sample(range(1, 3_001), many)}
+            listed = ", ".join(map(str, changed))
+            statement(f"UPDATE b SET n = -n WHERE id IN ({listed})")
+            assert differing(sides) == changed
+            statement(f"UPDATE b SET n = -n WHERE id IN ({listed})")
 
 
 def test_a_value_that_mariadb_cannot_hash_is_read(shop: Shop) -> None:

@@ -324,12 +324,13 @@ class MysqlDialect(Dialect):
     def row_hash(self, columns: Sequence[tuple[Column, str]]) -> str | None:
         """A hash of the values' texts, which end with a comma or are quoted.
 
-        A text that is longer than the server can make is NULL: such a row has a hash that no other row has.
+        A text that is longer than the server can make is NULL: such a row has a hash that no other row has. MariaDB's
+        UUID() is no text, and COALESCE would make a UUID of the texts of all rows, so CONCAT makes a text of it.
         """
         texts = [_hashed(column.declared, text) for column, text in columns]
         if None in texts:
             return None
-        row = f"COALESCE(CONCAT({', '.join(map(str, texts))}), UUID())"
+        row = f"COALESCE(CONCAT({', '.join(map(str, texts))}), CONCAT(UUID()))"
         return f"CAST(CONV(LEFT(MD5({row}), 16), 16, 10) AS UNSIGNED)"
 
     def hash_facts(self, session: Session) -> object:
