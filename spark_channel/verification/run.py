@@ -556,7 +556,7 @@ class Verification:
 
     def keys_with_null(self) -> Hashes:
         """Those of the differing keys that hold NULL, ascending."""
-        found = []
+        found: list[Hashes] = []
         for table in self._keys:
             empty = np.zeros(len(table), np.bool_)
             for column in table.columns[:-1]:
