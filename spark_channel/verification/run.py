@@ -29,6 +29,7 @@ from spark_channel.verification.compare import (
     Differences,
     Entries,
     Mask,
+    Places,
     among,
     find_differences,
     rounds,
@@ -230,7 +231,7 @@ class Verification:
             self.report.source_rows = int(source.rows.sum())
             self.report.target_rows = int(target.rows.sum())
             finer, chosen = self._used, self._chosen
-            if int((source.rows + target.rows)[chosen].sum()) > _MOST_ROWS:
+            if self._is_read_often((source.rows + target.rows)[chosen]):
                 finer, source, target = self._finer(source, target)
                 chosen = source.differ(target)
             self.report.equal = self.report.source_rows - int(source.rows[chosen].sum())
@@ -333,6 +334,18 @@ class Verification:
         for number, _, made in self._pass(work, splits):
             sums[number].merge(cast(Checksums, made))
         return sums
+
+    def _is_read_often(self, rows: Places) -> bool:
+        """Whether rounds over buckets of so many rows read rows again and again that they do not return.
+
+        Rounds over ranges that an index finds read each row once, unless a range has more rows than a round.
+        """
+        if int(rows.sum()) <= _MOST_ROWS:
+            return False
+        if self._used.edges is None or int(rows.max()) > _MOST_ROWS:
+            return True
+        names = [self.columns.key_names(number)[0] for number in (0, 1)]
+        return not all(side.finds(name) for side, name in zip(self.sides, names, strict=True))
 
     def _finer(self, source: Checksums, target: Checksums) -> tuple[Buckets, Checksums, Checksums]:
         """Checksums of smaller groups of the chosen ranges' rows: a range of a skewed key may have all rows."""
@@ -543,7 +556,7 @@ class Verification:
 
     def keys_with_null(self) -> Hashes:
         """Those of the differing keys that hold NULL, ascending."""
-        found = []
+        found: list[Hashes] = []
         for table in self._keys:
             empty = np.zeros(len(table), np.bool_)
             for column in table.columns[:-1]:

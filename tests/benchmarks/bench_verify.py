@@ -149,7 +149,20 @@ class Bench:
 
         def compared() -> None:
             done = subprocess.run(
-                [program, url, "a", url, "b", "-k", "id", *columns, "-a", "hashdiff", "-j", "2"],
+                [
+                    str(program),
+                    url,
+                    "a",
+                    url,
+                    "b",
+                    "-k",
+                    "id",
+                    *columns,
+                    "-a",
+                    "hashdiff",
+                    "-j",
+                    "2",
+                ],
                 capture_output=True,
                 text=True,
                 check=True,
@@ -198,8 +211,8 @@ def reladiff() -> Path | None:
     if not program.exists():
         wanted = f"reladiff[postgresql]=={RELADIFF_VERSION}"
         for command in (
-            [sys.executable, "-m", "venv", "--clear", RELADIFF],
-            [RELADIFF / "bin" / "pip", "install", "-q", wanted],
+            [sys.executable, "-m", "venv", "--clear", str(RELADIFF)],
+            [str(RELADIFF / "bin" / "pip"), "install", "-q", wanted],
         ):
             if subprocess.run(command, check=False, timeout=300).returncode:
                 return None
@@ -210,7 +223,7 @@ def timed(**works: Callable[[], None]) -> dict[str, list[float]]:
     """The seconds of each, in turns."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for number in range(ROUNDS):
-        for name in works if number % 2 == 0 else reversed(works):
+        for name in list(works)[:: 1 if number % 2 == 0 else -1]:
             start = time.perf_counter()
             works[name]()
             seconds[name].append(time.perf_counter() - start)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -149,14 +149,14 @@ def written(world: World, path: Path) -> Iterator[None]:
         client = held.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE))
         assert client.stdin is not None
 
-        def write() -> None:
+        def write(pipe: IO[bytes]) -> None:
             began, number = time.monotonic(), 0
             while not stopped.wait(max(0.0, began + number / PER_SECOND - time.monotonic())):
-                client.stdin.write(("\n".join(world.changes(10)) + "\n").encode())  # type: ignore[union-attr] # a pipe
-                client.stdin.flush()  # type: ignore[union-attr] # a pipe
+                pipe.write(("\n".join(world.changes(10)) + "\n").encode())
+                pipe.flush()
                 number += 10
 
-        writer = threading.Thread(target=write)
+        writer = threading.Thread(target=write, args=(client.stdin,))
         writer.start()
         held.callback(writer.join)
         held.callback(stopped.set)

@@ -204,6 +204,27 @@ def test_a_range_that_has_all_rows_is_divided_before_it_is_read_again(
     )  # two for checksums, the rows of the groups that differ, and the last look
 
 
+def test_rows_that_differ_all_over_a_table_are_read_once_for_their_hashes(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "_MOST_ROWS", 400)
+    monkeypatch.setattr(run_module, "_ROWS_PER_BUCKET", 20)
+    change(tmp_path / "b.db", "UPDATE orders SET name = 'x' WHERE id % 30 = 0")
+    read: list[int] = []
+    run = run_module.Verification._pass
+
+    def counted(self: Any, work: Any, splits: Any) -> Any:
+        made = run(self, work, splits)
+        read.append(sum(rows for _, rows, _ in made))
+        return made
+
+    monkeypatch.setattr(run_module.Verification, "_pass", counted)
+    report = spark_channel.verify(None, *pair, confirm=0)
+    assert (report.different, report.equal) == (200, 1_800)
+    assert len(read) > 5
+    assert sum(read) <= 2 * 4_000 + 400 + 100
+
+
 def test_values_that_take_much_memory_are_counted_and_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
