@@ -136,7 +136,7 @@ class Postgres(System):
             shared_preload_libraries="pg_stat_statements", autovacuum="off"
         )
         stack.callback(server.close)
-        self.sql = server.psql  # type: ignore[method-assign] # its client
+        self.sql = server.psql  # type: ignore[method-assign, assignment]  # its client
         self.sql(
             "CREATE EXTENSION pg_stat_statements; CREATE ROLE loader LOGIN PASSWORD 'of-loader'; "
             f"GRANT CREATE ON SCHEMA public TO loader; SET ROLE loader; {ORDERS}; "
