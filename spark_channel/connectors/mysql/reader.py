@@ -92,12 +92,12 @@ def _nearest(ends: list[int], sums: list[int], total: int, parts: int) -> list[i
 
 _MARIADB_EXPLAINS = 10
 """So many columns has a plan of MariaDB's; MySQL's have two more."""
-_LARGE_BYTES, _GENTLE_BYTES = 64 << 20, 1 << 20
-"""From here on a scan of the keys costs a server more than the exact number of rows is worth; also under a limit."""
+_LARGE_BYTES = 64 << 20
+"""From here on a scan of the keys costs a server more than the exact number of rows is worth."""
 
 
 class MysqlSplitter(Splitter):
-    """Ranges by index estimates for a table of 64 MiB (under a limit 1 MiB) or more, else by steps through its key."""
+    """Ranges by index estimates for a table of 64 MiB or more, else by steps through its key."""
 
     def ranges(self) -> list[Split] | None:
         source = self.source
@@ -118,7 +118,7 @@ class MysqlSplitter(Splitter):
             f"SELECT data_length FROM information_schema.tables WHERE table_schema = "  # noqa: S608 - quoted
             f"{dialect.literal(table.schema, None)} AND table_name = {dialect.literal(table.name, None)}"
         )
-        return int(size or 0) >= (_GENTLE_BYTES if self.gently else _LARGE_BYTES)
+        return int(size or 0) >= _LARGE_BYTES
 
     def _estimated(self, key: str, least: int, most: int) -> list[Split]:
         column = self.source.column(key)

@@ -70,9 +70,8 @@ _PAGES_PER_SPLIT = 1000
 _MIN_SAMPLED_PAGES = 3000
 _MOST_SAMPLED_PAGES = 50_000
 """400 MiB, whose keys the server sorts in seconds. The many splits of a limited job then vary more, by about 20 %."""
-_GENTLE_PAGES, _GENTLE_ROWS = 100, 8
-"""Sampled under a limit, where that many rows are found for each split: the rows of a range may vary by a third. The
-server looks at so many pages for some milliseconds."""
+_GENTLE_PAGES, _GENTLE_ROWS = 200, 8
+"""Sampled under a limit, where that many rows are found for each split: the rows of a range may vary by a third."""
 _STALE = 0.05
 _COLUMN_FACTS = """
 SELECT attname::text, attnum::int, attnotnull OR atthasdef OR atthasmissing
@@ -118,7 +117,7 @@ class PostgresSplitter(Splitter):
         """The histogram that ANALYZE made of a unique column, where few rows have changed since."""
         if self.source.condition is not None or len(key) != 1 or tuple(key) not in table.unique:
             return None
-        if (table.pages <= _SMALL_PAGES and not self.gently) or table.kind == "p":
+        if table.pages <= _SMALL_PAGES or table.kind == "p":
             return None
         schema, name, column = (
             self.source.dialect.literal(each, None) for each in (table.schema, table.name, key[0])
@@ -144,7 +143,7 @@ class PostgresSplitter(Splitter):
 
     def _from_rows(self, key: Sequence[str]) -> Quantiles:
         sampled, share = (
-            self._sampled(_GENTLE_PAGES, _GENTLE_PAGES) if self.gently else (self.source, 1.0)
+            self._sampled(_GENTLE_PAGES, 4 * _GENTLE_PAGES) if self.gently else (self.source, 1.0)
         )
         found = self._found(sampled, key) if share < 1.0 else None
         if found is None or (found.rows or 0) < _GENTLE_ROWS * self.advice:

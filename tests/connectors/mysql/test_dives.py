@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.connectors import FetchSize
 from spark_channel.connectors.mysql import reader as splits
 from spark_channel.connectors.mysql.reader import even_ranges
 from tests.connectors.mysql.conftest import Shop
@@ -51,21 +50,14 @@ def test_skewed_keys_make_even_ranges(parts: int) -> None:
     assert max(counts) <= 1.3 * min(counts)
 
 
-@pytest.mark.parametrize("limited", [False, True])
-def test_a_large_table_is_cut_without_a_scan(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, limited: bool
-) -> None:
-    """Under a limit also one that is not so large."""
-    if not limited:
-        monkeypatch.setattr(splits, "_LARGE_BYTES", 1 << 20)
+def test_a_large_table_is_cut_without_a_scan(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splits, "_LARGE_BYTES", 1 << 20)
     shop.sql(
         "CREATE TABLE t (id BIGINT PRIMARY KEY, text VARCHAR(200)); INSERT INTO t "
         "SELECT IF(seq % 100, 50000000 + seq, seq * 1000), REPEAT('x', seq % 200) FROM seq_1_to_100000; ANALYZE TABLE t"
     )
     handled = "SELECT variable_value FROM information_schema.session_status WHERE variable_name = 'HANDLER_READ_NEXT'"
     reader = shop.reader()
-    if limited:
-        reader.fetch_size = FetchSize(rows=20_000)
     reader.schema()
     with reader.connect("plan") as session:
         before = int(session.value(handled))
