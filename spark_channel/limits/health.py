@@ -294,14 +294,16 @@ class SideHealth:
         """How long the system works for a row; 0.0 = not known.
 
         The share of time in which the job's sessions are at work shows all that is done for the rows: also for those of
-        a table without a key, and by merges. Where a system does not report it, short statements show some of it.
+        a table without a key, and by merges. Short statements show some of it. They count where they show more: a
+        server of one core looks when the job does not run.
         """
         looks = self._looks
         if not self._is_looked_at:
             return self.row_seconds
         working = max(_UNSEEN, sum(look[2] for look in looks))
         seconds, rows = looks[-1][0] - looks[0][0], looks[-1][3] - looks[0][3]
-        return working / sum(look[1] for look in looks) * seconds / rows
+        looked = working / sum(look[1] for look in looks) * seconds / rows
+        return max(looked, _LOOKED_AT * self.row_seconds)
 
     @property
     def _is_looked_at(self) -> bool:

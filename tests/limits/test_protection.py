@@ -483,6 +483,15 @@ def test_sessions_at_work_show_what_statements_do_not(row_seconds: float) -> Non
     assert world.protection.text.startswith("held: target's work 0.08 of a core")
 
 
+def test_statements_show_what_a_server_of_one_core_does_not_see() -> None:
+    """It looks when the job does not run, so no session is at work."""
+    world = World(None)
+    for _ in range(4 * 60):
+        naps = [0.001] * 2 + [0.0] * 18
+        world.say(delays={"own_sessions": [0.0] * 5, "wakeup": naps}, row_seconds=2e-6)
+    assert world.speed == pytest.approx(0.05 / 2e-6, rel=0.1)
+
+
 def test_what_a_row_costs_may_change() -> None:
     world = World(None)
     for _ in range(80):
