@@ -1,10 +1,12 @@
 """Processes as the system names them."""
 
+import resource
 import subprocess
 import sys
 
 import pytest
 
+from spark_channel import processes
 from spark_channel.processes import (
     describe_owner,
     has_ended,
@@ -40,3 +42,18 @@ def test_a_process_that_nobody_has_waited_for_has_ended() -> None:
             pass
         assert owner_is_gone(about)
         assert has_ended(host_name(), name)
+
+
+def test_a_process_that_cannot_be_looked_at_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    about, host, name = describe_owner(), host_name(), process_name()
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, most))
+    try:
+        ended = has_ended(host, name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
+    assert not ended
+    monkeypatch.setattr(processes, "_stat", lambda _pid: None)  # as under hidepid
+    assert not owner_is_gone(about)
+    assert not has_ended(host, name)
+    assert owner_is_gone({**about, "pid": 2**22 + 1})
