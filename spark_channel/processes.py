@@ -89,8 +89,7 @@ def driver_pid() -> int:
 def _jvm_from(pid: int) -> int | None:
     """The nearest JVM from process `pid` upwards."""
     for _ in range(_MOST_ANCESTORS):
-        fields = _stat(pid)
-        if fields is None or pid <= 1:
+        if (fields := _stat(pid)) is None:
             break
         if _name(pid) == "java":
             return pid
