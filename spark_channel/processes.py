@@ -31,14 +31,14 @@ _MOST_ANCESTORS = 64
 def started(pid: int) -> str | None:
     """Return a mark that, with the pid, names one process for good; None when the process has ended (or is a zombie).
 
-    With /proc: its start in clock ticks since boot. Elsewhere "", which does not detect a reused pid.
+    With /proc: its start in clock ticks since boot. Elsewhere, or where it cannot be looked at (another user's under
+    `hidepid`, or no more files may be open): "", which does not detect a reused pid.
     """
-    if _PROC.joinpath("self/stat").exists():
-        fields = _stat(pid)
-        return None if fields is None or fields[0] in "ZX" else fields[19]
+    if (fields := _stat(pid)) is not None:
+        return None if fields[0] in "ZX" else fields[19]
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return None
     except PermissionError:
         pass
@@ -46,8 +46,8 @@ def started(pid: int) -> str | None:
 
 
 def alive(pid: int, since: str) -> bool:
-    """Whether the process that was `started` at `since` still runs."""
-    return started(pid) == since
+    """Whether the process that was `started` at `since` still runs; one that cannot be looked at does."""
+    return started(pid) in ("", since)
 
 
 def wait_until_gone(pid: int, since: str, wake: int | None = None) -> None:
@@ -89,8 +89,7 @@ def driver_pid() -> int:
 def _jvm_from(pid: int) -> int | None:
     """The nearest JVM from process `pid` upwards."""
     for _ in range(_MOST_ANCESTORS):
-        fields = _stat(pid)
-        if fields is None or pid <= 1:
+        if (fields := _stat(pid)) is None:
             break
         if _name(pid) == "java":
             return pid
@@ -150,7 +149,7 @@ def owner_is_gone(owner: dict[str, Any]) -> bool:
     """Return True only when it is certain: the owner ran on this machine, and has ended."""
     if owner.get("machine") != _machine() or not owner.get("started"):
         return False
-    return bool(started(int(owner["pid"])) != owner["started"])
+    return not alive(int(owner["pid"]), owner["started"])
 
 
 @cache
@@ -171,4 +170,5 @@ def has_ended(host: str, process: str) -> bool:
     """Whether the process ran on this host and has ended; False when that is unknown."""
     if not process or host != host_name() or host.endswith("/"):
         return False
-    return process_name(int(process.partition("@")[0])) != process
+    pid, _, since = process.partition("@")
+    return not alive(int(pid), since)

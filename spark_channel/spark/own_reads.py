@@ -25,7 +25,7 @@ from pyspark import TaskContext
 
 from spark_channel.connectors.base.stored import Stored
 from spark_channel.errors import ServiceUnavailableError, SourceError
-from spark_channel.processes import driver_pid, pid_namespace, started
+from spark_channel.processes import alive, driver_pid, pid_namespace, started
 from spark_channel.service.discovery import private_directory
 
 __all__ = [
@@ -114,7 +114,7 @@ def _is_gone(name: str) -> bool:
     parts = name.split("-")
     if len(parts) != 5 or parts[1] != pid_namespace() or not parts[2].isdigit():
         return False
-    return started(int(parts[2])) != parts[3]
+    return not alive(int(parts[2]), parts[3])
 
 
 def _name(task: TaskContext) -> str:

@@ -352,8 +352,12 @@ class Verification:
         finer = Buckets(bits=_MOST_BITS)
         if self._used.edges is None and self._used.bits >= _MOST_BITS:
             return self._used, source, target
-        work = ReadWork(self._sides(), self.columns, finer)
-        return finer, *self._sums(work, self._splits_of(self._chosen))
+        return finer, *self._sums(self._work(finer), self._splits_of(self._chosen))
+
+    def _work(self, buckets: Buckets, selection: Selection | None = None) -> ReadWork:
+        """`buckets` that are smaller than the chosen ranges have the rows of these alone."""
+        within = None if buckets is self._used else (self._used, self._chosen)
+        return ReadWork(self._sides(), self.columns, buckets, selection, within=within)
 
     def _candidates(
         self, finer: Buckets, chosen: Mask, source: Checksums, target: Checksums
@@ -395,7 +399,7 @@ class Verification:
         buckets: Buckets | None = None,
     ) -> tuple[Differences, list[Entries]]:
         """What differs of the selected rows, and the rows."""
-        work = ReadWork(self._sides(), self.columns, buckets or self._used, selection)
+        work = self._work(buckets or self._used, selection)
         found: list[list[Entries]] = [[], []]
         for number, _, made in self._pass(work, splits):
             found[number].append(cast(Entries, made))
@@ -406,12 +410,7 @@ class Verification:
     def _splits_of(self, chosen: Mask) -> list[list[Split]]:
         names = [self.columns.key_names(number) or ("",) for number in (0, 1)]
         return [
-            side.of_buckets(
-                names[number][0],
-                self._used,
-                chosen,
-                partial(self._splits, number),
-            )
+            side.of_buckets(names[number][0], self._used, chosen, partial(self._splits, number))
             for number, side in enumerate(self.sides)
         ]
 

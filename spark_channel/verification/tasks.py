@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 _ROWS_AT_ONCE = 65_536
+_NONE = np.zeros(0, np.uint64)
 _MOST_VALUES = 16 << 20
 """Bytes of rows that a task returns with their values; the rows behind them are returned as hashes."""
 
@@ -128,6 +129,16 @@ class ReadWork:
     selection: Selection | None = None
     detailed: bool = False
     by_database: DatabaseSums | None = None
+    within: tuple[Buckets, Mask] | None = None
+    """The ranges whose rows count; None = all do. A side that no index finds ranges in reads others as well."""
+
+    def counted(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Those rows of a side's batch."""
+        if self.within is None or self.within[0].edges is None:
+            return batch
+        ranges, chosen = self.within
+        first_key = batch.column(self.columns.key_names(number)[0])
+        return batch.filter(pa.array(chosen[ranges.of(first_key, _NONE)]))
 
 
 def hash_rows(values: Sequence[pa.Array], columns: Columns) -> tuple[Hashes, Hashes]:
@@ -290,6 +301,7 @@ class PassRunner:
                 rows += batch.num_rows
                 batch = side.steps.run(batch).batch
                 try:
+                    batch = self._work.counted(number, batch)
                     collector.add([batch.column(name) for name in side.names], batch)
                 except pa.ArrowInvalid as error:
                     raise SchemaError(self._misfit(side, batch, error)) from error

@@ -225,6 +225,22 @@ def test_rows_that_differ_all_over_a_table_are_read_once_for_their_hashes(
     assert sum(read) <= 2 * 4_000 + 400 + 100
 
 
+def test_rows_outside_of_the_ranges_that_differ_are_not_counted_where_one_side_has_no_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "_MOST_ROWS", 400)
+    monkeypatch.setattr(run_module, "_MOST_CANDIDATES", 100)
+    source = sqlite(tmp_path / "a.db", ROWS)
+    ids = [row[0] for row in ROWS]
+    names = [name if number < 4_500 else "x" for number, name, *_ in ROWS]
+    pq.write_table(pa.table({"id": ids, "name": names}), tmp_path / "b.parquet")
+    target = {"name": "parquet", "path": str(tmp_path / "b.parquet")}
+    report = spark_channel.verify(
+        None, source, target, key=["id"], exclude=["total", "day"], confirm=0
+    )
+    assert (report.equal, report.different, report.missing, report.extra) == (1_500, 500, 0, 0)
+
+
 def test_values_that_take_much_memory_are_counted_and_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

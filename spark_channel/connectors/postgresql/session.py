@@ -33,6 +33,7 @@ from spark_channel.connectors.postgresql.settings import Settings
 from spark_channel.connectors.sql.dialect import marked
 from spark_channel.connectors.sql.postgresql_pooler import (
     QUOTES,
+    escaped_text,
     is_pooler,
     refused_by_pooler,
     refused_by_quotes,
@@ -40,7 +41,7 @@ from spark_channel.connectors.sql.postgresql_pooler import (
 from spark_channel.connectors.sql.publish import hold_stored
 from spark_channel.connectors.sql.session import BatchSize, DriverSession, committed
 from spark_channel.connectors.sql.session_pool import sessions
-from spark_channel.connectors.sql.statements import quoted_name, quoted_text
+from spark_channel.connectors.sql.statements import quoted_name
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
 
@@ -286,7 +287,7 @@ def literal_sql(value: str | int | None) -> str:
     """A value in a statement: quoted, or NULL. A server is sent dozens for each table: sqlglot would take long."""
     if value is None:
         return "NULL"
-    return str(value) if isinstance(value, int) else quoted_text(value)
+    return str(value) if isinstance(value, int) else escaped_text(value)
 
 
 _HINT = "adbc.postgresql.batch_size_hint_bytes"

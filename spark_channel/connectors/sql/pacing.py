@@ -298,7 +298,7 @@ class ReadPacer(_Pacer):
         elif 2 * rows > self._asked:  # fewer rows are taken at once in any case
             if self._hurry < 1.0:
                 self._paid_rows = max(self._paid_rows, 2 * rows)
-            if self._hurry < _LEAST_HURRY and self._cycles:
+            if self.in_pieces and self._hurry < _LEAST_HURRY and self._cycles:
                 self._larger = min(_MOST_LARGER, 2 * self._larger)
             least = _LEAST_HURRY / 2
             if self._starting:  # the rows of the head start need not be there at once

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_channel.connectors.sql.claim_tables import CLAIMS, PLANS, TASKS, ClaimDialect, Ledger
-from spark_channel.connectors.sql.statements import quoted_name, quoted_text
+from spark_channel.connectors.sql.postgresql_pooler import escaped_text
+from spark_channel.connectors.sql.statements import quoted_name
 
 __all__ = ["claim_dialect"]
 
@@ -43,7 +44,7 @@ def claim_dialect(
     known: dict[str, str] = {}
     own = ledger or Ledger(schema, schema)
     schema = own.schema
-    names = ", ".join(quoted_text(own.name(each)) for each in (CLAIMS, TASKS, PLANS))
+    names = ", ".join(escaped_text(own.name(each)) for each in (CLAIMS, TASKS, PLANS))
 
     def table(name: str) -> str:
         return f"{quoted_name(schema)}.{quoted_name(own.name(name))}"
@@ -53,14 +54,14 @@ def claim_dialect(
         if name not in known:
             known.update(
                 (str(found), str(why))
-                for found, why in rows(_OWN.format(schema=quoted_text(schema), names=names))
+                for found, why in rows(_OWN.format(schema=escaped_text(schema), names=names))
             )
         return name in known
 
     def take_turns(name: str) -> tuple[str]:
         """Two sessions that make one table at the same time would fail with a duplicate in the catalog."""
         return (
-            f"SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({quoted_text(table(name))}, 0))",
+            f"SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({escaped_text(table(name))}, 0))",
         )
 
     return ClaimDialect(

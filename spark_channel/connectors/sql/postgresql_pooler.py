@@ -13,6 +13,7 @@ from spark_channel.connectors.sql.statements import quoted_text
 __all__ = [
     "QUOTES",
     "SETTINGS",
+    "escaped_text",
     "for_transaction",
     "is_pooler",
     "refused_by_pooler",
@@ -77,7 +78,15 @@ def set_config(values: Mapping[str, str], *, local: bool) -> str:
 
 
 def _set_call(name: str, value: str, *, local: bool) -> str:
-    return f"SET_CONFIG({quoted_text(name)}, {quoted_text(value)}, {'TRUE' if local else 'FALSE'})"
+    return f"SET_CONFIG({quoted_text(name)}, {escaped_text(value)}, {'TRUE' if local else 'FALSE'})"
+
+
+def escaped_text(value: str) -> str:
+    """A text in a statement of PostgreSQL, also where `standard_conforming_strings` is off: a statement that is sent
+    with the ones that set it is parsed before these run.
+    """
+    text = quoted_text(value)
+    return text if "\\" not in value else " E" + text.replace("\\", "\\\\")
 
 
 def for_transaction(statement: str) -> str | None:

@@ -242,6 +242,18 @@ def test_a_roles_settings_change_no_value(pg: Pg, hostile: Pg, commit: CommitMod
     assert pg.psql("SELECT count(*) FROM t JOIN u ON t::text = u::text") == "1"
 
 
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_a_backslash_in_a_name_ends_no_text_where_it_escapes_by_default(
+    pg: Pg, hostile: Pg, commit: CommitMode
+) -> None:
+    name, rows = "odd\\'; SELECT 1; --\\", pa.table({"i": [1, 2]})
+    pg.psql(f'CREATE TABLE "{name}" (i bigint)')
+    hostile.write(rows, dbtable=f'"{name}"', commit=commit)
+    hostile.write(rows, dbtable=f'"{name}2"', commit=commit, tableComment="C:\\")
+    for made in (name, f"{name}2"):
+        assert hostile.read(f'"{made}"').num_rows == 2
+
+
 def test_no_row_is_left_out_by_a_limit_of_an_index(pg: Pg, hostile: Pg) -> None:
     pg.psql(
         "CREATE TABLE t (id int, tags int[]); INSERT INTO t SELECT i, ARRAY[1] FROM generate_series(1, 20000) i;"

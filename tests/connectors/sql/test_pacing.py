@@ -247,6 +247,15 @@ def test_a_server_works_for_one_burst_at_a_time() -> None:
     assert _run(_whole(0, burst=0.005), 0.00002) == 10_000 // 32
 
 
+def test_a_server_works_for_one_burst_at_a_time_also_where_the_job_waits_for_it() -> None:
+    pacer = _whole(0, burst=0.005)
+    assert _run(pacer, 0.000002) == 2_500
+    for outside in (1.0, 1.0, *[0.0] * 10):  # first the limit is waited for, and then no more
+        pacer.handed_on(pacer.statement_rows, 0.005, outside)
+        _answer(pacer, pacer.statement_rows, pacer.statement_rows * 0.000002)
+        assert pacer.statement_rows == 2_500
+
+
 def test_the_way_to_the_server_is_not_the_work_of_a_statement() -> None:
     far = _whole(0, burst=0.005, empty=0.05)
     assert _run(far, 0.000002, empty=0.05) in range(2_490, 2_511)
@@ -302,7 +311,9 @@ def test_each_row_is_written_once_and_a_late_piece_delays_none_behind_it(
         began, cost = clock.now(), left.pop() if left else 0.0001
         if spread is not None:
             due = spread * begin / count
-            assert began == pytest.approx(max(due, ends))
+            assert began == pytest.approx(
+                max(due, ends), abs=2e-9
+            )  # the clock has whole nanoseconds
         elif ranges:
             assert began - ends <= 0.5 + 1e-9
         ranges.append((begin, end))
