@@ -286,7 +286,7 @@ class TunnelStore(Protocol):
         ...
 
     def note(self, name: str, key: str, said: str | None) -> None:
-        """Keep a text of the program that reads the tunnel, until the tunnel is reset or deleted; None removes it.
+        """Keep a text of the program that reads the tunnel, until the tunnel is deleted; None removes it.
 
         Raises:
             TunnelError: the tunnel does not exist.

@@ -96,6 +96,8 @@ _CHANNEL_COLUMNS = (
     "id, place, params, parents, state, version, client, closing_beats, sequence, token, pending"
 )
 _CHANNELS = f"SELECT {_CHANNEL_COLUMNS} FROM spark_channel_tunnel_channels WHERE tunnel = ?"  # noqa: S608 - constants
+_NOTES = "SELECT id, said FROM spark_channel_tunnel_notes WHERE tunnel = ? ORDER BY id"
+_NOTE = "INSERT INTO spark_channel_tunnel_notes (tunnel, id, said) VALUES (?, ?, ?)"
 _CLIENTS = "SELECT id, tag, timeout, last_seen, host, process FROM spark_channel_tunnel_clients WHERE tunnel = ?"
 
 
@@ -151,8 +153,12 @@ class SqlStore(ABC):
         self.get(name)
         with self._transaction(make=True) as statements:
             self._record(statements, name)
+            notes = statements.rows(_NOTES, (name,))
             self._remove(statements, name)
-            return self._add(statements, record, channels)
+            made = self._add(statements, record, channels)
+            for each in notes:  # they refer to the record
+                statements.rows(_NOTE, (name, *each))
+            return made
 
     def state(self, name: str) -> TunnelState:
         with self._transaction() as statements:
@@ -283,15 +289,11 @@ class SqlStore(ABC):
                 "DELETE FROM spark_channel_tunnel_notes WHERE tunnel = ? AND id = ?", given
             )
             if said is not None:
-                statements.rows(
-                    "INSERT INTO spark_channel_tunnel_notes (tunnel, id, said) VALUES (?, ?, ?)",
-                    (*given, said),
-                )
+                statements.rows(_NOTE, (*given, said))
 
     def notes(self, name: str) -> dict[str, str]:
         with self._transaction(make=True) as statements:
-            found = "SELECT id, said FROM spark_channel_tunnel_notes WHERE tunnel = ? ORDER BY id"
-            return {str(key): str(said) for key, said in statements.rows(found, (name,))}
+            return {str(key): str(said) for key, said in statements.rows(_NOTES, (name,))}
 
     def now(self) -> float:
         with self._transaction() as statements:

@@ -90,8 +90,10 @@ def test_a_reset_begins_anew(orders: SqlStore) -> None:
     orders.connect("orders", Client("a"))
     mine = orders.heartbeat("orders", "a", ())
     orders.checkpoint("orders", "a", mine[0].id, 0, {"at": 7})
+    orders.note("orders", "shop.a", "read again")
     fresh = orders.reset("orders", TunnelRecord(**{**_fields(ORDERS), "id": "id-2"}), mine)
     assert orders.get("orders") == fresh
+    assert orders.notes("orders") == {"shop.a": "read again"}
     assert fresh.id == "id-2"
     with pytest.raises(ClientExpiredError):
         orders.heartbeat("orders", "a", ())
