@@ -41,6 +41,7 @@ from spark_channel.replication.renames import (
     changes_of,
     columns_noted,
     columns_unnoted,
+    is_made_again,
     note_columns,
     other_columns,
 )
@@ -181,6 +182,10 @@ class Follower:
 
         def step(copy: TableCopy) -> None:
             if self._make_table(copy):
+                again.add(copy.stream)
+            elif copy.stream not in again and is_made_again(tunnel, copy):
+                # Also one that is parked: the tunnel reads nothing while it follows a table that was dropped.
+                self._note_again(copy.stream)
                 again.add(copy.stream)
             if copy.stream in again:
                 self._empty(copy)

@@ -18,6 +18,7 @@ __all__ = [
     "changes_of",
     "columns_noted",
     "columns_unnoted",
+    "is_made_again",
     "note_columns",
     "other_columns",
 ]
@@ -52,6 +53,8 @@ def changes_of(
         SchemaError: a masked column has a new name, or may have it, which no mask matches.
     """
     facts = load_reader(resolve_references(copy.reader))[0].column_facts()
+    if _is_apart(known, facts):
+        known = {}
     names = {number: name for name, number in known.items()}
     renamed, filled = {}, []
     for name in columns:
@@ -115,6 +118,18 @@ def columns_noted(tunnel: Tunnel, stream: str) -> dict[str, str]:
     """The numbers of a table's columns when its target got them; {} = they are not known."""
     found = tunnel.store.notes(tunnel.name).get(COLUMNS + stream)
     return {} if found is None else {str(name): str(n) for name, n in json.loads(found).items()}
+
+
+def _is_apart(known: Mapping[str, str], facts: Mapping[str, ColumnFact]) -> bool:
+    return not {each.number for each in facts.values()}.intersection(known.values())
+
+
+def is_made_again(tunnel: Tunnel, copy: TableCopy) -> bool:
+    """Whether another table has the name of the one whose columns are noted, which was dropped."""
+    known = columns_noted(tunnel, copy.stream)
+    if not known:
+        return False
+    return _is_apart(known, load_reader(resolve_references(copy.reader))[0].column_facts())
 
 
 def other_columns(tunnel: Tunnel, copy: TableCopy, names: Collection[str]) -> tuple[str, ...]:

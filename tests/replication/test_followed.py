@@ -604,6 +604,22 @@ def test_a_table_that_cannot_begin_misses_no_change(followed: Followed) -> None:
 
 
 @pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_a_table_that_is_made_again_in_the_source_has_its_new_rows_alone(
+    followed: Followed,
+) -> None:
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'), (2, 2, 'y'); INSERT INTO fol.b VALUES (1)")
+    followed.run()
+    followed.sql("DROP TABLE fol.a; CREATE TABLE fol.a (id INT PRIMARY KEY, n INT, m INT)")
+    followed.sql(
+        "ALTER PUBLICATION fol ADD TABLE fol.a; INSERT INTO fol.a VALUES (2, 20, 0), (3, 3, 0)"
+    )
+    followed.sql("INSERT INTO fol.b VALUES (2)")
+    followed.run()
+    assert followed.rows("a", "id, n, m") == [(2, 20, 0), (3, 3, 0)]
+    assert followed.rows("b", "id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
 def test_a_table_that_is_dropped_in_the_target_while_it_is_followed_gets_all_rows(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
