@@ -203,8 +203,8 @@ class TunnelStore(Protocol):
         """The tunnel of this name."""
         ...
 
-    def all(self) -> list[TunnelRecord]:
-        """Every tunnel, by name."""
+    def all(self, *, make: bool = False) -> list[TunnelRecord]:
+        """Every tunnel, by name; with `make`, where the store has no tables, they are made."""
         ...
 
     def delete(self, name: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.contract import Token
@@ -110,6 +110,9 @@ class Statements(Protocol):
 class SqlStore(ABC):
     """See `TunnelStore`."""
 
+    _has_tables: ClassVar[str]
+    """A statement that gives a row where the store's tables are made."""
+
     @abstractmethod
     def show(self) -> str: ...
 
@@ -139,8 +142,10 @@ class SqlStore(ABC):
         with self._transaction() as statements:
             return self._record(statements, name)
 
-    def all(self) -> list[TunnelRecord]:
-        with self._transaction(make=True) as statements:
+    def all(self, *, make: bool = False) -> list[TunnelRecord]:
+        with self._transaction(make=make) as statements:
+            if not statements.rows(self._has_tables):
+                return []
             return [_tunnel(row) for row in statements.rows(f"{_TUNNELS} ORDER BY name")]
 
     def delete(self, name: str) -> None:
@@ -485,6 +490,8 @@ _UNDEFINED_TABLE = "42P01"
 class PostgresStore(SqlStore):
     """A connection per call; the tunnel's row is locked while its channels are shared out."""
 
+    _has_tables = "SELECT 1 WHERE to_regclass('spark_channel_tunnels') IS NOT NULL"
+
     def __init__(self, url: str) -> None:
         self._url = url
         self._known: tuple[int, Any] | None = None
@@ -579,6 +586,8 @@ class SqliteStore(SqlStore):
         lock_timeout: how many seconds a call waits for the lock of another one.
     """
 
+    _has_tables = "SELECT 1 FROM sqlite_master WHERE name = 'spark_channel_tunnels'"
+
     def __init__(
         self,
         path: Path,
@@ -592,6 +601,9 @@ class SqliteStore(SqlStore):
 
     def show(self) -> str:
         return str(self._path)
+
+    def all(self, *, make: bool = False) -> list[TunnelRecord]:
+        return super().all(make=make) if make or self._path.exists() else []
 
     @contextmanager
     def _transaction(self, *, make: bool = False) -> Iterator[Statements]:
