@@ -112,6 +112,9 @@ class Follower:
         Raises:
             ChannelError: the log cannot be read, or a table cannot be written.
         """
+        for outcome in (self._outcomes[stream] for stream in self._copies):
+            if outcome.state == "parked":  # by a try before an outage
+                outcome.state, outcome.why, outcome.error_type = "not run", "", ""
         self._apart(self._find_key)
         self._leave_out()
         if not self._copies:

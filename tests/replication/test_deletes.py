@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.connectors import WriteContext, find_connector, load_reader
-from spark_channel.connectors.base.contract import ColumnFact
+from spark_channel.connectors.base.contract import ColumnFact, SourceTable
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.lake.publish import LakePublisher
-from spark_channel.errors import SchemaError
-from spark_channel.replication import renames
+from spark_channel.errors import SchemaError, SourceError
+from spark_channel.replication import ReplicationReport, TableOutcome, renames
+from spark_channel.replication import changes as changes_module
+from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import StreamOptions, load_replication
 from spark_channel.replication.deletes import kept_key, net_changes, with_deletes
 from spark_channel.replication.drift import FitTypes, LeaveOut
@@ -149,6 +151,25 @@ def test_a_column_that_may_be_a_masked_one_is_refused(
         return
     with pytest.raises(SchemaError, match=f"'{found}', which has mask"):
         made()
+
+
+def test_a_table_that_was_parked_before_an_outage_is_not_parked_by_the_next_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def away(_copy: TableCopy) -> tuple[str, ...]:
+        raise SourceError("the server is away")
+
+    place = {"url": "postgresql://db/shop"}
+    file = load_replication({"source": place, "target": place, "streams": {"s.t": {}}})
+    given = {"reader": "postgresql", **place, "dbtable": "s.t"}
+    copy = TableCopy("s.t", SourceTable("s", "t", "s.t"), StreamOptions(), "t", given, {})
+    outcome = TableOutcome("s.t", "t", "full_then_changes", "parked", why="a lock", rows=3)
+    follower = Follower(file, [copy], {"s.t": outcome}, ReplicationReport("run", T))
+    monkeypatch.setattr(changes_module, "key_of", away)
+    monkeypatch.setattr(changes_module, "is_away", lambda *_: True)
+    with pytest.raises(SourceError, match="away"):
+        follower.run({}, None, once=True)
+    assert (outcome.state, outcome.why, outcome.rows) == ("not run", "", 3)
 
 
 def test_a_row_that_is_gone_is_removed_by_a_key_in_another_case(tmp_path: Path) -> None:
