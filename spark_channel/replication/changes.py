@@ -41,7 +41,9 @@ from spark_channel.replication.renames import (
     changes_of,
     columns_noted,
     columns_unnoted,
+    is_made_again,
     note_columns,
+    other_columns,
 )
 from spark_channel.replication.report import ReplicationReport, TableOutcome
 from spark_channel.replication.tables import TableCopy, connector_of, is_away, target_schema
@@ -63,7 +65,7 @@ __all__ = ["Follower", "key_of"]
 
 _OF_LOG = ("_lsn", AT, "_table")
 _TRIES = 3
-"""A table that its target refuses so often, while the target answers, is parked."""
+"""A table that an end refuses so often, while that end answers, is parked."""
 _log = logging.getLogger(__name__)
 
 
@@ -99,6 +101,8 @@ class Follower:
         self._parked: dict[str, str] = {}
         self._failed: dict[tuple[str, int], int] = {}
         self._decisions: dict[str, tuple[pa.Schema, Decision]] = {}
+        self._shapes: dict[str, set[tuple[str, ...]]] = {}
+        """Names of columns, in the log's order, of which the catalog was asked."""
 
     def run(self, more: Mapping[str, Any], limit: RateLimiter | None, *, once: bool) -> None:
         """Follow the tables; `once`: up to the changes that are there now, with all existing rows.
@@ -108,6 +112,9 @@ class Follower:
         Raises:
             ChannelError: the log cannot be read, or a table cannot be written.
         """
+        for outcome in (self._outcomes[stream] for stream in self._copies):
+            if outcome.state == "parked":  # by a try before an outage
+                outcome.state, outcome.why, outcome.error_type = "not run", "", ""
         self._apart(self._find_key)
         self._leave_out()
         if not self._copies:
@@ -144,6 +151,7 @@ class Follower:
 
     def _find_key(self, copy: TableCopy) -> None:
         self._keys[copy.stream] = key_of(copy)
+        self._steps(copy)  # which need the keys of the masks
 
     def _hold_file(self, tunnel: Tunnel) -> None:
         """Hold the tunnel to be of this file: one that has other tables would end those of the file before it.
@@ -178,12 +186,14 @@ class Follower:
         def step(copy: TableCopy) -> None:
             if self._make_table(copy):
                 again.add(copy.stream)
+            elif copy.stream not in again and is_made_again(tunnel, copy):
+                # Also one that is parked: the tunnel reads nothing while it follows a table that was dropped.
+                self._note_again(copy.stream)
+                again.add(copy.stream)
             if copy.stream in again:
                 self._empty(copy)
 
-        for copy in self._apart(step):
-            if copy.stream not in self._parked:
-                self._note_again(copy.stream)
+        self._apart(step)
         return again.intersection(self._copies)
 
     def _leave_out(self) -> None:
@@ -217,9 +227,8 @@ class Follower:
             try:
                 step(copy)
             except (SchemaError, OptionError, BatchRefusedError, TargetError, SourceError) as error:
-                if isinstance(error, TargetError) and not self._answers(copy):
-                    raise
-                if isinstance(error, SourceError) and is_away(_reader(copy), error):
+                is_asked = isinstance(error, (TargetError, SourceError))
+                if is_asked and not self._answers(copy, error):
                     raise
                 _log.warning("%s is parked: %s", copy.stream, error)
                 outcome = self._outcomes[copy.stream]
@@ -237,6 +246,10 @@ class Follower:
         writer = self._writer(copy, {"writeMode": "upsert", "keyColumns": list(key)})
         if writer.exists() is not False:
             return False
+        if copy.contract.tables != "evolve":  # `_leave_out` saw it there
+            raise SchemaError(
+                f"the target's table {copy.object} was dropped, and contract.tables is {copy.contract.tables}"
+            )
         columns = _reader(copy).schema()
         taken = set(columns.names) & set(OWN_COLUMNS)
         if taken:
@@ -266,8 +279,8 @@ class Follower:
     ) -> None:
         """Add the tables that the file has since the tunnel was made, and remove those that it no longer has.
 
-        The rows of a table that the tunnel has are read `again`, and so are those of a removed one if it comes back:
-        the target does not hear of deletes meanwhile.
+        The rows of a table that the tunnel has are read `again`. So are those of a removed one if it comes back, and
+        of one that is parked for this run: the target does not hear of their changes meanwhile.
         """
         known = known_tables(tunnel, options)
         there = {parts_of(name) for name in known}
@@ -279,12 +292,13 @@ class Follower:
                 tunnel.resnapshot(copy.table.dbtable)
         for name in known:
             schema, table = parts = parts_of(name)
-            if parts in self._by_name or parts in self._aside:
+            if parts in self._by_name:
                 continue
             stream = f"{schema}.{table}" if schema else table
             if stream not in self._parked:
                 self._note_again(stream)
-            tunnel.remove_table(name)
+            if parts not in self._aside:
+                tunnel.remove_table(name)
 
     def _shown(self) -> dict[str, str]:
         """What the job of the tunnel's client says of this run; of several tables the target names none."""
@@ -316,17 +330,25 @@ class Follower:
         if not batches or self._is_parked(copy.stream):
             return
         try:
+            shapes = {tuple(each.schema.names) for each in batches}
+            other = self._other_columns(copy, shapes)
             rows = _joined([_changed(each, self._steps(copy)) for each in batches])
             stream = (f"replicate/changes/{self._id}/{delivery.channel}", delivery.sequence)
+            why = f"{', '.join(other)} had another name" if other else ""
+            if other:
+                self._note_again(copy.stream)
+            if self._make_table(copy):
+                why = "its table in the target was dropped"
             written = self._write(copy, rows, stream)
+            self._settle(copy, shapes, why)
         except (SchemaError, OptionError, BatchRefusedError) as error:
             self._park(copy, error)
             return
-        except TargetError as error:
+        except (TargetError, SourceError) as error:
             place = (copy.stream, delivery.sequence)
             self._failed[place] = self._failed.get(place, 0) + 1
             is_overtaken = isinstance(error, SupersededError)
-            if is_overtaken or self._failed[place] < _TRIES or not self._answers(copy):
+            if is_overtaken or self._failed[place] < _TRIES or not self._answers(copy, error):
                 raise
             self._park(copy, error)
             return
@@ -335,6 +357,21 @@ class Follower:
             outcome.rows += written
             outcome.state = "done"
             outcome.position = delivery.sequence
+
+    def _other_columns(self, copy: TableCopy, shapes: set[tuple[str, ...]]) -> tuple[str, ...]:
+        """`other_columns` of the names in rows, where this run has not seen these."""
+        if self._tunnel is None or shapes <= self._shapes.get(copy.stream, set()):
+            return ()
+        return other_columns(self._tunnel, copy, {name for each in shapes for name in each})
+
+    def _settle(self, copy: TableCopy, shapes: set[tuple[str, ...]], why: str) -> None:
+        """After rows of these `shapes` are written. `why` the existing rows are to be read again, or ""."""
+        if why:
+            assert self._tunnel is not None
+            note_columns(self._tunnel, copy, [name for each in shapes for name in each])
+            self._read_beside(copy, why)
+            self._shapes[copy.stream] = set()
+        self._shapes.setdefault(copy.stream, set()).update(shapes)
 
     def _is_parked(self, stream: str) -> bool:
         """Another run may have resumed a table that this one knows as parked."""
@@ -345,8 +382,10 @@ class Follower:
             del self._parked[stream]
         return stream in self._parked
 
-    def _answers(self, copy: TableCopy) -> bool:
-        """Whether the target can be asked for the table, so that it is the table's rows that it refuses."""
+    def _answers(self, copy: TableCopy, error: ChannelError) -> bool:
+        """Whether the end that refused the table answers, so that it is the table that it refuses."""
+        if isinstance(error, SourceError):
+            return not is_away(_reader(copy), error)
         try:
             return self._writer(copy, {}).exists() is not None
         except ChannelError:
@@ -389,6 +428,7 @@ class Follower:
         if self._writer(copy, {}).exists() is False:
             return
         columns = _reader(copy).schema()
+        self._other_columns(copy, {tuple(columns.names)})
         kept = prepare(self._steps(copy), columns).output_schema
         of_log = [pa.field(AT, pa.timestamp("us", tz="UTC")), pa.field(OPERATION, pa.string())]
         empty = pa.schema([*kept, *of_log]).empty_table()
@@ -433,7 +473,8 @@ class Follower:
             if self._tunnel is not None and self._tunnel.exists():
                 note_columns(self._tunnel, copy, made.schema.names)
             if filled:
-                self._read_beside(copy, filled)
+                names = ", ".join(filled)
+                self._read_beside(copy, f"existing rows may have values in the new column {names}")
             return written
 
     def _column_changes(self, copy: TableCopy, columns: pa.Schema) -> ColumnChanges:
@@ -451,7 +492,8 @@ class Follower:
         gone = [name for name in target.names if name.lower() not in here | own]
         if not new:
             return ColumnChanges()
-        changes = changes_of(copy, columns_noted(self._tunnel, copy.stream), new, gone)
+        arriving = [name for name in columns.names if name.lower() not in own]
+        changes = changes_of(copy, columns_noted(self._tunnel, copy.stream), arriving, new, gone)
         if copy.is_lake:  # not altered by SQL
             return ColumnChanges({}, (*changes.filled, *changes.renamed.values()))
         if not changes.renamed or copy.contract.columns not in ("evolve", "freeze"):
@@ -479,15 +521,11 @@ class Follower:
             return replace(changes, renamed={}, filled=(*changes.filled, *changes.renamed.values()))
         return changes
 
-    def _read_beside(self, copy: TableCopy, filled: Sequence[str]) -> None:
-        """Have the existing rows read again while changes go on: the log does not have what they hold in a column."""
+    def _read_beside(self, copy: TableCopy, why: str) -> None:
+        """Have the existing rows read again while changes go on: the log does not have what they hold."""
         assert self._tunnel is not None
         assert copy.table is not None
-        _log.warning(
-            "%s: existing rows may have values in the new column %s, and are read again",
-            copy.stream,
-            ", ".join(filled),
-        )
+        _log.warning("%s: %s: all its rows are read again", copy.stream, why)
         self._tunnel.resnapshot(copy.table.dbtable)
         self._tunnel.store.note(self._tunnel.name, copy.stream, None)
 

@@ -187,11 +187,18 @@ def net_changes(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]
 
 
 def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
-    """The column of this name, or else of one in another case."""
+    """The column of this name, or else of one in another case.
+
+    Raises:
+        SchemaError: there is none.
+    """
     names = rows.schema.names
-    if name not in names:
-        name = next(each for each in names if each.lower() == name.lower())
-    return rows.column(name)
+    found = [name] if name in names else [each for each in names if each.lower() == name.lower()]
+    if not found:
+        raise SchemaError(
+            f"the changes have no column {name!r}, which is in the table's key: it was renamed, or has another key now"
+        )
+    return rows.column(found[0])
 
 
 def _marked(lives: dict[Any, _Life]) -> list[_Version]:

@@ -5,13 +5,23 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_channel.connectors import load_reader
+from spark_channel.connectors.base.contract import ColumnFact
+from spark_channel.connectors.sql.log_tables import OWN_COLUMNS
 from spark_channel.errors import SchemaError
 from spark_channel.option_types import resolve_references
 from spark_channel.replication.masks import mask_of
 from spark_channel.replication.tables import TableCopy
 from spark_channel.tunnel import Tunnel
 
-__all__ = ["ColumnChanges", "changes_of", "columns_noted", "columns_unnoted", "note_columns"]
+__all__ = [
+    "ColumnChanges",
+    "changes_of",
+    "columns_noted",
+    "columns_unnoted",
+    "is_made_again",
+    "note_columns",
+    "other_columns",
+]
 
 COLUMNS = "#columns "
 """Begins the notes of a tunnel that have the numbers of a table's columns, by which a renamed one is recognised."""
@@ -19,9 +29,9 @@ COLUMNS = "#columns "
 
 @dataclass(frozen=True)
 class ColumnChanges:
-    """What became of the columns that the target lacks. `renamed`: from the name that the target has to the new one.
+    """What became of columns. `renamed`: from the name that the target has to the new one.
 
-    `filled`: columns whose existing rows may have values, which only reading them again brings.
+    `filled`: columns in which existing rows may have other values than in the target: to be read again.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -29,29 +39,63 @@ class ColumnChanges:
 
 
 def changes_of(
-    copy: TableCopy, known: Mapping[str, str], new: Sequence[str], gone: Sequence[str]
+    copy: TableCopy,
+    known: Mapping[str, str],
+    columns: Collection[str],
+    new: Collection[str] = (),
+    gone: Collection[str] = (),
 ) -> ColumnChanges:
-    """`new` are columns that the target lacks, `gone` those that only the target has; `known` are columns' numbers.
+    """`columns` arrive, of which the target lacks the `new` ones; `gone` are those that only the target has.
+
+    `known`: the numbers of columns that the target has rows of.
 
     Raises:
-        SchemaError: a masked column has a new name, which no mask matches.
+        SchemaError: a masked column has a new name, or may have it, which no mask matches.
     """
     facts = load_reader(resolve_references(copy.reader))[0].column_facts()
+    if _is_apart(known, facts):
+        known = {}
     names = {number: name for name, number in known.items()}
     renamed, filled = {}, []
-    for name in new:
+    for name in columns:
         fact = facts.get(name)
         before = "" if fact is None else names.get(fact.number, "")
+        is_same = not before or before == name or _hold_masked(copy, before, name)
+        if name not in new:
+            # The name of another column now: the rows that are there have the values of the one before.
+            if fact is not None and fact.number != known.get(name, fact.number):
+                filled.append(name)
+            continue
         if before and before != name:
-            is_same = _hold_masked(copy, before, name)
             old = next((each for each in gone if each.lower() == before.lower()), None)
             if old is not None and is_same:
                 renamed[old] = name
                 continue
-        # Where the catalog has no numbers, a column that is gone may be the one that is new.
-        if fact is None or fact.filled or before or (not fact.number and gone):
+        elif fact is None or before or not known:
+            for each in _hidden(copy, {**dict.fromkeys(gone, ""), **known}, columns, facts):
+                _hold_masked(copy, each, name)
+        # Where no numbers are known, a column that is gone may be the one that is new.
+        if fact is None or fact.filled or before or (not known and gone):
             filled.append(name)
     return ColumnChanges(renamed, tuple(filled))
+
+
+def _hidden(
+    copy: TableCopy,
+    known: Mapping[str, str],
+    columns: Collection[str],
+    facts: Mapping[str, ColumnFact],
+) -> list[str]:
+    """The masked columns that do not arrive by their names, and may by another one."""
+    here = {each.lower() for each in columns}
+    found = []
+    for name, number in known.items():
+        mask = mask_of(copy.options.columns or {}, copy.stream, name)
+        if mask is None or mask.kind == "keep" or name.lower() in here:
+            continue
+        if mask.kind != "drop" or name not in facts or facts[name].number != number:
+            found.append(name)
+    return found
 
 
 def _hold_masked(copy: TableCopy, before: str, name: str) -> bool:
@@ -64,8 +108,8 @@ def _hold_masked(copy: TableCopy, before: str, name: str) -> bool:
     old, now = mask_of(masks, copy.stream, before), mask_of(masks, copy.stream, name)
     if now is None and old is not None and old.kind != "keep":
         raise SchemaError(
-            f"column {before!r}, which has mask {old}, was renamed to {name!r}, which no mask matches: write a mask "
-            f"for {name!r} into columns, or 'keep'"
+            f"column {before!r}, which has mask {old}, was renamed to {name!r}, which no mask matches, as far as the "
+            f"catalog shows: write a mask for {name!r} into columns, or 'keep'"
         )
     return old == now
 
@@ -74,6 +118,32 @@ def columns_noted(tunnel: Tunnel, stream: str) -> dict[str, str]:
     """The numbers of a table's columns when its target got them; {} = they are not known."""
     found = tunnel.store.notes(tunnel.name).get(COLUMNS + stream)
     return {} if found is None else {str(name): str(n) for name, n in json.loads(found).items()}
+
+
+def _is_apart(known: Mapping[str, str], facts: Mapping[str, ColumnFact]) -> bool:
+    return not {each.number for each in facts.values()}.intersection(known.values())
+
+
+def is_made_again(tunnel: Tunnel, copy: TableCopy) -> bool:
+    """Whether another table has the name of the one whose columns are noted, which was dropped."""
+    known = columns_noted(tunnel, copy.stream)
+    if not known:
+        return False
+    return _is_apart(known, load_reader(resolve_references(copy.reader))[0].column_facts())
+
+
+def other_columns(tunnel: Tunnel, copy: TableCopy, names: Collection[str]) -> tuple[str, ...]:
+    """The columns that arrive and are not those that had their `names` when the target got them.
+
+    They are not new to the target: two that swapped their names, or one that was dropped and added.
+
+    Raises:
+        SchemaError: as `changes_of`.
+    """
+    known = columns_noted(tunnel, copy.stream)
+    if not known:
+        return ()
+    return changes_of(copy, known, sorted(set(names).difference(OWN_COLUMNS))).filled
 
 
 def columns_unnoted(

@@ -203,8 +203,8 @@ class TunnelStore(Protocol):
         """The tunnel of this name."""
         ...
 
-    def all(self) -> list[TunnelRecord]:
-        """Every tunnel, by name."""
+    def all(self, *, make: bool = False) -> list[TunnelRecord]:
+        """Every tunnel, by name; with `make`, where the store has no tables, they are made."""
         ...
 
     def delete(self, name: str) -> None:
@@ -286,7 +286,7 @@ class TunnelStore(Protocol):
         ...
 
     def note(self, name: str, key: str, said: str | None) -> None:
-        """Keep a text of the program that reads the tunnel, until the tunnel is reset or deleted; None removes it.
+        """Keep a text of the program that reads the tunnel, until the tunnel is deleted; None removes it.
 
         Raises:
             TunnelError: the tunnel does not exist.

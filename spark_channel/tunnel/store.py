@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.contract import Token
@@ -96,6 +96,8 @@ _CHANNEL_COLUMNS = (
     "id, place, params, parents, state, version, client, closing_beats, sequence, token, pending"
 )
 _CHANNELS = f"SELECT {_CHANNEL_COLUMNS} FROM spark_channel_tunnel_channels WHERE tunnel = ?"  # noqa: S608 - constants
+_NOTES = "SELECT id, said FROM spark_channel_tunnel_notes WHERE tunnel = ? ORDER BY id"
+_NOTE = "INSERT INTO spark_channel_tunnel_notes (tunnel, id, said) VALUES (?, ?, ?)"
 _CLIENTS = "SELECT id, tag, timeout, last_seen, host, process FROM spark_channel_tunnel_clients WHERE tunnel = ?"
 
 
@@ -107,6 +109,9 @@ class Statements(Protocol):
 
 class SqlStore(ABC):
     """See `TunnelStore`."""
+
+    _has_tables: ClassVar[str]
+    """A statement that gives a row where the store's tables are made."""
 
     @abstractmethod
     def show(self) -> str: ...
@@ -137,8 +142,10 @@ class SqlStore(ABC):
         with self._transaction() as statements:
             return self._record(statements, name)
 
-    def all(self) -> list[TunnelRecord]:
-        with self._transaction(make=True) as statements:
+    def all(self, *, make: bool = False) -> list[TunnelRecord]:
+        with self._transaction(make=make) as statements:
+            if not statements.rows(self._has_tables):
+                return []
             return [_tunnel(row) for row in statements.rows(f"{_TUNNELS} ORDER BY name")]
 
     def delete(self, name: str) -> None:
@@ -151,8 +158,12 @@ class SqlStore(ABC):
         self.get(name)
         with self._transaction(make=True) as statements:
             self._record(statements, name)
+            notes = statements.rows(_NOTES, (name,))
             self._remove(statements, name)
-            return self._add(statements, record, channels)
+            made = self._add(statements, record, channels)
+            for each in notes:  # they refer to the record
+                statements.rows(_NOTE, (name, *each))
+            return made
 
     def state(self, name: str) -> TunnelState:
         with self._transaction() as statements:
@@ -283,15 +294,11 @@ class SqlStore(ABC):
                 "DELETE FROM spark_channel_tunnel_notes WHERE tunnel = ? AND id = ?", given
             )
             if said is not None:
-                statements.rows(
-                    "INSERT INTO spark_channel_tunnel_notes (tunnel, id, said) VALUES (?, ?, ?)",
-                    (*given, said),
-                )
+                statements.rows(_NOTE, (*given, said))
 
     def notes(self, name: str) -> dict[str, str]:
         with self._transaction(make=True) as statements:
-            found = "SELECT id, said FROM spark_channel_tunnel_notes WHERE tunnel = ? ORDER BY id"
-            return {str(key): str(said) for key, said in statements.rows(found, (name,))}
+            return {str(key): str(said) for key, said in statements.rows(_NOTES, (name,))}
 
     def now(self) -> float:
         with self._transaction() as statements:
@@ -483,6 +490,8 @@ _UNDEFINED_TABLE = "42P01"
 class PostgresStore(SqlStore):
     """A connection per call; the tunnel's row is locked while its channels are shared out."""
 
+    _has_tables = "SELECT 1 WHERE to_regclass('spark_channel_tunnels') IS NOT NULL"
+
     def __init__(self, url: str) -> None:
         self._url = url
         self._known: tuple[int, Any] | None = None
@@ -577,6 +586,8 @@ class SqliteStore(SqlStore):
         lock_timeout: how many seconds a call waits for the lock of another one.
     """
 
+    _has_tables = "SELECT 1 FROM sqlite_master WHERE name = 'spark_channel_tunnels'"
+
     def __init__(
         self,
         path: Path,
@@ -590,6 +601,9 @@ class SqliteStore(SqlStore):
 
     def show(self) -> str:
         return str(self._path)
+
+    def all(self, *, make: bool = False) -> list[TunnelRecord]:
+        return super().all(make=make) if make or self._path.exists() else []
 
     @contextmanager
     def _transaction(self, *, make: bool = False) -> Iterator[Statements]:

@@ -115,7 +115,8 @@ class Tunnel:
         Raises:
             TunnelError: the name is taken. ChannelError: a source that cannot be read, or has no feed.
         """
-        if self.exists():  # before the source makes a slot for it
+        # The store is made before the source makes a slot: one that no tunnel names would keep the log.
+        if any(record.name == self.name for record in self.store.all(make=True)):
             raise TunnelError(f"there is a tunnel {self.name!r} in {self.store.show()} already")
         source = StreamSource(self._options)
         return self.store.create(source.record(self.name), source.channels(channels))

@@ -1,6 +1,7 @@
 """What is made of the changes of one delivery before the target gets them."""
 
 import uuid
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.connectors import WriteContext, find_connector, load_reader
+from spark_channel.connectors.base.contract import ColumnFact, SourceTable
 from spark_channel.connectors.base.feed import OPERATION
-from spark_channel.replication.config import load_replication
+from spark_channel.connectors.lake.publish import LakePublisher
+from spark_channel.errors import SchemaError, SourceError
+from spark_channel.replication import ReplicationReport, TableOutcome, renames
+from spark_channel.replication import changes as changes_module
+from spark_channel.replication.changes import Follower
+from spark_channel.replication.config import StreamOptions, load_replication
 from spark_channel.replication.deletes import kept_key, net_changes, with_deletes
 from spark_channel.replication.drift import FitTypes, LeaveOut
+from spark_channel.replication.renames import changes_of
+from spark_channel.replication.tables import TableCopy
 from spark_channel.replication.tunnels import tunnel_name
 from spark_channel.transform.transformer import prepare
 
@@ -77,6 +86,115 @@ def test_a_key_is_not_a_column_in_another_case() -> None:
     rows = changes(("insert", 7, "a", 1), ("insert", 8, "b", 1), key="Id")
     rows = rows.add_column(0, "id", pa.array([1, 1]))
     assert with_deletes(rows, "soft", ["Id"], T)["Id"].to_pylist() == [7, 8]
+
+
+def test_a_key_that_the_changes_lack_is_named() -> None:
+    rows = changes(("insert", 7, "a", 1))
+    with pytest.raises(SchemaError, match="no column 'number', which is in the table's key"):
+        with_deletes(rows, "soft", ["number"], T)
+    with pytest.raises(SchemaError, match="number"):
+        net_changes(rows, ["number"])
+
+
+@dataclass
+class Catalog:
+    """A source, of which only the facts of its columns are asked."""
+
+    facts: dict[str, ColumnFact]
+
+    def column_facts(self) -> dict[str, ColumnFact]:
+        return self.facts
+
+
+@pytest.mark.parametrize(
+    ("known", "now", "arriving", "target", "found"),
+    [
+        # secret -> x -> y between two runs: the log has x, the catalog y
+        ("id:1 secret:2", "id:1 y:2", "id x", "id secret", "secret"),
+        # secret -> a, which was b's name before
+        ("id:1 secret:2 a:3", "id:1 a:2 b:3", "id a b", "id secret a", "secret"),
+        # no numbers, as in MySQL, or a tunnel that lost them
+        ("", "id: x:", "id x", "id secret", "secret"),
+        ("", "id:1 x:2", "id x", "id secret", "secret"),
+        ("", "id: kept:", "id kept", "id secret", ("kept",)),
+        # a new column beside one that is dropped by its mask
+        ("id:1 dropped:2", "id:1 dropped:2 x:3", "id x", "id", ()),
+        # dropped again before the run: the log still has it
+        ("id:1 dropped:2", "id:1 dropped:2", "id x", "id", ("x",)),
+        ("id:1 dropped:2", "id:1", "id x", "id", "dropped"),
+    ],
+)
+def test_a_column_that_may_be_a_masked_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    known: str,
+    now: str,
+    arriving: str,
+    target: str,
+    found: str | tuple[str, ...],
+) -> None:
+    def numbers(text: str) -> dict[str, str]:
+        return {name: number for name, _, number in (each.partition(":") for each in text.split())}
+
+    facts = {name: ColumnFact(number, filled=False) for name, number in numbers(now).items()}
+    monkeypatch.setattr(renames, "load_reader", lambda given: (Catalog(facts), []))
+    masks = {"*.secret": "sha256", "*.dropped": "drop", "*.kept": "keep"}
+    options = StreamOptions.model_validate({"columns": masks})
+    copy = TableCopy("s.t", None, options, "t", {}, {})
+    columns, there = arriving.split(), target.split()
+    new, gone = set(columns) - set(there), set(there) - set(columns)
+
+    def made() -> tuple[str, ...]:
+        return changes_of(copy, numbers(known), columns, new, gone).filled
+
+    if isinstance(found, tuple):
+        assert made() == found
+        return
+    with pytest.raises(SchemaError, match=f"'{found}', which has mask"):
+        made()
+
+
+def test_a_table_that_was_parked_before_an_outage_is_not_parked_by_the_next_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def away(_copy: TableCopy) -> tuple[str, ...]:
+        raise SourceError("the server is away")
+
+    place = {"url": "postgresql://db/shop"}
+    file = load_replication({"source": place, "target": place, "streams": {"s.t": {}}})
+    given = {"reader": "postgresql", **place, "dbtable": "s.t"}
+    copy = TableCopy("s.t", SourceTable("s", "t", "s.t"), StreamOptions(), "t", given, {})
+    outcome = TableOutcome("s.t", "t", "full_then_changes", "parked", why="a lock", rows=3)
+    follower = Follower(file, [copy], {"s.t": outcome}, ReplicationReport("run", T))
+    monkeypatch.setattr(changes_module, "key_of", away)
+    monkeypatch.setattr(changes_module, "is_away", lambda *_: True)
+    with pytest.raises(SourceError, match="away"):
+        follower.run({}, None, once=True)
+    assert (outcome.state, outcome.why, outcome.rows) == ("not run", "", 3)
+
+
+def test_a_row_that_is_gone_is_removed_by_a_key_in_another_case(tmp_path: Path) -> None:
+    def write(rows: pa.Table, gone: pa.Table | None) -> None:
+        given = {
+            "writer": "delta",
+            "path": str(tmp_path),
+            "writeMode": "upsert",
+            "keyColumns": "id",
+        }
+        writer, _ = find_connector(given, "writer").writer_with(given)
+        assert isinstance(writer, LakePublisher)
+        writer.gone = gone
+        plan = writer.prepare(WriteContext(uuid.uuid4().hex, commit="job"), rows.schema)
+        task = writer.open(plan, 0, 0)
+        for batch in rows.to_batches():
+            task.write(batch)
+        writer.commit(plan, [task.close()])
+
+    write(pa.table({"ID": pa.array([1, 2], pa.int64())}), None)
+    write(pa.table({"id": pa.array([3], pa.int64())}), pa.table({"id": pa.array([1], pa.int32())}))
+    reader, _ = load_reader({"reader": "delta", "path": str(tmp_path)})
+    reader.schema()
+    found = [row for split in reader.split(1) for batch in reader.read(split) for row in batch[0]]
+    assert sorted(each.as_py() for each in found) == [2, 3]
 
 
 def test_a_row_that_is_left_out_is_still_deleted() -> None:

@@ -17,9 +17,11 @@ from pyiceberg.catalog import load_catalog
 import spark_channel
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import load_reader
-from spark_channel.replication import ReplicationReport
+from spark_channel.replication import ReplicationReport, status
+from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.status import reset_tables, resume_tables, status_of
+from spark_channel.replication.tunnels import begin_again
 from spark_channel.service import ServiceServer, discovery
 from tests.cli.test_run import run
 from tests.servers.mariadb import BINLOG, MariadbServer
@@ -131,9 +133,9 @@ def test_a_run_is_one_job_of_its_tunnel(
     followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'); INSERT INTO fol.b VALUES (1), (2)")
     with ServiceServer() as server:
         report = followed.run()
-    (status,) = server.metrics.statuses()
-    assert (status.phase, status.rows) == ("done", 3)
-    spec = status.spec
+    (shown,) = server.metrics.statuses()
+    assert (shown.phase, shown.rows) == ("done", 3)
+    spec = shown.spec
     assert (spec.kind, spec.part_of) == ("stream", f"replicate {report.run_id}")
     assert spec.name.startswith("replicate-")
     assert spec.source.endswith("#(tables)")
@@ -451,14 +453,26 @@ def test_a_truncate_does_not_hide_the_versions_before_it(followed: Followed) -> 
 
 
 @pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
-def test_a_lost_slot_is_mended_by_a_reset_of_all_tables(followed: Followed) -> None:
+def test_a_lost_slot_is_mended_by_a_reset_of_all_tables(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by one that is killed when the tunnel has begun again."""
     followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'), (2, 2, 'y'); INSERT INTO fol.b VALUES (1)")
     followed.run()
     followed.sql("SELECT pg_drop_replication_slot('fol')")
     followed.sql("DELETE FROM fol.a WHERE id = 1; INSERT INTO fol.b VALUES (2)")
     why = followed.run(3).parked[0].why
     assert "replicate reset FILE '*'" in why
-    assert reset_tables(load_replication(followed.file), ["*"]) == ["fol.a", "fol.b"]
+    file = load_replication(followed.file)
+    assert reset_tables(file, ["fol.a"]) == ["fol.a"]
+
+    def killed(*given: Any) -> None:
+        begin_again(*given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(status, "begin_again", killed)
+    with pytest.raises(KeyboardInterrupt):
+        reset_tables(file, ["*"])
     followed.run()
     assert followed.rows("a", "id, n") == [(2, 2)]
     assert followed.rows("b", "id") == [(1,), (2,)]
@@ -543,6 +557,86 @@ def test_a_renamed_column_goes_by_the_contract_and_the_masks(
     followed.sql("ALTER TABLE fol.a RENAME COLUMN n TO m")
     followed.sql("INSERT INTO fol.a VALUES (3, 3, 'planted')")
     assert 'RENAME COLUMN "n" TO "m"' in followed.run(3).parked[0].why
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_names_that_other_columns_have_now_show_neither_old_values_nor_masked_ones(
+    followed: Followed,
+) -> None:
+    """No column is new to the target: two have swapped their names, or one was dropped and added again."""
+    followed.more |= {"columns": {"*.secret": "sha256"}}
+    names = ("{1} TO t", "{2} TO {1}", "t TO {2}")
+    swap = "; ".join(f"ALTER TABLE fol.{{0}} RENAME {each}" for each in names)
+    followed.sql("ALTER TABLE fol.a ADD m INT; ALTER TABLE fol.b ADD secret TEXT, ADD note TEXT")
+    followed.sql(
+        "INSERT INTO fol.a VALUES (1, 1, 'x', 10); INSERT INTO fol.b VALUES (1, 'planted')"
+    )
+    followed.run()
+    followed.sql(swap.format("a", "n", "m") + ";" + swap.format("b", "secret", "note"))
+    followed.sql(
+        "INSERT INTO fol.a (id, n) VALUES (2, 20); INSERT INTO fol.b VALUES (2, 'planted')"
+    )
+    for _ in range(2):  # --once may end before the rows that are read again
+        why = followed.run(3).parked[0].why
+        assert "'secret', which has mask sha256, was renamed to 'note'" in why
+        resume_tables(load_replication(followed.file), ["fol.b"])
+    assert followed.rows("a", "id, n, m") == [(1, 10, 1), (2, 20, None)]
+    assert followed.rows("b", "id, note") == [(1, None)]
+    followed.sql("ALTER TABLE fol.a DROP m, ADD m INT DEFAULT 5; INSERT INTO fol.a (id) VALUES (3)")
+    followed.run(3)
+    followed.run(3)
+    assert followed.rows("a", "id, n, m") == [(1, 10, 5), (2, 20, 5), (3, None, 5)]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_a_table_that_cannot_begin_misses_no_change(followed: Followed) -> None:
+    """The others take its changes out of the log, which are not written: its rows are read again."""
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'), (2, 2, 'y'); INSERT INTO fol.b VALUES (1)")
+    followed.run()
+    followed.streams["fol.a"]["columns"] = {"id": "null"}
+    followed.sql("DELETE FROM fol.a WHERE id = 1; INSERT INTO fol.a VALUES (3, 3, 'z')")
+    followed.sql("INSERT INTO fol.b VALUES (2)")
+    assert "primary key 'id' has mask null" in followed.run(3).parked[0].why
+    assert followed.rows("b", "id") == [(1,), (2,)]
+    del followed.streams["fol.a"]["columns"]
+    followed.run()
+    assert followed.rows("a", "id, n") == [(2, 2), (3, 3)]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_a_table_that_is_made_again_in_the_source_has_its_new_rows_alone(
+    followed: Followed,
+) -> None:
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'), (2, 2, 'y'); INSERT INTO fol.b VALUES (1)")
+    followed.run()
+    followed.sql("DROP TABLE fol.a; CREATE TABLE fol.a (id INT PRIMARY KEY, n INT, m INT)")
+    followed.sql(
+        "ALTER PUBLICATION fol ADD TABLE fol.a; INSERT INTO fol.a VALUES (2, 20, 0), (3, 3, 0)"
+    )
+    followed.sql("INSERT INTO fol.b VALUES (2)")
+    followed.run()
+    assert followed.rows("a", "id, n, m") == [(2, 20, 0), (3, 3, 0)]
+    assert followed.rows("b", "id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_a_table_that_is_dropped_in_the_target_while_it_is_followed_gets_all_rows(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, 'x'), (2, 2, 'y')")
+    followed.run()
+    followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z')")
+    begin = Follower._follow_others
+
+    def drop(*given: Any) -> None:
+        begin(*given)
+        followed.sql("DROP TABLE fol_dw.t_a")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Follower, "_follow_others", drop)
+        followed.run()
+    followed.run()  # --once may end before the rows that are read again
+    assert followed.rows("a", "id") == [(1,), (2,), (3,)]
 
 
 SECRET = "planted-1f9a"

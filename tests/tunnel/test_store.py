@@ -1,10 +1,11 @@
 """Stores: what they keep, and what they report."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_channel.errors import ChannelLostError, ClientExpiredError, TunnelError
+from spark_channel.errors import ChannelLostError, ClientExpiredError, TunnelError, TunnelStoreError
 from spark_channel.processes import host_name
 from spark_channel.tunnel.records import (
     Channel,
@@ -14,7 +15,7 @@ from spark_channel.tunnel.records import (
     TunnelRecord,
     TunnelType,
 )
-from spark_channel.tunnel.store import SqlStore
+from spark_channel.tunnel.store import SqliteStore, SqlStore
 from tests.tunnel.world import channels
 
 ORDERS = TunnelRecord(
@@ -73,6 +74,21 @@ def test_a_missing_tunnel_is_named_with_those_there_are(orders: SqlStore) -> Non
         orders.get("order")
 
 
+def test_a_look_at_a_store_makes_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "more" / "tunnels.db"
+    assert SqliteStore(place).all() == []
+    assert not place.parent.exists()
+    place.parent.mkdir()
+    place.touch()
+    for _ in range(2):
+        assert SqliteStore(place).all() == []
+        with pytest.raises(TunnelStoreError, match="no such table"):
+            SqliteStore(place).get("orders")
+    assert SqliteStore(place).all(make=True) == []
+    with pytest.raises(TunnelError, match="which has none"):
+        SqliteStore(place).get("orders")
+
+
 def test_a_store_that_is_not_there_is_named(store: SqlStore) -> None:
     with pytest.raises(TunnelError, match="tunnel"):
         store.get("orders")
@@ -90,8 +106,10 @@ def test_a_reset_begins_anew(orders: SqlStore) -> None:
     orders.connect("orders", Client("a"))
     mine = orders.heartbeat("orders", "a", ())
     orders.checkpoint("orders", "a", mine[0].id, 0, {"at": 7})
+    orders.note("orders", "shop.a", "read again")
     fresh = orders.reset("orders", TunnelRecord(**{**_fields(ORDERS), "id": "id-2"}), mine)
     assert orders.get("orders") == fresh
+    assert orders.notes("orders") == {"shop.a": "read again"}
     assert fresh.id == "id-2"
     with pytest.raises(ClientExpiredError):
         orders.heartbeat("orders", "a", ())

@@ -85,7 +85,9 @@ class LakePublisher(Writer):
 
     Options: ClassVar[type[WriteOptions]] = LakeWriteOptions
     gone: pa.Table | None = None
-    """Keys whose rows a write by key removes, beside those that it replaces: of a caller that commits itself."""
+    """Keys, by the columns of `keyColumns` in their order, whose rows a write by key removes, beside those that it
+    replaces: of a caller that commits itself.
+    """
 
     def lake(self, place: Any = None) -> LakeTable:
         """The table; `place` is a plan's, in a task."""
@@ -242,7 +244,7 @@ class LakePublisher(Writer):
             ]
             tables.append(pa.table(columns, schema=wanted))
         if self.gone is not None:
-            tables.append(self.gone.select(list(plan.key)).cast(wanted))
+            tables.append(self.gone.rename_columns(list(plan.key)).cast(wanted))
         return pa.concat_tables(tables) if tables else wanted.empty_table()
 
     def _settle(self, lake: LakeTable, plan: LakePlan, error: Exception) -> None:
