@@ -43,8 +43,8 @@ _here: dict[tuple[int, str, int, str | None], Answer] = {}
 def answered_here(address: ServiceAddress, answer: Answer | None) -> None:
     """Let a service of this process answer connections of this process without a socket; None: no more.
 
-    `answer` takes the address with the caller's token, the action and the body. It returns None where the token opens
-    nothing: then the socket refuses. `ValueError` and `PermissionError` are refusals.
+    `answer` takes the address with the caller's token, the action and the body. It returns None for what it refuses:
+    then the socket refuses it, and the service counts and logs that.
     """
     if answer is None:
         _here.pop(_place(address), None)
@@ -89,10 +89,6 @@ class Connection:
         ask = _here.get(_place(self.address)) if action in _AT_ONCE else None
         try:
             answer = None if ask is None else ask(self.address, action, body)
-        except (ValueError, PermissionError) as error:
-            raise ServiceDeniedError(
-                f"the service at {self.address} refused {action!r}: {error}"
-            ) from None
         except Exception as error:
             _log.error("action %r failed", action, exc_info=error)
             raise ServiceUnavailableError(

@@ -255,7 +255,10 @@ class ServiceServer:
         endpoint = self._endpoints.get(action)
         if scope is None or endpoint is None:
             return None
-        answer = endpoint(body, Caller(scope, "this process"))
+        try:
+            answer = endpoint(body, Caller(scope, "this process"))
+        except (PermissionError, ValueError):
+            return None
         assert isinstance(answer, bytes)
         return answer
 

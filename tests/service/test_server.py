@@ -395,7 +395,7 @@ def test_a_shared_limit_over_tls_is_spent_by_those_who_trust_it(
 
 _FEW_FILES = """
 import resource, spark_channel
-resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+resource.setrlimit(resource.RLIMIT_NOFILE, (18, 18))
 source = {"name": "generator", "rows": "1000", "channels": "8"}
 try:
     spark_channel.transfer(None, source, {"name": "discard"}, rows_per_second="1M")

@@ -24,7 +24,7 @@ from spark_channel.spark.session import session_slots, slots_of
 from spark_channel.testing import VirtualClock
 
 HIDDEN = (
-    "(?i)^(apiKey|body|catalogProperties|clientProperties|driverOptions|headers|params|password|"
+    "(?i)^(apiKey|body|catalogProperties|clientProperties|driver|driverOptions|headers|params|password|"
     "proxy|sharedLimitToken|sslpassword|storageOptions|token|tunnelStore|uri|url)$"
     # a login or a secret parameter in a path: Spark holds the pattern against values, too
     r"|password|secret|//[^/\s]*:[^@]*@"
