@@ -56,7 +56,9 @@ def test_a_service_of_this_process_is_called_without_a_socket(
         with ServiceClient(server.address, job, SPEC) as client:
             client.counters(0, 7).pushed(10, 80)
         assert server.jobs.find(job).status().rows == 10
-        with pytest.raises(ServiceUnavailableError):  # a refusal goes through a socket, and is logged
+        with pytest.raises(
+            ServiceUnavailableError
+        ):  # a refusal goes through a socket, and is logged
             control.enter("k", Phase.DONE)
     wrong = replace(server.address, token="not-this-one")
     with ServiceControl(wrong) as control, pytest.raises(ServiceUnavailableError):
