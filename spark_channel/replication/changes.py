@@ -102,7 +102,7 @@ class Follower:
         self._failed: dict[tuple[str, int], int] = {}
         self._decisions: dict[str, tuple[pa.Schema, Decision]] = {}
         self._shapes: dict[str, set[tuple[str, ...]]] = {}
-        """Names of columns, in the log's order, of which the catalog was asked."""
+        """Names of the columns that were looked up in the catalog, in the log's order."""
 
     def run(self, more: Mapping[str, Any], limit: RateLimiter | None, *, once: bool) -> None:
         """Follow the tables; `once`: up to the changes that are there now, with all existing rows.

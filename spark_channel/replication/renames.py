@@ -74,7 +74,7 @@ def changes_of(
         elif fact is None or before or not known:
             for each in _hidden(copy, {**dict.fromkeys(gone, ""), **known}, columns, facts):
                 _hold_masked(copy, each, name)
-        # Where no numbers are known, a column that is gone may be the one that is new.
+        # Where no numbers are known, a column that was dropped may be the new one.
         if fact is None or fact.filled or before or (not known and gone):
             filled.append(name)
     return ColumnChanges(renamed, tuple(filled))

@@ -476,7 +476,7 @@ def bucket_edges(
         {bound for split in own if (bound := _bound(split, name)) is not None}
         for name, own in zip(names, splits, strict=True)
     ]
-    # Of one side: between the bounds of two equal tables are small ranges, which would take half of the buckets.
+    # The bounds of one side only: small ranges between those of two equal tables would take half of the buckets.
     inner = {bound for bound in max(bounds, key=len) if least < bound <= largest}
     points = [least, *sorted(inner), largest + 1]
     share = max(1, most // (len(points) - 1))

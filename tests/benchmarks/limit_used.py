@@ -80,7 +80,7 @@ class Paid:
 
 
 class System:
-    """A database, or a folder, with the table `orders`; `copy` is made anew before each run."""
+    """A database, or a folder, with the table `orders`; `copy` is made again before each run."""
 
     statements = ""
     """The query of the longest statement, in milliseconds, and its text."""

@@ -66,7 +66,7 @@ class Server:
     fastest: float = 300_000.0
     """What the job could do without any limit, in rows per second."""
     pause: tuple[float, float] = (math.inf, math.inf)
-    """When the job is paused, and goes on."""
+    """When the job is paused, and when it continues."""
     replays: Callable[[float], float] | None = None
     """How many of the job's rows its replica replays in a second, by time; None = it has none."""
     clock: HandClock = field(default_factory=HandClock)

@@ -205,7 +205,7 @@ class Reader(SplitReader):
         return ()
 
     def column_facts(self) -> Mapping[str, ColumnFact]:
-        """Driver. What the catalog has of each column now; {} = the source keeps nothing of the kind."""
+        """Driver. Return each column as the catalog has it now; {} = the source has no such catalog."""
         return {}
 
     def increment(self, column: str, after: int | None, *, again: bool) -> Increment:

@@ -119,7 +119,7 @@ _DAY = 86_400
 
 
 def log_facts(session: Session) -> LogFacts:
-    """What the server asks of a login that is to follow its log."""
+    """Return the rights that the login lacks to follow the log, and for how long the server keeps it."""
     grants = " ".join(str(row[0]).upper() for row in session.rows("SHOW GRANTS"))
     has_all = (
         "GRANT ALL PRIVILEGES ON *.*" in grants or "GRANT `" in grants
@@ -127,7 +127,7 @@ def log_facts(session: Session) -> LogFacts:
     may = has_all or all(any(word in grants for word in words) for words in _MAY)
     kept = {str(name).lower(): float(value) for name, value in session.rows(_KEPT)}
     days = kept.get("binlog_expire_logs_seconds", 0.0) / _DAY or kept.get("expire_logs_days", 0.0)
-    long = f"for {days:g} days" if days else "until somebody purges them"
+    long = f"for {days:g} days" if days else "until they are purged by hand"
     return LogFacts(
         () if may else (rights(),),
         f"the server keeps its binary logs {long}, and no longer for a run: one that comes later begins again",

@@ -32,7 +32,7 @@ from spark_channel.connectors.mysql.binlog_token import (
 from spark_channel.connectors.mysql.dialect import MysqlTable
 from spark_channel.connectors.mysql.session import MysqlSession
 from spark_channel.connectors.sql.catalog import MisfitError
-from spark_channel.connectors.sql.log_feed import as_inserts
+from spark_channel.connectors.sql.log_feed import as_inserts, base_splits
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import SourceError
@@ -139,11 +139,7 @@ class OneTableFeed(BinlogFeed):
         return super().changes(after, upto)
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
-        note = {"at": str(self._position(upto[0]))}
-        return [
-            Split({**split.params, **note}, split.rows, split.nbytes)
-            for split in self._reader.split(advice)
-        ]
+        return base_splits(self._reader, advice, str(self._position(upto[0])))
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         if split.params["kind"] in ("changes", "window"):

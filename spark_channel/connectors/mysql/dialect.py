@@ -325,7 +325,7 @@ class MysqlDialect(Dialect):
         """A hash of the values' texts, which end with a comma or are quoted.
 
         A text that is longer than the server can make is NULL: such a row has a hash that no other row has. MariaDB's
-        UUID() is no text, and COALESCE would make a UUID of the texts of all rows, so CONCAT makes a text of it.
+        UUID() has the type UUID, and COALESCE would turn the text of each row into one, so CONCAT makes a text of it.
         """
         texts = [_hashed(column.declared, text) for column, text in columns]
         if None in texts:

@@ -150,7 +150,7 @@ def check_published(
         )
 
 
-# What a server asks of a login that is to follow its log.
+# The rights that a login needs to follow the log, and what the server keeps for it.
 
 
 _FACTS = """
@@ -178,7 +178,7 @@ def log_facts(session: PgReadSession, slot: str) -> LogFacts:
         )
     if not is_there and int(used) >= int(slots):
         missing.append(
-            f"all {slots} replication slots are used: drop one that nobody reads, or raise max_replication_slots, "
+            f"all {slots} replication slots are used: drop one that no client reads, or raise max_replication_slots, "
             "which takes a restart"
         )
     bound = (

@@ -35,7 +35,7 @@ from spark_channel.connectors.postgresql.session import PgReadSession
 from spark_channel.connectors.postgresql.tokens import LogToken, TablesToken, token_of
 from spark_channel.connectors.postgresql.watermarks import PgWatermarks, obstacle, warn_of_kept_wal
 from spark_channel.connectors.sql.incremental_snapshot import WatermarkLog
-from spark_channel.connectors.sql.log_feed import as_inserts
+from spark_channel.connectors.sql.log_feed import as_inserts, base_splits
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import SourceError
@@ -166,11 +166,7 @@ class OneTableFeed(ReplicationFeed):
         return super().changes(after, upto)
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
-        note = {"at": LogToken.read(upto[0]).lsn}
-        return [
-            Split({**split.params, **note}, split.rows, split.nbytes)
-            for split in self._reader.split(advice)
-        ]
+        return base_splits(self._reader, advice, LogToken.read(upto[0]).lsn)
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         if split.params["kind"] in ("changes", "window"):

@@ -26,6 +26,7 @@ __all__ = [
     "TableFacts",
     "as_inserts",
     "base_keyset",
+    "base_splits",
     "between",
     "check_order",
     "chunk_rows",
@@ -94,6 +95,14 @@ class BaseChunk:
             keys = zip(*(each.to_pylist() for each in texts), strict=True)
             dropped = pa.array([key in window.keys for key in keys], pa.bool_())
         return batch.filter(pc.invert(dropped))
+
+
+def base_splits(reader: SqlReader, advice: int, at: str | int) -> list[Split]:
+    """Splits of the existing rows that are read before the changes, as of position `at`."""
+    return [
+        Split({**split.params, "at": at}, split.rows, split.nbytes)
+        for split in reader.split(advice)
+    ]
 
 
 def as_inserts(batch: pa.RecordBatch, schema: pa.Schema, at: str) -> pa.RecordBatch:

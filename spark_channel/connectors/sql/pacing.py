@@ -97,7 +97,7 @@ _MOVE_SECONDS, _SEEN_MOVING = 0.001, 256
 _SPREAD = 1 / 3
 """The part of the time in which rows have gathered; the next ones gather meanwhile."""
 _LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
-"""Of the time since the last ones were sent, under a limit; and in seconds."""
+"""The part under a limit, of the time since the last rows were sent; and the most, in seconds."""
 
 
 class WritePacer(_Pacer):

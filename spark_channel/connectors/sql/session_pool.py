@@ -89,7 +89,7 @@ class SessionPool:
         return self._users > 0
 
     def is_due(self, key: Hashable) -> bool:
-        """Whether nobody asked for `key` in the last 30 s: of what one table does for those that follow.
+        """Whether no table asked for `key` in the last 30 s. One table does the work for those that follow.
 
         Outside any block it is always True.
         """

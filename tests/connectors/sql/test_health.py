@@ -74,7 +74,7 @@ def test_postgresql_says_how_it_is(
 def test_sessions_of_jobs_are_seen_at_work_and_not_while_they_wait(
     replicated: tuple[PostgresServer, PostgresServer],
 ) -> None:
-    """One reads, one sleeps; the one that writes is no work of a read."""
+    """One reads, one sleeps; the one that writes does not count as work of a read."""
     primary, _ = replicated
     sessions = [
         ("spark-channel read", "SELECT count(*) FROM generate_series(1, 4000000)"),
