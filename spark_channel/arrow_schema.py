@@ -1,4 +1,4 @@
-"""Arrow batches cast to a schema; text lengths in its metadata."""
+"""Arrow batches cast to a schema, text lengths in its metadata, and its columns by name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_channel.errors import SchemaError
+from spark_channel.errors import OptionError, SchemaError
 
 __all__ = [
     "TEXT_LENGTH",
@@ -14,7 +14,9 @@ __all__ = [
     "InexactError",
     "TextLengths",
     "cast_exactly",
+    "check_columns",
     "conform",
+    "find_column",
     "first_failure",
     "is_binary",
     "is_list",
@@ -23,6 +25,7 @@ __all__ = [
     "length_in",
     "noted",
     "plain_type",
+    "spell",
     "text_lengths",
     "widest",
     "without_notes",
@@ -331,3 +334,58 @@ def _fitting(column: pa.Array, field: pa.Field) -> pa.Array:
         raise SchemaError(
             f"column {field.name!r} of type {column.type} does not fit {field.type}: {error}"
         ) from error
+
+
+# Columns by name, as `where`, `columns` and Spark find them: spelled exactly so, else ignoring case.
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Refuse two columns that `where`, `columns` and Spark could not tell apart.
+
+    Raises:
+        SchemaError: names the column.
+    """
+    seen: set[str] = set()
+    for name in schema.names:
+        if name in seen:
+            raise SchemaError(
+                f"column {name!r} occurs more than once in the source; rename one of them"
+            )
+        seen.add(name)
+
+
+def find_column(schema: pa.Schema, name: str, option: str) -> pa.Field:
+    """The column called `name`: spelled exactly so, else the only one that differs in case alone.
+
+    Raises:
+        OptionError: there is none, or several that differ in case.
+    """
+    exactly = [field for field in schema if field.name == name]
+    found = exactly or [field for field in schema if field.name.lower() == name.lower()]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(schema.names)
+    what = "more than one column" if found else "no column"
+    raise OptionError(
+        f"option {option!r} names {name!r}; the source has {what} of that name. It has: {known}",
+        option=option,
+        got=name,
+        takes=known,
+    )
+
+
+def spell(name: str, names: Sequence[str]) -> str | None:
+    """The one of `names` that is `name`: spelled exactly so, else the only one that differs in case alone.
+
+    Raises:
+        SchemaError: several differ in case alone.
+    """
+    if name in names:
+        return name
+    near = [each for each in names if each.lower() == name.lower()]
+    if len(near) > 1:
+        raise SchemaError(
+            f"column {name!r} is spelled otherwise in the source or target, which has {', '.join(map(repr, near))}: "
+            "name one of them"
+        )
+    return near[0] if near else None

@@ -30,16 +30,14 @@ from spark_channel import lazy
 if TYPE_CHECKING:
     from spark_channel.channel.batches import ChannelStatistics
     from spark_channel.channel.capacity import Limiter, Overflow, Payment, Wait
-    from spark_channel.channel.memory import MemoryChannel
-    from spark_channel.channel.transaction import Transaction, TransactionState
+    from spark_channel.channel.memory import MemoryChannel, Transaction, TransactionState
 else:
     __getattr__, __dir__ = lazy.exports(
         __name__,
         {
             "batches": ["ChannelStatistics"],
             "capacity": ["Limiter", "Overflow", "Payment", "Wait"],
-            "memory": ["MemoryChannel"],
-            "transaction": ["Transaction", "TransactionState"],
+            "memory": ["MemoryChannel", "Transaction", "TransactionState"],
         },
     )
 

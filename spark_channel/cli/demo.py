@@ -19,8 +19,8 @@ from rich.console import Console
 import spark_channel
 from spark_channel.errors import OptionError, SourceError, TargetError
 from spark_channel.options import parse_amount
+from spark_channel.progress.report import short
 from spark_channel.progress.speed import by_the_second
-from spark_channel.progress.summary import short
 
 if TYPE_CHECKING:
     from spark_channel.progress import TransferReport

@@ -16,7 +16,7 @@ from rich.table import Table
 from spark_channel.errors import OptionError
 from spark_channel.limits import LimitStatus, UnreachablePolicy
 from spark_channel.options import CommonOptions, parse_amount
-from spark_channel.progress.summary import short
+from spark_channel.progress.report import short
 from spark_channel.service import (
     LimitControl,
     Probe,

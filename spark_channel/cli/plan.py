@@ -21,7 +21,7 @@ from spark_channel.datax.check import check_job_file
 from spark_channel.errors import ChannelError, MissingPackageError, OptionError
 from spark_channel.option_types import has_reference, without_references
 from spark_channel.planning import Endpoint, TransferSpec
-from spark_channel.progress.summary import short
+from spark_channel.progress.report import short
 
 if TYPE_CHECKING:
     from rich.console import Console

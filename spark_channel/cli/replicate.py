@@ -15,7 +15,7 @@ from spark_channel.cli.run import EngineName, chosen_engine, open_engine, parse_
 from spark_channel.connectors.base.registry import has_third_parties
 from spark_channel.errors import JobFileError, OptionError
 from spark_channel.local import cores
-from spark_channel.progress.summary import short
+from spark_channel.progress.report import short
 from spark_channel.replication.config import json_schema, load_replication
 from spark_channel.replication.convert import convert_jobs
 from spark_channel.replication.progress import TablesProgress

@@ -9,8 +9,7 @@ from spark_channel.observe.outbox import Outbox
 from spark_channel.progress import JobProgress
 
 if TYPE_CHECKING:
-    from spark_channel.observe.metrics import JobMetrics
-    from spark_channel.observe.otel import MetricPush
+    from spark_channel.observe.metrics import JobMetrics, MetricPush
 
 __all__ = ["Observer", "close_together", "is_wanted", "observers", "pushed"]
 
@@ -27,10 +26,10 @@ class Observer(Protocol):
 
 def is_wanted() -> bool:
     """Whether the environment of this process names a receiver of jobs."""
-    from spark_channel.observe import lineage, otel
+    from spark_channel.observe import lineage, metrics
 
     has_receiver = bool(os.environ.get("SPARK_CHANNEL_ON_FINISH"))
-    return has_receiver or lineage.is_configured() or otel.is_configured()
+    return has_receiver or lineage.is_configured() or metrics.is_push_configured()
 
 
 def observers() -> list[Observer]:
@@ -53,9 +52,9 @@ def observers() -> list[Observer]:
 
 def pushed(metrics: "JobMetrics") -> "MetricPush | None":
     """What pushes `metrics` to OpenTelemetry's collector, if the environment names one."""
-    from spark_channel.observe.otel import MetricPush, is_configured
+    from spark_channel.observe.metrics import MetricPush, is_push_configured
 
-    return MetricPush(metrics.families) if is_configured() else None
+    return MetricPush(metrics.families) if is_push_configured() else None
 
 
 def close_together(ends: list[Callable[[], None]]) -> None:

@@ -172,7 +172,7 @@ class DirtyLog:
 
     @property
     def rows(self) -> int:
-        """Rows refused so far."""
+        """Rows that this target refused so far."""
         return self._rows
 
     def refuse(self, rows: pa.RecordBatch, reason: str) -> None:

@@ -16,12 +16,12 @@ from spark_channel.carrier import DataCarrier
 from spark_channel.channel import Limiter, MemoryChannel
 from spark_channel.channel.batches import arrow_bytes
 from spark_channel.connectors import TaskWriter, WritePlan, Writer
-from spark_channel.errors import DirtyRowsError, EndOfChannel, FlowError, StalledError
+from spark_channel.errors import DirtyRowsError, FlowError, StalledError
 from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyStore
 from spark_channel.pipeline.read import ReadCancelledError
 from spark_channel.pipeline.threads import HandoffSlot, Pay, StallWatch, join
 from spark_channel.pipeline.transfer import GroupOutcome, TaskOutcome, TransferSource
-from spark_channel.pipeline.write import end_phase, writing
+from spark_channel.pipeline.write import drain, end_phase, roll_back
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.planning.transfer import OnFailure
 from spark_channel.progress import Counters, Phase
@@ -30,8 +30,6 @@ from spark_channel.transform import Pipeline
 __all__ = ["FanOutOutcome", "FanOutTarget", "FanOutTargetRun", "FanOutWork", "GroupFanOut"]
 
 _log = logging.getLogger(__name__)
-
-"""How long the end waits for threads after an error: one that hangs in its source or target must not hang Spark."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +96,9 @@ class _Log(DirtyLog):
             super().refuse(rows, reason)
 
     @property
-    def own_rows(self) -> int:
-        """Rows that this target refused."""
+    def rows(self) -> int:
         with self._one:
-            return self.rows - self._before
+            return super().rows - self._before
 
 
 class _Feeder:
@@ -451,7 +448,7 @@ class GroupFanOut:
         try:
             with counters.trace.timed("connect"):
                 task_writer = branch.writer.open(branch.plan, task.id, self._attempt)
-            self._drain(part, task_writer)
+            drain(part.channel, task_writer, branch.steps, branch.plan, part.log, counters)
             with counters.trace.timed("publish"):
                 receipt = task_writer.close()
             dirty = part.log.finish()
@@ -459,36 +456,13 @@ class GroupFanOut:
             self._target_failed(part.target, error)  # before the rollback, which may take its time
             counters.enter(end_phase(error))
             if task_writer is not None:
-                self._tidy(task_writer.rollback, task)
+                roll_back(task_writer.rollback, task.id, self._attempt)
             if not isinstance(error, DirtyRowsError):
-                self._tidy(part.log.rollback, task)
+                roll_back(part.log.rollback, task.id, self._attempt)
                 raise
             return TaskOutcome(task.id, None, part.log.finish())
         counters.enter(Phase.DONE)
         return TaskOutcome(task.id, dirty.into(receipt), replace(dirty, samples=()))
-
-    def _drain(self, part: _Part, task_writer: TaskWriter) -> None:
-        branch, log, counters = part.target.branch, part.log, part.counters
-        write = writing(task_writer, log)
-        while True:
-            try:
-                with part.channel.transaction() as transaction:
-                    batch = transaction.take()
-                    if batch is None:
-                        continue
-                    if branch.steps.steps:
-                        with counters.trace.timed("transform"):
-                            outcome = branch.steps.run(batch, counters.trace.dropped)
-                        batch = outcome.batch
-                        for refused in outcome.refused:
-                            log.refuse(refused.rows, refused.reason)
-                    if batch.num_rows:
-                        before = log.own_rows
-                        with counters.trace.timed("write"):
-                            write(conform(batch, branch.plan.arriving))
-                        counters.wrote(batch.num_rows - (log.own_rows - before), batch.nbytes)
-            except EndOfChannel:
-                return
 
     # ---- the end
 
@@ -549,12 +523,6 @@ class GroupFanOut:
         for target in self._targets:
             for lane in target.lanes:
                 lane.cancel()
-
-    def _tidy(self, tidy: Callable[[], None], task: Task) -> None:
-        try:
-            tidy()
-        except Exception:
-            _log.exception("rolling back task %d, attempt %d failed", task.id, self._attempt)
 
 
 def _why_left(target: _Branch) -> str:

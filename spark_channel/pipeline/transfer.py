@@ -1,7 +1,6 @@
 """Runs one task group of a transfer: several channels over one queue of tasks, without the JVM."""
 
 import contextlib
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -16,18 +15,16 @@ from spark_channel.channel import Limiter, MemoryChannel
 from spark_channel.channel.batches import arrow_bytes
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import Read, Reader, Receipt, TaskWriter, WritePlan, Writer
-from spark_channel.errors import DirtyRowsError, EndOfChannel, StalledError
+from spark_channel.errors import DirtyRowsError, StalledError
 from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyStore, TaskDirtyRows
 from spark_channel.pipeline.read import ReadCancelledError
 from spark_channel.pipeline.threads import HandoffSlot, PrefetchingPayer, join
-from spark_channel.pipeline.write import end_phase, writing
+from spark_channel.pipeline.write import drain, end_phase, roll_back
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import Counters, Phase
 from spark_channel.transform import Pipeline
 
 __all__ = ["GroupOutcome", "GroupTransfer", "TaskOutcome", "TransferSource", "TransferWork"]
-
-_log = logging.getLogger(__name__)
 
 _BLOCKED_SECONDS = 0.005
 """How long the end waits for reader threads: one that hangs in its source must not hang Spark."""
@@ -309,7 +306,8 @@ class GroupTransfer:
         )
         try:
             with self._opened(writer, plan, task, counters) as task_writer:
-                self._drain(in_flight, task_writer, plan, log)
+                steps = self._work.source_of(task)[0].pipeline
+                drain(in_flight.channel, task_writer, steps, plan, log, counters)
                 task_writer.overlapped = lane.holds
                 with counters.trace.timed("publish"):
                     receipt = task_writer.close()
@@ -318,7 +316,7 @@ class GroupTransfer:
             self._fail(error)
             counters.enter(end_phase(error))
             if not isinstance(error, DirtyRowsError):
-                self._tidy(log.rollback, task)
+                roll_back(log.rollback, task.id, self._attempt)
                 raise
             return TaskOutcome(task.id, None, log.finish())
         counters.enter(Phase.DONE)
@@ -338,7 +336,7 @@ class GroupTransfer:
                 shown = self._told(writer, error)
                 # Before the rollback, which may be slow: the other lanes stop now.
                 self._fail(shown)
-                self._tidy(task_writer.rollback, task)
+                roll_back(task_writer.rollback, task.id, self._attempt)
                 if shown is error:
                     raise
                 raise shown from error
@@ -352,32 +350,6 @@ class GroupTransfer:
         ):
             return error
         return DirtyRowsError(str(error))
-
-    def _drain(
-        self, in_flight: _InFlight, task_writer: TaskWriter, plan: WritePlan, log: DirtyLog
-    ) -> None:
-        source, _ = self._work.source_of(in_flight.task)
-        steps, channel, counters = source.pipeline, in_flight.channel, in_flight.counters
-        write = writing(task_writer, log)
-        while True:
-            try:
-                with channel.transaction() as transaction:
-                    batch = transaction.take()
-                    if batch is None:
-                        continue
-                    if steps.steps:
-                        with counters.trace.timed("transform"):
-                            outcome = steps.run(batch, counters.trace.dropped)
-                        batch = outcome.batch
-                        for refused in outcome.refused:
-                            log.refuse(refused.rows, refused.reason)
-                    if batch.num_rows:
-                        refused_before = log.rows
-                        with counters.trace.timed("write"):
-                            write(conform(batch, plan.arriving))
-                        counters.wrote(batch.num_rows - (log.rows - refused_before), batch.nbytes)
-            except EndOfChannel:
-                return
 
     # ---- the end
 
@@ -409,9 +381,3 @@ class GroupTransfer:
             channel.fail(self._error)
         for lane in self._lanes:
             lane.cancel()
-
-    def _tidy(self, tidy: Callable[[], None], task: Task) -> None:
-        try:
-            tidy()
-        except Exception:
-            _log.exception("rolling back task %d, attempt %d failed", task.id, self._attempt)

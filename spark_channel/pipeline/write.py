@@ -17,7 +17,7 @@ from spark_channel.pipeline.threads import pushing
 from spark_channel.progress import Counters, Phase
 from spark_channel.transform import Pipeline
 
-__all__ = ["TaskWrite", "end_phase", "writing"]
+__all__ = ["TaskWrite", "drain", "end_phase", "roll_back", "writing"]
 
 _log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class TaskWrite:
             self._error = error
             self._channel.fail(error)
             if task_writer is not None:
-                self._roll_back(task_writer)
+                roll_back(task_writer.rollback, self._task, self._attempt)
             self._end_dirty(error)
 
     def _after_steps(
@@ -168,12 +168,6 @@ class TaskWrite:
                 "keeping the refused rows of task %d, attempt %d failed", self._task, self._attempt
             )
 
-    def _roll_back(self, task_writer: TaskWriter) -> None:
-        try:
-            task_writer.rollback()
-        except Exception:
-            _log.exception("rolling back task %d, attempt %d failed", self._task, self._attempt)
-
 
 def end_phase(error: BaseException) -> Phase:
     """How an attempt ends that met `error`.
@@ -181,6 +175,48 @@ def end_phase(error: BaseException) -> Phase:
     One that exceeded the dirty limit is not tried again, and must go on to count: other tasks stop for it.
     """
     return Phase.DONE if isinstance(error, DirtyRowsError) else Phase.FAILED
+
+
+def drain(
+    channel: MemoryChannel,
+    task_writer: TaskWriter,
+    steps: Pipeline,
+    plan: WritePlan,
+    dirty: DirtyLog,
+    counters: Counters,
+) -> None:
+    """Write the batches of `channel`, after `steps`, to `task_writer` until the channel ends.
+
+    A batch leaves the channel when the target has it. Refused rows go into `dirty`.
+    """
+    write = writing(task_writer, dirty)
+    while True:
+        try:
+            with channel.transaction() as transaction:
+                batch = transaction.take()
+                if batch is None:
+                    continue
+                if steps.steps:
+                    with counters.trace.timed("transform"):
+                        outcome = steps.run(batch, counters.trace.dropped)
+                    batch = outcome.batch
+                    for refused in outcome.refused:
+                        dirty.refuse(refused.rows, refused.reason)
+                if batch.num_rows:
+                    refused_before = dirty.rows
+                    with counters.trace.timed("write"):
+                        write(conform(batch, plan.arriving))
+                    counters.wrote(batch.num_rows - (dirty.rows - refused_before), batch.nbytes)
+        except EndOfChannel:
+            return
+
+
+def roll_back(rollback: Callable[[], None], task: int, attempt: int) -> None:
+    """Call `rollback` of an attempt that has failed already: a further error is logged."""
+    try:
+        rollback()
+    except Exception:
+        _log.exception("rolling back task %d, attempt %d failed", task, attempt)
 
 
 def writing(task_writer: TaskWriter, dirty: DirtyLog | None) -> Callable[[pa.RecordBatch], None]:

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
         lag_text,
         progress_line,
     )
-    from spark_channel.progress.report import TransferReport
+    from spark_channel.progress.report import TransferReport, summary_lines
     from spark_channel.progress.spec import DirtyLimit, JobColumn, JobSpec, tighter
     from spark_channel.progress.speed import LimitChange, Sample
-    from spark_channel.progress.summary import summary_lines
 else:
     __getattr__, __dir__ = lazy.exports(
         __name__,
@@ -29,10 +28,9 @@ else:
             "counters": ["Counters", "Phase", "Snapshot"],
             "job": ["JobProgress", "JobStatus"],
             "render": ["StreamLog", "before_lines", "is_batch", "lag_text", "progress_line"],
-            "report": ["TransferReport"],
+            "report": ["TransferReport", "summary_lines"],
             "spec": ["DirtyLimit", "JobColumn", "JobSpec", "tighter"],
             "speed": ["LimitChange", "Sample"],
-            "summary": ["summary_lines"],
         },
     )
 

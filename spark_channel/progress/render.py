@@ -6,10 +6,18 @@ from dataclasses import dataclass, field
 
 from spark_channel.progress.counters import Phase
 from spark_channel.progress.job import JobProgress, JobStatus
-from spark_channel.progress.report import TransferReport
+from spark_channel.progress.report import (
+    TransferReport,
+    clock_time,
+    duration,
+    grouped,
+    many,
+    over,
+    shares,
+    short,
+)
 from spark_channel.progress.spec import JobSpec
 from spark_channel.progress.speed import SIDES
-from spark_channel.progress.summary import clock_time, duration, grouped, many, over, shares, short
 
 __all__ = [
     "StreamLog",

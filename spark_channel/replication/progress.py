@@ -8,7 +8,7 @@ from typing import Self
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.progress import JobProgress
-from spark_channel.progress.summary import short
+from spark_channel.progress.report import short
 from spark_channel.replication.report import TableOutcome
 
 __all__ = ["TablesProgress"]

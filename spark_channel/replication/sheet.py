@@ -7,7 +7,7 @@ import pyarrow as pa
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.feed import FollowsTables, LogFacts
 from spark_channel.option_types import resolve_references
-from spark_channel.progress.summary import short
+from spark_channel.progress.report import short
 from spark_channel.replication.config import Replication
 from spark_channel.replication.deletes import with_columns
 from spark_channel.replication.drift import LoadColumns

@@ -34,7 +34,7 @@ from spark_channel.service.protocol import (
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from spark_channel.observe.otel import MetricPush
+    from spark_channel.observe.metrics import MetricPush
     from spark_channel.service.http_server import Caller, Document, Endpoint, HttpServer
 
 __all__ = [

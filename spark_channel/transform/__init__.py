@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.transform.convert import TimesAsText
-    from spark_channel.transform.java_formats import CsvTexts, JavaTexts, strptime_pattern
+    from spark_channel.transform.convert import CsvTexts, JavaTexts, TimesAsText
     from spark_channel.transform.select import (
         DropRows,
         Output,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
         Select,
     )
     from spark_channel.transform.text import Calculate, Digest, Pad, Replace, Substr
+    from spark_channel.transform.time_patterns import strptime_pattern
     from spark_channel.transform.transformer import (
         Labelled,
         Pipeline,
@@ -47,10 +47,10 @@ else:
     __getattr__, __dir__ = lazy.exports(
         __name__,
         {
-            "convert": ["TimesAsText"],
-            "java_formats": ["CsvTexts", "JavaTexts", "strptime_pattern"],
+            "convert": ["CsvTexts", "JavaTexts", "TimesAsText"],
             "select": ["DropRows", "Output", "RandomColumn", "RefuseMalformed", "Rename", "Select"],
             "text": ["Calculate", "Digest", "Pad", "Replace", "Substr"],
+            "time_patterns": ["strptime_pattern"],
             "transformer": [
                 "Labelled",
                 "Pipeline",

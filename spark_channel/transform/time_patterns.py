@@ -13,7 +13,9 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["formatted", "java_parts", "parsed"]
+from spark_channel.errors import OptionError
+
+__all__ = ["formatted", "java_parts", "parsed", "strptime_pattern"]
 
 _JAVA_PART = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|([^A-Za-z'])")
 _DIRECTIVE = re.compile(r"%-?[A-Za-z%]")
@@ -218,3 +220,94 @@ def formatted(column: pa.Array, pattern: str) -> pa.Array:
         for piece in pieces
     ]
     return pc.binary_join_element_wise(*texts, "")
+
+
+_LETTERS = {
+    "yyyy": "%Y",
+    "yyy": "%Y",
+    "yy": "%y",
+    "y": "%Y",
+    **dict.fromkeys(("MM", "LL"), "%m"),
+    **dict.fromkeys(("M", "L"), "%-m"),
+    **dict.fromkeys(("MMM", "LLL"), "%b"),
+    **dict.fromkeys(("MMMM", "LLLL"), "%B"),
+    "dd": "%d",
+    "d": "%-d",
+    "HH": "%H",
+    "H": "%-H",
+    "hh": "%I",
+    "h": "%-I",
+    "mm": "%M",
+    "m": "%-M",
+    "ss": "%S",
+    "s": "%-S",
+    "SSS": "%L",
+    "S": "%-L",
+    "a": "%p",
+    **dict.fromkeys(("E", "EE", "EEE"), "%a"),
+    "EEEE": "%A",
+}
+_REFUSED = {
+    "S": "S counts milliseconds in Java, so write SSS",
+    "y": "a year has four digits, so write yyyy",
+    "Y": "Y is the year of a week; write yyyy",
+    "D": "D is the day of the year; write dd for the day of the month",
+    "k": "k counts hours from 1 to 24; write HH",
+    "K": "K counts hours from 0 to 11; write hh",
+    **dict.fromkeys("zZX", "times have no zone in a job"),
+    **dict.fromkeys("GwWFu", "eras, and days and weeks by their numbers, are not read"),
+}
+"""Letters of SimpleDateFormat that are not read, or not so often, with what to do."""
+_TWO_NUMBERS = re.compile(r"(?=%-[a-zA-Z]%-?[YymdHIMSL]|%[YymdHIMSL]%-)")
+
+
+def strptime_pattern(pattern: str) -> str:
+    """Java's date pattern as one in strptime's letters: `yyyy-MM-dd` is `%Y-%m-%d`; text in single quotes is literal.
+
+    Raises:
+        OptionError: a letter without a counterpart (`Z`, `w`, ...), or an unterminated quote.
+    """
+    made: list[str] = []
+    try:
+        for text, is_letters in java_parts(pattern):
+            if not is_letters:
+                made.append(text.replace("%", "%%"))
+            elif text in _LETTERS:
+                made.append(_LETTERS[text])
+            else:
+                raise _unknown(pattern, text)
+    except ValueError as error:
+        raise _unknown(pattern, str(error)) from None
+    found = "".join(made)
+    parts = re.findall(r"%-?([A-Za-z])", found.replace("%%", ""))
+    if len(parts) != len({_SAME.get(part, part) for part in parts}):
+        raise _refused(pattern, "names a part of the time twice", "each part once")
+    if not parts:
+        raise _refused(pattern, "names no part of a time", "letters such as yyyy-MM-dd")
+    if _TWO_NUMBERS.search(found.replace("%%", "")):
+        raise _refused(
+            pattern, "does not say where a number ends", "two letters for each, such as yyyyMMdd"
+        )
+    return found
+
+
+_SAME = {"y": "Y", "b": "m", "B": "m", "A": "a", "I": "H"}
+"""Directives of one part of a time."""
+
+
+def _unknown(pattern: str, part: str) -> OptionError:
+    known = ", ".join(dict.fromkeys(_LETTERS))
+    why = _REFUSED.get(part[:1], "")
+    return _refused(
+        pattern, f"has {part!r}, which cannot be read", f"a date pattern of {known}", why
+    )
+
+
+def _refused(pattern: str, what: str, takes: str, why: str = "") -> OptionError:
+    reason = f" ({why})" if why else ""
+    return OptionError(
+        f"date pattern {pattern!r} {what}{reason}; it takes {takes}",
+        option="format",
+        got=pattern,
+        takes=takes,
+    )

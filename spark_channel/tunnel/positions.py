@@ -18,7 +18,7 @@ from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import FeedLag, FeedLimit, has_base
 from spark_channel.errors import OptionError, SourceError, TunnelError, UnsupportedError
 from spark_channel.planning import Split
-from spark_channel.progress.summary import short
+from spark_channel.progress.report import short
 from spark_channel.retry import RetryingCalls
 from spark_channel.tunnel.records import Channel
 from spark_channel.tunnel.source import READ, StreamSource, base_split, paused_base

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_channel.observe import otel
+from spark_channel.observe import metrics
 from spark_channel.progress import JobSpec, Phase, Snapshot
 from spark_channel.service import ServiceServer
 
@@ -23,9 +23,9 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_turns_the_push_on_is_opentelemetry_s_own_configuration() -> None:
     endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
-    assert otel.is_configured(endpoint)
-    assert not otel.is_configured({**endpoint, "OTEL_SDK_DISABLED": "true"})
-    assert not otel.is_configured({})
+    assert metrics.is_push_configured(endpoint)
+    assert not metrics.is_push_configured({**endpoint, "OTEL_SDK_DISABLED": "true"})
+    assert not metrics.is_push_configured({})
 
 
 def test_the_last_numbers_of_a_job_are_pushed(
@@ -88,7 +88,7 @@ def test_an_endpoint_that_does_not_answer_delays_the_end_by_a_bounded_time(
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent_port}")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    monkeypatch.setattr(otel, "_END_SECONDS", 1.0)
+    monkeypatch.setattr(metrics, "_END_SECONDS", 1.0)
     with caplog.at_level(logging.CRITICAL), ServiceServer():
         began = time.monotonic()
     assert time.monotonic() - began < 5
@@ -101,6 +101,6 @@ def test_the_end_of_the_program_waits_for_the_service_alone(
     registered: list[object] = []
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setattr(metrics_sdk, "register", registered.append)
-    push = otel.MetricPush(list)
+    push = metrics.MetricPush(list)
     push.close()
     assert registered == []

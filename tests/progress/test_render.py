@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from spark_channel.progress import JobSpec, JobStatus, Phase, Sample, TransferReport
 from spark_channel.progress.render import before_lines, progress_line
+from spark_channel.progress.report import clock_time, short, summary_lines
 from spark_channel.progress.speed import LimitChange
-from spark_channel.progress.summary import clock_time, short, summary_lines
 
 SPEC = JobSpec(
     "transfer",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from spark_channel.arrow_schema import check_columns
 from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.delta.table import (
@@ -19,7 +20,6 @@ from spark_channel.connectors.delta.table import (
     place_of,
 )
 from spark_channel.connectors.delta.writer import file_path, logged_partition, table_files
-from spark_channel.connectors.files.columns import check_columns
 from spark_channel.connectors.files.filesystem import reading
 from spark_channel.connectors.files.listing import UNCHANGING, SourceFile
 from spark_channel.connectors.files.reader import FilesReader

@@ -11,10 +11,9 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
-from spark_channel.arrow_schema import InexactError, cast_exactly
+from spark_channel.arrow_schema import InexactError, cast_exactly, spell
 from spark_channel.connectors import Reader
 from spark_channel.connectors.base.feed import ChangeFeed, FeedOptions
-from spark_channel.connectors.files.columns import spell
 from spark_channel.connectors.files.conditions import ValueRange, exact
 from spark_channel.connectors.files.filesystem import open_planned, reading
 from spark_channel.connectors.files.formats import format_of

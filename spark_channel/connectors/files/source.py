@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from spark_channel.connectors.files.columns import check_columns, find_column, spell
+from spark_channel.arrow_schema import check_columns, find_column, spell
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import locate, open_planned, reading
 from spark_channel.connectors.files.formats.base import Format, Piece

@@ -14,7 +14,7 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import expressions as exp
 
-from spark_channel.connectors.files.columns import find_column
+from spark_channel.arrow_schema import find_column
 from spark_channel.connectors.files.conditions import (
     FLIPPED,
     All,

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from spark_channel.arrow_schema import check_columns, find_column
 from spark_channel.connectors.base.contract import Reader, Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
-from spark_channel.connectors.files.columns import check_columns, find_column
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.filesystem import reading
 from spark_channel.connectors.files.formats.base import batch_rows

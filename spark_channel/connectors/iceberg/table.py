@@ -17,14 +17,14 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from spark_channel.arrow_schema import cast_exactly, is_list
+from spark_channel.arrow_schema import cast_exactly
 from spark_channel.connectors.files.conditions import ValueRange, exact
 from spark_channel.connectors.files.filesystem import Location
 from spark_channel.connectors.files.formats.parquet import ParquetFormat
 from spark_channel.connectors.files.formats.types import check_values
 from spark_channel.connectors.files.option_types import Instant
 from spark_channel.connectors.files.store import LocalStore, ObjectStore, Store
-from spark_channel.connectors.lake.table import LakeWriteOptions
+from spark_channel.connectors.lake.table import LakeWriteOptions, exact_columns
 from spark_channel.errors import (
     ChannelError,
     OptionError,
@@ -491,59 +491,22 @@ _WIDER = {
     pa.uint8(): pa.int32(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
-    pa.float16(): pa.float32(),
 }
 
 
+def _own_type(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_fixed_size_binary(kind):
+        return kind
+    return pa.time64("us") if pa.types.is_time(kind) else _WIDER.get(kind)
+
+
 def planned(schema: pa.Schema) -> pa.Schema:
-    """The columns of a new table for rows of `schema`, without ids.
+    """The columns of a new Iceberg table for rows of `schema`, without ids.
 
     Raises:
         SchemaError: Iceberg has no type for a column.
     """
-    return pa.schema(
-        [pa.field(field.name, _type(field.type, field.name), field.nullable) for field in schema]
-    )
-
-
-def _type(kind: pa.DataType, column: str) -> pa.DataType:
-    types = pa.types
-    if types.is_dictionary(kind):
-        return _type(kind.value_type, column)
-    if kind in _WIDER:
-        return _WIDER[kind]
-    same = (
-        types.is_boolean,
-        types.is_int32,
-        types.is_int64,
-        types.is_float32,
-        types.is_float64,
-        types.is_date32,
-    )
-    if any(each(kind) for each in same) or types.is_fixed_size_binary(kind):
-        return kind
-    if types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision:
-        return kind
-    if types.is_time(kind):
-        return pa.time64("us")
-    if types.is_timestamp(kind):
-        return pa.timestamp("us", "UTC" if kind.tz else None)
-    if types.is_string(kind) or types.is_large_string(kind) or kind == pa.string_view():
-        return pa.string()
-    if types.is_binary(kind) or types.is_large_binary(kind) or kind == pa.binary_view():
-        return pa.binary()
-    if is_list(kind):
-        return pa.list_(
-            pa.field("element", _type(kind.value_type, column), kind.value_field.nullable)
-        )
-    if types.is_struct(kind) and kind.num_fields:
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        return pa.struct([pa.field(f.name, _type(f.type, column), f.nullable) for f in fields])
-    if types.is_map(kind):
-        return pa.map_(_type(kind.key_type, column), _type(kind.item_type, column))
-    raise SchemaError(
-        f"column {column!r} of type {kind} has no exact counterpart in Iceberg; cast it first"
-    )
+    return exact_columns(schema, _own_type, "Iceberg")
 
 
 def arrow_columns(schema: "Schema", shown: str) -> pa.Schema:

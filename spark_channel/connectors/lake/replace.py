@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs as pafs
 
-from spark_channel.arrow_schema import InexactError, cast_exactly
+from spark_channel.arrow_schema import InexactError, cast_exactly, spell
 from spark_channel.connectors import FetchSize
-from spark_channel.connectors.files.columns import spell
 from spark_channel.connectors.files.conditions import Condition, ValueRange, exact
 from spark_channel.connectors.files.formats.base import ReadRequest
 from spark_channel.connectors.files.formats.parquet import ParquetFormat

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import orc
 from pyspark.sql import SparkSession
 
-from spark_channel.connectors.files.formats.orc_footer import read_footer
+from spark_channel.connectors.files.formats.orc import read_footer
 from spark_channel.errors import SourceError
 from tests.connectors.files.helpers import read, read_all, reader_of
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from spark_channel.arrow_schema import spell
 from spark_channel.connectors import FetchSize
-from spark_channel.connectors.files.columns import spell
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.log import Dialect
 from spark_channel.errors import SchemaError

@@ -109,13 +109,12 @@ class CsvEncoder(Encoder):
         self._end()
 
 
-# CSV: the columns of a file, and how it is split. `csv_blocks` reads, `csv_text` writes.
-
-
 _DIALECT = ("header", "sep", "quote", "escape", "null_value", "date_format", "timestamp_format")
 
 
 class CsvFormat(TextFormat):
+    """The columns of a file, and how it is split. `CsvBlocks` reads, `CsvEncoder` writes."""
+
     name = "csv"
     ending = "csv"
     refusal = "cannot be carried by CSV; cast it to text, or write another format"

@@ -1,11 +1,10 @@
 """CSV read block by block; its syntax."""
 
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +17,7 @@ from spark_channel.connectors.files.formats.base import ReadRequest
 from spark_channel.connectors.files.formats.text import (
     Block,
     Boundary,
+    TextBlocks,
     TextFile,
     from_text,
     needs_text,
@@ -33,11 +33,10 @@ __all__ = [
 ]
 
 
-# The syntax of one CSV source: where records end, and the settings of Arrow's parser.
-
-
 @dataclass(frozen=True)
 class CsvSyntax:
+    """The syntax of one CSV source: where records end, and the settings of Arrow's parser."""
+
     header: bool
     sep: str
     quote: str
@@ -320,42 +319,24 @@ def cut_text(record: bytes) -> str:
     return shown if len(shown) <= 200 else shown[:197] + "..."
 
 
-# Reads CSV block by block: no read-ahead, no threads, and the place of every row that does not fit.
-
-
-_log = logging.getLogger(__name__)
 _MARK = "\ufeff".encode()
-_BLOCK = 1 << 20
 _HEADER = 16 << 10
-_FIRST_ROW_BYTES = 100
 
 
-class CsvBlocks:
-    """One piece of one file."""
+class CsvBlocks(TextBlocks):
+    """Knows the place of every row that does not fit."""
+
+    first_row_bytes: ClassVar[float] = 100.0
+    _options: CsvReadOptions
 
     def __init__(
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
     ) -> None:
-        options: CsvReadOptions = wanted.options
-        self._options = options
-        self._wanted = wanted
-        self._syntax = CsvSyntax.of(options, bool(params.get("multi_line")))
-        self._file = TextFile(opened, path, wanted.shown, options.compression, options.encoding)
-        if "newline" in params:
-            self._file.newline = params["newline"].encode()
-        else:
-            self._file.head()
-        self._start, self._end = params.get("range", (0, None))
+        super().__init__(opened, path, params, wanted)
+        self._syntax = CsvSyntax.of(self._options, bool(params.get("multi_line")))
         self._names: list[str] = []
-        self._row_bytes = float(_FIRST_ROW_BYTES)
-        self._dropped = 0
 
-    def _size(self) -> int:
-        fetch = self._wanted.fetch
-        size = min(fetch.nbytes or _BLOCK, _BLOCK)
-        return max(1, min(size, int(fetch.rows * self._row_bytes))) if fetch.rows else size
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def _batches(self) -> Iterator[pa.RecordBatch]:
         boundary = self._syntax.boundary(self._file)
         started = self._start > 0
         if started:
@@ -372,10 +353,6 @@ class CsvBlocks:
                 data, started = rest, True
             if data.strip(b"\r\n"):
                 yield from self._convert(data, Block(block.data, block.line + skipped))
-        if self._dropped:
-            _log.warning(
-                "%s: %d rows did not fit and were dropped", self._wanted.shown, self._dropped
-            )
 
     def _header_of_file(self) -> list[str]:
         for block in self._file.blocks(0, None, lambda: _HEADER, self._syntax.boundary(self._file)):

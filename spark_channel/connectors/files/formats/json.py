@@ -150,10 +150,9 @@ class JsonEncoder(Encoder):
         return _joined(_text('"'), values, _text('"'))
 
 
-# JSON lines: one object per line.
-
-
 class JsonFormat(TextFormat):
+    """JSON lines: one object per line."""
+
     name = "json"
     ending = "jsonl"
     refusal = "cannot be carried by JSON; cast it to text, or write Parquet"

@@ -3,14 +3,13 @@
 import base64
 import binascii
 import json
-import logging
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.json as pajson
@@ -18,7 +17,7 @@ import pyarrow.json as pajson
 from spark_channel.connectors.base.types import keeps, number_type
 from spark_channel.connectors.files.filesystem import not_text
 from spark_channel.connectors.files.formats.base import ReadRequest, walk_types
-from spark_channel.connectors.files.formats.text import Block, TextFile, from_text, merge_inferred
+from spark_channel.connectors.files.formats.text import Block, TextBlocks, from_text, merge_inferred
 from spark_channel.connectors.files.options import JsonReadOptions
 from spark_channel.errors import SourceError
 from spark_channel.serialization import Number, parsed, written
@@ -422,31 +421,16 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else written(value)
 
 
-# Reads JSON lines block by block: by Arrow's parser where it is exact, else line by line.
+class JsonBlocks(TextBlocks):
+    """Reads by Arrow's parser where it is exact, else line by line."""
 
-
-_log = logging.getLogger(__name__)
-_BLOCK = 1 << 20
-_FIRST_ROW_BYTES = 200
-
-
-class JsonBlocks:
-    """One piece of one file."""
+    first_row_bytes: ClassVar[float] = 200.0
+    _options: JsonReadOptions
 
     def __init__(
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
     ) -> None:
-        options: JsonReadOptions = wanted.options
-        self._options = options
-        self._wanted = wanted
-        self._file = TextFile(opened, path, wanted.shown, options.compression, options.encoding)
-        if "newline" in params:
-            self._file.newline = params["newline"].encode()
-        else:
-            self._file.head()
-        self._start, self._end = params.get("range", (0, None))
-        self._row_bytes = float(_FIRST_ROW_BYTES)
-        self._dropped = 0
+        super().__init__(opened, path, params, wanted)
         self._closed = wanted.strict or (wanted.inferred and _has_structs(wanted.schema))
         """A field that the sample did not have is an error, also inside a column."""
         # Arrow's parser refuses or ignores unknown fields everywhere: to see those inside, it gets all columns.
@@ -460,19 +444,10 @@ class JsonBlocks:
             if pa.types.is_floating(kind)
         }
 
-    def _size(self) -> int:
-        fetch = self._wanted.fetch
-        size = min(fetch.nbytes or _BLOCK, _BLOCK)
-        return max(1, min(size, int(fetch.rows * self._row_bytes))) if fetch.rows else size
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def _batches(self) -> Iterator[pa.RecordBatch]:
         for block in self._file.blocks(self._start, self._end, self._size):
             if block.data.strip():
                 yield from self._convert(block)
-        if self._dropped:
-            _log.warning(
-                "%s: %d rows did not fit and were dropped", self._wanted.shown, self._dropped
-            )
 
     def _convert(self, block: Block) -> Iterator[pa.RecordBatch]:
         table = self._fast(block.data)

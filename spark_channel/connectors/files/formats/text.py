@@ -1,9 +1,15 @@
-"""Text formats: lines, compression, values as text."""
+"""Text formats: lines, compression, values as text.
+
+Text files are read in blocks of whole records, from any byte range, with the place of each block. A record belongs to
+the range that its first byte lies in; so ranges that cover a file cover each record once. Memory is one block, or one
+record when that is larger.
+"""
 
 import bz2
 import codecs
+import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -12,7 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_channel.connectors.base.types import SMALL_INT, merge_numbers
-from spark_channel.connectors.files.formats.base import Format, Piece, SplitRequest
+from spark_channel.connectors.files.formats.base import (
+    Format,
+    Piece,
+    ReadRequest,
+    SplitRequest,
+)
 from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import TextReadOptions
 from spark_channel.connectors.files.time_patterns import TimePattern
@@ -21,6 +32,7 @@ from spark_channel.errors import SourceError
 __all__ = [
     "HEAD",
     "Block",
+    "TextBlocks",
     "TextFile",
     "TextFormat",
     "codec_of",
@@ -36,12 +48,7 @@ __all__ = [
 ]
 
 
-# Text files in blocks of whole records, from any byte range, with the place of each block.
-#
-# A record belongs to the range that its first byte lies in; so ranges that cover a file cover each
-# record
-# once. Memory is one block, or one record when that is larger.
-
+_log = logging.getLogger(__name__)
 
 _LARGEST_RECORD = 256 << 20
 HEAD = 64 << 10
@@ -249,6 +256,50 @@ class TextFile:
             left -= len(chunk)
         # The line that byte start - 1 lies in is the last one of the range before.
         return lines + 1
+
+
+_BLOCK = 1 << 20
+
+
+class TextBlocks:
+    """Reads one piece of one text file block by block, without read-ahead and threads."""
+
+    first_row_bytes: ClassVar[float]
+    """What a row is taken for before the first block was read."""
+
+    def __init__(
+        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
+    ) -> None:
+        self._options: TextReadOptions = wanted.options
+        self._wanted = wanted
+        self._file = TextFile(
+            opened, path, wanted.shown, self._options.compression, self._options.encoding
+        )
+        if "newline" in params:
+            self._file.newline = params["newline"].encode()
+        else:
+            self._file.head()
+        self._start, self._end = params.get("range", (0, None))
+        self._row_bytes = self.first_row_bytes
+        self._dropped = 0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the piece, in their order."""
+        yield from self._batches()
+        if self._dropped:
+            _log.warning(
+                "%s: %d rows did not fit and were dropped", self._wanted.shown, self._dropped
+            )
+
+    @abstractmethod
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows; counts in `_dropped` those that did not fit."""
+
+    def _size(self) -> int:
+        """Bytes of the next block."""
+        fetch = self._wanted.fetch
+        size = min(fetch.nbytes or _BLOCK, _BLOCK)
+        return max(1, min(size, int(fetch.rows * self._row_bytes))) if fetch.rows else size
 
 
 def text_pieces(size: int, target: int, before: int = 0) -> list[tuple[int, int]]:
