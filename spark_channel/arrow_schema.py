@@ -32,8 +32,7 @@ __all__ = [
 ]
 
 
-# How long the texts of a source's column may be: a note in the metadata of Arrow's and Spark's
-# fields.
+# How long the texts of a source's column may be: a note in the metadata of Arrow's and Spark's fields.
 
 
 TEXT_LENGTH = "spark_channel.arrow_schema"
@@ -100,10 +99,7 @@ def widest(each: Sequence[TextLengths]) -> dict[str, str]:
     return found
 
 
-# Casts after which every value is equal.
-
-
-class InexactError(pa.ArrowInvalid):  # type: ignore[misc]
+class InexactError(pa.ArrowInvalid):  # type: ignore[misc] # pyarrow is untyped
     """A value that the wanted type cannot hold. The message has the value and both types."""
 
 
@@ -295,9 +291,6 @@ def _compare(before: pa.Array, after: pa.Array, declared: bool) -> None:
         index = pc.index(differs, True).as_py()
         if index >= 0:
             raise InexactError(_inexact(before.slice(index, 1), after.type))
-
-
-# Casts batches to the declared schema.
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -93,11 +93,8 @@ def from_plain(kind: Callable[..., _T], data: Any, what: str, *, text: bool = Fa
     return found
 
 
-# JSON whose numbers are kept as they are written: `1.10`, `1E3` and `-0` come back unchanged.
-
-
 class Number(Decimal):
-    """A number, and how it is written."""
+    """A number of JSON, and how it is written: `1.10`, `1E3` and `-0` come back unchanged."""
 
     text: str
 

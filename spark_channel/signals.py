@@ -174,9 +174,6 @@ def ending_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-# SIGTERM as a request to end, which docker, Kubernetes and systemd send before they kill.
-
-
 class SigtermHandler:
     """In a `with` block of the main thread, calls `ended` when SIGTERM comes; `came` says whether it did.
 

@@ -88,7 +88,7 @@ def verify(options: VerifyOptions) -> int:
             report.save(options.report)
         except OptionError as error:  # the exit code is about the rows
             print(f"warning: {error}", file=sys.stderr)  # noqa: T201 - the command line talks
-    print(report.to_json() if options.json_output else report, flush=True)  # noqa: T201
+    print(report.to_json() if options.json_output else report, flush=True)  # noqa: T201 - the command line talks
     return report.exit_code
 
 

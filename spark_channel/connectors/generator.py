@@ -292,9 +292,6 @@ def _pool(length: int) -> pa.Array:
     )
 
 
-# Counts rows and drops them: the target of a benchmark.
-
-
 class DiscardOptions(WriteOptions):
     """The options of every write: discard adds none."""
 

@@ -116,13 +116,13 @@ def _look_at_all(data: Any, faults: _Faults) -> None:
         )
     )
     for number, step in enumerate(content.transformer):
-        faults.of(lambda step=step, number=number: _one_step(step, number, path, left))  # type: ignore[misc]
+        faults.of(lambda step=step, number=number: _one_step(step, number, path, left))  # type: ignore[misc] # mypy infers no lambda with a default
     for number, plugin in enumerate(content.writers):
         half = f"writer[{number}]" if isinstance(content.writer, tuple) else "writer"
         faults.of(
             lambda plugin=plugin, half=half: find_plugin(
                 plugin.name, "writer", f"{path}.{half}.name"
-            )(  # type: ignore[misc]
+            )(  # type: ignore[misc] # mypy infers no lambda with a default
                 plugin.parameter, place(half, plugin)
             )
         )

@@ -233,9 +233,8 @@ class JobFile(JobSection):
 
 # `${var}` in job files, and `-p "-Dvar=value"` on the command line.
 #
-# `${env:NAME}` and `${file:PATH}` are references to secrets: they stay as they are until a
-# connector
-# asks for the value, so that no plan and no message holds it.
+# `${env:NAME}` and `${file:PATH}` are references to secrets: they stay as they are until a connector asks for the
+# value, so that no plan and no message holds it.
 
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")

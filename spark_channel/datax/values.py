@@ -266,9 +266,6 @@ def refused(path: str, seen: str, takes: str) -> JobFileError:
     return JobFileError(f"{path} got {seen}; it takes {takes}")
 
 
-# Keys of a job file without effect: refused where that would change the result, else listed once.
-
-
 def ineffective_keys(section: JobSection, path: str = "") -> Iterator[str]:
     """Every key below `section` that is not used, with the reason.
 

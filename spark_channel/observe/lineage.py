@@ -37,7 +37,7 @@ def is_configured(environment: Mapping[str, str] = os.environ) -> bool:
     if any(environment.get(name) for name in names):
         return True
     # Not pathlib's: a user without a home, or without access to it, would fail each job.
-    return any(os.path.isfile(os.path.expanduser(name)) for name in _FILES)  # noqa: PTH111, PTH113
+    return any(os.path.isfile(os.path.expanduser(name)) for name in _FILES)  # noqa: PTH111, PTH113 - without importing pathlib
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ class Outbox:
                 continue
             if item is _END:
                 return
-            if self._try(lambda item=item: self._send(item)):  # type: ignore[misc]
+            if self._try(lambda item=item: self._send(item)):  # type: ignore[misc] # mypy infers no lambda with a default
                 with self._lock:
                     self._counts["sent"] += 1
 

@@ -123,9 +123,8 @@ class _Feeder:
         self._pay = pay
         self._fail = fail
         self._done = done
-        self._changed = threading.Condition()
-        self._waiting: tuple[pa.RecordBatch, int] | None = None
-        self._over = self._dropped = False
+        self._slot = HandoffSlot[tuple[pa.RecordBatch, int]]()
+        self._dropped = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -136,54 +135,33 @@ class _Feeder:
         Raises:
             FlowError: it was closed. What `pay` raised for a batch before it.
         """
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._waiting is None or self._error is not None or self._dropped
+        if not self._slot.give((batch, nbytes)):
+            raise self._error or FlowError(
+                "the target's feeder was closed: its rows are no longer wanted"
             )
-            if self._error is not None:
-                raise self._error
-            if self._dropped:
-                raise FlowError("the target's feeder was closed: its rows are no longer wanted")
-            self._waiting = batch, nbytes
-            self._changed.notify_all()
 
     def finish(self) -> None:
         """End the input. Returns immediately; calls `done` when all rows are paid for."""
-        with self._changed:
-            self._over = True
-            self._changed.notify_all()
+        self._slot.close()
 
     def close(self) -> None:
         """Drop what is not paid, and wait for the thread's end; a `pay` that waits is ended by who fails it."""
-        with self._changed:
-            self._over = self._dropped = True
-            self._waiting = None
-            self._changed.notify_all()
+        self._dropped = True
+        self._slot.cancel()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
     def _run(self) -> None:
         try:
-            while (taken := self._take()) is not None:
+            while (taken := self._slot.take()) is not None:
                 self._pay(*taken)
-                del taken
-            with self._changed:
-                dropped = self._dropped
-            if not dropped:
+                del taken  # while it waits for the next one, the batch may go
+            if not self._dropped:
                 self._done()
         except BaseException as error:
-            with self._changed:
-                self._error = error
-                self._waiting = None
-                self._changed.notify_all()
+            self._error = error
+            self._slot.cancel()
             self._fail(error)
-
-    def _take(self) -> tuple[pa.RecordBatch, int] | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting is not None or self._over)
-            taken, self._waiting = self._waiting, None
-            self._changed.notify_all()
-            return taken
 
 
 class _Part:

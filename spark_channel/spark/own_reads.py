@@ -155,9 +155,6 @@ def _tables(directory: int, name: str) -> list[Stored]:
     return []
 
 
-# The tunnel range from which the rows of a task come.
-
-
 def note_origin(task: TaskContext, origin: str) -> None:
     """Note for the sink of this task that the next rows come from the tunnel range `origin`.
 

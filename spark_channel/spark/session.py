@@ -105,7 +105,7 @@ def without_warning(context: Any) -> Iterator[None]:
         yield
     finally:
         if before is not None:
-            context._jvm.org.apache.logging.log4j.core.config.Configurator.setLevel(  # noqa: SLF001
+            context._jvm.org.apache.logging.log4j.core.config.Configurator.setLevel(  # noqa: SLF001 - no public road
                 _LOGGER, before
             )
 
@@ -349,7 +349,7 @@ def _load_service() -> None:
         import spark_channel.connectors.base.registry
         import spark_channel.service.display
         import spark_channel.service.server
-        import spark_channel.spark.driver  # noqa: F401
+        import spark_channel.spark.driver  # noqa: F401 - imported while Spark works
 
 
 def _register_format(spark: SparkSession, context: Any, times: bool | None) -> None:
@@ -524,7 +524,7 @@ def _times_of(spark: SparkSession) -> bool | None:
 def directory_of(context: Any) -> WorkingDirectory:
     """Where relative paths begin: as those of Spark's own formats, also after `os.chdir` in Python."""
     jvm = context._jvm  # noqa: SLF001 - no public road
-    default_fs = context._jsc.hadoopConfiguration().get("fs.defaultFS")  # noqa: SLF001
+    default_fs = context._jsc.hadoopConfiguration().get("fs.defaultFS")  # noqa: SLF001 - no public road
     return WorkingDirectory(
         str(jvm.java.lang.System.getProperty("user.dir")), str(default_fs or "")
     )

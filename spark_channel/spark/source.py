@@ -121,7 +121,7 @@ class ChannelDataSource(DataSource):
             _refuse_catalog(self.options)
             return batch_writer(self.options, schema, overwrite, self._facts())
 
-    def streamReader(self, schema: "StructType") -> "ChannelStreamReader":  # noqa: N802
+    def streamReader(self, schema: "StructType") -> "ChannelStreamReader":
         # Admission control and AvailableNow came with Spark 4.2: earlier ones cannot import what has them.
         if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
             from spark_channel.spark.stream_read import ChannelStreamReader
@@ -135,7 +135,7 @@ class ChannelDataSource(DataSource):
         with relative_to(self.directory or _working_directory()):
             return made(self.options, schema, self._facts())
 
-    def streamWriter(self, schema: "StructType", overwrite: bool) -> "ChannelStreamWriter":  # noqa: N802
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "ChannelStreamWriter":
         from spark_channel.spark.stream_write import stream_writer
 
         with self._on_the_driver():

@@ -23,19 +23,19 @@ __all__ = ["AdmittingStreamReader"]
 class AdmittingStreamReader(ChannelStreamReader, SupportsTriggerAvailableNow):
     """Admits at most `maxRowsPerTrigger` rows and `maxBytesPerTrigger` bytes a batch, about."""
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         limit = self._limit()
         if limit.rows is not None:
             return ReadMaxRows(limit.rows)
         return ReadAllAvailable() if limit.nbytes is None else ReadMaxBytes(limit.nbytes)
 
     @without_traceback()
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # type: ignore[override]  # noqa: N802
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # type: ignore[override]
         standing, asked = self._standing(), self._asked(limit)
         return standing.latest(start, self._beside(asked) if standing.is_beside(start) else asked)
 
     @without_traceback()
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         self._standing().prepare()
 
     def _limit(self) -> FeedLimit:

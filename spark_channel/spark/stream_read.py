@@ -108,11 +108,11 @@ class ChannelStreamReader(DataSourceStreamReader):
         self._experiment = self._source.experiment
 
     @without_traceback()
-    def initialOffset(self) -> Offset:  # noqa: N802
+    def initialOffset(self) -> Offset:
         return self._standing().initial()
 
     @without_traceback()
-    def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802
+    def latestOffset(self) -> Offset:  # type: ignore[override]
         limit = self._source.options.limit()
         if limit and self._source.options.tunnel is None:
             raise UnsupportedError(

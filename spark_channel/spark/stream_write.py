@@ -59,7 +59,7 @@ class StreamMessage(WriterCommitMessage):
 
 
 @portable
-class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
+class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc] # a base that depends on the version
     """Made for every call on the driver's host, so the messages carry the state."""
 
     def __init__(
@@ -182,7 +182,7 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
                 raise
 
     @without_traceback()
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         if self._remark and batchId == 0:  # one line a query, though each batch has its own writer
             _log.warning(self._remark)
         for plan, receipts in _by_job(messages):
@@ -192,7 +192,7 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
             _log.info("batch %d: %d rows published in %s", batchId, rows, self._spec.target)
 
     @without_traceback()
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         for plan, receipts in _by_job(messages):
             JobReporter(self._service, plan.job).enter(Phase.FAILED)
             try:

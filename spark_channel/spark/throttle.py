@@ -194,4 +194,4 @@ def _plan_of(df: Any) -> str:
     """The physical plan as text; explain() prints it, and nothing public returns it."""
     if hasattr(df, "_jdf"):
         return str(df._jdf.queryExecution().executedPlan().toString())  # noqa: SLF001 - see above
-    return str(df._explain_string()) if hasattr(df, "_explain_string") else ""  # noqa: SLF001
+    return str(df._explain_string()) if hasattr(df, "_explain_string") else ""  # noqa: SLF001 - `explain` only prints

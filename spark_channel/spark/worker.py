@@ -135,7 +135,7 @@ def output_to_the_jvm() -> IO[bytes] | None:
 
 
 def _variable(name: str) -> Any:
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the frames of this thread
     while frame is not None:
         if frame.f_code.co_filename.endswith("/pyspark/daemon.py"):
             return frame.f_locals.get(name)

@@ -401,7 +401,7 @@ class _Kit:
 
 def _travel(thing: _T) -> _T:
     """`thing` as it arrives in another process."""
-    return pickle.loads(pickle.dumps(thing))  # type: ignore[no-any-return]  # noqa: S301
+    return pickle.loads(pickle.dumps(thing))  # type: ignore[no-any-return]  # noqa: S301 - bytes of this line
 
 
 def _end(attempt: TaskWriter) -> None:
@@ -548,7 +548,7 @@ def _survives_pickling(
 ) -> None:
     reader, splits = _ready(make_reader, advice)
     there = pickle.loads(pickle.dumps(reader))  # noqa: S301 - pickled on the line itself
-    sent = pickle.loads(pickle.dumps(splits))  # noqa: S301
+    sent = pickle.loads(pickle.dumps(splits))  # noqa: S301 - bytes of this line
     expect(
         sent == splits,
         "splits are not equal to themselves after pickling; let params hold plain data",

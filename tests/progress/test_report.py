@@ -153,7 +153,7 @@ def test_html_holds_the_picture() -> None:
     assert "<svg" not in replace(REPORT, samples=())._repr_html_()
 
 
-def test_what_an_earlier_version_kept_and_sent_is_read() -> None:
+def test_what_has_no_optional_fields_is_read_and_written_alike() -> None:
     kept = (
         '{"job": "j", "kind": "transfer", "phase": "done", "started_at": "2026-01-01T00:00:00+00:00", "seconds": 4, '
         '"rows": 300, "bytes": 2400, "rows_moved": 300, "bytes_moved": 2400, "source": "", "target": "", "where": "", '

@@ -400,13 +400,13 @@ class AdbcWriter(SqlWriter):
         if plan.commit == "job":
             session.ingest(plan.target.schema, made, pa.table({"n": [1]}), "create")
         session.undo()
-        stays = session.rows(f"SELECT 1 FROM {table} WHERE claim = '{key}'")  # noqa: S608
+        stays = session.rows(f"SELECT 1 FROM {table} WHERE claim = '{key}'")  # noqa: S608 - names are quoted
         if not stays and not (
             plan.commit == "job" and session.tables(plan.target.schema or None, made)
         ):
             session.undo()
             return
-        session.rows(f"DELETE FROM {table} WHERE claim = '{key}'")  # noqa: S608
+        session.rows(f"DELETE FROM {table} WHERE claim = '{key}'")  # noqa: S608 - names are quoted
         session.commit()
         self.drop_stage(session, plan.place, made)
         why = "a task that is repeated would write its rows twice: it can only be read"
@@ -459,7 +459,7 @@ class AdbcWriter(SqlWriter):
         before = 0
         for table, rows in staged:
             session.rows(
-                f"INSERT INTO {merged} ({listed}, {PLACE}) SELECT {listed}, {PLACE} + {before:d} FROM {table}"  # noqa: S608
+                f"INSERT INTO {merged} ({listed}, {PLACE}) SELECT {listed}, {PLACE} + {before:d} FROM {table}"  # noqa: S608 - names are quoted
             )
             before += rows
         self.merge(session, plan, merged, before)

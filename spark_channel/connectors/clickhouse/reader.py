@@ -138,7 +138,7 @@ class ClickhouseDialect(Dialect):
             pass  # a text that cannot be read is a name
         for database, name in names:
             found = session.rows(
-                f"SELECT database, engine, sorting_key FROM system.tables WHERE database = {database} "  # noqa: S608
+                f"SELECT database, engine, sorting_key FROM system.tables WHERE database = {database} "  # noqa: S608 - names are quoted
                 f"AND name = {_literal(name)}"
             )
             if found:

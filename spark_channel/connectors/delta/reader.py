@@ -37,12 +37,8 @@ __all__ = [
 ]
 
 
-# The reader of Delta tables: the files of one version, split, pruned and read as other Parquet
-# files are.
-
-
 class DeltaReader(FilesReader):
-    """The version that `schema` found is the one that is split and read."""
+    """The files of one version, the one that `schema` found, are split, pruned and read as other Parquet files are."""
 
     Options = DeltaReadOptions
     options: DeltaReadOptions
@@ -112,16 +108,7 @@ class DeltaReader(FilesReader):
         ]
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
-
         return DeltaFeed(self, options)
-
-
-# A Delta table as a change feed: the rows that its new versions add.
-#
-# A token is a version. The first range of a stream is the table as it was at its end; then each
-# version's commit in the
-# log says which files it added. A version that removed rows ends the stream: rows that were given
-# cannot be taken back.
 
 
 _NOTHING = -1
@@ -130,7 +117,12 @@ _AGAIN = "Begin a new stream, or reset the tunnel, to read the table from its ne
 
 
 class DeltaFeed(ChangeFeed):
-    """The changes of one table, in one partition."""
+    """The rows that new versions of a table add, in one partition.
+
+    A token is a version. The first range of a stream is the table as it was at its end; then each version's commit in
+    the log says which files it added. A version that removed rows ends the stream: rows that were delivered cannot be
+    taken back.
+    """
 
     def __init__(self, reader: "DeltaReader", options: FeedOptions) -> None:
         if options.cursor_column is not None:

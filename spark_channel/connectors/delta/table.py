@@ -52,9 +52,6 @@ __all__ = [
 ]
 
 
-# The options of the Delta connector.
-
-
 def _instant(value: object) -> object:
     return str(value).strip().replace(" ", "T", 1)
 

@@ -68,11 +68,9 @@ __all__ = [
 
 # Claims in a Delta table's log: `txn` actions, which the log keeps through checkpoints.
 #
-# The app id is `spark-channel/<key of the identity>`, and the version has epoch, state, and 30
-# bits of the owner's
-# digest: it grows with each change of the claim. A stream's last batch has another app id. Who owns
-# a claim by name
-# is in the history of commits, for messages only: the numbers decide.
+# The app id is `spark-channel/<key of the identity>`, and the version has epoch, state, and 30 bits of the owner's
+# digest: it grows with each change of the claim. A stream's last batch has another app id. Who owns a claim by name is
+# in the history of commits, for messages only: the numbers decide.
 
 
 OURS = "sparkChannel"
@@ -538,9 +536,6 @@ def _text(value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
-
-
-# The writer of Delta tables. `lake.writer` has the protocol of a write, `claims` its claim.
 
 
 class DeltaWriter(LakeWriter):

@@ -380,12 +380,12 @@ def _unique(
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
     """Column sets that are held unique, and which of them is the primary key."""
     rows = session.rows(
-        f"SELECT constraint_type, constraint_column_names FROM duckdb_constraints() {_named(schema, name)} "  # noqa: S608
+        f"SELECT constraint_type, constraint_column_names FROM duckdb_constraints() {_named(schema, name)} "  # noqa: S608 - names are quoted
         "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') ORDER BY constraint_type"
     )
     found = [tuple(str(column) for column in columns) for _, columns in rows]
     primary = found[0] if rows and rows[0][0] == "PRIMARY KEY" else ()
-    indexes = session.rows(f"SELECT sql FROM duckdb_indexes() {_named(schema, name)} AND is_unique")  # noqa: S608
+    indexes = session.rows(f"SELECT sql FROM duckdb_indexes() {_named(schema, name)} AND is_unique")  # noqa: S608 - names are quoted
     for (sql,) in indexes:
         index = sqlglot.parse_one(str(sql), read="duckdb").find(exp.Index)
         parameters = index.args.get("params") if index is not None else None

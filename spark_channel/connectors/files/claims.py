@@ -365,12 +365,9 @@ def is_ours(path: str) -> bool:
 
 # The staging of a run, and which staging is orphaned.
 #
-# A run's folder is `_spark_channel/staging/<job>-e<epoch>/`. It is made after the run has its claim
-# in the log, so a
-# folder whose claim the log does not hold is orphaned: the run can publish nothing. A
-# live run keeps its
-# claim however long it takes; that of a run known to be dead is closed first. No age of a file
-# decides by itself.
+# A run's folder is `_spark_channel/staging/<job>-e<epoch>/`. It is made after the run has its claim in the log, so a
+# folder whose claim the log does not hold is orphaned: the run can publish nothing. A live run keeps its claim however
+# long it takes; that of a run known to be dead is closed first. No age of a file decides by itself.
 
 
 _STAGING = "staging"

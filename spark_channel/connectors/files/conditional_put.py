@@ -153,7 +153,7 @@ def _store_of(place: Location) -> "S3Store | GCSStore | AzureStore | None":
     if scheme not in ("s3", "gs", "abfs", "abfss"):
         return None
     try:
-        import obstore  # noqa: F401
+        import obstore  # noqa: F401 - whether it is installed
     except ImportError as error:
         raise MissingPackageError(
             f"writing to {scheme}:// needs obstore: pip install 'spark-channel[objects]'",

@@ -324,11 +324,9 @@ class AnyOf(_Junction):
 
 # SQL literals, typed to the column that they are compared with.
 #
-# Whole-number, decimal, date and timestamp columns are ladders: each value is a whole number of
-# steps
-# (units in the last place, days, microseconds), so that a literal between two steps, or beyond the
-# last
-# one, is compared exactly instead of being rounded or refused.
+# Whole-number, decimal, date and timestamp columns are ladders: each value is a whole number of steps (units in the
+# last place, days, microseconds), so that a literal between two steps, or beyond the last one, is compared exactly
+# instead of being rounded or refused.
 
 
 _EPOCH = datetime(1970, 1, 1)

@@ -58,8 +58,7 @@ __all__ = [
 
 # The visible files of a directory: those of the newest log entry, or all.
 #
-# Another writer that ends a write there, such as Spark, replaces `_SUCCESS`: then its files count
-# as well.
+# Another writer that ends a write there, such as Spark, replaces `_SUCCESS`: then its files count as well.
 
 
 OURS = f'{{"manifest": "{FORMAT}", "log": "_spark_channel"}}\n'.encode()
@@ -453,8 +452,7 @@ def _partition(path: str, base: str) -> tuple[tuple[str, str | None], ...]:
     return tuple(found)
 
 
-# Partition columns: the values in folder names such as `year=2024`, typed as Spark types them where
-# no value changes.
+# Partition columns: the values in folder names such as `year=2024`, typed as Spark types them where no value changes.
 #
 # So `01` and `2020-W01` stay text, which Spark reads as a number and a time.
 

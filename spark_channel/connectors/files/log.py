@@ -92,12 +92,10 @@ def _joined(ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(made)
 
 
-# The manifest: the files of a directory, the claims on it, and what was published. Each log entry
-# is one.
+# The manifest: the files of a directory, the claims on it, and what was published. Each log entry is one.
 #
-# Readers of spark-channel see only the files that the newest entry lists, so a directory changes in one
-# step. `log` says how
-# entries are written, `docs/files.md` describes the format.
+# Readers of spark-channel see only the files that the newest entry lists, so a directory changes in one step. `log`
+# says how entries are written, `docs/files.md` describes the format.
 
 
 SUCCESS = "_SUCCESS"

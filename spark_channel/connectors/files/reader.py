@@ -231,7 +231,7 @@ class FilesReader(Reader):
                     yield made.slice(start, rows)
         finally:
             with contextlib.suppress(pa.ArrowException, OSError):
-                batches.close()  # type: ignore[attr-defined]
+                batches.close()  # type: ignore[attr-defined] # a generator
             opened.close()
 
 

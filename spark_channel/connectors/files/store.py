@@ -421,8 +421,7 @@ def store_of(place: Location) -> Store:
     return LocalStore(place) if place.local else ObjectStore(place)
 
 
-# HDFS: files are written hidden and renamed, as on a disk. A rename onto a name that exists fails,
-# in one step.
+# HDFS: files are written hidden and renamed, as on a disk. A rename onto a name that exists fails, in one step.
 
 
 _OLD = 86_400.0

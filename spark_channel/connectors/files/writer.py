@@ -355,7 +355,7 @@ class FilesTaskWriter(TaskWriter):
         self._unique = new_attempt()
         self._directory = plan.path
         if plan.published_at is None:
-            self._folder = writer._folder(self._store, plan)  # noqa: SLF001
+            self._folder = writer._folder(self._store, plan)  # noqa: SLF001 - the writer of this module
             self._directory = self._folder.attempt(task, attempt, self._unique)
         self._shown = self._store.place.show(plan.path)
         self._always = always
@@ -456,14 +456,14 @@ class FilesTaskWriter(TaskWriter):
 
     def _publish(self, receipt: Receipt) -> None:
         target = self._writer._target(self._store, self._plan.path)  # noqa: SLF001 - two halves of one class
-        output = self._writer._output(self._plan)  # noqa: SLF001
+        output = self._writer._output(self._plan)  # noqa: SLF001 - the writer of this module
         with self._writing():
             if not target.publish_task(self._plan.claim, output, _files(receipt), receipt):
                 self._discard()
 
     def _ended(self) -> TargetError:
         """Why the run's folder is gone."""
-        target = self._writer._target(self._store, self._plan.path)  # noqa: SLF001
+        target = self._writer._target(self._store, self._plan.path)  # noqa: SLF001 - the writer of this module
         try:
             target.fence(self._plan.claim)
         except SupersededError as error:

@@ -35,14 +35,11 @@ __all__ = [
 ]
 
 
-# The reader of Iceberg tables: the data files of one snapshot, some to each split.
-
-
 _SMALLEST = 32 << 10
 
 
 class IcebergReader(Reader):
-    """The snapshot that `schema` found is the one that is split and read."""
+    """The data files of one snapshot, the one that `schema` found, some to each split."""
 
     Options = IcebergReadOptions
     options: IcebergReadOptions
@@ -177,7 +174,7 @@ class IcebergReader(Reader):
                         break
                     yield from self._sliced(batch, result)
             finally:
-                batches.close()  # type: ignore[attr-defined]
+                batches.close()  # type: ignore[attr-defined] # a generator
 
     def _sliced(self, batch: pa.RecordBatch, result: pa.Schema) -> Iterator[pa.RecordBatch]:
         if self._condition is not None:
@@ -192,7 +189,6 @@ class IcebergReader(Reader):
             yield made.slice(start, rows)
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
-
         return IcebergFeed(self, options)
 
 
@@ -204,21 +200,17 @@ def _split(files: Sequence[Any]) -> Split:
     )
 
 
-# An Iceberg table as a change feed: the rows that its new snapshots add.
-#
-# A token is a snapshot of `main`. The first range of a stream is the table as it was at its end. A
-# snapshot that removed
-# rows ends the stream: rows that were given cannot be taken back. One that only wrote files again
-# passes.
-
-
 _NOTHING = 0
 """The token before the first range: no snapshot has this id."""
 _AGAIN = "Begin a new stream, or reset the tunnel, to read the table from its newest snapshot"
 
 
 class IcebergFeed(ChangeFeed):
-    """The changes of one table, in one partition."""
+    """The rows that new snapshots of a table add, in one partition.
+
+    A token is a snapshot of `main`. The first range of a stream is the table as it was at its end. A snapshot that
+    removed rows ends the stream: rows that were delivered cannot be taken back. One that only wrote files again passes.
+    """
 
     def __init__(self, reader: "IcebergReader", options: FeedOptions) -> None:
         if options.cursor_column is not None:

@@ -64,9 +64,6 @@ __all__ = [
 ]
 
 
-# The options of the Iceberg connector.
-
-
 def _absolute(text: SecretStr) -> SecretStr:
     """The properties of a catalog in SQL, whose database and warehouse may be relative paths."""
     try:
@@ -261,13 +258,10 @@ class ArrowFileIO(PyArrowFileIO):
         return PyArrowFileIO.parse_location(location, properties or {})
 
 
-# Keeps a catalog's server, and whoever may set a table's properties, from naming code that this
-# process runs.
+# Keeps a catalog's server, and whoever may set a table's properties, from naming code that this process runs.
 #
-# pyiceberg imports and calls what some properties name, also where a server's configuration or a
-# table says so: such a
-# server could run any program here. Only what the user gives in `catalogProperties`, or in
-# pyiceberg's configuration,
+# pyiceberg imports and calls what some properties name, also where a server's configuration or a table says so: such a
+# server could run any program here. Only what the user gives in `catalogProperties`, or in pyiceberg's configuration,
 # names code.
 
 
@@ -292,7 +286,7 @@ class GuardedRestCatalog(RestCatalog):
 def guard(catalog: Catalog, file_io: Mapping[str, str]) -> Catalog:
     """The catalog, whose tables' files are opened by `file_io`, whatever the server and the table say."""
     made: Any = catalog
-    load: Any = made._load_file_io  # noqa: SLF001
+    load: Any = made._load_file_io  # noqa: SLF001 - pyiceberg has no public way
     stage: Any = getattr(made, "_update_and_stage_table", None)
 
     def load_file_io(
@@ -308,7 +302,7 @@ def guard(catalog: Catalog, file_io: Mapping[str, str]) -> Catalog:
 
     made._load_file_io = load_file_io  # noqa: SLF001 - pyiceberg has no hook for it
     if stage is not None:
-        made._update_and_stage_table = update_and_stage  # noqa: SLF001
+        made._update_and_stage_table = update_and_stage  # noqa: SLF001 - pyiceberg has no public way
     return catalog
 
 
@@ -323,9 +317,6 @@ def check_names_no_code(properties: Mapping[str, Any], shown: str) -> None:
                 f"{shown} has the table property {name!r}, which names a Python class: code that a table "
                 "names is not run here. Remove the property, or write the table with Iceberg in Spark"
             )
-
-
-# Which data files `where` rules out, by the bounds that manifests have of whole numbers and dates.
 
 
 def value_ranges(
@@ -411,7 +402,7 @@ def data_file_rows(
         _PARQUET.check_times(opened, shown)
     rows = 0
     # The public method holds all rows of a file in memory.
-    for batch in scan._record_batches_from_scan_tasks_and_deletes([FileScanTask(file)], {}):  # noqa: SLF001
+    for batch in scan._record_batches_from_scan_tasks_and_deletes([FileScanTask(file)], {}):  # noqa: SLF001 - pyiceberg has no public way
         rows += batch.num_rows
         check_values(batch, columns, shown, decoded=True)
         yield _in_columns(batch, columns)
@@ -448,9 +439,6 @@ def _in_columns(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
         values = batch.column(batch.schema.get_field_index(field.name))
         made.append(cast_exactly(values, field.type, declared=True))
     return pa.RecordBatch.from_arrays(made, schema=columns)
-
-
-# The filesystem of a table, by pyiceberg's own settings.
 
 
 class _ArrowStore(ObjectStore):

@@ -56,13 +56,10 @@ __all__ = [
 ]
 
 
-# Claims in an Iceberg table's metadata: a table property for each identity, which no expiry of
-# snapshots removes.
+# Claims in an Iceberg table's metadata: a table property for each identity, which no expiry of snapshots removes.
 #
-# Each change of a claim comes with a snapshot on `main`, and requires the one before it: every
-# catalog checks that
-# requirement in the step in which it commits. Properties alone could be changed by two jobs at
-# once.
+# Each change of a claim comes with a snapshot on `main`, and requires the one before it: every catalog checks that
+# requirement in the step in which it commits. Properties alone could be changed by two jobs at once.
 
 
 _PREFIX = "spark-channel.claim."
@@ -165,7 +162,7 @@ class IcebergLake(LakeTable):
         columns = planned(schema)
         with explained(self.shown, TargetError), open_catalog(self._options) as catalog:
             made = self._created(catalog, columns, partition_by)
-            self._found(made.table_metadata.location, dict(made._table.io.properties))  # noqa: SLF001
+            self._found(made.table_metadata.location, dict(made._table.io.properties))  # noqa: SLF001 - pyiceberg has no public way
             return arrow_columns(made.table_metadata.schema(), self.shown)
 
     def _created(
@@ -209,12 +206,12 @@ class IcebergLake(LakeTable):
             io = self._found(*self.place)
             producer = _stage(made, change, self.base, io)
             try:
-                catalog.commit_table(made._table, (AssertCreate(),), made._updates)  # noqa: SLF001
+                catalog.commit_table(made._table, (AssertCreate(),), made._updates)  # noqa: SLF001 - pyiceberg has no public way
             except (CommitFailedException, TableAlreadyExistsError):
-                producer._clean_all_uncommitted()  # noqa: SLF001
+                producer._clean_all_uncommitted()  # noqa: SLF001 - pyiceberg has no public way
                 return False
             except NoSuchNamespaceError:
-                producer._clean_all_uncommitted()  # noqa: SLF001
+                producer._clean_all_uncommitted()  # noqa: SLF001 - pyiceberg has no public way
                 raise
         return True
 
@@ -293,15 +290,15 @@ class IcebergState(TableState):
             transaction.remove_properties(*old)
         producer = _stage(transaction, change, self._lake.base, self._io)
         requirements = (
-            *transaction._requirements,  # noqa: SLF001
+            *transaction._requirements,  # noqa: SLF001 - pyiceberg has no public way
             AssertTableUUID(uuid=self._table.metadata.table_uuid),
         )
         with open_catalog(self._options) as catalog:
             try:
                 # Once: pyiceberg's own commit would try again on a later version, for which nothing was decided.
-                catalog.commit_table(self._table, requirements, transaction._updates)  # noqa: SLF001
+                catalog.commit_table(self._table, requirements, transaction._updates)  # noqa: SLF001 - pyiceberg has no public way
             except CommitFailedException:
-                producer._clean_all_uncommitted()  # noqa: SLF001
+                producer._clean_all_uncommitted()  # noqa: SLF001 - pyiceberg has no public way
                 return False
         return True
 
@@ -354,7 +351,7 @@ def _stage(transaction: "Transaction", change: Change, base: str, io: "FileIO") 
     from spark_channel.connectors.iceberg.table import check_names_no_code
 
     metadata = transaction.table_metadata
-    check_names_no_code(metadata.properties, ".".join(transaction._table.name()))  # noqa: SLF001
+    check_names_no_code(metadata.properties, ".".join(transaction._table.name()))  # noqa: SLF001 - pyiceberg has no public way
     name, value = property_name(change.claim.identity), property_value(change.claim)
     transaction.set_properties({name: value})
     if change.operation == "overwrite":
@@ -477,9 +474,6 @@ def check_files(tasks: Sequence[Any], shown: str, location: str) -> None:
             raise UnsupportedError(
                 f"{shown} has a file of format {task.file.file_format}; this connector reads and replaces Parquet"
             )
-
-
-# The writer of Iceberg tables. `lake.writer` has the protocol of a write, `claims` its claim.
 
 
 class IcebergWriter(LakeWriter):

@@ -396,17 +396,17 @@ class _Texts:
             for name in self._values
         ]
         lines = pc.binary_join_element_wise(*texts, pa.scalar(self._options.delimiter, _TEXT))
-        return lines.cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
+        return lines.cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return] # pyarrow is untyped
 
     def _made_keys(self, batch: pa.RecordBatch) -> list[bytes | None]:
         if not self._keys:
             return [None] * batch.num_rows
         first = batch.column(self._keys[0])
         if len(self._keys) == 1 and not _has_text(first.type):
-            return first.to_pylist()  # type: ignore[no-any-return]
+            return first.to_pylist()  # type: ignore[no-any-return] # pyarrow is untyped
         texts = [self._text(batch.column(name)) for name in self._keys]
         joined = pc.binary_join_element_wise(*texts, pa.scalar(self._options.key_delimiter, _TEXT))
-        return joined.cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
+        return joined.cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return] # pyarrow is untyped
 
     def _text(self, values: pa.Array) -> pa.Array:
         kind, types = values.type, pa.types

@@ -33,8 +33,7 @@ __all__ = [
 ]
 
 
-# The interface of a lakehouse table for writers: one state of its log, and a conditional commit of
-# the next state.
+# The interface of a lakehouse table for writers: one state of its log, and a conditional commit of the next state.
 
 
 Partition = tuple[tuple[str, str | None], ...]

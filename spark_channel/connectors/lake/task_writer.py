@@ -108,15 +108,12 @@ def _bounds(kind: pa.DataType, chunks: Sequence[Any]) -> tuple[Any, Any]:
     return (low.isoformat(), high.isoformat()) if isinstance(low, date) else (low, high)
 
 
-# The records of a run beside a table: that it is alive, and its data files, which no commit names
-# before the publish.
+# The records of a run beside a table: that it is alive, and its data files, which no commit names before the publish.
 #
-# `<table>/_spark_channel/runs/<run>.json` says whose run it is; `<table>/<data>/<run>/` holds its
-# files. A run's files
-# are removed when its claim can no longer be published: the log says so, or its process is known
-# to be dead and its
-# claim was closed first. The files that a run is about to publish are noted before its commit, and never
-# removed on a doubt.
+# `<table>/_spark_channel/runs/<run>.json` says whose run it is; `<table>/<data>/<run>/` holds its files. A run's files
+# are removed when its claim can no longer be published: the log says so, or its process is known to be dead and its
+# claim was closed first. The files that a run is about to publish are noted before its commit, and never removed on a
+# doubt.
 
 
 _RUNS = "runs"

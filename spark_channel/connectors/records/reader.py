@@ -26,9 +26,6 @@ __all__ = [
 ]
 
 
-# Options of readers whose source declares no columns.
-
-
 def _zone(value: object) -> str:
     try:
         ZoneInfo(str(value))
@@ -104,12 +101,8 @@ def declared_schema(text: str) -> pa.Schema:
     return pa.schema(list(arrow_columns(text, "schema").items()))
 
 
-# What readers of documents share: the columns are those of option `schema`, or of the first
-# documents.
-
-
 class RecordReader(Reader):
-    """A reader whose source declares no columns."""
+    """A reader whose source declares no columns: they are those of option `schema`, or of the first documents."""
 
     Options: ClassVar[type[ReadOptions]] = RecordReadOptions
 

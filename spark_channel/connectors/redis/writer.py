@@ -53,10 +53,8 @@ __all__ = [
 
 # The rows of a job with `commit=job`: staged in lists of the server, and published by one script.
 #
-# A server runs a script alone: readers see the rows of a job all at once, and the script that
-# publishes also holds the
-# claim to be the run's, so that an overtaken run publishes nothing, and a published pair is
-# published once.
+# A server runs a script alone: readers see the rows of a job all at once, and the script that publishes also holds the
+# claim to be the run's, so that an overtaken run publishes nothing, and a published pair is published once.
 
 
 _log = logging.getLogger(__name__)
@@ -346,8 +344,7 @@ def _parsed(raw: bytes | None) -> Claim | None:
     return replace(Claim(**data), identity=Identity(**data["identity"]))
 
 
-# Writes rows as values of keys: at once (`commit=task`), or all together at the end of the job
-# (`commit=job`).
+# Writes rows as values of keys: at once (`commit=task`), or all together at the end of the job (`commit=job`).
 
 
 _PAGE = 1_000

@@ -332,11 +332,11 @@ def _unique(
 ) -> tuple[tuple[str, ...], ...]:
     found: list[tuple[str, ...]] = [primary] if primary else []
     rows = session.rows(
-        f'SELECT name FROM pragma_index_list({_text(table)}, {_text(schema)}) WHERE "unique" AND NOT partial'  # noqa: S608
+        f'SELECT name FROM pragma_index_list({_text(table)}, {_text(schema)}) WHERE "unique" AND NOT partial'  # noqa: S608 - texts are quoted
     )
     for (index,) in rows:
         columns = session.rows(
-            f"SELECT name FROM pragma_index_info({_text(index)}, {_text(schema)})"  # noqa: S608
+            f"SELECT name FROM pragma_index_info({_text(index)}, {_text(schema)})"  # noqa: S608 - texts are quoted
         )
         if all(name is not None for (name,) in columns):
             found.append(tuple(str(name) for (name,) in columns))

@@ -132,7 +132,7 @@ def _odd_value(
     """(place, value) of one whose storage class does not fit."""
     rows = source.sql([f"{place} AS place", f"{source.column(column.name)} AS v"], conditions)
     shown = f"substr(quote(v), 1, {SHOWN})"
-    query = f"SELECT place, {shown}, typeof(v) FROM ({rows}) WHERE {misfit_condition('v', column)} LIMIT 1"  # noqa: S608
+    query = f"SELECT place, {shown}, typeof(v) FROM ({rows}) WHERE {misfit_condition('v', column)} LIMIT 1"  # noqa: S608 - names are quoted
     try:
         found = session.rows(query)
     except SourceError:

@@ -181,7 +181,7 @@ class BatchValidator:
         """Refuse a key that an earlier batch brought."""
         names = ", ".join(map(SqliteWriteDialect().quoted, self._target.key))
         try:
-            self._session.rows(f"INSERT INTO {_KEYS} ({names}) SELECT {names} FROM {stage}")  # noqa: S608
+            self._session.rows(f"INSERT INTO {_KEYS} ({names}) SELECT {names} FROM {stage}")  # noqa: S608 - names are quoted
         except TargetError as error:
             if not refuses_data(error):
                 raise

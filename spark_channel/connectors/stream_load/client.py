@@ -226,7 +226,7 @@ class _Response(http.client.HTTPResponse):
     send_body: Callable[[], None] | None = None
 
     def _read_status(self) -> tuple[str, int, str]:
-        found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+        found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc] # not in typeshed
         if found[1] == http.client.CONTINUE and self.send_body is not None:
             send, self.send_body = self.send_body, None
             send()
@@ -414,7 +414,7 @@ class Load:
             response.send_body = send
             return response
 
-        connection.response_class = made  # type: ignore[assignment]
+        connection.response_class = made  # type: ignore[assignment] # typeshed knows the class alone
         return connection.getresponse()
 
     def _connected(self, url: SplitResult) -> http.client.HTTPConnection:

@@ -42,8 +42,7 @@ __all__ = [
 ]
 
 
-# Connectors by their own names: `parameter` holds the connector's own options, as `transfer()`
-# takes them.
+# Connectors by their own names: `parameter` holds the connector's own options, as `transfer()` takes them.
 
 
 _MODES: dict[str, SaveMode] = {

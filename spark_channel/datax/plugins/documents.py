@@ -38,8 +38,7 @@ __all__ = [
 ]
 
 
-# Columns of DataX's readers of documents: read as texts and then cast, so that a value that does
-# not fit is dirty.
+# Columns of DataX's readers of documents: read as texts and then cast, so that a value that does not fit is dirty.
 
 
 _KINDS = {
@@ -356,8 +355,7 @@ def _removed(action: PreAction, place: PluginContext) -> str:
     return json.dumps(made)
 
 
-# rediswriter and redisreader, as the plugins for DataX that write and read values (not Addax's,
-# which copy dumps).
+# rediswriter and redisreader, as the plugins for DataX that write and read values (not Addax's, which copy dumps).
 
 
 _KEY = "_key"

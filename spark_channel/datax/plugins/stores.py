@@ -32,8 +32,7 @@ __all__ = [
 ]
 
 
-# DataX's ossreader and osswriter, Addax's s3reader and s3writer: files in a bucket, over S3's
-# protocol.
+# DataX's ossreader and osswriter, Addax's s3reader and s3writer: files in a bucket, over S3's protocol.
 
 
 _PROXY = ("Host", "Port", "Username", "Password", "Domain", "Workstation")

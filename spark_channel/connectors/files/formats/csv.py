@@ -30,13 +30,12 @@ __all__ = [
 ]
 
 
-# Writes CSV: values become text column by column, in Arrow's kernels.
-
-
 _ROWS = 16_384
 
 
 class CsvEncoder(Encoder):
+    """Values become text column by column, in Arrow's kernels."""
+
     def __init__(self, sink: Any, schema: pa.Schema, options: CsvWriteOptions) -> None:
         self._options = options
         self._schema = schema

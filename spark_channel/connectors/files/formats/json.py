@@ -36,9 +36,6 @@ __all__ = [
 ]
 
 
-# Writes JSON lines: values become JSON column by column, in Arrow's kernels.
-
-
 _ROWS = 16_384
 _TEXT = pa.large_string()
 # Beside these, only control characters must be escaped in JSON.
@@ -55,6 +52,8 @@ def _joined(*parts: Any) -> pa.Array:
 
 
 class JsonEncoder(Encoder):
+    """Values become JSON column by column, in Arrow's kernels."""
+
     def __init__(self, sink: Any, schema: pa.Schema, options: JsonWriteOptions) -> None:
         self._options = options
         self._sink, self._end = compressed(

@@ -38,11 +38,8 @@ __all__ = [
 ]
 
 
-# Writes a Parquet file: batches are gathered into row groups.
-
-
 class RowGroupEncoder(Encoder):
-    """A row group has at most `group_rows` rows, and ends once it has `group_bytes` of Arrow.
+    """Gathers batches into row groups: one has at most `group_rows` rows, and ends once it has `group_bytes` of Arrow.
 
     `in_file` is the schema in the file, if it is another one than that of the rows. `more` is for
     `pyarrow.parquet.ParquetWriter`.
@@ -97,15 +94,14 @@ class RowGroupEncoder(Encoder):
             self._writer.is_open = False  # or it would try again when it is collected
 
 
-# Parquet: split and pruned by row group, read one column chunk at a time.
-
-
 _READ_BUFFER = 1 << 20
 _TEXTS = frozenset({"UUID", "JSON", "ENUM", "INTERVAL"})
 """Types of Parquet, by logical and by converted type, that are read as text."""
 
 
 class ParquetFormat(Format):
+    """Split and pruned by row group, read one column chunk at a time."""
+
     name = "parquet"
     refusal = "has no counterpart in Parquet; cast it first"
 
@@ -362,7 +358,7 @@ def _no_keys() -> tuple[Any, Any]:
     """(their factory, the properties of a reader that asks for keys and gets none)."""
     from pyarrow.parquet import encryption
 
-    class NoKeys(encryption.KmsClient):  # type: ignore[misc]
+    class NoKeys(encryption.KmsClient):  # type: ignore[misc] # pyarrow is untyped
         def __init__(self, config: Any) -> None:
             super().__init__()
 

@@ -309,9 +309,6 @@ def text_pieces(size: int, target: int, before: int = 0) -> list[tuple[int, int]
     return [(a, b) for a, b in pairwise([0, *(e for e in edges if e > before), size]) if a < b]
 
 
-# Shared by the text formats: lines, their compression, and splits at line starts.
-
-
 _SUFFIX = {"none": "", "gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "lz4": ".lz4"}
 
 
