@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pyarrow import fs as pafs
 
-from spark_channel.connectors.remote.client import Download, Entry, Remote
+from spark_channel.connectors.remote.client import Download, Entry, Remote, filesystem_of
 from spark_channel.errors import MissingPackageError
 
 __all__ = ["HdfsClient", "connect", "filesystem", "is_hdfs", "is_installed"]
@@ -256,6 +256,4 @@ def filesystem(root: str) -> pafs.FileSystem:
             "the uri names more than a host: the user is that of Kerberos or of HADOOP_USER_NAME, "
             "and settings are in HADOOP_CONF_DIR"
         )
-    from spark_channel.connectors.remote.arrow_filesystem import filesystem_of
-
     return filesystem_of(root.partition("://")[0], root, lambda: connect(root))

@@ -40,7 +40,9 @@ __all__ = [
     "note_running",
     "note_stopped",
     "private_directory",
+    "read_private",
     "running_service",
+    "write_private",
 ]
 
 
@@ -240,15 +242,7 @@ class ServiceDirectory:
             before = _read(directory, name)
             if before is not None and before.live and before.nonce not in (replace, advert.nonce):
                 return before
-            temporary = f".{name}.{advert.nonce}"
-            descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=directory)
-            try:
-                with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                    json.dump(advert.to_json(), file)
-                os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-            except BaseException:
-                _remove(directory, temporary)
-                raise
+            write_private(directory, name, f".{name}.{advert.nonce}", advert.to_json())
             return advert
 
     def withdraw(self, name: str, nonce: str) -> None:
@@ -340,6 +334,15 @@ def _lock(descriptor: int) -> bool:
 
 
 def _read(directory: int, name: str) -> ServiceRecord | None:
+    plain = read_private(directory, name, _LARGEST_FILE)
+    try:
+        return None if plain is None else ServiceRecord.from_json(plain)
+    except ValueError:
+        return None
+
+
+def read_private(directory: int, name: str, largest: int) -> Any:
+    """The JSON in a file of an open directory; None = no file that only this user can write, or a larger one."""
     try:
         descriptor = os.open(name, _READ, dir_fd=directory)
     except OSError:
@@ -352,11 +355,24 @@ def _read(directory: int, name: str) -> ServiceRecord | None:
             or status.st_mode & 0o077
         ):
             return None
-        data = file.read(_LARGEST_FILE + 1)
+        data = file.read(largest + 1)
     try:
-        return ServiceRecord.from_json(json.loads(data)) if len(data) <= _LARGEST_FILE else None
+        return json.loads(data) if len(data) <= largest else None
     except ValueError:
         return None
+
+
+def write_private(directory: int, name: str, temporary: str, plain: Any) -> None:
+    """Write `plain` as JSON to a file of an open directory in one step, by way of the file `temporary`."""
+    descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=directory)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            json.dump(plain, file)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=directory)
+        raise
 
 
 def _sweep(directory: int) -> None:

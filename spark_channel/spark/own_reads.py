@@ -26,7 +26,7 @@ from pyspark import TaskContext
 from spark_channel.connectors.base.stored import Stored
 from spark_channel.errors import ServiceUnavailableError, SourceError
 from spark_channel.processes import alive, driver_pid, pid_namespace, started
-from spark_channel.service.discovery import private_directory
+from spark_channel.service.discovery import private_directory, read_private, write_private
 
 __all__ = [
     "forget_origins",
@@ -41,8 +41,6 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LARGEST = 16 << 20
 _READS = "spark-channel-reads"
 _ORIGINS = "origins"
@@ -151,7 +149,7 @@ def _stored(plain: list[Any]) -> Stored:
 
 def _tables(directory: int, name: str) -> list[Stored]:
     with contextlib.suppress(TypeError, ValueError):
-        return [_stored(each) for each in _read(directory, name)]
+        return [_stored(each) for each in read_private(directory, name, _LARGEST)]
     return []
 
 
@@ -226,7 +224,7 @@ def _attempt(task: TaskContext) -> tuple[str, str] | None:
 
 def _origins(directory: int, name: str, attempt: str) -> list[str]:
     with contextlib.suppress(LookupError, TypeError):
-        noted = _read(directory, name)
+        noted = read_private(directory, name, _LARGEST)
         if noted["attempt"] == attempt:
             return [str(origin) for origin in noted["origins"]]
     return []
@@ -262,32 +260,4 @@ def _folder(parent: Path, name: str, *, make: bool = False) -> Iterator[int]:
 
 
 def _write(directory: int, name: str, noted: Any) -> None:
-    made = f".{name}.{secrets.token_hex(8)}"
-    descriptor = os.open(made, _CREATE, 0o600, dir_fd=directory)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(noted, file)
-        os.rename(made, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(made, dir_fd=directory)
-        raise
-
-
-def _read(directory: int, name: str) -> Any:
-    """The content of a note; None where there is none that this user alone can have written."""
-    try:
-        descriptor = os.open(name, _READ, dir_fd=directory)
-    except OSError:
-        return None
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if (
-            not stat.S_ISREG(status.st_mode)
-            or status.st_uid != os.geteuid()
-            or status.st_mode & 0o077
-        ):
-            return None
-        with contextlib.suppress(ValueError):
-            return json.loads(file.read(_LARGEST))
-    return None
+    write_private(directory, name, f".{name}.{secrets.token_hex(8)}", noted)

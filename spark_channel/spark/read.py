@@ -17,9 +17,14 @@ from spark_channel.options import ReadOptions
 from spark_channel.planning import Split, TaskGroup, assign_fairly
 from spark_channel.progress import JobColumn, JobSpec
 from spark_channel.service import run_id
-from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.schema import as_arrow
-from spark_channel.spark.worker import HangupWatch, portable, sent_as_they_come, without_traceback
+from spark_channel.spark.worker import (
+    HangupWatch,
+    SessionFacts,
+    portable,
+    sent_as_they_come,
+    without_traceback,
+)
 from spark_channel.transfers.limits import is_limited
 from spark_channel.transfers.worker import keep_loaded
 

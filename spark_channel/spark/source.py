@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.sql.datasource import DataSource
 
 from spark_channel.errors import UnsupportedError
-from spark_channel.spark.worker import portable, without_traceback
+from spark_channel.spark.worker import SessionFacts, portable, without_traceback
 from spark_channel.working_directory import WorkingDirectory, relative_to
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_channel.spark.already_published import AlreadyPublishedWriter
-    from spark_channel.spark.facts import SessionFacts
     from spark_channel.spark.read import ChannelReader
     from spark_channel.spark.stream_read import ChannelStreamReader
     from spark_channel.spark.stream_write import ChannelStreamWriter
@@ -141,9 +140,7 @@ class ChannelDataSource(DataSource):
         with self._on_the_driver():
             return stream_writer(self.options, schema, overwrite, self._facts())
 
-    def _facts(self) -> "SessionFacts":
-        from spark_channel.spark.facts import SessionFacts
-
+    def _facts(self) -> SessionFacts:
         return SessionFacts(self.parallelism, self.driver_host, self.slots)
 
 

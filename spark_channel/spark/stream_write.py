@@ -32,11 +32,10 @@ from spark_channel.spark.driver import (
     reach_service,
     slots_now,
 )
-from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.own_reads import forget_origins, origins_of_task
 from spark_channel.spark.schema import as_arrow, spark_text_lengths
 from spark_channel.spark.stream_read import batch_number, query_id
-from spark_channel.spark.worker import portable, without_traceback
+from spark_channel.spark.worker import SessionFacts, portable, without_traceback
 from spark_channel.spark.write import refuse_on_stall
 from spark_channel.transfers.conversion import refuse_lenient
 from spark_channel.transfers.limits import JobLimits, permit_option, static_of_spec

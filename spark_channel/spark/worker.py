@@ -1,4 +1,4 @@
-"""Code for Spark's Python workers: short errors, detection of cancelled reads, and prompt sending of rows."""
+"""Code for Spark's Python workers: session facts, short errors, cancelled reads noticed, rows sent promptly."""
 
 import contextlib
 import logging
@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, TypeVar
@@ -21,6 +22,7 @@ from spark_channel.errors import ChannelError, JobCancelledError, MissingPackage
 
 __all__ = [
     "HangupWatch",
+    "SessionFacts",
     "docs_link_of",
     "is_worker",
     "own_error",
@@ -53,6 +55,18 @@ _PAGES = {
 _ANY_PAGE = "docs/operations.md#errors-and-symptoms"
 _SEE = re.compile(r"\nSee docs/\S+.*\Z", re.DOTALL)
 _CANCELLED = re.compile(r"(?:\[SPARK_JOB_CANCELLED\] )?Job \d+ cancelled[^\n]*")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFacts:
+    """Facts about a session that `register` collects for planner processes; None = the session could not be asked.
+
+    See `ChannelDataSource`.
+    """
+
+    parallelism: int | None = None
+    driver_host: str | None = None
+    slots: int | None = None
 
 
 @contextmanager

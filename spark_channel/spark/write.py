@@ -28,10 +28,9 @@ from spark_channel.spark.driver import (
     reach_service,
     slots_now,
 )
-from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.own_reads import planned_reads, reads_of_task
 from spark_channel.spark.schema import as_arrow, spark_text_lengths
-from spark_channel.spark.worker import portable, without_traceback
+from spark_channel.spark.worker import SessionFacts, portable, without_traceback
 from spark_channel.transfers.conversion import conversion_to
 from spark_channel.transfers.dirty import dirty_budget, dirty_row_totals, prepare_write, too_many
 from spark_channel.transfers.limits import JobLimits, permit_option, static_of_spec, told_static

@@ -22,9 +22,9 @@ from pyspark.sql.types import StructType
 
 from spark_channel.connectors.generator import GeneratorReader
 from spark_channel.planning import Split
-from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.read import ChannelPartition, ChannelReader
 from spark_channel.spark.source import ChannelDataSource
+from spark_channel.spark.worker import SessionFacts
 from tests.benchmarks.harness import Row, alternate
 from tests.spark.planner import plan_in_a_process
 

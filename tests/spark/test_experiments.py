@@ -14,10 +14,10 @@ from spark_channel.connectors import find_connector
 from spark_channel.connectors.base import registry
 from spark_channel.local import LocalEngine
 from spark_channel.planning import Endpoint, EndpointOverrides, Target, TransferSpec
-from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.read import ChannelReader
 from spark_channel.spark.stream_read import ChannelStreamReader
 from spark_channel.spark.stream_write import stream_writer
+from spark_channel.spark.worker import SessionFacts
 from spark_channel.spark.write import ChannelWriter
 from spark_channel.transfers.carry_out import carry_out
 from spark_channel.tunnel import Tunnel

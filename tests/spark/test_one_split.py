@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from spark_channel.connectors import load_reader
-from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.read import ChannelReader, one_split
 from spark_channel.spark.schema import as_spark
+from spark_channel.spark.worker import SessionFacts
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_channel.errors import OptionError
-from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.stream_write import stream_writer
+from spark_channel.spark.worker import SessionFacts
 from spark_channel.tunnel import ChannelState, Tunnel
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer

@@ -322,8 +322,8 @@ def test_under_a_speed_limit_changes_do_not_wait_a_minute_for_existing_rows(
     from pyspark.sql.streaming.datasource import ReadMaxRows
     from pyspark.sql.types import StructType
 
-    from spark_channel.spark.facts import SessionFacts
     from spark_channel.spark.stream_admission import AdmittingStreamReader
+    from spark_channel.spark.worker import SessionFacts
 
     given = {key: value for key, value in followed.options.items() if key != "maxRowsPerTrigger"}
     schema = StructType().add("id", "integer").add("item", "string").add("_op", "string")

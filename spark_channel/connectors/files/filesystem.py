@@ -25,7 +25,7 @@ from pydantic import BeforeValidator, SecretStr
 
 from spark_channel.connectors import hdfs
 from spark_channel.connectors.files.uris import BUCKETS, MARK, Uri, check_text
-from spark_channel.connectors.remote.arrow_filesystem import filesystem
+from spark_channel.connectors.remote import filesystem
 from spark_channel.connectors.remote.client import SETTINGS, Address, is_remote
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
 from spark_channel.masking import hide_in_error, is_secret_name, mask_url, secrets_in

@@ -2,10 +2,18 @@
 
 from importlib.util import find_spec
 
-from spark_channel.connectors.remote.client import Address, Entry, Remote, is_remote
+from pyarrow import fs as pafs
+
+from spark_channel.connectors.remote.client import (
+    Address,
+    Entry,
+    Remote,
+    filesystem_of,
+    is_remote,
+)
 from spark_channel.errors import MissingPackageError
 
-__all__ = ["Address", "Entry", "Remote", "connect", "is_remote"]
+__all__ = ["Address", "Entry", "Remote", "connect", "filesystem", "is_remote"]
 
 
 def connect(address: Address) -> Remote:
@@ -26,3 +34,8 @@ def connect(address: Address) -> Remote:
     from spark_channel.connectors.remote.sftp import SftpRemote
 
     return SftpRemote(address)
+
+
+def filesystem(address: Address) -> pafs.FileSystem:
+    """A read-only filesystem of `pyarrow`. Opens no connection yet; each call opens one and closes it."""
+    return filesystem_of(address.scheme, address, lambda: connect(address))

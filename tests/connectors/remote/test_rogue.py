@@ -15,7 +15,7 @@ pytest.importorskip("pyftpdlib", reason="pyftpdlib is not installed")
 
 from paramiko.sftp import CMD_HANDLE, CMD_NAME, CMD_READDIR  # noqa: E402
 
-from spark_channel.connectors.remote import Address, Entry, arrow_filesystem, connect, ftp  # noqa: E402
+from spark_channel.connectors.remote import Address, Entry, client, connect, ftp  # noqa: E402
 from spark_channel.connectors.remote.sftp import _BoundedClient  # noqa: E402
 from tests.servers.files import PASSWORD, USER, _Login, sftp_server  # noqa: E402
 from tests.servers.rogue import rogue, self_signed  # noqa: E402
@@ -129,7 +129,7 @@ def test_a_folder_that_is_linked_into_itself_is_no_endless_read() -> None:
             return [Entry(f"{path}/again", is_folder=True)]
 
     with pytest.raises(OSError, match="linked into itself"):
-        list(arrow_filesystem._listed(Loop(), "/in", recursive=True))  # type: ignore[arg-type]
+        list(client._listed(Loop(), "/in", recursive=True))  # type: ignore[arg-type]
 
 
 def test_ftps_sends_a_password_only_to_a_server_that_it_knows(tmp_path: Path) -> None:
