@@ -181,7 +181,7 @@ if sys.argv[2] == "stop":
 
 
 @pytest.mark.newest
-@pytest.mark.parametrize("end", ["exit", "stop"])
+@pytest.mark.parametrize("end", ["exit", pytest.param("stop", marks=pytest.mark.soak)])
 def test_a_satisfied_limit_is_no_failure_as_the_last_line_of_a_program(
     database: Path, end: str
 ) -> None:
