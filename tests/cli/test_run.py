@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CLI = [sys.executable, "-m", "spark_channel.cli"]
-MASTER = ("--master", "local[2]")
+MASTER = ("--master", "local[2]", "--conf", "spark.ui.enabled=false")
 LOCAL = ("--engine", "local")
 ENGINES = pytest.mark.parametrize(
     "engine",
