@@ -5,8 +5,10 @@ import math
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from functools import cache
@@ -79,7 +81,6 @@ _LONG_FILES = (
     "hosts/test_hosts.py",
     "spark/test_faults.py",
     "spark/test_job_limits.py",
-    "spark/test_two_applications.py",
     "spark/test_service_lifetime.py",
     "spark/test_sigterm.py",
     "spark/test_cancel.py",
@@ -91,8 +92,6 @@ _LONG_FILES = (
     "spark/test_lake.py",
     "cli/test_demo.py",
     "spark/test_stream_read.py",
-    "spark/test_cluster.py",
-    "spark/test_speculation.py",
     "spark/test_database_faults.py",
     "test_first_five_minutes.py",
     "spark/test_passwords.py",
@@ -113,6 +112,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=0,
         help="how many processes of -n run files with Spark first",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Temporary files of a run are in one directory, which goes with the run.
+
+    Servers, JVMs and Spark leave some, above all those that tests kill. What `tmp_path` gives stays where pytest keeps
+    it for the runs that failed.
+    """
+    if hasattr(
+        config, "workerinput"
+    ):  # a process of -n has the variables of the one that started it
+        return
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = tempfile.mkdtemp(prefix="spark-channel-tests-")
+    Path(folder).chmod(0o1777)  # servers run as users of their own
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    os.environ["JDK_JAVA_OPTIONS"] += f" -Djava.io.tmpdir={folder}"
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -131,10 +131,6 @@ def test_the_table_of_extras_has_those_of_users() -> None:
     } == extras
 
 
-def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) <= 160
-
-
 def test_the_caption_has_the_medians_of_the_benchmarks() -> None:
     benchmarks = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     page = benchmarks.split("An application beside a copy\n")[1]
@@ -161,17 +157,3 @@ def test_the_caption_has_the_medians_of_the_benchmarks() -> None:
         limited[1],
     )
     assert README.split(BEGIN)[1].split(END)[0] == caption(wanted)
-
-
-PROMISE = re.compile(
-    r"\b(exactly once|atomic\w*|(?<!at least )once(?! in a run)|no row is lost)\b", re.IGNORECASE
-)
-NAMES = re.compile(r'"once"|\*\*once\*\*|commits\.md|`commit=job`|systems')
-
-
-def test_the_readme_promises_nothing_without_its_targets() -> None:
-    """Outside of the generated table, whose rows are targets."""
-    head, rest = README.split("<!-- systems -->\n")
-    text = head + rest.split("<!-- /systems -->\n")[1]
-    for line in text.splitlines():
-        assert not PROMISE.search(line) or NAMES.search(line), line

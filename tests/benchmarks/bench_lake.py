@@ -27,7 +27,7 @@ from spark_channel.connectors import WriteContext, load_writer
 from spark_channel.connectors.files.publish import TargetDirectory
 from tests.benchmarks.alone import Alone
 from tests.benchmarks.bench_postgresql import CHANNELS, JAR, Bench, _load
-from tests.benchmarks.harness import Row, print_table
+from tests.benchmarks.harness import Row, print_table, spark_session
 from tests.connectors.files.busy import staged
 from tests.servers.postgres import PostgresServer
 from tests.servers.stores import object_server
@@ -106,21 +106,12 @@ class Lake(Bench):
 
 def loads() -> list[Row]:
     assert JAR.exists(), f"no {JAR}: run .ci/servers"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     server = PostgresServer.create(shared_buffers="512MB")
     spark = None
     with tempfile.TemporaryDirectory(prefix="spark-channel-bench-") as directory:
         try:
             _load(server)
-            spark = (
-                SparkSession.builder.master("local[2]")
-                .config("spark.jars", str(JAR))
-                .config("spark.driver.extraClassPath", str(JAR))
-                .config("spark.ui.enabled", "false")
-                .config("spark.log.level", "ERROR")
-                .getOrCreate()
-            )
-            spark_channel.register(spark, progress=False)
+            spark = spark_session(JAR)
             lake = Lake(server, spark, Path(directory))
             with closing(lake.floor):
                 return _measure(lake)

@@ -8,7 +8,6 @@ import importlib
 import importlib.util
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +18,9 @@ from pyspark.sql import SparkSession
 import spark_channel
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
-from tests.benchmarks.harness import Row, alternate, print_table, ratio
+from tests.benchmarks.harness import Row, alternate, print_table, ratio, spark_session
 from tests.servers.mariadb import BINLOG, MariadbServer
 
-ROOT = Path(__file__).resolve().parents[2]
 JAR = Path("/usr/share/java/mariadb-java-client.jar")
 ROWS = int(os.environ.get("SPARK_CHANNEL_BENCH_ROWS", "1500000"))
 ROUNDS = int(os.environ.get("SPARK_CHANNEL_BENCH_ROUNDS", "3"))
@@ -40,21 +38,6 @@ CHANGES = {
     "FROM seq_1_to_120000; UPDATE orders SET o_totalprice = o_totalprice + 1 WHERE o_orderkey <= 50000",
 }
 """170 000 changes of each table, those of the first as `bench_tunnel` has PostgreSQL make them."""
-
-
-def session() -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.jars", str(JAR))
-        .getOrCreate()
-    )
-    spark_channel.register(spark, progress=False)
-    return spark
 
 
 def fill(server: MariadbServer) -> None:
@@ -203,7 +186,7 @@ def main() -> list[Row]:
     server = MariadbServer.create()
     try:
         fill(server)
-        spark = session()
+        spark = spark_session(JAR)
         try:
             jdbc, ours = timed(
                 server, lambda: copy(spark, server, "jdbc"), lambda: transfer(spark, server)

@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import spark_channel
-from tests.benchmarks.harness import Row, print_table
+from tests.benchmarks.harness import Row, print_table, spark_session
 from tests.servers.postgres import PostgresServer, programs
 
 SCALE = float(os.environ.get("SPARK_CHANNEL_BENCH_SCALE", "1"))
@@ -137,20 +137,11 @@ def _timed(bench: Bench, work: Callable[[], None], *, copies: bool, there: bool 
 
 def main() -> list[Row]:
     assert JAR.exists(), f"no {JAR}: run .ci/servers"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     server = PostgresServer.create(shared_buffers="512MB")
     spark = None
     try:
         _load(server)
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.jars", str(JAR))
-            .config("spark.driver.extraClassPath", str(JAR))
-            .config("spark.ui.enabled", "false")
-            .config("spark.log.level", "ERROR")
-            .getOrCreate()
-        )
-        spark_channel.register(spark)
+        spark = spark_session(JAR, progress=True)
         return _measure(Bench(server, spark))
     finally:
         if spark is not None:

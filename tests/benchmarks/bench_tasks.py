@@ -4,15 +4,13 @@ Where a machine cannot run so many tasks as fast as the limit, the same tasks wi
 figure of the second kind is the share of that.
 """
 
-import os
 import statistics
-import sys
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_channel
-from tests.benchmarks.harness import Row
+from tests.benchmarks.harness import Row, spark_session
 
 ROWS = 336_776
 LIMIT = 60_000
@@ -50,16 +48,8 @@ def rows_of(spark: SparkSession, count: int) -> list[Row]:
 
 
 def main() -> list[Row]:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
+    spark = spark_session(progress=True)
     try:
-        spark_channel.register(spark)
         return [row for count in COUNTS for row in rows_of(spark, count)]
     finally:
         spark.stop()

@@ -34,9 +34,8 @@ from spark_channel.pipeline import (
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import DirtyLimit
 from spark_channel.transform import prepare
-from tests.benchmarks.harness import Row, alternate, ratio
+from tests.benchmarks.harness import Row, alternate, ratio, spark_session
 
-ROOT = Path(__file__).resolve().parents[2]
 SCALE = float(os.environ.get("TPCH_SCALE", "1"))
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 GENERATED = 20_000_000
@@ -47,22 +46,6 @@ SCHEMA = (
     "l_linestatus string, l_shipdate date, l_commitdate date, l_receiptdate date, l_shipinstruct string, "
     "l_shipmode string, l_comment string"
 )
-
-
-def session() -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.driver.memory", "4g")
-        .getOrCreate()
-    )
-    spark_channel.register(spark, progress=False)
-    return spark
 
 
 def make_lineitem(folder: Path, form: str) -> Path:
@@ -259,7 +242,7 @@ def main() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="spark-channel-bench-") as name:
         folder = Path(name)
         sources = {form: make_lineitem(folder, form) for form in ("parquet", "csv")}
-        spark = session()
+        spark = spark_session(memory="4g")
         try:
             rows.append(whole_transfer(spark))
             for form, source in sources.items():

@@ -5,12 +5,21 @@ those of one module.
 """
 
 import gc
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["Row", "alternate", "print_table", "ratio"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Row", "alternate", "print_table", "ratio", "spark_session"]
+
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +86,29 @@ def print_table(rows: Iterable[Row]) -> None:
         print(
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         )
+
+
+def spark_session(
+    jar: Path | None = None, *, cores: int = 2, progress: bool = False, memory: str = "1g"
+) -> "SparkSession":
+    """A session on this machine, registered, that prints errors only; with the JDBC driver in `jar`."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
+    from pyspark.sql import SparkSession
+
+    import spark_channel
+
+    builder = (
+        SparkSession.builder.master(f"local[{cores}]")
+        .config("spark.driver.memory", memory)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+    )
+    if jar is not None:
+        builder = builder.config("spark.jars", str(jar))
+        builder = builder.config("spark.driver.extraClassPath", str(jar))
+    spark: SparkSession = builder.getOrCreate()
+    spark_channel.register(spark, progress=progress)
+    return spark

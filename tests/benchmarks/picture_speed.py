@@ -17,8 +17,6 @@ Needs the server and the JDBC driver that `.ci/servers` installs.
 """
 
 import argparse
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -35,7 +33,7 @@ from pyspark.sql import SparkSession
 
 import spark_channel
 from tests.benchmarks.datax import DataxChannel
-from tests.benchmarks.harness import Row, print_table
+from tests.benchmarks.harness import Row, print_table, spark_session
 from tests.servers.postgres import PostgresServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,22 +232,11 @@ def draw(measured: dict[str, Arrivals], out: Path) -> None:
 def measure() -> dict[str, Arrivals]:
     """What arrived when, by the name of the panel."""
     assert JAR.exists(), f"no {JAR}: run .ci/servers"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     server = PostgresServer.create()
     spark = None
     try:
         target = Target(server)
-        spark = (
-            SparkSession.builder.master(f"local[{CHANNELS}]")
-            .config("spark.jars", str(JAR))
-            .config("spark.driver.extraClassPath", str(JAR))
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "ERROR")
-            .getOrCreate()
-        )
-        spark_channel.register(spark, progress=False)
+        spark = spark_session(JAR, cores=CHANNELS)
         session = spark
         jobs: dict[str, Callable[[], None]] = {
             "Spark JDBC": lambda: jdbc(session, server),

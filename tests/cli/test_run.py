@@ -15,18 +15,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CLI = [sys.executable, "-m", "spark_channel.cli"]
-MASTER = ("--master", "local[2]")
+MASTER = ("--master", "local[2]", "--conf", "spark.ui.enabled=false")
+LOCAL = ("--engine", "local")
 ENGINES = pytest.mark.parametrize(
     "engine",
     [
-        pytest.param(("--engine", "local"), id="local"),
-        pytest.param(MASTER, marks=[pytest.mark.spark, pytest.mark.newest], id="spark"),
-    ],
-)
-ENGINES_IN_SOAK = pytest.mark.parametrize(
-    "engine",
-    [
-        pytest.param(("--engine", "local"), id="local"),
+        pytest.param(LOCAL, id="local"),
         pytest.param(
             MASTER, marks=[pytest.mark.spark, pytest.mark.newest, pytest.mark.soak], id="spark"
         ),
@@ -94,7 +88,7 @@ def table(path: Path, definition: str = "id INTEGER, name TEXT") -> Path:
     return path
 
 
-@ENGINES_IN_SOAK
+@ENGINES
 def test_a_job_runs_and_its_variables_are_put_in(tmp_path: Path, engine: Engine) -> None:
     path = table(tmp_path / "t.db")
     file = job(tmp_path, made_up(5000, "${who}"), into_sqlite(path), speed={"channel": "2"})
@@ -116,7 +110,7 @@ def test_too_many_dirty_rows_end_with_3_and_are_kept(tmp_path: Path, engine: Eng
     assert count(path) == (0, 0)
 
 
-@ENGINES_IN_SOAK
+@ENGINES
 def test_refused_rows_are_told_and_a_named_load_is_written_once(
     tmp_path: Path, engine: Engine
 ) -> None:
@@ -135,14 +129,29 @@ def test_refused_rows_are_told_and_a_named_load_is_written_once(
     assert "txnAppId 'nightly', txnVersion 20240131 was published" in out
 
 
-@ENGINES_IN_SOAK
+@ENGINES
 def test_a_job_that_fails_ends_with_1_and_says_why(tmp_path: Path, engine: Engine) -> None:
     file = job(tmp_path, made_up(10), into_sqlite(tmp_path / "no" / "t.db"), speed={"channel": 1})
     assert "there is no directory" in run("run", file, *engine, code=1)
 
 
-@ENGINES
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("sent", "code", "engine"),
+    [
+        pytest.param(signal.SIGINT, 130, LOCAL, id="interrupt-local"),
+        pytest.param(signal.SIGTERM, 143, LOCAL, id="terminate-local"),
+        pytest.param(
+            *(signal.SIGINT, 130, MASTER),
+            marks=[pytest.mark.spark, pytest.mark.newest],
+            id="interrupt-spark",
+        ),
+        pytest.param(
+            *(signal.SIGTERM, 143, MASTER),
+            marks=[pytest.mark.spark, pytest.mark.newest, pytest.mark.soak],
+            id="terminate-spark",
+        ),
+    ],
+)
 def test_an_interrupted_job_ends_with_its_code_and_leaves_nothing(
     tmp_path: Path, sent: signal.Signals, code: int, engine: Engine
 ) -> None:

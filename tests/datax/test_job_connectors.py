@@ -34,7 +34,9 @@ def pg(postgres_server: PostgresServer) -> Iterator[Pg]:
         yield made
 
 
-@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.fixture(
+    params=["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.newest])]
+)
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Carries a job out with one of the engines; returns how many rows were written."""
     if request.param == "local":

@@ -331,6 +331,7 @@ def test_the_jobs_own_credentials_open_the_bucket(server: ObjectServer) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.newest
 def test_through_spark(spark: SparkSession, make_job: Any, server: ObjectServer) -> None:
     """The executors' processes have the job's credentials, and no others."""
     name, where = uuid4().hex, bucket(server)

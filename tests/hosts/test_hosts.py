@@ -1,5 +1,6 @@
 """Driver, workers and firewalls on several hosts: network namespaces with their own addresses."""
 
+import os
 import re
 import threading
 import time
@@ -89,6 +90,22 @@ def where(spark: Any) -> tuple[str, list[str]]:
     ).distinct().collect()
 
 
+def relative_round_trip(spark: Any, folder: str) -> list[int]:
+    start = os.path.relpath(folder)
+    rows = spark.range(10).repartition(4)
+    rows.write.format("channel").option("writer", "parquet").mode("append").save(f"{start}/rel")
+    rows.write.format("channel").option("dbtable", "t").mode("append").save(f"{start}/rel.db")
+    return [
+        spark.read.format("channel").option("reader", "parquet").load(f"{start}/rel").count(),
+        spark.read.format("channel").option("dbtable", "t").load(f"{start}/rel.db").count(),
+    ]
+
+
+def test_relative_paths_begin_at_the_driver(driver: RemoteDriver, tmp_path: Path) -> None:
+    """Each executor runs in its own folder."""
+    assert driver.run(relative_round_trip, str(tmp_path), timeout=TIMEOUT) == [10, 10]
+
+
 def scope(spark: Any) -> str:
     report = spark_channel.last_report()
     return "" if report is None else report.limit_scope
@@ -109,7 +126,15 @@ def test_executors_on_two_hosts_obey_the_limit(
 
 
 @pytest.mark.parametrize(
-    "path", [recorded.read, recorded.write, recorded.throttle, recorded.transfer]
+    "path",
+    [
+        recorded.read,
+        recorded.transfer,
+        *(
+            pytest.param(each, marks=pytest.mark.soak)
+            for each in (recorded.write, recorded.throttle)
+        ),
+    ],
 )
 def test_executors_that_do_not_reach_the_service_obey_the_limit(
     driver: RemoteDriver, tmp_path: Path, path: Any, firewall: None

@@ -372,6 +372,6 @@ class _Long(Histories):
 
 
 TestHistories = _Quick.TestCase
-TestHistories.settings = settings(_SETTINGS, max_examples=30)
+TestHistories.settings = settings(_SETTINGS, max_examples=15)
 TestLongHistories = pytest.mark.soak(_Long.TestCase)
 TestLongHistories.settings = settings(_SETTINGS, max_examples=10_000)

@@ -11,6 +11,7 @@ import spark_channel
 
 
 @pytest.mark.spark
+@pytest.mark.newest
 def test_the_tables_are_copied_by_spark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 __all__ = ["ARCHIVE", "java_options"]
 
 ARCHIVE = Path(__file__).resolve().parents[2] / "artifacts" / f"{Path(sys.prefix).name}.jsa"
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A test's JVM lives for seconds: compiling for the long run costs more than it brings."""
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""A test's JVM lives for seconds: compiling for the long run costs more than it brings, and nothing watches it."""
 _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 """Nothing is said of an archive that does not fit: standard output is what programs read."""
 

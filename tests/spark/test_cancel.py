@@ -152,6 +152,7 @@ _FAILURE = ("spark_channel/", "spark_channel.errors", "; failed")
 """pyspark's traceback of its flush to a JVM that wants no more rows is none."""
 
 
+@pytest.mark.newest
 def test_a_satisfied_limit_is_no_failure(database: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SATISFIED, str(database), str(tmp_path / "target.db")],
@@ -181,7 +182,7 @@ if sys.argv[2] == "stop":
 
 
 @pytest.mark.newest
-@pytest.mark.parametrize("end", ["exit", "stop"])
+@pytest.mark.parametrize("end", ["exit", pytest.param("stop", marks=pytest.mark.soak)])
 def test_a_satisfied_limit_is_no_failure_as_the_last_line_of_a_program(
     database: Path, end: str
 ) -> None:

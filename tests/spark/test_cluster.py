@@ -1,6 +1,5 @@
 """Executors that are other processes: `local-cluster` has a worker process and an executor JVM for each."""
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from tests.spark import recorded
 from tests.spark.recorded import PROMPT, RATE, ROWS, TIMEOUT, worst_second
 from tests.spark.remote_driver import RemoteDriver
 
-pytestmark = [pytest.mark.spark, pytest.mark.newest, pytest.mark.real_time]
+pytestmark = [pytest.mark.spark, pytest.mark.newest, pytest.mark.real_time, pytest.mark.soak]
 
 
 @pytest.fixture(scope="module")
@@ -56,23 +55,6 @@ def test_two_executors_together_obey_the_limit_of_the_job(
 def test_a_write_is_reported(cluster: RemoteDriver, tmp_path: Path) -> None:
     cluster.run(recorded.write, str(tmp_path), {}, timeout=TIMEOUT)
     assert cluster.run(reported)[0] == ROWS
-
-
-def relative_round_trip(spark: SparkSession, folder: str) -> list[int]:
-    spark_channel.register(spark)
-    start = os.path.relpath(folder)
-    rows = spark.range(10).repartition(4)
-    rows.write.format("channel").option("writer", "parquet").mode("append").save(f"{start}/rel")
-    rows.write.format("channel").option("dbtable", "t").mode("append").save(f"{start}/rel.db")
-    return [
-        spark.read.format("channel").option("reader", "parquet").load(f"{start}/rel").count(),
-        spark.read.format("channel").option("dbtable", "t").load(f"{start}/rel.db").count(),
-    ]
-
-
-def test_relative_paths_begin_at_the_driver(cluster: RemoteDriver, tmp_path: Path) -> None:
-    """Each executor runs in its own folder."""
-    assert cluster.run(relative_round_trip, str(tmp_path)) == [10, 10]
 
 
 def test_two_executors_together_obey_a_shared_limit(cluster: RemoteDriver, tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def test_a_job_obeys_its_limit(connect: RemoteDriver, tmp_path: Path, path: Any)
     assert worst_second(tmp_path) <= 1.15 * RATE
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("path", [recorded.read, recorded.throttle])
 def test_a_job_obeys_a_shared_limit(connect: RemoteDriver, tmp_path: Path, path: Any) -> None:
     with SharedLimit("connect-test", rows_per_second=RATE):
@@ -159,6 +160,7 @@ def test_there_is_one_service_and_its_token_is_in_no_plan(connect: RemoteDriver)
     assert leaked == ""
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("barrier", ["exchange", "cache"])
 def test_a_barrier_below_throttle_is_warned_of(connect: RemoteDriver, barrier: str) -> None:
     assert any(barrier in text for text in connect.run(warned, barrier))
@@ -168,6 +170,7 @@ def test_a_plain_plan_is_not_warned_of(connect: RemoteDriver) -> None:
     assert connect.run(warned, "") == []
 
 
+@pytest.mark.newest
 def test_a_server_that_refuses_its_settings_keeps_no_job_from_its_limit(
     connect: RemoteDriver, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import spark_channel
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.newest]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from spark_channel.errors import ChannelError, DirtyRowsError, OptionError, Targ
 from spark_channel.progress import TransferReport
 from spark_channel.transform import DropRows
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.newest]
 
 Options = dict[str, Any]
 ROWS = 20_000

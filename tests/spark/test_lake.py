@@ -65,6 +65,7 @@ def test_spark_reads_the_files_of_a_delta_table(spark: SparkSession, tmp_path: P
     assert_df_equality(df, spark.read.parquet(*files), ignore_row_order=True, ignore_nullable=True)
 
 
+@pytest.mark.soak  # its parts are a transfer through Spark, and these targets
 def test_transfers(spark: SparkSession, table: dict[str, str], tmp_path: Path) -> None:
     source: dict[str, Any] = {"name": "generator", "rows": 10_000}
     for _ in range(2):

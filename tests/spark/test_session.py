@@ -265,6 +265,8 @@ def test_a_read_that_a_limit_ended_does_not_take_the_place_of_the_write_after_it
     assert last() == "show"
 
 
+@pytest.mark.spark
+@pytest.mark.newest
 def test_a_thread_that_registers_loads_and_saves(spark: SparkSession, tmp_path: Path) -> None:
     """Spark looks for Python data sources in the session of the thread, and a new one has none."""
 
@@ -279,6 +281,8 @@ def test_a_thread_that_registers_loads_and_saves(spark: SparkSession, tmp_path: 
         assert pool.submit(work).result() == 5
 
 
+@pytest.mark.spark
+@pytest.mark.newest
 def test_a_session_shows_its_jobs_as_a_page(spark: SparkSession) -> None:
     spark_channel.register(spark, ui=True)
     ((jvm, page),) = session_module._pages.items()

@@ -105,6 +105,7 @@ def published(target: Path) -> list[int]:
         return []  # nothing is published yet
 
 
+@pytest.mark.soak
 def test_a_program_that_does_nothing_ends_at_once(tmp_path: Path) -> None:
     program = start("print('begun', flush=True)\ntime.sleep(600)", tmp_path)
     assert program.stdout is not None

@@ -24,7 +24,7 @@ import spark_channel
 from spark_channel.options import CommitMode
 from tests.spark.remote_driver import RemoteDriver
 
-pytestmark = [pytest.mark.spark, pytest.mark.newest]
+pytestmark = [pytest.mark.spark, pytest.mark.newest, pytest.mark.soak]
 
 ROWS = 80_000
 SLOW_SECONDS = 20.0

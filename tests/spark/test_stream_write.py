@@ -150,6 +150,7 @@ def sink_in(
         mariadb.sql(f"DROP DATABASE {database}")
 
 
+@pytest.mark.newest
 def test_append_to_files_once(spark: SparkSession, shop: Path, tmp_path: Path) -> None:
     target, checkpoint = tmp_path / "copy", tmp_path / "checkpoint"
     copy(orders(spark, shop), target, checkpoint)
@@ -213,6 +214,7 @@ class Feeder(threading.Thread):
             self.rows += 10
 
 
+@pytest.mark.soak  # without Spark, tests/tunnel kills one of several clients
 @pytest.mark.timeout(900)
 def test_two_queries_share_a_tunnel_and_one_takes_over(tmp_path: Path) -> None:
     """Two drivers publish into one table; one is killed, and the other one continues with all channels."""

@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.newest,
     pytest.mark.real_time,
+    pytest.mark.soak,  # two drivers; tests/service holds two processes to their parts of one limit
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ends a process by a signal"),
 ]
 

@@ -151,6 +151,7 @@ def test_a_task_that_is_retried_counts_once(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.db"]
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_a_retried_task_of_a_file_write_counts_once(
     spark: SparkSession, tmp_path: Path, form: str

@@ -112,7 +112,7 @@ def loop(client: Client, ranges: int) -> None:
                 reader.checkpoint(delivery)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32))
 def test_nothing_is_lost_or_doubled_in_any_history(seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:

@@ -393,6 +393,7 @@ def test_the_page_shows_what_describe_shows(
 
 
 @pytest.mark.spark
+@pytest.mark.newest
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not ADMISSION, reason="a batch has all that is there")
 def test_a_streams_report_has_chunks_and_the_wal_that_its_slot_keeps(

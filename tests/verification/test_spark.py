@@ -10,6 +10,7 @@ from tests.verification.test_verify import ROWS, differ, sqlite
 
 
 @pytest.mark.spark
+@pytest.mark.newest
 def test_spark_tasks_compare_and_repair(spark: SparkSession, tmp_path: Path) -> None:
     pair = sqlite(tmp_path / "a.db", ROWS), sqlite(tmp_path / "b.db", ROWS)
     assert spark_channel.verify(spark, *pair, rows_per_second="1M").equal == 2_000

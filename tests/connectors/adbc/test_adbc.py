@@ -132,7 +132,11 @@ def test_statements_of_a_session_run_where_rows_are_written(base: Base, commit: 
 
 @pytest.mark.parametrize(
     ("base", "there"),
-    [("sqlite", False), ("sqlite", True), ("postgresql", True)],
+    [
+        ("sqlite", False),
+        pytest.param("sqlite", True, marks=pytest.mark.soak),
+        ("postgresql", True),
+    ],
     indirect=["base"],
 )
 def test_the_writer_keeps_its_contract(base: Base, there: bool) -> None:

@@ -44,7 +44,7 @@ def test_the_reader_keeps_its_contract(duck: Duck) -> None:
     )
 
 
-@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("there", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_the_writer_keeps_its_contract(duck: Duck, there: bool) -> None:
     if there:
         duck.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, name VARCHAR)")

@@ -34,7 +34,10 @@ def test_the_reader_keeps_its_contract(shop: Shop) -> None:
     assert shop.server.connections() == 0
 
 
-@pytest.mark.parametrize(("there", "local"), [(False, None), (True, None), (True, "false")])
+@pytest.mark.parametrize(
+    ("there", "local"),
+    [(False, None), pytest.param(True, None, marks=pytest.mark.soak), (True, "false")],
+)
 def test_the_writer_keeps_its_contract(shop: Shop, there: bool, local: str | None) -> None:
     if there:
         shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, name VARCHAR(100))")

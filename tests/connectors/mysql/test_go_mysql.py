@@ -146,6 +146,7 @@ def test_conditions_and_views_run_in_the_server(shop: Shop) -> None:
     assert shop.read("v")["id"].to_pylist() == [1, 2, 3]
 
 
+@pytest.mark.soak  # MariaDB is held to it
 def test_the_writer_keeps_its_contract(shop: Shop) -> None:
 
     def read_back() -> pa.Table | None:

@@ -78,6 +78,7 @@ def test_a_tunnel_tells_chunks_changes_bytes_and_seconds(
 
 
 @pytest.mark.spark
+@pytest.mark.newest
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not ADMISSION, reason="a batch has all that is there")
 def test_a_streams_report_has_the_lag_as_numbers(

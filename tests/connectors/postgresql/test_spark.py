@@ -165,6 +165,7 @@ def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize(
     ("more", "refusal"),
     [
@@ -197,6 +198,7 @@ def test_rows_pass_as_they_are_when_nobody_has_to_read_them(
     _none_left(pg)
 
 
+@pytest.mark.newest
 def test_a_transfer_under_a_snapshot_sees_one_moment_while_rows_move(
     spark: SparkSession, pg: Pg
 ) -> None:
@@ -244,6 +246,7 @@ def test_a_transfer_under_a_snapshot_sees_one_moment_while_rows_move(
     _none_left(pg)
 
 
+@pytest.mark.newest
 def test_sessions_end_with_a_limit_that_is_satisfied(spark: SparkSession, pg: Pg) -> None:
     pg.psql(
         "CREATE TABLE big AS SELECT g AS id, repeat('x', 500) AS v FROM generate_series(1, 100000) g"
@@ -253,6 +256,7 @@ def test_sessions_end_with_a_limit_that_is_satisfied(spark: SparkSession, pg: Pg
     _none_left(pg)
 
 
+@pytest.mark.newest
 @pytest.mark.real_time
 @pytest.mark.parametrize("commit", ["job", "task"])
 def test_sessions_end_with_a_copy_that_is_cancelled(

@@ -44,7 +44,9 @@ def test_the_server_is_the_one_that_is_named(postgres_server: PostgresServer) ->
     assert postgres_server.psql("SHOW server_version").split(".")[0] == postgres_server.version
 
 
-@pytest.mark.parametrize(("commit", "there"), [("job", False), ("task", True)])
+@pytest.mark.parametrize(
+    ("commit", "there"), [("job", False), pytest.param("task", True, marks=pytest.mark.soak)]
+)
 def test_reader_and_writer_keep_the_contract(pg: Pg, commit: CommitMode, there: bool) -> None:
     hold_writer(pg, commit, there=there, more={})
     pg.psql(

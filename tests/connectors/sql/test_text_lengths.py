@@ -184,6 +184,7 @@ def test_a_column_of_a_key_stays_within_what_keys_take(place: Place) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.newest
 def test_a_transfer_takes_lengths_along(place: Place, spark: SparkSession) -> None:
     place.run(
         "CREATE TABLE s (id INT PRIMARY KEY, a VARCHAR(200)); CREATE TABLE s2 (id INT, a VARCHAR(250))"
@@ -269,6 +270,7 @@ def test_a_frame_takes_lengths_along(place: Place, spark: SparkSession, tmp_path
 
 
 @pytest.mark.spark
+@pytest.mark.newest
 def test_a_stream_takes_lengths_along(place: Place, spark: SparkSession, tmp_path: Path) -> None:
     place.run("CREATE TABLE s (id INT PRIMARY KEY, a VARCHAR(200))")
     place.run("CREATE TABLE x (id INT PRIMARY KEY, a VARCHAR(9))")
