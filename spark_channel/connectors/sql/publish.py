@@ -434,8 +434,8 @@ class StandardMerge(Merge):
         return None
 
 
-def _texts(words: Sequence[str]) -> str:
-    return ", ".join(f"'{word}'" for word in words)
+def _texts(values: Sequence[str]) -> str:
+    return ", ".join(f"'{value}'" for value in values)
 
 
 # Some tables skip rows, and report success: rows are counted.
