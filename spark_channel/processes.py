@@ -1,4 +1,4 @@
-"""Processes as the system names them: who a job's owner is, and whether a process has ended, here or elsewhere."""
+"""Processes as the system names them: the owner of a job, and whether a process has ended, here or elsewhere."""
 
 import os
 import select

@@ -90,17 +90,13 @@ def section(path: tuple[str, ...], command: Any) -> str:
         f"\n## {' '.join(path)}\n",
         inspect.cleandoc(command.help or ""),
         "",
-        "```text",
-        usage,
-        "```",
-        "",
+        f"| `{usage}` | meaning | default |",
+        "|---|---|---|",
     ]
-    if shown:
-        lines += ["| argument or option | meaning | default |", "|---|---|---|"]
-        lines += [
-            f"| {_name(command, each)} | {_cell(_help(each)[0])} | {_cell(_default(each))} |"
-            for each in shown
-        ]
+    lines += [
+        f"| {_name(command, each)} | {_cell(_help(each)[0])} | {_cell(_default(each))} |"
+        for each in shown
+    ]
     return "\n".join(lines) + "\n"
 
 

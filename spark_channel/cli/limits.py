@@ -149,7 +149,7 @@ def serve(
                 policy=probe_policy,
             )
     if (tls_certificate is None) != (tls_key is None):
-        raise typer.BadParameter("--tls-certificate and --tls-key go together")
+        raise typer.BadParameter("--tls-certificate and --tls-key go together: give both")
     tls = TlsFiles(str(tls_certificate), str(tls_key)) if tls_certificate and tls_key else None
     with (
         _until_ended() as ended,

@@ -192,11 +192,11 @@ NamedColumns = Annotated[tuple[NamedColumn, ...], BeforeValidator(_named)]
 
 def text_positions(columns: tuple[NamedColumn, ...]) -> frozenset[int]:
     """Where columns are declared as texts."""
-    words = ("string", "varchar", "char")
+    texts = ("string", "varchar", "char")
     return frozenset(
         number
         for number, column in enumerate(columns)
-        if column.type.partition("(")[0].strip().lower() in words
+        if column.type.partition("(")[0].strip().lower() in texts
     )
 
 

@@ -249,13 +249,13 @@ def parse_parameters(text: str) -> dict[str, str]:
         OptionError: something that is not `-Dname=value`; never shows a value.
     """
     try:
-        words = shlex.split(text)
+        given = shlex.split(text)
     except ValueError as error:
         raise OptionError(
             f"option '-p' takes {_TAKES}: {error}", option="-p", takes=_TAKES
         ) from None
     variables = {}
-    for word in words:
+    for word in given:
         name, equals, value = word.removeprefix("-D").partition("=")
         if not word.startswith("-D") or not equals or _NAME.fullmatch(name) is None:
             raise OptionError(

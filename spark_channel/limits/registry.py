@@ -127,7 +127,7 @@ class Semaphore:
 def _checked(count: int) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise OptionError(
-            f"at least one connection, not {count!r}",
+            f"option 'maxConnections' got {count!r}; it takes a whole number, 1 or more",
             option="maxConnections",
             got=repr(count),
             takes="a whole number, 1 or more",
@@ -326,7 +326,8 @@ def _status(coordinator: Coordinator) -> LimitStatus:
 def _free_name(name: str, taken: dict[str, Coordinator] | dict[str, Semaphore]) -> None:
     if not name or "@" in name or name in taken:
         raise OptionError(
-            f"a limit called {name!r} cannot be made: names are unique, and hold no @",
+            f"a limit called {name!r} cannot be made, since a name is not empty, has no @, and is used once: "
+            "give another name",
             option="sharedLimit",
             got=name,
             takes="a new name without @",

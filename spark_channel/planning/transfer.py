@@ -80,7 +80,7 @@ class Endpoint:
         given = {key: rest.pop(key) for key in list(rest) if key in ("name", "format", half)}
         if len(given) > 1:
             raise OptionError(
-                f"{half} names itself twice ({', '.join(map(repr, given))}); "
+                f"{half} has more than one name ({', '.join(map(repr, given))}); "
                 "give 'name' for a connector of spark-channel or 'format' for one of Spark's",
                 option=half,
             )

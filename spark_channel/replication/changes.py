@@ -248,7 +248,8 @@ class Follower:
             return False
         if copy.contract.tables != "evolve":  # `_leave_out` saw it there
             raise SchemaError(
-                f"the target's table {copy.object} was dropped, and contract.tables is {copy.contract.tables}"
+                f"the target's table {copy.object} was dropped, and contract.tables is {copy.contract.tables}: "
+                "create it, or set contract.tables to evolve"
             )
         columns = _reader(copy).schema()
         taken = set(columns.names) & set(OWN_COLUMNS)

@@ -352,9 +352,9 @@ def parse_replication(text: str, where: str = "") -> Replication:
         mark = error.problem_mark
         line = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
         tab = "; YAML is indented by spaces, not by tabs" if "'\\t'" in str(error.problem) else ""
-        raise JobFileError(f"{where}{line}{error.problem or 'no YAML'}{tab}") from None
+        raise JobFileError(f"{where}{line}{error.problem or 'not YAML'}{tab}") from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise JobFileError(f"{where}no YAML: {str(error).splitlines()[0]}") from None
+        raise JobFileError(f"{where}not YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(found, dict):
         kind = "nothing" if found in (None, "") else type(found).__name__
         raise JobFileError(f"{where}the file has {kind}; it takes source, target and streams")

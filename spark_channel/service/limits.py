@@ -157,7 +157,7 @@ class _ProbedLimit:
         """Take a sample, and change the limit immediately."""
         rows, nbytes = self._book.limits(self._name)
         most, unit = (rows, _ROWS) if rows is not None else (nbytes, _BYTES)
-        if most is None:  # somebody has lifted it
+        if most is None:  # a user has lifted it
             self._limit = self._set = None
             return
         limit, before = self._limit, self._set

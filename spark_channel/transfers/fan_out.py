@@ -149,7 +149,7 @@ class _FanOut:
             try:
                 if why:
                     self._copies[number].receive([each.targets[place] for each in outcomes])
-                    raise CommitError(f"it was left behind: {why}")
+                    raise CommitError(f"this target was left out (onFailure=leave): {why}")
                 self._copies[number].judge([each.targets[place] for each in outcomes])
                 sound.append(number)
             except Exception as error:

@@ -267,7 +267,9 @@ class Transfer:
         if not any(outcome.stopped for outcome in outcomes):
             missing = [task.id for task in self._opened.plan.tasks if task.id not in first]
             if missing:
-                raise CommitError(f"task {missing[0]} has no receipt: nothing was published")
+                raise CommitError(
+                    f"task {missing[0]} has no receipt: nothing was published; run the job again"
+                )
         return [first[task] for task in sorted(first)]
 
     def _judge(

@@ -369,7 +369,8 @@ class DropRows(Transformer):
         field = schema.field(column_index(schema, self.column, self.step))
         if not has_text(field.type):
             raise SchemaError(
-                f"{self.step}: column {field.name!r} has type {field.type}, which does not compare"
+                f"{self.step}: column {field.name!r} has type {field.type}, whose values are not "
+                "compared: name a column of numbers, texts or times"
             )
         try:
             self._hits(pa.array([], field.type), field.name)

@@ -221,7 +221,11 @@ class TunnelOptions(Options):
         if self.tables is not None:
             self._check_tables(self.tables)
         if self.tunnel is not None and not self.tunnel.strip():
-            raise OptionError("option 'tunnel' is empty", option="tunnel", got=self.tunnel)
+            raise OptionError(
+                "option 'tunnel' is empty: give the tunnel's name, or omit the option",
+                option="tunnel",
+                got=self.tunnel,
+            )
 
     def _check_tables(self, tables: str) -> None:
         for name, does, given in (

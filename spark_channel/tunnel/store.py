@@ -65,7 +65,11 @@ def open_store(place: str | None = None) -> TunnelStore:
             takes="a file's path, or postgresql://...",
         )
     if not text:
-        raise OptionError("option 'tunnelStore' is empty", option="tunnelStore", got="")
+        raise OptionError(
+            "option 'tunnelStore' is empty: give a file's path or postgresql://...",
+            option="tunnelStore",
+            got="",
+        )
 
     path = text.partition("://")[2] if mark else text.removeprefix("sqlite:")
     return SqliteStore(Path(path))

@@ -129,7 +129,8 @@ def _nested_form(one: pa.DataType, other: pa.DataType, column: str, text: TextFo
     if sorted(names) != sorted(field.name for field in other) or len(set(names)) < len(names):
         raise SchemaError(
             f"column {column!r} has fields {', '.join(names)} on one side and "
-            f"{', '.join(field.name for field in other)} on the other: the fields must be the same"
+            f"{', '.join(field.name for field in other)} on the other: the fields must be the same. Leave the "
+            "column out with 'exclude', or read the same fields on both sides with a query"
         )
     parts = [
         common_form(one.field(name).type, other.field(name).type, f"{column}.{name}", text)

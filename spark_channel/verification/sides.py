@@ -222,7 +222,7 @@ def open_sides(
     known = sides[0].known | sides[1].known
     if unknown := next((name for name in exclude if name.lower() not in known), None):
         raise OptionError(
-            f"option 'exclude' names column {unknown!r}, which neither side has",
+            f"option 'exclude' names column {unknown!r}, which neither side has: correct the name",
             option="exclude",
             got=unknown,
         )

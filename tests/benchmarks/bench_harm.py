@@ -635,8 +635,8 @@ def verify() -> list[Row]:
             copy = bench.transfer("copy", VERIFY_ROWS, rows_per_second=LIMIT)
             each = (bench.idle(), bench.elsewhere(), copy, bench.verify(VERIFY_ROWS))
             rounds.append(each)
-            told = ", ".join(f"{run.name} {run.p99:.2f}" for run in each)
-            print(f"  p99 in ms: {told}; {each[3].rows_per_second:.0f} rows/s", flush=True)
+            shown = ", ".join(f"{run.name} {run.p99:.2f}" for run in each)
+            print(f"  p99 in ms: {shown}; {each[3].rows_per_second:.0f} rows/s", flush=True)
     rows = []
     for place, name in enumerate(("idle", "control", "copy", "verify")):
         runs = [each[place] for each in rounds]

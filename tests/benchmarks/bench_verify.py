@@ -84,7 +84,7 @@ class Bench:
 
             seconds = timed(verify=self.verified, sums=self.summed, spark=excepted)
         return [
-            Row("verify, equal", median(seconds["verify"]), "", "s", told(seconds)),
+            Row("verify, equal", median(seconds["verify"]), "", "s", shown(seconds)),
             Row("exceptAll / verify", ratio(seconds, "spark", "verify"), ">= 3", "x"),
             Row("verify / two sums of hashes", ratio(seconds, "verify", "sums"), "<= 1.3", "x"),
         ]
@@ -99,7 +99,7 @@ class Bench:
 
             seconds = timed(verify=lambda: self.verified(self.files), spark=excepted)
         found = ratio(seconds, "spark", "verify")
-        return [Row("exceptAll / verify, Parquet", found, ">= 2", "x", told(seconds))]
+        return [Row("exceptAll / verify, Parquet", found, ">= 2", "x", shown(seconds))]
 
     def differences(self) -> list[Row]:
         """Some rows of `b` changed: a third is removed, and a third moved to keys that `a` lacks."""
@@ -134,7 +134,7 @@ class Bench:
         self.server.psql("VACUUM ANALYZE b")
         return [
             *rows,
-            Row("verify: none differs", median(seconds["equal"]), "", "s", told(seconds)),
+            Row("verify: none differs", median(seconds["equal"]), "", "s", shown(seconds)),
         ]
 
     def peer(self) -> list[Row]:
@@ -171,7 +171,7 @@ class Bench:
             assert not done.stdout.strip(), done.stdout[:500]
 
         seconds = timed(verify=self.verified, reladiff=compared)
-        note = f"reladiff {RELADIFF_VERSION}, two threads: {told(seconds)}"
+        note = f"reladiff {RELADIFF_VERSION}, two threads: {shown(seconds)}"
         return [Row("reladiff / verify", ratio(seconds, "reladiff", "verify"), "", "x", note)]
 
     def _jdbc(self, spark: SparkSession, table: str) -> DataFrame:
@@ -239,7 +239,7 @@ def ratio(seconds: Mapping[str, list[float]], one: str, other: str) -> float:
     return median([a / b for a, b in zip(seconds[one], seconds[other], strict=True)])
 
 
-def told(seconds: Mapping[str, list[float]]) -> str:
+def shown(seconds: Mapping[str, list[float]]) -> str:
     return ", ".join(f"{name} {median(each):.1f} s" for name, each in seconds.items())
 
 

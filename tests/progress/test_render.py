@@ -108,8 +108,8 @@ def test_shares_add_up_to_100(waits: tuple[float, float, float]) -> None:
         side: each / total for side, each in zip(("limit", "source", "target"), waits, strict=True)
     }
     line = progress_line(replace(STATUS, wait_shares=shares))
-    words = line.split("waits: ")[1].split(" - ")[0].split()
-    assert sum(int(word) for word in words if word.isdigit()) == 100
+    parts = line.split("waits: ")[1].split(" - ")[0].split()
+    assert sum(int(part) for part in parts if part.isdigit()) == 100
 
 
 def test_a_read_that_has_all_rows_gives_no_time_left() -> None:

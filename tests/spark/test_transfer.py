@@ -274,7 +274,7 @@ def test_a_pair_that_was_published_writes_nothing_again(
             {"name": "discard"},
             {},
             OptionError,
-            "names itself twice",
+            "has more than one name",
         ),
         (
             {"name": "generator", "rwos": 1},

@@ -211,8 +211,8 @@ def is_lost(error: BaseException) -> bool:
         ConnectionError,
         TimeoutError,
     )
-    words = ("TOO_MANY_SIMULTANEOUS_QUERIES", "MEMORY_LIMIT_EXCEEDED", "NETWORK_ERROR")
-    return isinstance(cause, lost) or any(word in str(cause) for word in words)
+    names = ("TOO_MANY_SIMULTANEOUS_QUERIES", "MEMORY_LIMIT_EXCEEDED", "NETWORK_ERROR")
+    return isinstance(cause, lost) or any(name in str(cause) for name in names)
 
 
 class _CutError(OSError):

@@ -332,7 +332,7 @@ class ChangeDecoder:
 
     def _report_keys(self, least: int) -> None:
         table = self._reporting
-        if table is not None and table.told >= least:
+        if table is not None and table.reported >= least:
             self.at = table
             with table.understood(self._name):
                 table.report_keys()

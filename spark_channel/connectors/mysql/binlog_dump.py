@@ -124,7 +124,7 @@ def log_facts(session: Session) -> LogFacts:
     has_all = (
         "GRANT ALL PRIVILEGES ON *.*" in grants or "GRANT `" in grants
     )  # a role's are not listed
-    may = has_all or all(any(word in grants for word in words) for words in _MAY)
+    may = has_all or all(any(right in grants for right in each) for each in _MAY)
     kept = {str(name).lower(): float(value) for name, value in session.rows(_KEPT)}
     days = kept.get("binlog_expire_logs_seconds", 0.0) / _DAY or kept.get("expire_logs_days", 0.0)
     long = f"for {days:g} days" if days else "until they are purged by hand"

@@ -271,5 +271,7 @@ def _of_pattern(session: MysqlSession, item: str) -> list[tuple[str, str]]:
             left_out,
         )
     if not found:
-        raise SourceError(f"there is no table in {session.place} that {item!r} names")
+        raise SourceError(
+            f"there is no table in {session.place} that {item!r} names: correct the name, or create the table"
+        )
     return found

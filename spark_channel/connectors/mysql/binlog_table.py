@@ -123,8 +123,8 @@ class WindowReporter:
 class RowShape:
     """How rows of the table are in the log, for as long as its TABLE_MAP stays the same.
 
-    `columns` has None for one that the table did not have then. `told` are the rows whose keys a window is to be told,
-    by the columns `window_key`.
+    `columns` has None for one that the table did not have then. `reported` are the keys that a window
+    gets, by the columns `window_key`.
     """
 
     owner: "TableDecoder"
@@ -132,7 +132,7 @@ class RowShape:
     columns: list[tuple[int, LogColumn] | None]
     key: list[int]
     window_key: list[tuple[int, LogColumn]]
-    told: list[list[Any]] = field(default_factory=list)
+    reported: list[list[Any]] = field(default_factory=list)
 
 
 @dataclass
@@ -170,7 +170,7 @@ class TableDecoder:
         self.needle = bytes([len(database)]) + database + b"\0" + bytes([len(name)]) + name + b"\0"
         self._shapes: dict[bytes, RowShape] = {}
         self._chunks: list[_Rows] = []
-        self.told = 0
+        self.reported = 0
         self.found = self.nbytes = 0
         """Changes of the table so far, and their bytes."""
         self.first = 0
@@ -255,14 +255,14 @@ class TableDecoder:
         places = [place for place, _ in shape.window_key]
         while at < end:
             row, at = shape.cutter.cut(data, at)
-            shape.told.append([row[place] for place in places])
-            self.told += 1
+            shape.reported.append([row[place] for place in places])
+            self.reported += 1
         _check_end(at, end)
 
     def report_keys(self) -> None:
-        self.told = 0
+        self.reported = 0
         for shape in self._shapes.values():
-            rows, shape.told = shape.told, []
+            rows, shape.reported = shape.reported, []
             if rows and self.telling is not None:
                 columns = list(zip(*rows, strict=True))
                 arrays = [

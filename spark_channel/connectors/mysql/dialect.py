@@ -466,17 +466,17 @@ def _columns(session: Session, there: str) -> tuple[MysqlColumn, ...]:
     )
     found = []
     for column, declared, nullable, default, extra, charset, collation in rows:
-        words = str(extra).upper()
+        notes = str(extra).upper()
         found.append(
             MysqlColumn(
                 str(column),
                 _without_comments(str(declared)),
                 nullable == "NO",
-                default is not None or "AUTO_INCREMENT" in words or "DEFAULT_GENERATED" in words,
-                "VIRTUAL" in words or "STORED" in words or "PERSISTENT" in words,
+                default is not None or "AUTO_INCREMENT" in notes or "DEFAULT_GENERATED" in notes,
+                "VIRTUAL" in notes or "STORED" in notes or "PERSISTENT" in notes,
                 charset,
                 collation,
-                "AUTO_INCREMENT" in words,
+                "AUTO_INCREMENT" in notes,
             )
         )
     return tuple(found)

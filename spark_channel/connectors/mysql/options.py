@@ -263,7 +263,7 @@ class MysqlWriteOptions(ServerOptions, LedgerOptions, SqlWriteOptions):
         if self.duplicates != "error" and self.write_mode != "insert":
             raise OptionError(
                 f"option 'duplicates' got {self.duplicates!r} with writeMode {self.write_mode}; "
-                "it takes part in writeMode insert alone, since the other modes go by 'keyColumns': "
+                "it works with writeMode insert only, since the other modes use 'keyColumns': "
                 "give one of the two",
                 option="duplicates",
                 got=self.duplicates,

@@ -145,7 +145,8 @@ def hold(session: MysqlWriteSession, name: str) -> None:
     """
     if session.value("SELECT GET_LOCK(%s, %s)", (name, _LOCK_SECONDS)) != 1:
         raise TargetError(
-            f"another write holds the lock {name!r} for longer than {_LOCK_SECONDS} s"
+            f"another write holds the lock {name!r} for longer than {_LOCK_SECONDS} s: "
+            "run the job again when that write has ended"
         )
 
 

@@ -94,8 +94,8 @@ def parts(declared: str) -> tuple[str, list[str], bool]:
     match = _DECLARED.fullmatch(declared.strip().lower())
     if match is None:
         return declared.lower(), [], False
-    name, sizes, words = match.group(1).strip(), match.group(2), match.group(3)
-    return name, [size.strip() for size in sizes.split(",")] if sizes else [], "unsigned" in words
+    name, sizes, suffix = match.group(1).strip(), match.group(2), match.group(3)
+    return name, [size.strip() for size in sizes.split(",")] if sizes else [], "unsigned" in suffix
 
 
 def is_text_type(declared: str) -> bool:

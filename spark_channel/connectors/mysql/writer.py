@@ -133,7 +133,8 @@ class MysqlWriter(SqlWriter):
         names = name_places(session, self.options.dbtable)
         if not names:
             raise OptionError(
-                f"option 'url' names no database, and 'dbtable' got {self.options.dbtable!r}: in which one?",
+                f"option 'url' names no database, and 'dbtable' got {self.options.dbtable!r}: "
+                "add the database to the url, or write database.table",
                 option="url",
             )
         database, name = names[-1]

@@ -103,8 +103,8 @@ class PgCopySession(PgSession):
         if rows != sent:
             raise self._failure(
                 f"{self.place}: the server sent {sent} rows, and {rows} were taken: "
-                "a function that the rows come through says something with RAISE INFO, or changes a setting. "
-                "Read them through Arrow, with a transformer or 'customSchema', or leave that function out"
+                "a function in the query sends messages (RAISE INFO) or changes a setting, which this fast path "
+                "cannot read. Leave the function out, or read through Arrow, with a transformer or 'customSchema'"
             )
 
     def is_reusable(self) -> bool:

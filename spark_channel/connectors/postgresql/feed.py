@@ -116,8 +116,8 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         assert options.slot is not None
         if options.publication is None:
             raise OptionError(
-                "option 'slot' needs 'publication': which tables' changes does it decode? "
-                "Make one with CREATE PUBLICATION name FOR TABLE ...",
+                "option 'slot' needs 'publication', which names the tables whose changes are read: "
+                "make one with CREATE PUBLICATION name FOR TABLE ...",
                 option="publication",
             )
         if reader.options.where is not None or reader.options.query is not None:
@@ -552,7 +552,8 @@ class ReplicationFeed(ReplicationSlot, ChangeFeed):
         table = source.table
         if not isinstance(table, PgTable) or table.kind not in ("r", "p"):
             raise OptionError(
-                f"logical replication follows one plain table, and {source.label} is none",
+                f"logical replication follows one plain table, and {source.label} is a view, a "
+                "query or a foreign table: name a table with 'dbtable'",
                 option="dbtable",
             )
         level = session.value("SELECT current_setting('wal_level')")

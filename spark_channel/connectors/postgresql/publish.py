@@ -325,7 +325,7 @@ def hold_staged(
     """
     stage = table_sql(plan.place.staging, plan.staging)
     if session.value(f"SELECT to_regclass({literal_sql(stage)})::text") is None:
-        raise CommitError(f"the staging table {stage} is gone")
+        raise CommitError(f"the staging table {stage} no longer exists: run the job again")
     session.rows(_LOCK.format(stage=stage, name=literal_sql(stage)))
     _keep_only(session, stage, receipts, _pages_to_pace(session, stage, options, overwrite=False))
 

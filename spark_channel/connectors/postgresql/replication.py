@@ -130,7 +130,8 @@ class ReplicationSlot:
         plugin, confirmed = rows[0]
         if plugin != "pgoutput":
             raise SourceError(
-                f"replication slot {self._slot!r} decodes with {plugin}; it must be pgoutput"
+                f"replication slot {self._slot!r} decodes with {plugin}, and the stream reads "
+                "pgoutput: name another slot, which the stream creates"
             )
         return int(confirmed)
 

@@ -591,7 +591,8 @@ class PgWriteSession(PgSession):
             if is_ended(error) and SYSTEM_CLOCK.now() - begun >= _STILL_SECONDS:
                 self.close()
                 raise self._failure(
-                    f"{self.place}: the server ended a COPY in the middle of which this process stood still"
+                    f"{self.place}: the server ended a COPY, since this process stood still and sent no data. "
+                    "Spark runs the task again. See whether its host was suspended, or out of memory"
                 ) from ConnectionError("the connection is lost")
             raise
         self.rows(f"SET LOCAL statement_timeout = {self._timeout}")

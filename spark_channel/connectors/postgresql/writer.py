@@ -206,7 +206,9 @@ class PostgresWriter(SqlWriter):
             return self._create(session, own, context)
         there = find_table(session, own.target.sql)
         if there is None:
-            raise TargetError(f"table {place.label} was dropped while its rows were written")
+            raise TargetError(
+                f"table {place.label} was dropped while its rows were written: run the job again"
+            )
         own = self._matched(own, there, context)
         if first:
             is_there(session, own.target, self.options, overwrite=plan.overwrite)

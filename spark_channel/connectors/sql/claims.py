@@ -368,7 +368,9 @@ class Claims:
         missing = {receipt.task for receipt in receipts} - there
         if missing:
             task = f"task {min(missing)}, which has a receipt"
-            raise CommitError(f"{TASKS} has no row of {task}: nothing was published")
+            raise CommitError(
+                f"{TASKS} has no row of {task}: nothing was published; run the job again"
+            )
 
     def refuse_later(self, held: HeldClaim) -> None:
         """Hold no run to have claimed the write that `held` stands for. In a transaction.

@@ -357,7 +357,8 @@ class CursorFeed(ChangeFeed):
         if self._by is None:
             raise UnsupportedError(
                 f"a channel of {self._label} cannot be split: its rows would be dealt by a whole number in the primary "
-                "key, so that each row has one channel, and the key has none that is never NULL"
+                "key, so that each row has one channel, and the key has none that is never NULL. "
+                "Make a tunnel for each part instead, each with its own 'where'"
             )
         part = part_of(token) or {"by": self._by, "part": 0, "parts": 1}
         return [

@@ -226,7 +226,10 @@ class FileWriter(SqlWriter):
         self.ready(session, plan, empty=plan.overwrite)
         inserted = self.insert_files(session, plan, files)
         if inserted != promised:
-            raise CommitError(f"{inserted} rows are staged, and the receipts say {promised}")
+            raise CommitError(
+                f"{inserted} rows are staged, and the receipts say {promised}: "
+                "nothing was published; run the job again"
+            )
 
     def staged(
         self, session: Any, plan: FilePlan, receipts: Sequence[Receipt]
@@ -243,7 +246,8 @@ class FileWriter(SqlWriter):
                 files.append(Path(plan.staging) / name)
                 if not files[-1].is_file():
                     raise CommitError(
-                        f"the staged file {files[-1]} of task {receipt.task} no longer exists"
+                        f"the staged file {files[-1]} of task {receipt.task} no longer exists: "
+                        "nothing was published; run the job again"
                     )
         return files, sum(receipt.rows for receipt in receipts)
 

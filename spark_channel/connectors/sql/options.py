@@ -381,16 +381,19 @@ class SqlReadOptions(ReadOptions):
             )
         for name, text in (("dbtable", self.dbtable), ("query", self.query)):
             if text is not None and not text.strip():
-                raise OptionError(f"option {name!r} is empty", option=name, got=text)
+                raise OptionError(
+                    f"option {name!r} is empty: give a table or a SELECT", option=name, got=text
+                )
         bounds = (self.lower_bound is not None, self.upper_bound is not None)
         if any(bounds) and not all(bounds):
             raise OptionError(
-                "options 'lowerBound' and 'upperBound' go together: the stride has two ends",
+                "options 'lowerBound' and 'upperBound' go together: give both, or omit both",
                 option="upperBound" if bounds[0] else "lowerBound",
             )
         if all(bounds) and self.partition_column is None:
             raise OptionError(
-                "options 'lowerBound' and 'upperBound' need 'partitionColumn': bounds of which column?",
+                "options 'lowerBound' and 'upperBound' need 'partitionColumn': "
+                "set it to the column that they are bounds of",
                 option="partitionColumn",
             )
 

@@ -20,7 +20,7 @@ class _Pacer:
     """The size of the next piece, and the time at which it is due. Used by one thread.
 
     A piece keeps a core of the server busy for `burst_seconds` at most, 0.0 = any time, and has at least `least` rows
-    and at most `most_rows`. What a row costs is the least that was seen in the last pieces, since a busy server takes
+    and at most `most_rows`. The cost of a row is the least of the last pieces, since a busy server takes
     longer for it; `empty_seconds`, the network's latency, does not count.
     Pieces are due evenly over the time that a turn has; one that is late makes the rests behind it shorter.
     """

@@ -52,7 +52,9 @@ def refuse_two_receipts(receipts: Sequence[Receipt]) -> None:
     counts = Counter(receipt.task for receipt in receipts)
     twice = [task for task, count in counts.items() if count > 1]
     if twice:
-        raise CommitError(f"two receipts of task {min(twice)}: nothing was published")
+        raise CommitError(
+            f"two receipts of task {min(twice)}: nothing was published; run the job again"
+        )
 
 
 def hold_receipt(receipt: Receipt, staged: int) -> None:
@@ -63,7 +65,8 @@ def hold_receipt(receipt: Receipt, staged: int) -> None:
     """
     if staged != receipt.rows:
         raise CommitError(
-            f"{staged} rows of task {receipt.task} are staged, and its receipt says {receipt.rows}"
+            f"{staged} rows of task {receipt.task} are staged, and its receipt says {receipt.rows}: "
+            "nothing was published; run the job again"
         )
 
 
@@ -401,7 +404,8 @@ class Merge:
         empty = " OR ".join(f"{self.quoted(name)} IS NULL" for name in self._key)
         if self._run(self.limited(f"SELECT 1 FROM {self._rows} WHERE {empty}")):  # noqa: S608
             raise BatchRefusedError(
-                f"a row has NULL in its key ({', '.join(self._key)}), which is equal to no other"
+                f"a row has NULL in its key ({', '.join(self._key)}), which is equal to no other "
+                "value: fill it, or leave such rows out"
             )
 
     def _refuse_twins(self) -> None:
@@ -412,8 +416,8 @@ class Merge:
         for *key, count in self._run(twice):
             shown = ", ".join(repr(part) if isinstance(part, str) else str(part) for part in key)
             raise TargetError(
-                f"{count} rows have the key ({', '.join(self._key)}) = ({shown}): which of them is meant? "
-                "Keep one row per key"
+                f"{count} rows have the key ({', '.join(self._key)}) = ({shown}), and one of them can be written. "
+                "Keep one row per key, or add columns to 'keyColumns'"
             )
 
 
@@ -434,8 +438,8 @@ class StandardMerge(Merge):
         return None
 
 
-def _texts(words: Sequence[str]) -> str:
-    return ", ".join(f"'{word}'" for word in words)
+def _texts(values: Sequence[str]) -> str:
+    return ", ".join(f"'{value}'" for value in values)
 
 
 # Some tables skip rows, and report success: rows are counted.

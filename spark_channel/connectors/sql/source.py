@@ -137,7 +137,9 @@ def read_source(session: Session, dialect: Dialect, options: SqlReadOptions) -> 
     source = _find(session, dialect, options)
     what = "the query" if options.dbtable is None else repr(options.dbtable)
     if not source.all_columns:
-        raise SourceError(f"{what} in {session.place} has no columns")
+        raise SourceError(
+            f"{what} in {session.place} has no columns: name a table or a query with columns"
+        )
     twice = sorted({name for name in source.names if source.names.count(name) > 1})
     if twice:
         raise SchemaError(

@@ -98,7 +98,8 @@ def boundaries(lower: Bound, upper: Bound, count: int) -> list[Bound]:
     first, last = _number(lower), _number(upper)
     if first > last:
         raise OptionError(
-            f"option 'lowerBound' ({lower}) is above 'upperBound' ({upper})",
+            f"option 'lowerBound' ({lower}) is above 'upperBound' ({upper}): "
+            "give the lower one first",
             option="lowerBound",
             got=str(lower),
         )
@@ -240,7 +241,8 @@ class Splitter:
         kind = source.dialect.key_type(about, source.read_as(name))
         if kind is None:
             raise OptionError(
-                f"option 'partitionColumn' names {name!r}, which is {about.declared}: its values have no ranges",
+                f"option 'partitionColumn' names {name!r}, which is {about.declared}: its values have no "
+                "ranges. Name a column of numbers, texts, dates or times, or omit the option",
                 option="partitionColumn",
                 got=name,
             )

@@ -52,10 +52,10 @@ def merge_key(
     wanted = options.key_columns or primary
     if not wanted:
         why = "is to be made" if primary is None else "has no primary key"
-        more = "" if primary is None else " that it holds unique"
+        more = "" if primary is None else ", with a unique index on them"
         raise OptionError(
             f"option 'writeMode' {options.write_mode} needs 'keyColumns', since table {label!r} {why}: "
-            f"which rows are the same? Name columns{more}",
+            f"name the columns that identify a row{more}",
             option="keyColumns",
         )
     keys = []
@@ -129,7 +129,7 @@ def old_target(
     if not columns and options.on_schema_change == "ignore":
         raise SchemaError(
             f"table {table.label!r} has none of the rows' columns, which are {', '.join(schema.names)}: "
-            "is it the right table?"
+            "correct the table's name, or rename the columns"
         )
     given = {each.target for each in columns}
     for needed in table.columns:
@@ -306,7 +306,8 @@ def _new_columns(
     fields = _row_fields(dialect, schema, options)
     if not fields:
         raise SchemaError(
-            f"the rows have no columns, so table {options.dbtable!r} cannot be created"
+            f"the rows have no columns, so table {options.dbtable!r} cannot be created: "
+            "select at least one column"
         )
     chosen = _chosen(dialect, schema.names, options)
     made = []

@@ -426,7 +426,7 @@ class StagedTaskWriter(SqlTaskWriter):
         if found not in (before, after):
             raise TargetError(
                 f"task {self._task}: staging holds {found} of its rows after a lost connection, "
-                f"neither {before} nor {after}"
+                f"neither {before} nor {after}: another process has changed it. Spark runs the task again"
             )
         return found == after
 

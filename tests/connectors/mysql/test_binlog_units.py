@@ -623,14 +623,14 @@ def test_a_damaged_event_is_told() -> None:
 
 
 @pytest.mark.parametrize("kind", [30, 31, 32])
-@pytest.mark.parametrize("is_held", [False, True], ids=["decoded", "told"])
+@pytest.mark.parametrize("is_held", [False, True], ids=["decoded", "reported"])
 def test_rows_that_end_behind_their_event_are_refused(kind: int, is_held: bool) -> None:
     """Without checksums nothing else notices a length that is wrong; and an update without its second half."""
     nothing, upto = MysqlGtids.parse(""), MysqlGtids.parse(f"{ONE}:1-9")
     key = [ReadColumn("id", "int unsigned", pa.uint64(), "")]
     window = ChunkWindow(lambda _: False)
-    told = nothing.remaining(upto if is_held else nothing)
-    telling = WindowReporter(window, key, told, nothing.remaining(nothing))
+    covered = nothing.remaining(upto if is_held else nothing)
+    telling = WindowReporter(window, key, covered, nothing.remaining(nothing))
     decoder = ChangeDecoder([TABLE], nothing.remaining(upto), _ask_nothing, telling=telling)
     rows = mysql_rows(*[mysql_row(1)] * (1 + (kind == 31)), update=kind == 31)[:-1]
     packets = [

@@ -201,7 +201,7 @@ def test_few_statements_say_nothing_of_the_application() -> None:
 
 @pytest.mark.parametrize("calls", [50, 120], ids=["fewer than before", "more than before"])
 def test_counters_that_begin_anew_are_held_against_what_was_usual_before(calls: int) -> None:
-    """A reset while the job runs: what is counted since then is slow because of it."""
+    """A reset while the job runs: statements counted after it are slow because of the job."""
     statements = StatementLatency()
     assert statements.mean([("a", *_sums(*[0.010] * 100))]) is None
     reset = statements.mean([("a", *_sums(*[0.002] * calls))])

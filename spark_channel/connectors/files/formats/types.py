@@ -1,7 +1,7 @@
 """The types as which a file's columns are read: plain ones that targets hold, and text for what has a text form.
 
-What a file library returns is checked: it copies bytes that are no text and times that no day has, and trusts the
-offsets of Arrow files.
+Values are checked after a file library returned them: it copies bytes that are not text and times outside a day,
+and trusts the offsets of Arrow files.
 """
 
 from collections.abc import Callable, Mapping
