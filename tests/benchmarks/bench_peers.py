@@ -248,7 +248,7 @@ def fill(server: PostgresServer) -> None:
 def dlt() -> Path:
     """The Python of dlt's environment."""
     python = PEERS / "dlt" / "bin" / "python"
-    if not python.exists():
+    if not python.with_name("dlt").exists():  # pip makes it at the end
         try:
             _install(sys.executable, "-m", "venv", PEERS / "dlt")
             wanted = [f"dlt[postgres,parquet]=={DLT}", "sqlalchemy<2.1", "psycopg2-binary"]

@@ -119,11 +119,8 @@ def test_changes_continue_on_the_standby_that_was_promoted() -> None:
         connection = dbapi.connect(standby.url.replace("//", login), autocommit=True)
         stack.enter_context(closing(connection))
         copied = stack.enter_context(closing(connection.cursor()))
-        for number in (
-            1,
-            2,
-            3,
-        ):  # the standby keeps the slot once nothing that it needs is gone there
+        # The standby keeps its copy of the slot once nothing that it needs is gone there.
+        for number in (1, 2, 3):
             copied.execute("SELECT pg_sync_replication_slots()::text")
             server.psql(f"INSERT INTO t VALUES ({number}); SELECT pg_log_standby_snapshot()")
             at = feed.latest(at, FeedLimit())
