@@ -14,12 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from spark_channel import register, throttle
@@ -368,9 +369,7 @@ def throttled_jdbc() -> list[Row]:
             )
             by_python = [
                 alternate(
-                    lambda change=change: _drained(orders.load().transform(change)),  # type: ignore[misc]
-                    lambda: _drained(orders.load()),
-                    ROUNDS,
+                    partial(_drain, orders, change), partial(_drain, orders, _as_they_are), ROUNDS
                 )
                 for change in (_throttled, _through_python)
             ]
@@ -402,9 +401,13 @@ def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 
 
-def _drained(rows: DataFrame) -> None:
+def _as_they_are(rows: DataFrame) -> DataFrame:
+    return rows
+
+
+def _drain(orders: DataFrameReader, change: Callable[[DataFrame], DataFrame]) -> None:
     count = Observation()
-    observed = rows.observe(count, f.count(f.lit(1)).alias("rows"))
+    observed = change(orders.load()).observe(count, f.count(f.lit(1)).alias("rows"))
     observed.write.format("noop").mode("overwrite").save()
     assert count.get["rows"] == ROWS, count.get
 

@@ -117,7 +117,7 @@ class Connector:
     tested: str = ""
     delivery: Mapping[CommitMode, Delivery] = field(default_factory=dict)
     also: tuple[AlsoReaches, ...] = ()
-    untested: Callable[[Mapping[str, Any]], bool] = lambda _: False
+    untested: Callable[[Mapping[str, Any]], bool] | None = None
 
     def _load(self, target: str | None, half: str) -> Any:
         if target is None:
@@ -525,7 +525,7 @@ def experiment_remark(used: Iterable[tuple[Connector, Mapping[str, Any]]]) -> st
     found = {
         each.name: each.tested
         for each, options in used
-        if each.maturity == "experimental" or each.untested(_lowered(options))
+        if each.maturity == "experimental" or (each.untested and each.untested(_lowered(options)))
     }
     if not found:
         return None
