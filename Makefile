@@ -16,7 +16,7 @@ help:
 	@echo 'make demo         copy 336 776 flights into SQLite through Spark at 50 000 rows/s'
 	@echo 'make test         linters, types, and all tests'
 	@echo 'make test-oldest  the Spark-facing tests on the oldest supported pyspark and pyarrow'
-	@echo 'make bench        the benchmark table; BENCH="channel carrier" for some of it, BENCH=peers for Debezium beside it'
+	@echo 'make bench        the benchmark table; BENCH="channel carrier" for some of it, BENCH=peers for other programs'
 	@echo 'make simulate     10 000 tasks on 400 hosts under one limit, on a virtual clock'
 	@echo 'make soak         the long form of each proof'
 	@echo 'make docs         the documentation as a site, in artifacts/site'

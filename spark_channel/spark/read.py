@@ -91,7 +91,7 @@ class ChannelReader(DataSourceReader):
         reader, warnings = connector.reader_with(options)
         for warning in warnings:
             _log.warning(warning)
-        if remark := experiment_remark([connector]):
+        if remark := experiment_remark([(connector, options)]):
             _log.warning(remark)
         self._schema = as_arrow(schema)
         reader.schema_is_own = own_schema

@@ -69,7 +69,7 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc] # a base that dep
         self._writer, warnings = connector.writer_with(given)
         for warning in warnings:
             _log.warning(warning)
-        self._remark = experiment_remark([connector])
+        self._remark = experiment_remark([(connector, given)])
         self._options: WriteOptions = self._writer.options
         _refuse(self._options)
         refuse_on_stall(self._options)

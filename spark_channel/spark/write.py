@@ -94,7 +94,7 @@ class ChannelWriter(DataSourceArrowWriter):
         self._writer, warnings = connector.writer_with(options)
         for warning in warnings:
             _log.warning(warning)
-        if remark := experiment_remark([connector]):
+        if remark := experiment_remark([(connector, options)]):
             _log.warning(remark)
         self._options: WriteOptions = self._writer.options
         refuse_on_stall(self._options)

@@ -522,12 +522,12 @@ def tell_experiments(spec: TransferSpec) -> None:
         ("reader", spec.reader),
         *(("writer", each.writer) for each in spec.targets or (Target(spec.writer),)),
     ]
-    used = [
-        find_connector(_named(half, end.resolve(lambda urls: urls[0])[0], {}), half)
+    named = [
+        (half, _named(half, end.resolve(lambda urls: urls[0])[0], {}))
         for half, end in ends
         if not end.spark_format
     ]
-    if remark := experiment_remark(used):
+    if remark := experiment_remark((find_connector(given, half), given) for half, given in named):
         _log.warning(remark)
 
 

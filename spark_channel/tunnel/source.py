@@ -58,7 +58,7 @@ class StreamSource:
         reader, warnings = connector.reader_with(self.reader_options)
         for warning in warnings:
             _log.warning(warning)
-        self.experiment = experiment_remark([connector])
+        self.experiment = experiment_remark([(connector, self.reader_options)])
         self.reader: Reader = reader if schema is None else reader.with_schema(schema)
         self.feed: ChangeFeed = self._feed(connector.name)
         mode = self.options.on_schema_change

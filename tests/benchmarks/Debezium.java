@@ -2,8 +2,13 @@ import com.sun.management.OperatingSystemMXBean;
 import io.debezium.embedded.Connect;
 import io.debezium.engine.DebeziumEngine;
 import io.debezium.engine.RecordChangeEvent;
+import java.io.FileOutputStream;
 import java.io.FileReader;
+import java.io.IOException;
+import java.io.ObjectOutputStream;
 import java.lang.management.ManagementFactory;
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executors;
@@ -12,6 +17,7 @@ import org.apache.kafka.connect.source.SourceRecord;
 
 /**
  * Runs Debezium's embedded engine with the properties of a file, until it has delivered so many changes.
+ * The property {@code start} is the offset at which it begins.
  *
  * <p>Prints the changes, the seconds and the CPU seconds of this process, from the engine's start to the last change, and the
  * same two from its first batch on, when the JVM and the connector have started.
@@ -24,10 +30,25 @@ public class Debezium {
         return new double[] {System.nanoTime() / 1e9, MACHINE.getProcessCpuTime() / 1e9};
     }
 
+    /** Writes the file of offsets as an engine leaves it that stopped at {@code start}, a JSON object. */
+    private static void stopAt(String start, Properties settings) throws IOException {
+        HashMap<byte[], byte[]> offsets = new HashMap<>();
+        offsets.put(
+                "[\"peer\",{\"server\":\"peer\"}]".getBytes(StandardCharsets.UTF_8),
+                start.getBytes(StandardCharsets.UTF_8));
+        String path = settings.getProperty("offset.storage.file.filename");
+        try (ObjectOutputStream file = new ObjectOutputStream(new FileOutputStream(path))) {
+            file.writeObject(offsets);
+        }
+    }
+
     public static void main(String[] given) throws Exception {
         Properties settings = new Properties();
         try (FileReader file = new FileReader(given[0])) {
             settings.load(file);
+        }
+        if (settings.containsKey("start")) {
+            stopAt((String) settings.remove("start"), settings);
         }
         long wanted = Long.parseLong(given[1]);
         long[] found = {0};

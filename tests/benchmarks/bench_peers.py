@@ -1,150 +1,231 @@
-"""Debezium's embedded engine beside spark-channel's change feed: the same changes of one server, in one run.
+"""Other programs beside spark-channel, on one server and in one run: Debezium, dlt, Spark's JDBC source.
 
-Its jars come from Maven, once, into artifacts/peers.
+Debezium's jars come from Maven, and dlt from PyPI, once, into artifacts/peers. sling is left out: its package downloads
+its program from elsewhere.
 """
 
 import contextlib
+import json
 import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import duckdb
+import pyarrow as pa
+from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
+from pyspark.sql import functions as f
+
+from spark_channel import register, throttle
 from spark_channel.connectors import load_reader
-from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
-from tests.benchmarks.harness import Row, print_table
+from spark_channel.connectors.base.feed import ChangeFeed, FeedLimit, FeedOptions
+from tests.benchmarks.harness import Row, alternate, print_table, ratio
+from tests.servers.mariadb import BINLOG, MariadbServer
 from tests.servers.postgres import PostgresServer
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / "artifacts" / "peers"
-DEBEZIUM = "3.6.1.Final"
+DEBEZIUM, DLT = "3.6.1.Final", "1.31.0"
+JDBC = Path("/usr/share/java/postgresql.jar")
+ROWS = int(os.environ.get("SPARK_CHANNEL_BENCH_ROWS", "1500000"))
 ROUNDS = int(os.environ.get("SPARK_CHANNEL_BENCH_ROUNDS", "3"))
 CHANGES = 170_000
+CALLED = "5.6.51-MariaDB"
+"""What MariaDB calls itself: Debezium's MySQL connector takes 10.11 for a MySQL after 8.4."""
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>tests</groupId><artifactId>peers</artifactId><version>1</version><dependencies>{}</dependencies></project>"""
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+_DLT = """
+import sys
+import dlt
+from dlt.sources.sql_database import sql_table
+
+source, kind, target = sys.argv[1:]
+if kind == "parquet":
+    to, how = dlt.destinations.filesystem(bucket_url=target), {"loader_file_format": "parquet"}
+else:
+    to, how = dlt.destinations.postgres(target), {"loader_file_format": "csv"}
+line = dlt.pipeline("peer", destination=to, dataset_name="dlt")
+orders = sql_table(source, table="orders", backend="pyarrow", chunk_size=100_000)
+line.run(orders, table_name="copy", write_disposition="replace", **how)
+"""
+
+_SUMS = (
+    "SELECT count(*), sum({}) FROM (SELECT "
+    "concat_ws('|', id, customer, status, price, day, clerk, note) AS line FROM {}) AS lines"
+)
+"""The rows' number and checksum, by PostgreSQL or DuckDB."""
+
+
+class MissingError(Exception):
+    """A peer cannot be installed."""
+
+
+def _install(*command: object) -> None:
+    done = subprocess.run(
+        [str(each) for each in command], text=True, capture_output=True, check=False
+    )
+    if done.returncode:
+        said = " ".join((done.stdout + done.stderr).split())[-300:]
+        raise MissingError(f"{command[0]} failed: {said}")
+
+
+# --- changes ---
 
 
 def debezium() -> Path:
     """The folder of Debezium's jars."""
-    to = PEERS / "debezium"
+    to = PEERS / f"debezium-{DEBEZIUM}"
     if not to.exists():
-        names = ("debezium-api", "debezium-embedded", "debezium-connector-postgres")
-        listed = [("io.debezium", name, DEBEZIUM) for name in names]
+        if shutil.which("mvn") is None or shutil.which("java") is None:
+            raise MissingError("Maven and Java fetch and run Debezium (Debian: maven)")
+        names = ("api", "embedded", "connector-postgres", "connector-mysql")
+        listed = [("io.debezium", f"debezium-{name}", DEBEZIUM) for name in names]
         listed.append(("org.slf4j", "slf4j-simple", "1.7.36"))
         each = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
         with tempfile.TemporaryDirectory() as folder:
             pom = Path(folder) / "pom.xml"
             pom.write_text(_POM.format("".join(each.format(*one) for one in listed)))
-            subprocess.run(
-                [
-                    "mvn",
-                    "-B",
-                    "-q",
-                    "-f",
-                    pom,
-                    _COPY,
-                    "-DincludeScope=runtime",
-                    f"-DoutputDirectory={folder}/jars",
-                ],
-                check=True,
-            )
+            to_jars = ["-DincludeScope=runtime", f"-DoutputDirectory={folder}/jars"]
+            _install("mvn", "-B", "-q", "-f", pom, _COPY, *to_jars)
             PEERS.mkdir(parents=True, exist_ok=True)
             shutil.move(f"{folder}/jars", to)
     return to
 
 
-def changes(server: PostgresServer) -> list[Row]:
+def postgresql_changes() -> list[Row]:
     """The same changes by slots of one server, each read once."""
-    server.psql(
-        "CREATE TABLE followed (id int PRIMARY KEY, item text, price numeric(8,2), at timestamptz);"
-        "CREATE PUBLICATION followed FOR TABLE followed"
-    )
-    jars = debezium()
-    reader, _ = load_reader({**server.login, "dbtable": "followed"})
-    feed = reader.feed(FeedOptions(slot="followed", publication="followed"))
-    (start,) = feed.now()
-    for number in range(ROUNDS):
-        server.psql(f"SELECT pg_create_logical_replication_slot('debezium_{number}', 'pgoutput')")
-    server.psql(
-        "INSERT INTO followed SELECT i, 'item ' || i, i / 100.0, now() FROM generate_series(1, 100000) i;"
-        "UPDATE followed SET item = 'other' WHERE id <= 50000; DELETE FROM followed WHERE id > 80000"
-    )
+    debezium()
+    with contextlib.closing(PostgresServer.create()) as server:
+        server.psql(
+            "CREATE TABLE followed (id int PRIMARY KEY, item text, price numeric(8,2), at timestamptz);"
+            "CREATE PUBLICATION followed FOR TABLE followed"
+        )
+        reader, _ = load_reader({**server.login, "dbtable": "followed"})
+        feed = reader.feed(FeedOptions(slot="followed", publication="followed"))
+        (start,) = feed.now()
+        for number in range(ROUNDS):
+            server.psql(f"SELECT pg_create_logical_replication_slot('peer_{number}', 'pgoutput')")
+        server.psql(
+            "INSERT INTO followed SELECT i, 'item ' || i, i / 100.0, now() FROM generate_series(1, 100000) i;"
+            "UPDATE followed SET item = 'other' WHERE id <= 50000; DELETE FROM followed WHERE id > 80000"
+        )
+        settings = {
+            **_login(server),
+            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+            "offset.storage": "org.apache.kafka.connect.storage.MemoryOffsetBackingStore",
+            "database.dbname": server.url.rpartition("/")[2],
+            "plugin.name": "pgoutput",
+            "publication.name": "followed",
+            "publication.autocreate.mode": "disabled",
+            "table.include.list": "public.followed",
+            "snapshot.mode": "no_data",
+        }
+        return _side_by_side(
+            "PostgreSQL",
+            lambda number: by_debezium({**settings, "slot.name": f"peer_{number}"}),
+            feed,
+            start,
+        )
+
+
+def mariadb_changes() -> list[Row]:
+    """The same changes by one log, read from the same place by both."""
+    debezium()
+    with contextlib.closing(MariadbServer.create(**BINLOG, version=CALLED)) as server:
+        server.sql(
+            "CREATE TABLE followed (id INT PRIMARY KEY, item TEXT, price DECIMAL(8,2), at TIMESTAMP(6) NULL)",
+            database="shop",
+        )
+        reader, _ = load_reader({**server.login, "dbtable": "followed", "binlog": "true"})
+        feed = reader.feed(FeedOptions())
+        (start,) = feed.now()
+        file, position = server.sql("SHOW MASTER STATUS").split("\t")[:2]
+        server.sql(
+            "INSERT INTO followed SELECT seq, CONCAT('item ', seq), seq / 100, NOW(6) FROM seq_1_to_100000; "
+            "UPDATE followed SET item = 'other' WHERE id <= 50000; DELETE FROM followed WHERE id > 80000",
+            database="shop",
+        )
+        settings = {
+            **_login(server),
+            "connector.class": "io.debezium.connector.mysql.MySqlConnector",
+            "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
+            "offset.storage.file.filename": f"{server.directory}/offsets",
+            "start": json.dumps({"file": file, "pos": int(position)}),
+            "schema.history.internal": "io.debezium.relational.history.MemorySchemaHistory",
+            "database.server.id": "7",
+            "database.include.list": "shop",
+            "table.include.list": "shop.followed",
+            "snapshot.mode": "recovery",
+        }
+        return _side_by_side("MariaDB", lambda _: by_debezium(settings), feed, start)
+
+
+def _login(server: PostgresServer | MariadbServer) -> dict[str, str]:
+    return {
+        "name": "peer",
+        "topic.prefix": "peer",
+        "database.hostname": "127.0.0.1",
+        "database.port": str(server.port),
+        "database.user": server.user,
+        "database.password": server.password,
+        "tombstones.on.delete": "false",
+        "max.batch.size": "20000",
+        "max.queue.size": "80000",
+    }
+
+
+def _side_by_side(
+    system: str, peer: Callable[[int], list[float]], feed: ChangeFeed, start: Any
+) -> list[Row]:
     end = feed.latest(start, FeedLimit())
     theirs: list[list[float]] = []
     ours: list[list[float]] = []
     for number in range(ROUNDS):
         turns: list[Callable[[], None]] = [
-            lambda slot=number: theirs.append(by_debezium(server, jars, slot)),  # type: ignore[misc]
+            lambda number=number: theirs.append(peer(number)),  # type: ignore[misc]
             lambda: ours.append(by_feed(feed, start, end)),
         ]
         for turn in turns if number % 2 else reversed(turns):
             turn()
     whole, cpu, wall, warm = (statistics.median(column) for column in zip(*theirs, strict=True))
     own_wall, own_cpu = (statistics.median(column) for column in zip(*ours, strict=True))
-    note = f"170,000 changes of PostgreSQL's log; Debezium {DEBEZIUM} without its start"
+    note = f"{CHANGES:,} changes; Debezium {DEBEZIUM} without its start"
+    speed = "changes/s"
     return [
-        Row("spark-channel: changes", CHANGES / own_wall, "", "changes/s", f"{own_cpu:.2f} CPU s"),
-        Row("Debezium: changes", CHANGES / wall, "", "changes/s", f"{warm:.2f} CPU s; {note}"),
-        Row("Debezium with its start", CHANGES / whole, "", "changes/s", f"{cpu:.2f} CPU s"),
-        Row("time: Debezium / spark-channel", wall / own_wall, "", "x", note),
-        Row("CPU: Debezium / spark-channel", warm / own_cpu, "", "x", note),
+        Row(f"{system}: spark-channel", CHANGES / own_wall, "", speed, f"{own_cpu:.2f} CPU s"),
+        Row(f"{system}: Debezium", CHANGES / wall, "", speed, f"{warm:.2f} CPU s"),
+        Row(f"{system}: with its start", CHANGES / whole, "", speed, f"{cpu:.2f} CPU s"),
+        Row(f"{system}: time, Debezium / spark-channel", wall / own_wall, "", "x", note),
+        Row(f"{system}: CPU, Debezium / spark-channel", warm / own_cpu, "", "x", note),
     ]
 
 
-def by_feed(feed: object, start: object, end: object) -> list[float]:
+def by_feed(feed: ChangeFeed, start: Any, end: Any) -> list[float]:
     """(seconds, CPU seconds)."""
     wall, cpu = time.perf_counter(), time.process_time()
-    count = sum(
-        batch.num_rows
-        for split in feed.changes(start, end)  # type: ignore[attr-defined]
-        for batch in feed.read(split)  # type: ignore[attr-defined]
-    )
+    count = sum(batch.num_rows for split in feed.changes(start, end) for batch in feed.read(split))
     assert count == CHANGES, count
     return [time.perf_counter() - wall, time.process_time() - cpu]
 
 
-def by_debezium(server: PostgresServer, jars: Path, slot: int) -> list[float]:
+def by_debezium(settings: Mapping[str, str]) -> list[float]:
     """(seconds, CPU seconds) with the start, and without it."""
-    settings = {
-        "name": "peer",
-        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-        "offset.storage": "org.apache.kafka.connect.storage.MemoryOffsetBackingStore",
-        "database.hostname": "127.0.0.1",
-        "database.port": str(server.port),
-        "database.user": server.user,
-        "database.password": server.password,
-        "database.dbname": server.url.rpartition("/")[2],
-        "topic.prefix": "peer",
-        "plugin.name": "pgoutput",
-        "slot.name": f"debezium_{slot}",
-        "publication.name": "followed",
-        "publication.autocreate.mode": "disabled",
-        "table.include.list": "public.followed",
-        "snapshot.mode": "no_data",
-        "tombstones.on.delete": "false",
-        "max.batch.size": "20000",
-        "max.queue.size": "80000",
-    }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "settings"
         escaped = {name: value.replace("\\", "\\\\") for name, value in settings.items()}
         path.write_text("".join(f"{name}={value}\n" for name, value in escaped.items()))
         source = Path(__file__).with_name("Debezium.java")
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-        command = [
-            "java",
-            "-Xmx1g",
-            quiet,
-            "-cp",
-            f"{jars}/*",
-            str(source),
-            str(path),
-            str(CHANGES),
-        ]
+        command = ["java", "-Xmx1g", quiet, "-cp", f"{debezium()}/*", str(source)]
+        command += [str(path), str(CHANGES)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     if done.returncode:
         raise RuntimeError(done.stderr[-3000:])
@@ -153,16 +234,192 @@ def by_debezium(server: PostgresServer, jars: Path, slot: int) -> list[float]:
     return seconds
 
 
-def main() -> list[Row]:
-    if shutil.which("mvn") is None or shutil.which("java") is None:
-        return [
-            Row(
-                "skipped: Maven and Java fetch and run Debezium; install them (Debian: maven)",
-                float("nan"),
-            )
-        ]
+# --- copies ---
+
+
+def fill(server: PostgresServer) -> None:
+    server.psql(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, customer bigint, status text, price numeric(15,2), "
+        "day date, clerk text, note text); INSERT INTO orders SELECT i, i % 150000, 'O', i % 50000 / 100.0, "
+        "date '1992-01-01' + i % 2400, 'Clerk#' || i % 1000, 'carefully final ' || md5(i::text) "
+        f"FROM generate_series(1, {ROWS}) i; VACUUM ANALYZE orders"
+    )
+
+
+def dlt() -> Path:
+    """The Python of dlt's environment."""
+    python = PEERS / "dlt" / "bin" / "python"
+    if not python.with_name("dlt").exists():  # pip makes it at the end
+        try:
+            _install(sys.executable, "-m", "venv", PEERS / "dlt")
+            wanted = [f"dlt[postgres,parquet]=={DLT}", "sqlalchemy<2.1", "psycopg2-binary"]
+            _install(python, "-m", "pip", "install", "-q", *wanted)
+        except MissingError:
+            shutil.rmtree(PEERS / "dlt", ignore_errors=True)
+            raise
+    return python
+
+
+def copies() -> list[Row]:
+    """A table by whole processes, their start included."""
+    python = dlt()
+    found = []
     with contextlib.closing(PostgresServer.create()) as server:
-        return changes(server)
+        fill(server)
+        wanted = _sums(server, "orders")
+        uri = server.url.replace("//", f"//{server.user}:{server.password}@")
+        for kind, title in (("parquet", "Parquet"), ("postgresql", "PostgreSQL")):
+            theirs: list[float] = []
+            ours: list[float] = []
+            for number in range(ROUNDS):
+                with tempfile.TemporaryDirectory() as folder:
+                    target = f"{folder}/out" if kind == "parquet" else uri
+                    turns = [
+                        (theirs, [python, "-c", _DLT, uri, kind, target]),
+                        (ours, _own(server, kind, target)),
+                    ]
+                    for times, command in turns if number % 2 else reversed(turns):
+                        times.append(_timed(command, folder))
+                        _hold_rows(server, kind, Path(folder) / "out", wanted)
+            medians = f"{statistics.median(theirs):.1f} s, {statistics.median(ours):.1f} s"
+            note = f"{ROWS:,} rows; dlt {DLT}; with their start {medians}"
+            name = f"PostgreSQL to {title}: dlt / spark-channel"
+            found.append(Row(name, ratio(theirs, ours), "", "x", note))
+    return found
+
+
+def _own(server: PostgresServer, kind: str, target: str) -> list[object]:
+    program = Path(sys.executable).with_name("spark-channel")
+    login = f"user={server.user}&password=${{env:PEER_PASSWORD}}"
+    source = f"{server.url}?dbtable=orders&{login}"
+    to = f"parquet:{target}" if kind == "parquet" else f"{server.url}?dbtable=copy&{login}"
+    return [program, "copy", source, to, "--mode", "overwrite"]
+
+
+def _timed(command: list[object], folder: str) -> float:
+    more = {"RUNTIME__DLTHUB_TELEMETRY": "false", "PEER_PASSWORD": PostgresServer.password}
+    start = time.perf_counter()
+    done = subprocess.run(
+        [str(each) for each in command],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "HOME": folder, **more},
+        timeout=300,
+    )
+    if done.returncode:
+        raise RuntimeError((done.stdout + done.stderr)[-3000:])
+    return time.perf_counter() - start
+
+
+def _hold_rows(server: PostgresServer, kind: str, folder: Path, wanted: str) -> None:
+    """Hold the copy to have the rows of the source, by their number and checksum, and remove it."""
+    if kind == "parquet":
+        files = [str(each) for each in folder.rglob("*.parquet") if "_dlt" not in each.parent.name]
+        line = _SUMS.format("('0x' || substr(md5(line), 1, 8))::BIGINT", "read_parquet(?)")
+        found = "|".join(map(str, duckdb.execute(line, [files]).fetchone() or ()))
+        shutil.rmtree(folder)
+    else:
+        there = server.psql("SELECT to_regclass('dlt.copy') IS NOT NULL").strip() == "t"
+        table = "dlt.copy" if there else "copy"
+        found = _sums(server, table)
+        server.psql(f"DROP TABLE {table}; DROP SCHEMA IF EXISTS dlt, dlt_staging CASCADE")
+    assert found == wanted, (found, wanted)
+
+
+def _sums(server: PostgresServer, table: str) -> str:
+    return server.psql(
+        _SUMS.format("('x' || substr(md5(line), 1, 8))::bit(32)::bigint", table)
+    ).strip()
+
+
+# --- a limit for Spark's JDBC source ---
+
+
+def throttled_jdbc() -> list[Row]:
+    """Spark's JDBC source with a limit that it never reaches, and without: what `throttle` costs."""
+    if not JDBC.exists():
+        raise MissingError(f"{JDBC} (Debian: libpostgresql-jdbc-java)")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with contextlib.closing(PostgresServer.create()) as server:
+        fill(server)
+        spark = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "ERROR")
+            .config("spark.jars", str(JDBC))
+            .config("spark.driver.extraClassPath", str(JDBC))
+            .getOrCreate()
+        )
+        register(spark, progress=False)
+        try:
+            orders = spark.read.format("jdbc").options(
+                url=f"jdbc:{server.url}",
+                driver="org.postgresql.Driver",
+                user=server.user,
+                password=server.password,
+                dbtable="orders",
+                fetchsize="10000",
+                partitionColumn="id",
+                lowerBound="1",
+                upperBound=str(ROWS),
+                numPartitions="2",
+            )
+            by_python = [
+                alternate(
+                    partial(_drain, orders, change), partial(_drain, orders, _as_they_are), ROUNDS
+                )
+                for change in (_throttled, _through_python)
+            ]
+        finally:
+            spark.stop()
+    return [
+        Row(
+            f"Spark's JDBC source: without / with {what}",
+            ratio(plain, limited),
+            "",
+            "x",
+            f"{ROWS:,} rows; {statistics.median(plain):.1f} s, {statistics.median(limited):.1f} s",
+        )
+        for what, (limited, plain) in zip(
+            ("throttle", "mapInArrow that does nothing"), by_python, strict=True
+        )
+    ]
+
+
+def _throttled(rows: DataFrame) -> DataFrame:
+    return throttle(rows, "1G")
+
+
+def _through_python(rows: DataFrame) -> DataFrame:
+    return rows.mapInArrow(_unchanged, rows.schema)
+
+
+def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
+
+
+def _as_they_are(rows: DataFrame) -> DataFrame:
+    return rows
+
+
+def _drain(orders: DataFrameReader, change: Callable[[DataFrame], DataFrame]) -> None:
+    count = Observation()
+    observed = change(orders.load()).observe(count, f.count(f.lit(1)).alias("rows"))
+    observed.write.format("noop").mode("overwrite").save()
+    assert count.get["rows"] == ROWS, count.get
+
+
+def main() -> list[Row]:
+    found = []
+    for part in (postgresql_changes, mariadb_changes, copies, throttled_jdbc):
+        try:
+            found += part()
+        except MissingError as error:
+            found.append(Row(f"skipped {part.__name__}: {error}", float("nan")))
+    return found
 
 
 if __name__ == "__main__":

@@ -64,9 +64,32 @@ def shop(tmp_path: Path) -> str:
 def test_what_was_it_tested_against() -> None:
     mine = replace(find_connector({"reader": "http"}, "reader"), tested="")
     assert mine.maturity == "experimental"
-    remark = registry.experiment_remark([mine]) or ""
+    remark = registry.experiment_remark([(mine, {})]) or ""
     assert "http, which does not declare what it was tested against" in remark
-    assert registry.experiment_remark([find_connector({"reader": "sqlite"}, "reader")]) is None
+    assert (
+        registry.experiment_remark([(find_connector({"reader": "sqlite"}, "reader"), {})]) is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("experimental", "options"),
+    [
+        *((False, {"reader": "adbc", "driver": each}) for each in ("sqlite", "/lib/libduckdb.so")),
+        *((True, {"reader": "adbc", "Driver": each}) for each in ("snowflake", "profile://shop")),
+        (False, {"reader": "iceberg", "catalogProperties": '{"type": "sql", "uri": "sqlite://"}'}),
+        (False, {"reader": "iceberg", "catalogProperties": '{"uri": "postgresql://host/base"}'}),
+        (False, {"reader": "iceberg", "catalogProperties": "[1]"}),
+        (True, {"reader": "iceberg", "catalogProperties": '{"uri": "https://host"}'}),
+        (True, {"reader": "iceberg", "catalogProperties": '{"type": "glue"}'}),
+    ],
+    ids=str,
+)
+def test_options_may_reach_what_is_experimental(
+    experimental: bool, options: dict[str, str]
+) -> None:
+    remark = registry.experiment_remark([(find_connector(options, "reader"), options)])
+    assert (remark is not None) == experimental
+    assert "shop" not in (remark or "")
 
 
 def test_a_connector_of_a_third_party_is_experimental_until_it_says_otherwise() -> None:

@@ -9,7 +9,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -46,8 +46,7 @@ class DataxCompatibility:
     """Options of a database's connector, for jobs of DataX's plugin for it.
 
     `reader`: of every read; `writer`: of every write. `texts`: of a read whose rows become texts in files. `own_mode`:
-    of a session that sets its SQL mode itself. `modes`: of a write, by DataX's `writeMode`, where the database itself
-    has such a mode.
+    of a session that sets its SQL mode itself. `modes`: of a write, by DataX's `writeMode`, if the database has it.
     """
 
     reader: Mapping[str, str] = field(default_factory=dict)
@@ -97,7 +96,7 @@ class Connector:
     `keeps`: the target exists after a write, so that `errorIfExists` checks it.
 
     `maturity`, and what it was `tested` against, in a few words; "" = not declared. `delivery`: what each commit mode
-    that the writer takes promises. `also`: what else it reaches.
+    that the writer takes promises. `also`: what else it reaches. `untested`: whether options reach an experiment.
     """
 
     name: str
@@ -118,6 +117,7 @@ class Connector:
     tested: str = ""
     delivery: Mapping[CommitMode, Delivery] = field(default_factory=dict)
     also: tuple[AlsoReaches, ...] = ()
+    untested: Callable[[Mapping[str, Any]], bool] | None = None
 
     def _load(self, target: str | None, half: str) -> Any:
         if target is None:
@@ -152,6 +152,22 @@ class Connector:
         cls = self.writer_class()
         parsed, warnings = cls.Options.parse(options, connector=self.name)
         return cls(parsed), warnings
+
+
+def _other_driver(options: Mapping[str, Any]) -> bool:
+    """Whether ADBC's driver, a name or a path, is none of those that the tests run."""
+    name = str(options.get("driver", "")).lower().rpartition("/")[2]
+    return not any(tested in name for tested in ("postgresql", "sqlite", "duckdb"))
+
+
+def _other_catalog(options: Mapping[str, Any]) -> bool:
+    """Whether Iceberg's catalog is not in SQL, as far as the options say it."""
+    try:
+        given = dict(json.loads(options.get("catalogproperties") or "{}"))
+    except (TypeError, ValueError):
+        return False
+    by_address = "rest" if str(given.get("uri", "")).startswith("http") else "sql"
+    return "py-catalog-impl" in given or given.get("type", by_address) != "sql"
 
 
 _FILES = "spark_channel.connectors.files"
@@ -322,6 +338,7 @@ _BUILT_IN = (
         maturity="preview",
         tested="the drivers of PostgreSQL, SQLite and DuckDB; each other driver is experimental",
         delivery=_ONCE,
+        untested=_other_driver,
     ),
     Connector(
         "delta",
@@ -357,6 +374,7 @@ _BUILT_IN = (
                 "a REST server written for the tests; Glue and Hive were not run",
             ),
         ),
+        untested=_other_catalog,
     ),
     Connector(
         "elasticsearch",
@@ -498,9 +516,17 @@ def connector_names(half: str | None = None) -> list[str]:
     return sorted(name for name, found in _all().items() if half is None or getattr(found, half))
 
 
-def experiment_remark(connectors: Iterable[Connector]) -> str | None:
-    """Return the warning that a job with `connectors` logs at its start, if one of them is experimental."""
-    found = {each.name: each.tested for each in connectors if each.maturity == "experimental"}
+def _lowered(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.lower(): value for key, value in options.items()}
+
+
+def experiment_remark(used: Iterable[tuple[Connector, Mapping[str, Any]]]) -> str | None:
+    """Return the warning that a job logs at its start, if it uses something experimental: by (connector, options)."""
+    found = {
+        each.name: each.tested
+        for each, options in used
+        if each.maturity == "experimental" or (each.untested and each.untested(_lowered(options)))
+    }
     if not found:
         return None
     listed = "; ".join(
@@ -525,7 +551,7 @@ def find_connector(options: Mapping[str, Any], half: str) -> Connector:
     Raises:
         OptionError: unknown name, or nothing that points to a connector.
     """
-    lowered = {key.lower(): value for key, value in options.items()}
+    lowered = _lowered(options)
     known = _all()
     if (name := lowered.get(half)) is not None:
         found = known.get(str(name).lower())
@@ -611,8 +637,7 @@ def describe(options: Any) -> str:
     url, path, paths = (getattr(options, name, None) for name in ("url", "path", "paths"))
     place = ""
     if url:
-        place = without_login(str(url))
-        scheme, mark, rest = place.rpartition(":")
+        scheme, mark, rest = without_login(str(url)).rpartition(":")
         place = scheme + mark + shorten(rest)
     elif path:
         place = mask_url(shorten(str(path)))
@@ -620,7 +645,6 @@ def describe(options: Any) -> str:
         listed = json.loads(paths) if isinstance(paths, str) else list(paths)
         more = f" and {len(listed) - 1} more" if len(listed) > 1 else ""
         place = mask_url(shorten(str(listed[0]))) + more
-    table = getattr(options, "dbtable", None)
-    if table:
+    if table := getattr(options, "dbtable", None):
         return f"{place}#{table}"
     return f"{place}#(query)" if getattr(options, "query", None) else place

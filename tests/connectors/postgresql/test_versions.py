@@ -1,11 +1,19 @@
 """What matters most, on the oldest and the newest supported server beside the one of the other tests."""
 
+import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from adbc_driver_postgresql import dbapi
 
-from spark_channel.connectors.base.feed import FeedLimit
+from spark_channel.connectors import load_reader
+from spark_channel.connectors.base.feed import FeedLimit, FeedOptions
 from spark_channel.options import CommitMode
 from spark_channel.testing import reader_conformance
 from tests.connectors.postgresql.conftest import Pg
@@ -30,7 +38,7 @@ from tests.connectors.postgresql.test_write import (  # noqa: F401 - as above
     test_partitioned_targets,
     test_upsert_and_skip_existing,
 )
-from tests.servers.postgres import PostgresServer
+from tests.servers.postgres import PostgresServer, free_port
 
 
 @pytest.fixture(scope="module", params=["13", "18"])
@@ -88,3 +96,70 @@ def test_an_idle_table_gives_no_ranges_whatever_others_write(table: Table) -> No
 def test_a_type_that_only_newer_servers_have_is_not_needed(pg: Pg) -> None:
     pg.write(pa.table({"id": [1], "at": pa.array([0], pa.timestamp("us", "UTC"))}), dbtable="made")
     assert pg.read("made").num_rows == 1
+
+
+def test_changes_continue_on_the_standby_that_was_promoted() -> None:
+    """Where the slot is one that the server copies to its standby."""
+    with ExitStack() as stack:
+        server = PostgresServer.create(version="18")
+        stack.callback(server.close)
+        server.psql(
+            "CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t;"
+            "SELECT pg_create_physical_replication_slot('standby')"
+        )
+        standby = _standby(server)
+        stack.callback(standby.close)
+        server.psql("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        server.psql("ALTER SYSTEM SET synchronous_commit = 'remote_apply'")
+        server.psql("SELECT pg_reload_conf()")
+        server.psql("SELECT pg_create_logical_replication_slot('f', 'pgoutput', failover => true)")
+        feed = load_reader({**server.login, "dbtable": "t"})[0].feed(
+            FeedOptions(slot="f", publication="p")
+        )
+        (at,) = feed.now()
+        login = f"//{server.user}:{server.password}@"
+        connection = dbapi.connect(standby.url.replace("//", login), autocommit=True)
+        stack.enter_context(closing(connection))
+        copied = stack.enter_context(closing(connection.cursor()))
+        # The standby keeps its copy of the slot once nothing that it needs is gone there.
+        for number in (1, 2, 3):
+            copied.execute("SELECT pg_sync_replication_slots()::text")
+            server.psql(f"INSERT INTO t VALUES ({number}); SELECT pg_log_standby_snapshot()")
+            at = feed.latest(at, FeedLimit())
+            feed.settle(at)
+        server.psql("INSERT INTO t VALUES (4)")
+        copied.execute("SELECT pg_sync_replication_slots()::text")
+        assert standby.psql("SELECT synced AND NOT temporary FROM pg_replication_slots") == "t"
+        server.stop()
+        standby.psql("SELECT pg_promote()")
+        standby.psql("INSERT INTO t VALUES (5)")
+        feed = load_reader({**standby.login, "dbtable": "t"})[0].feed(
+            FeedOptions(slot="f", publication="p")
+        )
+        end = feed.latest(at, FeedLimit())
+        read = [batch for split in feed.changes(at, end) for batch in feed.read(split)]
+        assert pa.Table.from_batches(read).column("id").to_pylist() == [4, 5]
+
+
+def _standby(server: PostgresServer) -> PostgresServer:
+    """By a copy of its files: what Maven has of PostgreSQL lacks pg_basebackup."""
+    directory = Path(tempfile.mkdtemp(prefix="spark-channel-pg-"))
+    if os.geteuid() == 0:
+        shutil.chown(directory, "postgres", "postgres")
+    made = PostgresServer(directory, free_port(), version=server.version)
+    server.stop()
+    subprocess.run(["cp", "-a", str(server.data), str(made.data)], check=True)
+    server.start()
+    for slot in (made.data / "pg_replslot").iterdir():
+        shutil.rmtree(slot)
+    (made.data / "standby.signal").touch()
+    settings = {
+        "unix_socket_directories": directory,
+        "hot_standby_feedback": "on",
+        "primary_slot_name": "standby",
+        "primary_conninfo": f"host={server.directory} port={server.port} user={server.user} dbname=postgres",
+    }
+    with (made.data / "postgresql.conf").open("a") as file:
+        file.write("".join(f"{name} = '{value}'\n" for name, value in settings.items()))
+    made.start()
+    return made
