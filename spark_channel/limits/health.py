@@ -8,6 +8,7 @@ from enum import StrEnum
 __all__ = [
     "AIM",
     "AIMED",
+    "AIM_P99",
     "WORK",
     "HealthSample",
     "SideHealth",
@@ -30,6 +31,8 @@ class HealthSignal:
 AIMED = "p99"
 """The name of the aim among a user's bounds."""
 AIM = 1.35
+"""How many times slower than usual others' statements may be in the mean, and their p99 where no aim is stated."""
+AIM_P99 = 1.5
 WORK = "work"
 """The one signal that no system reports: the job measures its own statements."""
 
@@ -42,7 +45,7 @@ SIGNALS: dict[str, HealthSignal] = {
     "forced_checkpoints": HealthSignal(2, "a minute"),
     "history_length": HealthSignal(1_000_000),
     "threads_running": HealthSignal(32),
-    WORK: HealthSignal(0.05, "of a core"),
+    WORK: HealthSignal(0.02, "of a core"),
     "application": HealthSignal(None, "times its mean"),
     "wakeup": HealthSignal(None, "s"),
     "latency": HealthSignal(None, "s"),
@@ -184,9 +187,10 @@ _WAITED_SECONDS = 0.0002
 """A session that wakes up later than so has waited for a core."""
 _SHARE_SAMPLES, _LEAST_NAPS = 4, 8
 _ROOM_SAMPLES, _ROOM_NAPS = 40, 20
-_CROWDED, _MOST_ROOM, _LEAST_ROOM = 0.07, 10.0, 0.25
-"""The part of the naps that wait for a core where none is to spare: on one core, a third of it in use. Where fewer do,
-or more, the default bound of `work` is so much higher or lower, within these factors."""
+_CROWDED, _SPARE, _MOST_ROOM, _LEAST_ROOM = 0.07, 0.015, 20.0, 0.35
+"""The part of the naps that wait for a core on a single one that is well used; and the part below which cores are to
+spare, which a single one never has beside a job. The default bound of `work` is lower above the first and higher below
+the second, within these factors. Between them it is the same: a quiet application on one core feels each piece more."""
 _COST_SECONDS, _LOW_COST = 30.0, 8
 _LOOK_SECONDS, _LEAST_LOOKS = 20.0, 50
 _LOOKED_AT = 1.6
@@ -312,13 +316,8 @@ class SideHealth:
         return sum(look[1] for look in looks) >= _LEAST_LOOKS and looks[-1][3] > looks[0][3]
 
     def most_of(self, work: float) -> float:
-        """How much of a core the job may use, where it is `work` on a crowded server by the statements alone.
-
-        A session that waits for a core is at work, too: the more crowded the server, the less the job does in the time.
-        """
-        if self._is_looked_at:
-            return _LOOKED_AT * work * max(1.0, self.room)
-        return work * self.room
+        """How much of a core the job may use, where it is `work` on a server of one core by the statements alone."""
+        return (_LOOKED_AT if self._is_looked_at else 1.0) * work * self.room
 
     def note_work(self, work: float) -> None:
         """Count how much of a core the job's statements use now; 0.0 = not known."""
@@ -332,7 +331,8 @@ class SideHealth:
         """How many times as much as on a crowded server the job may work."""
         waited, count = self._waited(_ROOM_SAMPLES)
         share = (waited + _CROWDED * _ROOM_NAPS) / (count + _ROOM_NAPS)
-        return min(_MOST_ROOM, max(_LEAST_ROOM, _CROWDED / share))
+        least = max(_LEAST_ROOM, min(1.0, _CROWDED / share))
+        return min(_MOST_ROOM, max(least, (_SPARE / share) ** 2))
 
     def _waited(self, samples: int) -> tuple[int, int]:
         """The naps of the last samples: how many waited, and how many there were."""

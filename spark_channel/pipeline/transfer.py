@@ -291,12 +291,12 @@ class GroupTransfer:
                     shared.close()  # one target's at a time: there may be hundreds
                     shared.enter_context(self._work.targets[target][0].writing())
                     kept = target
-                outcome = self._write_task(in_flight, lane)
+                outcome = self._write_task(in_flight)
                 with self._lock:
                     self._open.pop(in_flight.task.id, None)
                     self._outcomes.append(outcome)
 
-    def _write_task(self, in_flight: _InFlight, lane: HandoffSlot[_InFlight]) -> TaskOutcome:
+    def _write_task(self, in_flight: _InFlight) -> TaskOutcome:
         task, counters = in_flight.task, in_flight.counters
         writer, plan = self._work.target_of(task)
         log = DirtyLog(
@@ -310,7 +310,7 @@ class GroupTransfer:
         try:
             with self._opened(writer, plan, task, counters) as task_writer:
                 self._drain(in_flight, task_writer, plan, log)
-                task_writer.overlapped = lane.holds
+                task_writer.overlapped = True  # the reading thread goes on
                 with counters.trace.timed("publish"):
                     receipt = task_writer.close()
                 part = log.finish()
