@@ -252,6 +252,12 @@ class HandoffSlot(Generic[_T]):
             self._changed.notify_all()
             return thing
 
+    @property
+    def holds(self) -> bool:
+        """Whether the giver is ahead, by what the taker takes next."""
+        with self._changed:
+            return bool(self._held)
+
     def close(self) -> None:
         """End the giving side after the last object."""
         with self._changed:

@@ -418,8 +418,8 @@ class TaskWriter(ABC):
     tolerant: bool = False
     refused: Callable[[pa.RecordBatch, str], None] | None = None
     overlapped: bool = False
-    """No rows wait for the end of `close`: the host reads those of the next task meanwhile, if there is one. Under a
-    limit it may then spread its work."""
+    """The host reads the next task's rows while `close` runs, or this is the last task of many. Under a limit it may
+    then spread its work."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
