@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.planning import TransferSpec
 from spark_channel.progress import TransferReport
 from spark_channel.transfers.fan_out import fan_out
@@ -21,14 +20,12 @@ def carry_out(
 ) -> TransferReport:
     """Run a transfer between two connectors; `more` are options of the whole job beside those of `spec`.
 
-    Sessions of its steps are used again: a server of one core works for 5 to 15 ms for each new one.
-
     Raises:
         ChannelError: as `spark_channel.transfer`.
     """
-    with keeping_sessions(), ExitStack() as held:
-        if spec.targets:
-            return fan_out(engine, spec, more or {})
-        job = begin_transfer(job_options(spec, more or {}))
-        tell_experiments(spec)
+    if spec.targets:
+        return fan_out(engine, spec, more or {})
+    job = begin_transfer(job_options(spec, more or {}))
+    tell_experiments(spec)
+    with ExitStack() as held:
         return Transfer(engine, open_transfer(job, engine.parallelism(), held)).run()

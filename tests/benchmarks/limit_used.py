@@ -220,7 +220,7 @@ class Sqlite(System):
             f"(SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {rows}) "
             "INSERT INTO orders SELECT n, n % 997, n % 9973, printf('%030d', n) FROM n"
         )
-        self.place = {"name": "sqlite", "url": self._path}
+        self.place = {"name": "sqlite", "path": self._path}
 
     def sql(self, script: str) -> str:
         with contextlib.closing(sqlite3.connect(self._path)) as database:
