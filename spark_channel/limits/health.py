@@ -197,6 +197,8 @@ _LOOKED_AT = 1.6
 """The sessions at work show more than the short statements do: also what is done with the rows after them."""
 _UNSEEN = 1.0
 """Sessions that count as seen at work where none was: after few looks little is known."""
+_SLOW_ROWS, _DEARER, _CHEAPER_PART = 5_000.0, 4.0, 0.1
+"""Rows per second below which a job is slow, and how a row's cost follows what is seen then. See `settle`."""
 _QUIET_SECONDS = 10.0
 """A side's last signal of an application expires, once too few statements have ended for so long."""
 
@@ -215,6 +217,8 @@ class SideHealth:
     row_seconds: float = 0.0
     _costs: deque[tuple[float, float]] = field(default_factory=deque)
     _looks: deque[tuple[float, int, float, float]] = field(default_factory=deque)
+    cost: float = 0.0
+    """How long the system works for a row, in seconds; 0.0 = not known."""
     unasked: float = 0.0
     """Seconds in which the system could not be asked."""
     work: float = 0.0
@@ -293,9 +297,22 @@ class SideHealth:
         while looks and looks[0][0] < now - _LOOK_SECONDS:
             looks.popleft()
 
+    def settle(self, rows_per_second: float) -> None:
+        """Take what is known now as `cost`; the job is so fast.
+
+        What a slow job's statements and sessions wait for the network and for a core adds more to a row the slower it
+        is: it would become slower and slower. So then a row costs less as soon as less is seen, and more only where
+        much more is.
+        """
+        seen = self._seen_cost
+        if not seen or not self.cost or rows_per_second >= _SLOW_ROWS or seen > _DEARER * self.cost:
+            self.cost = seen or self.cost
+        elif seen < self.cost:
+            self.cost += _CHEAPER_PART * (seen - self.cost)
+
     @property
-    def cost(self) -> float:
-        """How long the system works for a row; 0.0 = not known.
+    def _seen_cost(self) -> float:
+        """How long the system seems to work for a row; 0.0 = not known.
 
         The share of time in which the job's sessions are at work shows all that is done for the rows: also for those of
         a table without a key, and by merges. Short statements show some of it. They count where they show more: a

@@ -237,6 +237,7 @@ class AdaptiveLimit:
         known.heard, known.error, known.missing = now, sample.error, sample.missing
         known.learn_cost(sample.row_seconds, now)
         known.look(sample.delays.get("own_sessions", ()), spent_rows, now)
+        known.settle(self._speed())
         known.note_work(known.cost * self._speed())
         known.trouble = None if sample.error else self._judge(side, known, sample, now)
         self._move(now)

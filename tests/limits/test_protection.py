@@ -520,6 +520,23 @@ def test_statements_that_wait_do_not_make_a_slow_job_slower() -> None:
     assert world.speed >= 5_000
 
 
+def test_a_server_where_statements_wait_long_does_not_stop_the_job() -> None:
+    """They wait for 40 ms of each second, which is more than the job may work."""
+    world = World(None)
+    for _ in range(4 * 120):
+        world.say(row_seconds=1e-6 + 0.04 / world.speed)
+    assert world.speed >= 2_000
+    for _ in range(4 * 30):
+        world.say(row_seconds=1e-6)
+    assert world.speed == pytest.approx(20_000, rel=0.05)
+    for _ in range(4 * 30):
+        world.say(row_seconds=2e-5)
+    assert world.speed == pytest.approx(1_000, rel=0.05)
+    for _ in range(4 * 40):
+        world.say(row_seconds=2e-4)
+    assert world.speed == LEAST_ROWS
+
+
 def test_rows_that_cost_much_still_flow() -> None:
     world = World(None)
     assert world.say(row_seconds=0.5) == LEAST_ROWS
