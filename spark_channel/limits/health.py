@@ -8,6 +8,7 @@ from enum import StrEnum
 __all__ = [
     "AIM",
     "AIMED",
+    "AIM_P99",
     "WORK",
     "HealthSample",
     "SideHealth",
@@ -30,6 +31,8 @@ class HealthSignal:
 AIMED = "p99"
 """The name of the aim among a user's bounds."""
 AIM = 1.35
+"""How many times slower than usual others' statements may be in the mean, and their p99 where no aim is stated."""
+AIM_P99 = 1.5
 WORK = "work"
 """The one signal that no system reports: the job measures its own statements."""
 
@@ -42,7 +45,7 @@ SIGNALS: dict[str, HealthSignal] = {
     "forced_checkpoints": HealthSignal(2, "a minute"),
     "history_length": HealthSignal(1_000_000),
     "threads_running": HealthSignal(32),
-    WORK: HealthSignal(0.05, "of a core"),
+    WORK: HealthSignal(0.02, "of a core"),
     "application": HealthSignal(None, "times its mean"),
     "wakeup": HealthSignal(None, "s"),
     "latency": HealthSignal(None, "s"),
@@ -184,15 +187,18 @@ _WAITED_SECONDS = 0.0002
 """A session that wakes up later than so has waited for a core."""
 _SHARE_SAMPLES, _LEAST_NAPS = 4, 8
 _ROOM_SAMPLES, _ROOM_NAPS = 40, 20
-_CROWDED, _MOST_ROOM, _LEAST_ROOM = 0.07, 10.0, 0.25
-"""The part of the naps that wait for a core where none is to spare: on one core, a third of it in use. Where fewer do,
-or more, the default bound of `work` is so much higher or lower, within these factors."""
+_CROWDED, _SPARE, _MOST_ROOM, _LEAST_ROOM = 0.07, 0.015, 20.0, 0.35
+"""The part of the naps that wait for a core on a single one that is well used; and the part below which cores are to
+spare, which a single one never has beside a job. The default bound of `work` is lower above the first and higher below
+the second, within these factors. Between them it is the same: a quiet application on one core feels each piece more."""
 _COST_SECONDS, _LOW_COST = 30.0, 8
 _LOOK_SECONDS, _LEAST_LOOKS = 20.0, 50
 _LOOKED_AT = 1.6
 """The sessions at work show more than the short statements do: also what is done with the rows after them."""
 _UNSEEN = 1.0
 """Sessions that count as seen at work where none was: after few looks little is known."""
+_SLOW_ROWS, _DEARER, _CHEAPER_PART = 5_000.0, 4.0, 0.1
+"""Rows per second below which a job is slow, and how a row's cost follows what is seen then. See `settle`."""
 _QUIET_SECONDS = 10.0
 """A side's last signal of an application expires, once too few statements have ended for so long."""
 
@@ -211,6 +217,8 @@ class SideHealth:
     row_seconds: float = 0.0
     _costs: deque[tuple[float, float]] = field(default_factory=deque)
     _looks: deque[tuple[float, int, float, float]] = field(default_factory=deque)
+    cost: float = 0.0
+    """How long the system works for a row, in seconds; 0.0 = not known."""
     unasked: float = 0.0
     """Seconds in which the system could not be asked."""
     work: float = 0.0
@@ -289,9 +297,22 @@ class SideHealth:
         while looks and looks[0][0] < now - _LOOK_SECONDS:
             looks.popleft()
 
+    def settle(self, rows_per_second: float) -> None:
+        """Take what is known now as `cost`; the job is so fast.
+
+        What a slow job's statements and sessions wait for the network and for a core adds more to a row the slower it
+        is: it would become slower and slower. So then a row costs less as soon as less is seen, and more only where
+        much more is.
+        """
+        seen = self._seen_cost
+        if not seen or not self.cost or rows_per_second >= _SLOW_ROWS or seen > _DEARER * self.cost:
+            self.cost = seen or self.cost
+        elif seen < self.cost:
+            self.cost += _CHEAPER_PART * (seen - self.cost)
+
     @property
-    def cost(self) -> float:
-        """How long the system works for a row; 0.0 = not known.
+    def _seen_cost(self) -> float:
+        """How long the system seems to work for a row; 0.0 = not known.
 
         The share of time in which the job's sessions are at work shows all that is done for the rows: also for those of
         a table without a key, and by merges. Short statements show some of it. They count where they show more: a
@@ -312,13 +333,8 @@ class SideHealth:
         return sum(look[1] for look in looks) >= _LEAST_LOOKS and looks[-1][3] > looks[0][3]
 
     def most_of(self, work: float) -> float:
-        """How much of a core the job may use, where it is `work` on a crowded server by the statements alone.
-
-        A session that waits for a core is at work, too: the more crowded the server, the less the job does in the time.
-        """
-        if self._is_looked_at:
-            return _LOOKED_AT * work * max(1.0, self.room)
-        return work * self.room
+        """How much of a core the job may use, where it is `work` on a server of one core by the statements alone."""
+        return (_LOOKED_AT if self._is_looked_at else 1.0) * work * self.room
 
     def note_work(self, work: float) -> None:
         """Count how much of a core the job's statements use now; 0.0 = not known."""
@@ -332,7 +348,8 @@ class SideHealth:
         """How many times as much as on a crowded server the job may work."""
         waited, count = self._waited(_ROOM_SAMPLES)
         share = (waited + _CROWDED * _ROOM_NAPS) / (count + _ROOM_NAPS)
-        return min(_MOST_ROOM, max(_LEAST_ROOM, _CROWDED / share))
+        least = max(_LEAST_ROOM, min(1.0, _CROWDED / share))
+        return min(_MOST_ROOM, max(least, (_SPARE / share) ** 2))
 
     def _waited(self, samples: int) -> tuple[int, int]:
         """The naps of the last samples: how many waited, and how many there were."""

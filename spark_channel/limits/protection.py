@@ -3,7 +3,7 @@
 The aim is that the application's statements are at most so many times slower than without the job (`aim`, 1.35). No
 signal shows a slowdown that small: a server counts a statement's latency from when it has a core, and a kernel lets a
 session that slept go first. So first of all the job's own statements may use so much of a core (`work`), more where
-sessions hardly ever wait for one, and in proportion to the aim. Below that bound the latency of the application's own
+sessions hardly ever wait for one, and less for a stricter aim. Below that bound the latency of the application's own
 statements (`application`) is held at the aim, or where a system does not report it how often a session waits for a core
 (`wakeup`): the speed grows while there is room below, less the nearer it is, and shrinks above it. A signal above its
 bound halves the speed (`replication_lag`, `slot_wal`). A user's probe is such a signal of a shared limit, without the
@@ -19,6 +19,7 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError
 from spark_channel.limits.health import (
     AIM,
+    AIM_P99,
     AIMED,
     WORK,
     HealthSample,
@@ -68,6 +69,8 @@ _LONGEST_STEP = 1.0
 """Seconds for which the speed grows at a time: longer silence does not count as good news."""
 _SILENT_SECONDS = 3.0
 _UNUSUAL = 1.25
+_AIM_POWER = 1.5
+"""A tenth of the slowdown takes less than a tenth of the work: the first pieces that transactions meet show most."""
 _LEAST_WORK = 0.25
 """The part of the bound of `work` that others' latency leaves a job. Below it, latency is not the reason."""
 _MOST_HELD = 200
@@ -131,8 +134,11 @@ class AdaptiveLimit:
         self._unit = unit
         self._most_rows = most_rows
         self._bounds = dict(bounds or {})
-        self.aim = self._bounds.pop(AIMED, AIM) if auto else AIM
+        p99 = self._bounds.pop(AIMED, None)
+        self.aim = p99 if auto and p99 is not None else AIM
         """How many times slower than usual others may be."""
+        self._work_part = 1.0 if p99 is None else ((p99 - 1) / (AIM_P99 - 1)) ** _AIM_POWER
+        """Of the default bound of `work`, what a user's aim leaves."""
         self._auto = auto
         self._sides: dict[str, SideHealth] = {}
         self._began = self._at = self._clock.now()
@@ -231,6 +237,7 @@ class AdaptiveLimit:
         known.heard, known.error, known.missing = now, sample.error, sample.missing
         known.learn_cost(sample.row_seconds, now)
         known.look(sample.delays.get("own_sessions", ()), spent_rows, now)
+        known.settle(self._speed())
         known.note_work(known.cost * self._speed())
         known.trouble = None if sample.error else self._judge(side, known, sample, now)
         self._move(now)
@@ -467,7 +474,7 @@ class AdaptiveLimit:
         """How much of a core the job's statements may use on `side`; None = as much as they like."""
         if WORK in self._bounds or not self._auto:
             return self._bounds.get(WORK)
-        return side.most_of(signal_bound(WORK)) * (self.aim - 1) / (AIM - 1)
+        return side.most_of(signal_bound(WORK)) * self._work_part
 
     def _at_work(self) -> Trouble | None:
         """Return the side whose `work` limits the speed, while the job uses all of it."""

@@ -28,6 +28,9 @@ __all__ = ["GroupOutcome", "GroupTransfer", "TaskOutcome", "TransferSource", "Tr
 
 _BLOCKED_SECONDS = 0.005
 """How long the end waits for reader threads: one that hangs in its source must not hang Spark."""
+_MANY_BEFORE = 2
+"""After so many tasks of a lane, its last one ends as slowly as these did: the target does not feel it, and what waits
+for the transfer, such as the next table, waits for little longer."""
 
 
 @dataclass(frozen=True)
@@ -281,6 +284,7 @@ class GroupTransfer:
 
     def _write(self, lane: HandoffSlot[_InFlight]) -> None:
         kept: int | None = None
+        ended = 0
         with contextlib.ExitStack() as shared:
             while (in_flight := lane.take()) is not None:
                 target = in_flight.task.writer_part or 0
@@ -288,12 +292,16 @@ class GroupTransfer:
                     shared.close()  # one target's at a time: there may be hundreds
                     shared.enter_context(self._work.targets[target][0].writing())
                     kept = target
-                outcome = self._write_task(in_flight, lane)
+                outcome = self._write_task(in_flight, lane, ended)
+                ended += 1
                 with self._lock:
                     self._open.pop(in_flight.task.id, None)
                     self._outcomes.append(outcome)
 
-    def _write_task(self, in_flight: _InFlight, lane: HandoffSlot[_InFlight]) -> TaskOutcome:
+    def _write_task(
+        self, in_flight: _InFlight, lane: HandoffSlot[_InFlight], ended: int
+    ) -> TaskOutcome:
+        """`ended`: so many tasks of the lane came before."""
         task, counters = in_flight.task, in_flight.counters
         writer, plan = self._work.target_of(task)
         log = DirtyLog(
@@ -308,7 +316,7 @@ class GroupTransfer:
             with self._opened(writer, plan, task, counters) as task_writer:
                 steps = self._work.source_of(task)[0].pipeline
                 drain(in_flight.channel, task_writer, steps, plan, log, counters)
-                task_writer.overlapped = lane.holds
+                task_writer.overlapped = lane.holds or ended >= _MANY_BEFORE
                 with counters.trace.timed("publish"):
                     receipt = task_writer.close()
                 part = log.finish()

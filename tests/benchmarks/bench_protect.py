@@ -1,19 +1,21 @@
 """What `protect=auto` does when something happens to a server: a replica stops, the application has a burst, a pause of
 half a minute, a second job. By the local engine, into PostgreSQL, on a machine with two cores.
 
-    make bench BENCH=protect      (about 4 minutes)
+    make bench BENCH=protect      (about 6 minutes)
+    python -m tests.benchmarks.bench_protect burst pause      (some parts: replica, burst, pause, second)
 
-Each event begins ten seconds after the job. A figure is the job's speed then, in terms of its speed before.
+Each event begins ten seconds after the job. A figure is the job's speed then, in terms of its speed before. The job has
+its own role, so that it sees the application's statements.
 """
 
 import contextlib
 import os
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import spark_channel
 from spark_channel.progress import TransferReport
@@ -32,14 +34,15 @@ class Bench:
     def __init__(self, server: PostgresServer, standby: PostgresServer) -> None:
         self._server = server
         self._standby = standby
+        self._login = {"url": server.url, "user": "loader", "password": "of-loader"}
 
     def job(self, table: str, seconds: float) -> TransferReport:
         """Rows from a generator into `table`, for so many seconds at the limit."""
-        self._server.psql(f"DROP TABLE IF EXISTS {table}")
+        self._server.psql(f"SET client_min_messages = error; DROP TABLE IF EXISTS {table}")
         return spark_channel.transfer(
             None,
             reader={"name": "generator", "rows": int(LIMIT * seconds), "rowBytes": 60},
-            writer={"name": "postgresql", "dbtable": table, **self._server.login},
+            writer={"name": "postgresql", "dbtable": table, **self._login},
             channels=2,
             commit="task",
             rows_per_second=LIMIT,
@@ -72,6 +75,11 @@ class Bench:
         LimitControl().resume(name)
 
     def fill(self) -> None:
+        self._server.psql(
+            "CREATE EXTENSION pg_stat_statements; "
+            "CREATE ROLE loader LOGIN PASSWORD 'of-loader' IN ROLE pg_monitor; "
+            "GRANT CREATE ON SCHEMA public TO loader"
+        )
         self._pgbench("-i", "-q", "-s", "5")
 
     def _pgbench(self, *arguments: str) -> None:
@@ -96,6 +104,7 @@ def _rows(name: str, report: TransferReport, begin: float, end: float) -> list[R
     last = report.last_row_seconds
     held = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.held.items())
     return [
+        Row(f"{name}: speed before", before, unit="rows/s"),
         Row(f"{name}: speed then", _speed(report, begin, end) / before, unit="x before"),
         Row(
             f"{name}: the last seconds",
@@ -106,30 +115,43 @@ def _rows(name: str, report: TransferReport, begin: float, end: float) -> list[R
     ]
 
 
-def main() -> list[Row]:
+def _replica(bench: Bench) -> list[Row]:
+    return _rows("a replica stops for 8 s", bench.during(40.0, bench.replica_stops), 13.0, 17.0)
+
+
+def _burst(bench: Bench) -> list[Row]:
+    return _rows("a burst of 8 s", bench.during(30.0, bench.burst), 12.0, 17.0)
+
+
+def _pause(bench: Bench) -> list[Row]:
+    return _rows("a pause of 30 s", bench.during(25.0, bench.pause), 13.0, 38.0)
+
+
+def _second(bench: Bench) -> list[Row]:
+    with ThreadPoolExecutor() as pool:
+        second: list[Future[TransferReport]] = []
+        first = bench.during(30.0, lambda: second.append(pool.submit(bench.job, "copy_2", 10.0)))
+    return [
+        *_rows("a second job", first, 16.0, 20.0),
+        Row("a second job: its own speed", second[0].result().rows_per_second, unit="rows/s"),
+    ]
+
+
+PARTS = {"replica": _replica, "burst": _burst, "pause": _pause, "second": _second}
+
+
+def main(parts: Sequence[str] = tuple(PARTS)) -> list[Row]:
     with contextlib.ExitStack() as stack:
         server = PostgresServer.create(
             autovacuum="off", shared_preload_libraries="pg_stat_statements"
         )
         stack.callback(server.close)
-        server.psql("CREATE EXTENSION pg_stat_statements")
         standby = server.standby()
         stack.callback(standby.close)
         bench = Bench(server, standby)
         bench.fill()
-        rows = _rows("a replica stops for 8 s", bench.during(40.0, bench.replica_stops), 13.0, 17.0)
-        rows += _rows("a burst of 8 s", bench.during(30.0, bench.burst), 12.0, 17.0)
-        rows += _rows("a pause of 30 s", bench.during(25.0, bench.pause), 13.0, 38.0)
-        with ThreadPoolExecutor() as pool:
-            second: list[Any] = []
-            started = bench.during(
-                30.0, lambda: second.append(pool.submit(bench.job, "copy_2", 10.0))
-            )
-        rows += _rows("a second job", started, 16.0, 20.0)
-        other = second[0].result()
-        rows.append(Row("a second job: its own speed", other.rows_per_second, unit="rows/s"))
-        return rows
+        return [row for part in parts for row in PARTS[part](bench)]
 
 
 if __name__ == "__main__":
-    print_table(main())
+    print_table(main(sys.argv[1:] or tuple(PARTS)))

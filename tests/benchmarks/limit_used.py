@@ -5,19 +5,23 @@ table, or from one table into another of the same server. Tables have a primary 
 `busy`: two sessions keep a third of two cores of the server busy. Servers that keep statistics of their statements also
 say how long their longest one was.
 
-The variables SPARK_CHANNEL_BENCH_SYSTEMS, _WAYS, _SPEEDS, _TASKS, _LOADS, _COMMITS and _SECONDS choose what is run.
+    python -m tests.benchmarks.limit_used --systems sqlite --ways read --speeds 1000,8000 --tasks 1,2,8 --seconds 60
+
+runs one part and prints each row when it is there; a run lasts `--seconds` and a few more.
 """
 
+import argparse
 import contextlib
-import os
+import itertools
 import shutil
 import sqlite3
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from unittest import mock
 
 import spark_channel
@@ -27,18 +31,40 @@ from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
 
-def _chosen(name: str, default: str) -> list[str]:
-    return os.environ.get(f"SPARK_CHANNEL_BENCH_{name}", default).split(",")
+@dataclass(frozen=True)
+class Chosen:
+    """What is run: every combination. A run copies the rows of `seconds` at its limit."""
 
+    systems: tuple[str, ...] = ("postgresql", "mysql", "sqlite", "parquet")
+    ways: tuple[str, ...] = ("read", "write", "transfer")
+    speeds: tuple[int, ...] = (8_000, 40_000)
+    tasks: tuple[int, ...] = (2,)
+    loads: tuple[str, ...] = ("idle",)
+    commits: tuple[str, ...] = ("task",)
+    seconds: float = 10.0
 
-SYSTEMS = _chosen("SYSTEMS", "postgresql,mysql,sqlite,parquet")
-WAYS = _chosen("WAYS", "read,write,transfer")
-SPEEDS = [int(each) for each in _chosen("SPEEDS", "8000,40000")]
-TASKS = [int(each) for each in _chosen("TASKS", "2")]
-LOADS = _chosen("LOADS", "idle")
-COMMITS = _chosen("COMMITS", "task")
-(SECONDS,) = (float(each) for each in _chosen("SECONDS", "10"))
-ROWS = int(max(SPEEDS) * SECONDS)
+    @classmethod
+    def parse(cls) -> Self:
+        """From the command line: `--systems postgresql,mysql --speeds 1000 --seconds 60`."""
+        parser = argparse.ArgumentParser(description=__doc__)
+        for each in fields(cls):
+            default = each.default
+            if isinstance(default, tuple):
+                kind = type(default[0])
+                parser.add_argument(
+                    f"--{each.name}",
+                    type=lambda text, kind=kind: tuple(kind(part) for part in text.split(",")),
+                    default=default,
+                )
+            else:
+                parser.add_argument(f"--{each.name}", type=float, default=default)
+        return cls(**vars(parser.parse_args()))
+
+    @property
+    def rows(self) -> int:
+        """The rows of the source."""
+        return int(max(self.speeds) * self.seconds)
+
 
 ORDERS = (
     "CREATE TABLE orders (id bigint PRIMARY KEY, customer bigint NOT NULL, "
@@ -107,11 +133,11 @@ class System:
         return [Row(f"{run}: longest statement", float(ms or 0), "<= 5", "ms", note)]
 
     @contextlib.contextmanager
-    def loaded(self, load: str) -> Iterator[None]:
+    def loaded(self, load: str, seconds: float) -> Iterator[None]:
         if load == "idle":
             yield
             return
-        work = self.work.format(SECONDS + 3)
+        work = self.work.format(seconds + 3)
         busy = [threading.Thread(target=self.sql, args=(work,)) for _ in range(2)]
         for thread in busy:
             thread.start()
@@ -131,7 +157,7 @@ class Postgres(System):
         "WHILE clock_timestamp() < t LOOP END LOOP; PERFORM pg_sleep(0.02); END LOOP; END $$"
     )
 
-    def __init__(self, stack: contextlib.ExitStack) -> None:
+    def __init__(self, stack: contextlib.ExitStack, rows: int) -> None:
         server = PostgresServer.create(
             shared_preload_libraries="pg_stat_statements", autovacuum="off"
         )
@@ -141,7 +167,7 @@ class Postgres(System):
             "CREATE EXTENSION pg_stat_statements; CREATE ROLE loader LOGIN PASSWORD 'of-loader'; "
             f"GRANT CREATE ON SCHEMA public TO loader; SET ROLE loader; {ORDERS}; "
             "INSERT INTO orders SELECT n, n % 997, n % 9973, lpad(n::text, 30, '.') "
-            f"FROM generate_series(1, {ROWS}) AS n"
+            f"FROM generate_series(1, {rows}) AS n"
         )
         self.sql("VACUUM ANALYZE orders")  # after the session that has counted the rows
         self.place = {
@@ -168,13 +194,13 @@ class Mysql(System):
         "WHILE SYSDATE(6) < t DO SET @n = 1; END WHILE; DO SLEEP(0.02); END WHILE; END //\n"
     )
 
-    def __init__(self, stack: contextlib.ExitStack) -> None:
+    def __init__(self, stack: contextlib.ExitStack, rows: int) -> None:
         server = MariadbServer.create(performance_schema="ON")
         stack.callback(server.close)
         self._server = server
         self.sql(
             f"{ORDERS}; INSERT INTO orders SELECT seq, seq % 997, seq % 9973, "
-            f"LPAD(seq, 30, '.') FROM seq_1_to_{ROWS}; ANALYZE TABLE orders"
+            f"LPAD(seq, 30, '.') FROM seq_1_to_{rows}; ANALYZE TABLE orders"
         )
         self.place = {"name": "mysql", **server.login}
 
@@ -186,15 +212,15 @@ class Mysql(System):
 
 
 class Sqlite(System):
-    def __init__(self, stack: contextlib.ExitStack) -> None:
+    def __init__(self, stack: contextlib.ExitStack, rows: int) -> None:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         self._path = str(Path(folder) / "shop.db")
         self.sql(
             f"PRAGMA journal_mode = WAL; {ORDERS}; WITH RECURSIVE n(n) AS "
-            f"(SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {ROWS}) "
+            f"(SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {rows}) "
             "INSERT INTO orders SELECT n, n % 997, n % 9973, printf('%030d', n) FROM n"
         )
-        self.place = {"name": "sqlite", "url": self._path}
+        self.place = {"name": "sqlite", "path": self._path}
 
     def sql(self, script: str) -> str:
         with contextlib.closing(sqlite3.connect(self._path)) as database:
@@ -203,9 +229,9 @@ class Sqlite(System):
 
 
 class Parquet(System):
-    def __init__(self, stack: contextlib.ExitStack) -> None:
+    def __init__(self, stack: contextlib.ExitStack, rows: int) -> None:
         self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        spark_channel.transfer(None, {**GENERATED, "rows": ROWS}, self.sides()[0], channels=2)
+        spark_channel.transfer(None, {**GENERATED, "rows": rows}, self.sides()[0], channels=2)
 
     def sides(self) -> tuple[dict[str, Any], dict[str, Any]]:
         orders, copy = (
@@ -221,20 +247,27 @@ MADE = {"postgresql": Postgres, "mysql": Mysql, "sqlite": Sqlite, "parquet": Par
 
 
 def run(
-    name: str, system: System, way: str, speed: int, tasks: int, load: str, commit: str
+    name: str,
+    system: System,
+    chosen: Chosen,
+    way: str,
+    speed: int,
+    tasks: int,
+    load: str,
+    commit: str,
 ) -> list[Row]:
     """Copy once: how much of the limit was used, and the server's longest statement."""
-    rows = int(speed * SECONDS)
+    rows = int(speed * chosen.seconds)
     reader, writer = system.sides()
     if way == "write":
         reader = {**GENERATED, "rows": rows}
-    elif rows < ROWS:
+    elif rows < chosen.rows:
         reader["where"] = f"id <= {rows}"
     if way == "read":
         writer = {"name": "discard"}
     system.empty()
     paid = Paid()
-    with paid.noted(), system.loaded(load):
+    with paid.noted(), system.loaded(load, chosen.seconds):
         report = spark_channel.transfer(
             None, reader, writer, channels=tasks, rows_per_second=speed, commit=commit
         )
@@ -247,20 +280,25 @@ def run(
     return [used, *system.longest(label)]
 
 
-def main() -> list[Row]:
+def each_run(chosen: Chosen) -> Iterator[list[Row]]:
     """Run every combination that was chosen; only servers are busy."""
-    rows = []
-    for name in SYSTEMS:
+    for name in chosen.systems:
         with contextlib.ExitStack() as stack:
-            system = MADE[name](stack)
-            for load in LOADS if system.work else ["idle"]:
-                for way in WAYS:
-                    for commit in COMMITS if way != "read" else ["task"]:
-                        for speed in SPEEDS:
-                            for tasks in TASKS:
-                                rows += run(name, system, way, speed, tasks, load, commit)
-    return rows
+            system = MADE[name](stack, chosen.rows)
+            for load, way, speed, tasks in itertools.product(
+                chosen.loads if system.work else ("idle",),
+                chosen.ways,
+                chosen.speeds,
+                chosen.tasks,
+            ):
+                for commit in chosen.commits if way != "read" else ("task",):
+                    yield run(name, system, chosen, way, speed, tasks, load, commit)
+
+
+def main() -> list[Row]:
+    return [row for rows in each_run(Chosen()) for row in rows]
 
 
 if __name__ == "__main__":
-    print_table(main())
+    for found in each_run(Chosen.parse()):
+        print_table(found)

@@ -142,7 +142,12 @@ def test_no_channel_waits_while_a_task_does() -> None:
     )
 
 
-def test_a_task_that_closes_is_told_whether_the_next_one_is_read_meanwhile() -> None:
+@pytest.mark.parametrize(
+    ("tasks", "overlapped"), [(1, [False]), (2, [True, False]), (3, [True, True, True])]
+)
+def test_a_task_that_closes_is_told_whether_the_next_one_is_read_meanwhile_or_it_ends_many(
+    tasks: int, overlapped: list[bool]
+) -> None:
     overlaps: list[bool] = []
 
     class ObservedTask(TableTask):
@@ -155,17 +160,17 @@ def test_a_task_that_closes_is_told_whether_the_next_one_is_read_meanwhile() -> 
             super().open(plan, task, attempt)
             return ObservedTask(self, task, attempt)
 
-    second = threading.Event()
+    begun = [threading.Event() for _ in range(tasks + 1)]
+    begun[tasks].set()
 
     def read(split: Split, _number: int) -> None:
-        if split.params["number"] == 1:
-            second.set()
+        begun[split.params["number"]].set()
 
-    def write(_task: int) -> None:
-        assert second.wait(60)
+    def write(task: int) -> None:
+        assert begun[task + 1].wait(60)
 
-    transfer(MemoryReader(batches=5, before=read), Telling(before=write), group(2, 1)).run()
-    assert overlaps == [True, False]
+    transfer(MemoryReader(batches=5, before=read), Telling(before=write), group(tasks, 1)).run()
+    assert overlaps == overlapped
 
 
 def test_the_next_task_is_read_while_the_last_rows_of_the_one_before_are_paid() -> None:

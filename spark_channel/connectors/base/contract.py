@@ -418,7 +418,8 @@ class TaskWriter(ABC):
     tolerant: bool = False
     refused: Callable[[pa.RecordBatch, str], None] | None = None
     overlapped: bool = False
-    """The host reads the next task's rows while `close` runs. Under a limit it may then spread its work."""
+    """The host reads the next task's rows while `close` runs, or this is the last task of many. Under a limit it may
+    then spread its work."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:

@@ -3,8 +3,9 @@
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.limits import HealthSample
@@ -59,7 +60,9 @@ class Health(ABC):
         """End the connection. Calling it again has no effect."""
 
 
-class _Connection(Protocol):
+class _Connection(AbstractContextManager[Any], Protocol):
+    """Its `with` block may keep it for the next user, as a pool does; `close` ends it."""
+
     def close(self) -> None: ...
 
 
@@ -87,13 +90,16 @@ class SessionHealth(Health, Generic[_S]):
                 self._session = self.connect()
             return self.ask(self._session)
         except BaseException:
-            self.close()
+            session, self._session = self._session, None
+            if session is not None:
+                session.close()
             raise
 
     def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            session.close()
+            with session:
+                pass
 
 
 class WakeLatency:

@@ -167,7 +167,7 @@ class PostgresHealth(SessionHealth[PgWriteSession]):
         )
 
     def connect(self) -> PgWriteSession:
-        session = PgWriteSession(self._options, failure=self._failure, purpose="health")
+        session = PgWriteSession.lent(self._options, failure=self._failure, purpose="health")
         with session.closed_on_failure():
             version, self._is_standby = session.rows(
                 "SELECT current_setting('server_version_num')::int, pg_is_in_recovery()"

@@ -93,7 +93,7 @@ class PgSession(DriverSession):
         self._is_begun = False
         self.servers: frozenset[str] | None = None
         """The server's own names, once they were asked for."""
-        self.pool_key = self._key(options, failure, settings)
+        self.pool_key = self._key(options, settings)
 
     @classmethod
     def lent(
@@ -107,18 +107,13 @@ class PgSession(DriverSession):
         """A session that was kept for the tables of this run, else a new one."""
         more = {} if settings is None else {"settings": settings}
         return sessions.take(
-            cls._key(options, failure, settings),
-            lambda kept: kept.renewed(options, purpose, settings),
+            cls._key(options, settings),
+            lambda kept: kept.renewed(options, failure, purpose, settings),
             lambda: cls(options, failure=failure, purpose=purpose, **more),
         )
 
     @classmethod
-    def _key(
-        cls,
-        options: PostgresOptions,
-        failure: type[ChannelError],
-        settings: Mapping[str, str] | None,
-    ) -> Hashable | None:
+    def _key(cls, options: PostgresOptions, settings: Mapping[str, str] | None) -> Hashable | None:
         """Equal for sessions that may replace each other; None = a new one is made, and not kept.
 
         A user's statements need a new session; `maxConnections` counts only sessions that are in use.
@@ -128,7 +123,6 @@ class PgSession(DriverSession):
             return None
         return (
             cls,
-            failure,
             options.conninfo(),
             options.current_schema,
             options.query_timeout,
@@ -138,13 +132,17 @@ class PgSession(DriverSession):
         )
 
     def renewed(
-        self, options: PostgresOptions, purpose: str, settings: Mapping[str, str] | None
+        self,
+        options: PostgresOptions,
+        failure: type[ChannelError],
+        purpose: str,
+        settings: Mapping[str, str] | None,
     ) -> bool:
         """Make a session that was kept the session of another purpose; False = its server does not answer.
 
         What functions of a user have left in it goes, where no other client gets the session.
         """
-        self._name = f"spark-channel {purpose}"
+        self._name, self._failure = f"spark-channel {purpose}", failure
         self._settings = self._settings_of(options, settings)
         try:
             self._run(_RENEW.format(own=self._is_own(), named=self._named()))
@@ -545,10 +543,14 @@ class PgWriteSession(PgSession):
             return affected, cursor.fetchall() if result is not None and result.nfields else []
 
     def renewed(
-        self, options: PostgresOptions, purpose: str, settings: Mapping[str, str] | None
+        self,
+        options: PostgresOptions,
+        failure: type[ChannelError],
+        purpose: str,
+        settings: Mapping[str, str] | None,
     ) -> bool:
         self.pace, self._parent, self._is_ruled = None, None, False
-        return super().renewed(options, purpose, settings)
+        return super().renewed(options, failure, purpose, settings)
 
     def counts_in(self, plan: "PostgresPlan") -> None:
         """Rows of this plan's target are counted where they are stored, which may be another table."""
