@@ -16,9 +16,8 @@ from spark_channel.connectors.base.contract import ColumnFact, SourceTable
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.lake.publish import LakePublisher
 from spark_channel.errors import SchemaError, SourceError
-from spark_channel.replication import ReplicationReport, TableOutcome, renames
+from spark_channel.replication import ReplicationReport, TableOutcome, publish, renames
 from spark_channel.replication import changes as changes_module
-from spark_channel.replication import publish
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import StreamOptions, load_replication
 from spark_channel.replication.deletes import kept_key, net_changes, with_deletes
