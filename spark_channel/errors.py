@@ -67,7 +67,14 @@ __all__ = [
 
 
 class ChannelError(Exception):
-    """The base class of every error that spark-channel raises on purpose. Passwords in statements are hidden."""
+    """The base class of every error that spark-channel raises on purpose. Passwords in statements are hidden.
+
+    Attributes:
+        tables: those of several tables that the error is about, by their names in the feed, while the others can be
+            followed; empty: it is about no table, or about all.
+    """
+
+    tables: tuple[str, ...] = ()
 
     def __init__(self, *args: Any, **named: Any) -> None:
         shown = (_mask_statement(each) if isinstance(each, str) else each for each in args)

@@ -19,11 +19,14 @@ from spark_channel.connectors.base.feed import (
     TRUNCATES,
 )
 from spark_channel.errors import SchemaError
+from spark_channel.transform.transformer import Transformer, prepare
 
 __all__ = [
     "AT",
     "Deletes",
     "after_truncate",
+    "changed",
+    "joined",
     "kept_key",
     "net_changes",
     "with_columns",
@@ -34,6 +37,7 @@ Deletes = Literal["hard", "soft", "scd2"]
 
 AT = "_commit_ts"
 """When the change was committed, as the log has it; an existing row has none."""
+_OF_LOG = ("_lsn", AT, "_table")
 _SOFT, _UNTIL = ENDS
 _TIME = pa.timestamp("us", tz="UTC")
 _TICK = timedelta(microseconds=1)
@@ -231,4 +235,36 @@ def _close_all(columns: pa.Schema, at: datetime) -> pa.Table:
     given[OPERATION] = CLOSE_ALL[0]
     return pa.table(
         [pa.array([given.get(each.name)], each.type) for each in columns], schema=columns
+    )
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """
+    Raises:
+        SchemaError: a column has types that no type holds together.
+    """
+    tables = [pa.Table.from_batches([each]) for each in batches]
+    try:
+        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+    except pa.ArrowException as error:
+        kinds: dict[str, list[str]] = {}
+        for each in (field for table in tables for field in table.schema):
+            said = kinds.setdefault(each.name, [])
+            said += [str(each.type)] if str(each.type) not in said else []
+        names = ", ".join(
+            f"{name!r} ({', '.join(said)})" for name, said in kinds.items() if said[1:]
+        )
+        raise SchemaError(
+            f"the type of a column was changed, and changes of before and after that came together: {names}"
+        ) from error
+
+
+def changed(batch: pa.RecordBatch, steps: Sequence[Transformer]) -> pa.RecordBatch:
+    """The rows as the target gets them. The columns that the log adds to a row are not masked."""
+    kept = [name for name in batch.schema.names if name not in (*_OF_LOG, OPERATION)]
+    rows = batch.select(kept)
+    made = prepare(steps, rows.schema).run(rows).batch
+    made = made.append_column(AT, batch.column(AT))
+    return made.append_column(
+        pa.field(OPERATION, pa.string()), batch.column(OPERATION).cast(pa.string())
     )

@@ -4,10 +4,10 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spark_channel.connectors import load_reader
+from spark_channel.connectors import Reader, load_reader
 from spark_channel.connectors.base.contract import ColumnFact
 from spark_channel.connectors.sql.log_tables import OWN_COLUMNS
-from spark_channel.errors import SchemaError
+from spark_channel.errors import OptionError, SchemaError
 from spark_channel.option_types import resolve_references
 from spark_channel.replication.masks import mask_of
 from spark_channel.replication.tables import TableCopy
@@ -19,12 +19,23 @@ __all__ = [
     "columns_noted",
     "columns_unnoted",
     "is_made_again",
+    "key_of",
     "note_columns",
+    "note_rows",
     "other_columns",
+    "reader_of",
+    "rewritten",
 ]
 
 COLUMNS = "#columns "
 """Begins the notes of a tunnel that have the numbers of a table's columns, by which a renamed one is recognised."""
+ROWS = "#rows "
+"""Begins the notes that have what `ColumnFact` says of the rows that the target gets: where they are, and of which
+columns."""
+
+
+def reader_of(copy: TableCopy) -> Reader:
+    return load_reader(resolve_references(copy.reader))[0]
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,7 @@ def changes_of(
     Raises:
         SchemaError: a masked column has a new name, or may have it, which no mask matches.
     """
-    facts = load_reader(resolve_references(copy.reader))[0].column_facts()
+    facts = reader_of(copy).column_facts()
     if _is_apart(known, facts):
         known = {}
     names = {number: name for name, number in known.items()}
@@ -124,12 +135,42 @@ def _is_apart(known: Mapping[str, str], facts: Mapping[str, ColumnFact]) -> bool
     return not {each.number for each in facts.values()}.intersection(known.values())
 
 
-def is_made_again(tunnel: Tunnel, copy: TableCopy) -> bool:
+def is_made_again(known: Mapping[str, str], facts: Mapping[str, ColumnFact]) -> bool:
     """Whether another table has the name of the one whose columns are noted, which was dropped."""
-    known = columns_noted(tunnel, copy.stream)
-    if not known:
-        return False
-    return _is_apart(known, load_reader(resolve_references(copy.reader))[0].column_facts())
+    return bool(known) and _is_apart(known, facts)
+
+
+def rewritten(
+    tunnel: Tunnel, copy: TableCopy, facts: Mapping[str, ColumnFact], noted: str | None
+) -> tuple[str, ...]:
+    """The columns that a statement has altered which wrote the table anew: of their values, the log has no change.
+
+    `noted`: by `note_rows`. A table that was emptied or vacuumed is elsewhere too, without an altered column.
+    """
+    now = _rows_of(facts)
+    if not now or noted == now:
+        return ()
+    was, is_now = ({} if each is None else json.loads(each) for each in (noted, now))
+    altered = [name for name, fact in facts.items() if was.get(fact.number) != fact.altered]
+    if noted is None or not altered or was[ROWS] == is_now[ROWS]:
+        note_rows(tunnel, copy, facts)
+        return ()
+    return tuple(altered)
+
+
+def note_rows(tunnel: Tunnel, copy: TableCopy, facts: Mapping[str, ColumnFact]) -> None:
+    """Note what `rewritten` compares, before the rows are read that the target gets."""
+    now = _rows_of(facts)
+    if now:
+        tunnel.store.note(tunnel.name, ROWS + copy.stream, now)
+
+
+def _rows_of(facts: Mapping[str, ColumnFact]) -> str:
+    """ "" = the source has no such facts."""
+    places = {fact.rows for fact in facts.values()}
+    if not all(places):
+        return ""
+    return json.dumps({ROWS: " ".join(places), **{f.number: f.altered for f in facts.values()}})
 
 
 def other_columns(tunnel: Tunnel, copy: TableCopy, names: Collection[str]) -> tuple[str, ...]:
@@ -154,9 +195,16 @@ def columns_unnoted(
     return [each for each in copies if each.stream in again or COLUMNS + each.stream not in notes]
 
 
-def note_columns(tunnel: Tunnel, copy: TableCopy, handled: Sequence[str] | None = None) -> bool:
-    """Note the numbers of all columns, or of those that the target has `handled`; False: the source has none."""
-    facts = load_reader(resolve_references(copy.reader))[0].column_facts()
+def note_columns(
+    tunnel: Tunnel, copy: TableCopy, handled: Sequence[str] | None = None, *, is_read: bool = False
+) -> bool:
+    """Note the numbers of all columns, or of those that the target has `handled`; False: the source has none.
+
+    `is_read`: the rows are read afterwards, as they are without `handled`.
+    """
+    facts = reader_of(copy).column_facts()
+    if is_read or handled is None:
+        note_rows(tunnel, copy, facts)
     numbers = {name: fact.number for name, fact in facts.items() if fact.number}
     if not numbers:
         return False
@@ -167,3 +215,23 @@ def note_columns(tunnel: Tunnel, copy: TableCopy, handled: Sequence[str] | None 
         numbers = {**kept, **own}
     tunnel.store.note(tunnel.name, COLUMNS + copy.stream, json.dumps(numbers))
     return True
+
+
+def key_of(copy: TableCopy) -> tuple[str, ...]:
+    """The columns that identify a row of the table.
+
+    Raises:
+        OptionError: it has none, or a mask makes them alike.
+    """
+    key = copy.options.primary_key or reader_of(copy).primary_key()
+    if not key:
+        raise OptionError(
+            f"{copy.stream} has no primary key, so its changes do not name their rows: give it one, or use mode full"
+        )
+    for name in key:
+        mask = mask_of(copy.options.columns or {}, copy.stream, name)
+        if mask is not None and mask.kind not in ("keep", "hmac", "sha256"):
+            raise OptionError(
+                f"primary key {name!r} has mask {mask}, which can make two keys equal: use hmac or sha256"
+            )
+    return key

@@ -11,8 +11,8 @@ from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session_pool import keeping_sessions
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.option_types import resolve_references
-from spark_channel.replication.changes import key_of
 from spark_channel.replication.config import Limit, Replication
+from spark_channel.replication.renames import key_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
 from spark_channel.replication.run import RunSettings, TableRun, writer_of
 from spark_channel.replication.sheet import (

@@ -33,6 +33,7 @@ __all__ = [
     "hold_open",
     "is_away",
     "name_of",
+    "tables_of",
     "target_schema",
 ]
 
@@ -215,9 +216,7 @@ def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTa
     Raises:
         ChannelError: the source cannot be opened, or has no catalog.
     """
-    source = connector_of(replication.source, "reader")
-    reader, _ = source.reader_with(_probe(replication.source, source, "reader"))
-    tables = reader.tables()
+    source, tables = connector_of(replication.source, "reader"), tables_of(replication)
     target = _Target(replication)
     labels = {each.label.casefold() for each in tables}
     copies = []
@@ -232,6 +231,17 @@ def find_tables(replication: Replication, select: Sequence[str] = ()) -> FoundTa
     copies += _missing(replication, select, tables)
     copies.sort(key=lambda each: (*(-amount for amount in each.size), each.stream))
     return FoundTables(tuple(copies), tuple(_notes(replication, select, tables)))
+
+
+def tables_of(replication: Replication) -> Sequence[SourceTable]:
+    """All tables of the source's catalog.
+
+    Raises:
+        ChannelError: the source cannot be opened, or has no catalog.
+    """
+    source = connector_of(replication.source, "reader")
+    reader, _ = source.reader_with(_probe(replication.source, source, "reader"))
+    return reader.tables()
 
 
 def _probe(place: Place, connector: Connector, half: str) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from spark_channel.clock import utc_now
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.planning import Endpoint, TransferSpec
-from spark_channel.replication.changes import key_of
 from spark_channel.replication.config import Replication
 from spark_channel.replication.masks import mask_of
+from spark_channel.replication.renames import key_of
 from spark_channel.replication.report import ReplicationReport, TableOutcome
 from spark_channel.replication.run import RunSettings, TableRun
 from spark_channel.replication.tables import TableCopy, find_tables

@@ -14,6 +14,8 @@ import time
 from typing import Any
 
 _POLL_SECONDS = 5.0
+_LOOK_MILLISECONDS = 60_000
+"""How often a process that runs on is left to itself, if its advert has been removed."""
 
 
 def main() -> None:
@@ -32,12 +34,13 @@ def main() -> None:
 
 
 def wait_until_one_is_gone(directory: int, name: str, nonce: str, pids: list[int]) -> None:
-    """Sleep on pidfds; where the system has none, look at each process while the advert is there."""
+    """Sleep on pidfds while the advert is there; where the system has none, look at each process."""
     try:
         poll = select.poll()
         for pid in pids:
             poll.register(os.pidfd_open(pid), select.POLLIN)
-        poll.poll()
+        while not poll.poll(_LOOK_MILLISECONDS) and is_there(directory, name, nonce):
+            pass
     except ProcessLookupError:
         return
     except (AttributeError, OSError):

@@ -277,7 +277,9 @@ class TunnelStore(Protocol):
         """`state_machine.split`; returns the new channels. `divide` is called inside the transaction."""
         ...
 
-    def continued(self, name: str, change: Callable[[Token], Token]) -> str:
+    def continued(
+        self, name: str, change: Callable[[Token], Token], *, at_once: bool = False
+    ) -> str:
         """`state_machine.continued`; returns the new channel. `change` is called inside the transaction."""
         ...
 

@@ -247,10 +247,13 @@ def split(
     return replace(state, channels={**state.channels, channel: ended, **made}), tuple(made)
 
 
-def continued(state: TunnelState, change: Callable[[Token], Token]) -> tuple[TunnelState, str]:
+def continued(
+    state: TunnelState, change: Callable[[Token], Token], *, at_once: bool = False
+) -> tuple[TunnelState, str]:
     """Let a tunnel's only stream channel end after its assigned ranges, and another begin there.
 
-    `change` makes the new channel's token from that end. Returns the new channel.
+    `change` makes the new channel's token from that end. Returns the new channel. `at_once`: while no client has one,
+    the channels change themselves, with their assigned ranges.
 
     Raises:
         TunnelError: its only stream channel has an end that the user set. Errors of `change`.
@@ -261,8 +264,31 @@ def continued(state: TunnelState, change: Callable[[Token], Token]) -> tuple[Tun
     if last is None or last.until is not None:
         what = "has no stream channel" if last is None else f"ends at {dict(last.until or {})}"
         raise TunnelError(f"the tunnel {what}: its tables cannot be changed")
+    open_ones = [each for each in streams if each.state is not ChannelState.TERMINATED]
+    if at_once and not any(each.client for each in open_ones):
+        for each in open_ones:
+            state = _with(state, _changed(each, change))
+        return state, last.id
     made, (key,) = split(state, last.id, lambda token: [change(token)])
     return _with(made, replace(made.channels[key], paused=last.paused)), key
+
+
+def _changed(channel: Channel, change: Callable[[Token], Token]) -> Channel:
+    """With another token, and other ends of its assigned ranges."""
+
+    def end(token: Token | None) -> Token | None:
+        return None if token is None else change(token)
+
+    params = dict(channel.params)
+    if channel.until is not None:
+        params[UNTIL] = change(channel.until)
+    return replace(
+        channel,
+        token=change(channel.token),
+        pending=end(channel.pending),
+        after=end(channel.after),
+        params=params,
+    )
 
 
 def checkpoint(

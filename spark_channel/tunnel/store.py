@@ -276,11 +276,13 @@ class SqlStore(ABC):
             self._save(statements, name, old, new)
             return made
 
-    def continued(self, name: str, change: Callable[[Token], Token]) -> str:
+    def continued(
+        self, name: str, change: Callable[[Token], Token], *, at_once: bool = False
+    ) -> str:
         with self._transaction() as statements:
             self._record(statements, name)
             old = self._load(statements, name)
-            new, made = state_machine.continued(old, change)
+            new, made = state_machine.continued(old, change, at_once=at_once)
             self._save(statements, name, old, new)
             return made
 

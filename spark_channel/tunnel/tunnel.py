@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_channel.connectors import find_connector
+from spark_channel.connectors.base.contract import Token
 from spark_channel.connectors.base.feed import ChangeFeed, FeedLag, HeldLog, HoldsLogs
 from spark_channel.connectors.base.registry import describe
 from spark_channel.errors import ChannelError, TunnelError, UnsupportedError
@@ -417,18 +418,32 @@ class Tunnel:
         """
         self._join(table, again=True)
 
-    def remove_table(self, table: str) -> None:
+    def check_table(self, table: str) -> None:
+        """Hold one table of the source to be one that `add_table` and `resnapshot` can read.
+
+        Raises:
+            ChannelError: it cannot be followed; says why.
+        """
+        StreamSource(self._options).feed.joining(table, again=False)
+
+    def remove_table(self, table: str, *, at_once: bool = False) -> None:
         """Stop following one table of option `tables`. The others continue: no row of them is lost or read again.
 
         Assigned ranges are delivered with its rows; its later changes are not delivered. The source may have dropped
-        the table, and option `tables` may still name it.
+        the table, and option `tables` may still name it. `at_once`, with the name that the tunnel has for it: while no
+        client reads the tunnel, assigned ranges lose its rows, too, which may be what cannot be read.
 
         Raises:
             TunnelError: the tunnel does not have the table, or no other one. UnsupportedError: it is of one table.
         """
         source = StreamSource(self._options)
         source.check(self.store.get(self.name))
-        self.store.continued(self.name, source.feed.leaving(table))
+        leave, tables = source.feed.leaving(table), source.feed.tables
+
+        def left(token: Token) -> Token:
+            return leave(token) if table in tables(token) or not at_once else token
+
+        self.store.continued(self.name, left, at_once=at_once)
 
     def _join(self, table: str, *, again: bool) -> None:
         source = StreamSource(self._options)

@@ -87,7 +87,11 @@ def after(
 ) -> Iterator[tuple[str, Held]]:
     """What a run that sees `found` may make of `held`: the table's state in the report, and the target."""
     overwrite, rows, at = True, list(found.rows), dict(held.at)
+    lacks_key = "id" not in found.columns  # it was renamed
     if stream.where is not None:
+        if lacks_key:
+            yield from _without_key(held, stream, at, refresh=refresh)
+            return
         rows = [each for each in rows if each["id"] != stream.where]
     if stream.mode == "incremental":
         known = stream.definition in at
@@ -99,6 +103,9 @@ def after(
         else:
             previous = at.get(stream.definition)
         if not known and held.columns is not None and not refresh:
+            yield "parked", held
+            return
+        if stream.update_key not in found.columns:
             yield "parked", held
             return
         if any(each[stream.update_key] is None for each in found.rows):
@@ -124,8 +131,9 @@ def after(
         yield "parked", held
         return
     columns, made = masked
+    keyless = stream.key and lacks_key
     if held.columns is None:
-        if stream.tables == "freeze":
+        if stream.tables == "freeze" or (keyless and stream.tables == "evolve"):
             yield "parked", held
         elif stream.tables != "evolve":
             yield "unchanged", held
@@ -135,10 +143,21 @@ def after(
         return
     if overwrite:
         at = _others_void(at, stream)
-    if stream.mode == "incremental" and stream.key and not held.keyed:
+    if stream.mode == "incremental" and stream.key and (keyless or not held.keyed):
         yield "parked", held
         return
     yield from _within(held, stream, columns, made, at, overwrite=overwrite)
+
+
+def _without_key(
+    held: Held, stream: Stream, at: dict[object, int | None], *, refresh: bool
+) -> Iterator[tuple[str, Held]]:
+    """The condition names a column that is not there. A record may be forgotten before that is seen."""
+    yield "parked", held
+    if held.columns is None and stream.tables in ("discard_value", "discard_row"):
+        yield "unchanged", held
+    if stream.definition in at and (refresh or held.columns is None):
+        yield "parked", replace(held, at={**at, stream.definition: None})
 
 
 def _others_void(at: Mapping[object, int | None], stream: Stream) -> dict[object, int | None]:

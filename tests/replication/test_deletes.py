@@ -16,7 +16,7 @@ from spark_channel.connectors.base.contract import ColumnFact, SourceTable
 from spark_channel.connectors.base.feed import OPERATION
 from spark_channel.connectors.lake.publish import LakePublisher
 from spark_channel.errors import SchemaError, SourceError
-from spark_channel.replication import ReplicationReport, TableOutcome, renames
+from spark_channel.replication import ReplicationReport, TableOutcome, publish, renames
 from spark_channel.replication import changes as changes_module
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import StreamOptions, load_replication
@@ -166,7 +166,7 @@ def test_a_table_that_was_parked_before_an_outage_is_not_parked_by_the_next_try(
     outcome = TableOutcome("s.t", "t", "full_then_changes", "parked", why="a lock", rows=3)
     follower = Follower(file, [copy], {"s.t": outcome}, ReplicationReport("run", T))
     monkeypatch.setattr(changes_module, "key_of", away)
-    monkeypatch.setattr(changes_module, "is_away", lambda *_: True)
+    monkeypatch.setattr(publish, "is_away", lambda *_: True)
     with pytest.raises(SourceError, match="away"):
         follower.run({}, None, once=True)
     assert (outcome.state, outcome.why, outcome.rows) == ("not run", "", 3)

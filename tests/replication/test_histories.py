@@ -4,7 +4,7 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ CHANGE = st.one_of(
     ),
     st.tuples(
         st.just("_disturb"),
-        st.sampled_from(["drop", "again", "file", "file", "target", "reset"]),
+        st.sampled_from(["drop", "again", "file", "file", "target", "reset", "swap", "key"]),
         STREAMS,
     ),
 )
@@ -112,7 +112,8 @@ class Histories(RuleBasedStateMachine):
             return
         for _ in range(count):
             number = next(self.numbers)
-            given: dict[str, object] = {"id": number, "k": None if value == 12 else number // 2}
+            k = None if value == 12 else number // 2
+            given: dict[str, object] = {_key(found): number, "k": k}
             for column, kind in found.columns.items():
                 if column not in given:
                     given[column] = _value(kind, value, number)
@@ -126,20 +127,21 @@ class Histories(RuleBasedStateMachine):
             return
         row = found.rows[which % len(found.rows)]
         for column, kind in found.columns.items():
-            if column not in ("id", "k"):
+            if column not in ("id", "nr", "k"):
                 new = _value(kind, value, which)
-                self.world.sql(f'UPDATE "{name}" SET "{column}" = ? WHERE id = ?', new, row["id"])
+                self._set(name, column, new, found, row)
         if bumps:
-            self.world.sql(f'UPDATE "{name}" SET k = ? WHERE id = ?', next(self.numbers), row["id"])
+            self._set(name, "k", next(self.numbers), found, row)
 
     def _delete(self, name: str, which: int, all_rows: bool) -> None:
         found = self.world.snapshot(name)
         if found is not None and found.rows:
             row = found.rows[which % len(found.rows)]
+            key = _key(found)
             self.world.sql(
-                f'DELETE FROM "{name}" WHERE id >= ? AND id <= ?',
-                row["id"],
-                10**9 if all_rows else row["id"],
+                f'DELETE FROM "{name}" WHERE {key} >= ? AND {key} <= ?',
+                row[key],
+                10**9 if all_rows else row[key],
             )
 
     def _change_columns(
@@ -160,7 +162,13 @@ class Histories(RuleBasedStateMachine):
         self.world.sql(f'ALTER TABLE "{name}" ADD COLUMN "{column}" {kind}')
         for number, row in enumerate(found.rows):
             new = _value(kind, value, number)
-            self.world.sql(f'UPDATE "{name}" SET "{column}" = ? WHERE id = ?', new, row["id"])
+            self._set(name, column, new, found, row)
+
+    def _set(
+        self, name: str, column: str, value: object, found: Snapshot, row: Mapping[str, Any]
+    ) -> None:
+        key = _key(found)
+        self.world.sql(f'UPDATE "{name}" SET "{column}" = ? WHERE {key} = ?', value, row[key])
 
     def _drop_column(self, name: str, column: str) -> None:
         found = self.world.snapshot(name)
@@ -186,6 +194,10 @@ class Histories(RuleBasedStateMachine):
             self._change_the_file(name, stream)
         elif what == "target":
             self._drop_in_the_target(name)
+        elif what == "swap":
+            self._swap(name, "t0" if name != "t0" else "t1")
+        elif what == "key":
+            self._rename_key(name)
         else:
             self._reset(name)
 
@@ -193,6 +205,19 @@ class Histories(RuleBasedStateMachine):
         self.world.sql(f'DROP TABLE IF EXISTS "{name}"')
         if again:
             self._create(name)
+
+    def _swap(self, name: str, other: str) -> None:
+        """Exchange the names of two tables, of which one or both may not be there."""
+        for old, new in ((name, "spare"), (other, name), ("spare", other)):
+            if self.world.snapshot(old) is not None:
+                self.world.sql(f'ALTER TABLE "{old}" RENAME TO "{new}"')
+
+    def _rename_key(self, name: str) -> None:
+        """Rename the key, or rename it back."""
+        found = self.world.snapshot(name)
+        if found is not None:
+            old, new = ("id", "nr") if "id" in found.columns else ("nr", "id")
+            self.world.sql(f'ALTER TABLE "{name}" RENAME COLUMN {old} TO {new}')
 
     # --- the file and the target
 
@@ -348,6 +373,10 @@ class Histories(RuleBasedStateMachine):
             + f"\nsource: {self.world.snapshot(name)}"
         )
         self.held[name] = fits
+
+
+def _key(found: Snapshot) -> str:
+    return "id" if "id" in found.columns else "nr"
 
 
 def _value(kind: str, value: int | None, number: int) -> object:

@@ -9,8 +9,9 @@ import pytest
 
 import spark_channel
 from spark_channel.local import carry_out_here, local_engine
-from spark_channel.replication.changes import Follower, key_of
+from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import load_replication
+from spark_channel.replication.renames import key_of
 from spark_channel.replication.run import RunSettings, replicate_on
 from spark_channel.replication.tables import TableCopy, find_tables
 from spark_channel.tunnel import Delivery

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from spark_channel.errors import (
     UnsupportedError,
 )
 from spark_channel.tunnel import Delivery, Tunnel, state_machine
-from spark_channel.tunnel.records import Channel, TunnelState
+from spark_channel.tunnel.records import Channel, ChannelState, TunnelState
 from spark_channel.tunnel.source import StreamSource
 from tests.connectors.postgresql.test_tables import Shop
 from tests.servers.postgres import PostgresServer
@@ -597,6 +598,38 @@ def test_a_channel_is_continued_behind_what_was_handed_out() -> None:
         state_machine.continued(
             TunnelState({"base-0": Channel("base-0", 0, {"split": {}})}), change
         )
+
+
+def test_a_channel_that_no_client_has_changes_with_what_was_handed_out() -> None:
+    def change(token: Token) -> Token:
+        return {**token, "tables": [each for each in token["tables"] if each != "b"]}
+
+    def token(number: int, *tables: str) -> Token:
+        return {"n": number, "tables": [*tables]}
+
+    begun = Channel(
+        "stream-0",
+        0,
+        token=token(1, "a", "b"),
+        pending=token(2, "a", "b"),
+        state=ChannelState.PARKED,
+    )
+    state, _ = state_machine.continued(TunnelState({"stream-0": begun}), lambda token: token)
+    for held in (False, True):
+        if held:
+            other = replace(state.channels["stream-0"], client="other", state=ChannelState.OPEN)
+            state = TunnelState({**state.channels, "stream-0": other})
+        made, key = state_machine.continued(state, change, at_once=True)
+        first, second = made.channels["stream-0"], made.channels["stream-1"]
+        wanted = ("a", "b") if held else ("a",)
+        assert (first.token, first.pending, first.until) == (
+            token(1, *wanted),
+            token(2, *wanted),
+            token(2, *wanted),
+        )
+        assert second.token == token(2, *wanted)
+        assert key == ("stream-2" if held else "stream-1")
+        assert made.channels[key].token == token(2, "a")
 
 
 def test_tables_of_a_tunnel_that_has_an_end_cannot_be_changed(shop: Shop, tmp_path: Path) -> None:

@@ -131,11 +131,14 @@ class ColumnFact:
     """A column of a table, as its catalog has it now.
 
     `number` stays the same when the column is renamed, and no other column ever has it; "" = the catalog has none.
-    `filled`: rows that were there before the column may have a value in it.
+    `filled`: rows that were there before the column may have a value in it. `altered` is another text after each
+    statement that alters the column, and `rows` after each that writes all rows of the table anew; "" = not known.
     """
 
     number: str
     filled: bool
+    altered: str = ""
+    rows: str = ""
 
 
 @dataclass(frozen=True, slots=True)

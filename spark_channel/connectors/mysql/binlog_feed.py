@@ -35,7 +35,12 @@ from spark_channel.connectors.mysql.binlog_snapshot import (
     snapshot_place,
     start_of,
 )
-from spark_channel.connectors.mysql.binlog_table import RESET, FollowedTable, WindowReporter
+from spark_channel.connectors.mysql.binlog_table import (
+    RESET,
+    FollowedTable,
+    TableDecoder,
+    WindowReporter,
+)
 from spark_channel.connectors.mysql.binlog_token import (
     BinlogPlace,
     LogServer,
@@ -347,6 +352,7 @@ class BinlogFeed(ChangeFeed):
             table = decoder.at
             forgiven = None if table is None else token.forgiven(table.table.listed)
             if forgiven is None:
+                _name_table(error, table)
                 raise
             return self._passed_by(session, forgiven, most, upto)
         self._note_idle(token, position, looked, first)
@@ -490,7 +496,13 @@ class BinlogFeed(ChangeFeed):
             try:
                 yield from decoder.batches(log)
             except MisfitError as error:
-                raise self._refused(decoder, error) from None
+                refused = self._refused(decoder, error)
+                _name_table(refused, decoder.at)
+                raise refused from None
+            except ChannelError as error:
+                if not is_away(error):
+                    _name_table(error, decoder.at)
+                raise
         if decoder.lacks:
             raise SourceError(
                 f"the binary log ends before {end}, up to which a range reaches that begins after {begin}: "
@@ -576,6 +588,12 @@ class _Answers:
             )
             found += self._session.rows(f"SELECT {', '.join(asked)}")[0]
         return [str(each) for each in found]
+
+
+def _name_table(error: ChannelError, table: TableDecoder | None) -> None:
+    """Note the one of several tables that an error is about."""
+    if table is not None and table.table.listed:
+        error.tables = (table.table.listed,)
 
 
 def no_answers(expression: str, values: Sequence[bytes]) -> Sequence[str]:

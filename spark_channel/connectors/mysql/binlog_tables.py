@@ -48,6 +48,7 @@ from spark_channel.connectors.sql.log_tables import (
     listed,
     no_column,
     not_followed,
+    of_table,
     rows_schema,
     rules_of,
     warn_of_dropped,
@@ -103,9 +104,10 @@ class BinlogTablesFeed(BinlogFeed):
         """
         made = {}
         for database, name in find_listed(session, self._reader.dialect, self._items):
-            table = self._looked_at(session, database, name)
-            if self._has_base:
-                self._check_base(session, table)
+            with of_table(name_of(database, name)):
+                table = self._looked_at(session, database, name)
+                if self._has_base:
+                    self._check_base(session, table)
             made[table.listed] = table
         return made
 

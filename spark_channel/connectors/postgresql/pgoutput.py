@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_channel.connectors.base.feed import change_schema, new_columns_advice
 from spark_channel.connectors.sql.incremental_snapshot import ChunkWindow
-from spark_channel.errors import SchemaError, SourceError
+from spark_channel.errors import ChannelError, SchemaError, SourceError
 
 __all__ = [
     "ChangeDecoder",
@@ -544,13 +544,13 @@ class TablesDecoder:
         for each in tables.values():
             if each.messages:
                 taken, each.messages = each.messages, []
-                for batch in each.decoder.feed(taken):
+                for batch in _decoded(each.name, each.decoder.feed(taken)):
                     yield each.name, batch
 
     def finish(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The remaining rows."""
         for each in self._tables.values():
-            for batch in each.decoder.finish():
+            for batch in _decoded(each.name, each.decoder.finish()):
                 yield each.name, batch
 
     def _open(self, oid: int, message: bytes) -> None:
@@ -565,3 +565,12 @@ class TablesDecoder:
             table.messages.append(table.columns)
             table.columns = None
         table.messages.append(message)
+
+
+def _decoded(table: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches; an error names the table."""
+    try:
+        yield from batches
+    except ChannelError as error:
+        error.tables = (table,)
+        raise

@@ -135,19 +135,27 @@ def check_published(
     """
     left = [each.name for each in tables if each.oid not in now.entries]
     if left:
-        raise SourceError(
+        raise _about(
+            left,
             f"publication {publication!r} does not hold {', '.join(left)} any more, "
             "so that later changes are not in the log. "
-            f"First add each again with ALTER PUBLICATION {publication} ADD TABLE. {advice}"
+            f"First add each again with ALTER PUBLICATION {publication} ADD TABLE. {advice}",
         )
     check_operations(publication, now, advice)
     again = [each.name for each in tables if differ(each.entries, now.entries[each.oid])]
     if again:
-        raise SourceError(
+        raise _about(
+            again,
             f"publication {publication!r} does not hold {', '.join(again)} by the entry that it had "
             "when the log was last read: it was made again, or altered by SET (...), or the table was dropped from it "
-            f"and added, or got another row filter or column list. Changes between may not be in the log. {advice}"
+            f"and added, or got another row filter or column list. Changes between may not be in the log. {advice}",
         )
+
+
+def _about(tables: Sequence[str], text: str) -> SourceError:
+    error = SourceError(text)
+    error.tables = tuple(tables)
+    return error
 
 
 # The rights that a login needs to follow the log, and what the server keeps for it.

@@ -74,7 +74,9 @@ _GENTLE_PAGES, _GENTLE_ROWS = 200, 8
 """Sampled under a limit, where that many rows are found for each split: the rows of a range may vary by a third."""
 _STALE = 0.05
 _COLUMN_FACTS = """
-SELECT attname::text, attnum::int, attnotnull OR atthasdef OR atthasmissing
+SELECT attname::text, attnum::int, attnotnull OR atthasdef OR atthasmissing, xmin::text,
+  coalesce(pg_relation_filenode({oid})::text, (
+    SELECT md5(string_agg(pg_relation_filenode(p.relid)::text, ' ' ORDER BY p.relid)) FROM pg_partition_tree({oid}) p))
 FROM pg_catalog.pg_attribute WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped
 """
 
@@ -490,7 +492,8 @@ class PostgresReader(SqlReader):
             oid = source.table.oid
             found = session.rows(_COLUMN_FACTS.format(oid=oid))
         return {
-            str(name): ColumnFact(f"{oid}.{number}", bool(filled)) for name, number, filled in found
+            str(name): ColumnFact(f"{oid}.{number}", bool(filled), str(altered), str(rows or ""))
+            for name, number, filled, altered, rows in found
         }
 
     def log_facts(self, slot: str | None) -> LogFacts:

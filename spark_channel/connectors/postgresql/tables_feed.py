@@ -61,6 +61,7 @@ from spark_channel.connectors.sql.log_tables import (
     listed,
     no_column,
     not_followed,
+    of_table,
     renamed,
     rows_schema,
     rules_of,
@@ -149,7 +150,8 @@ class TablesFeed(ReplicationFeed):
         with self._session() as session:
             tables = self._begin(session)
             for each, _ in tables if self._has_base else ():
-                self._check_base(session, each)
+                with of_table(each.name):
+                    self._check_base(session, each)
             published = self._published(session, [each.oid for each, _ in tables])
             # The slot is made last: an error leaves none behind.
             return [self._token(self._place_now(session), tables, published)]
@@ -272,9 +274,11 @@ class TablesFeed(ReplicationFeed):
                 self._publication,
             )
         present = look_up(session, [each.oid for each in found])
-        return [
-            (present[each.oid], self._look_at(session, present[each.oid]).columns) for each in found
-        ]
+        made = []
+        for each in found:
+            with of_table(each.name):
+                made.append((present[each.oid], self._look_at(session, present[each.oid]).columns))
+        return made
 
     @staticmethod
     def _token(
@@ -371,13 +375,14 @@ class TablesFeed(ReplicationFeed):
         changed, dropped = {}, []
         for name, place in token.tables.items():
             found = present.get(place.oid)
-            if found is None:
-                self._check_dropped(session, name)
-                dropped.append(name)
-                continue
-            if found.name != name:
-                raise renamed(name, found.name)
-            shape = self._continued(session, name, place, found)
+            with of_table(name):
+                if found is None:
+                    self._check_dropped(session, name)
+                    dropped.append(name)
+                    continue
+                if found.name != name:
+                    raise renamed(name, found.name)
+                shape = self._continued(session, name, place, found)
             if shape is not None:
                 changed[name] = (found.columns, shape)
         known = [

@@ -6,6 +6,7 @@ Each batch has rows of one table, with that table's columns, and its name in the
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from spark_channel.connectors.sql.incremental_snapshot import (
 from spark_channel.connectors.sql.log_feed import BaseChunk, SchemaRule
 from spark_channel.connectors.sql.options import SqlReadOptions
 from spark_channel.connectors.sql.source import ReadSource
-from spark_channel.errors import OptionError, SchemaError, SourceError
+from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError
 
 __all__ = [
     "CHANGE_BYTES",
@@ -43,6 +44,7 @@ __all__ = [
     "listed",
     "no_column",
     "not_followed",
+    "of_table",
     "renamed",
     "rows_schema",
     "rules_of",
@@ -187,6 +189,16 @@ def not_followed(item: str) -> OptionError:
     )
 
 
+@contextmanager
+def of_table(name: str) -> Iterator[None]:
+    """Have the errors raised inside name the table that they are about."""
+    try:
+        yield
+    except ChannelError as error:
+        error.tables = error.tables or (name,)
+        raise
+
+
 def warn_of_dropped(name: str) -> None:
     _log.warning(
         "table %r of the tunnel was dropped: its changes up to then are delivered, and the other tables "
@@ -232,7 +244,8 @@ class NamedLog:
         self.mark, self.events = log.mark, log.events
 
     def chunk(self, lower: Key | None, upper: Key, rows: int) -> "_NamedChunk":
-        return _NamedChunk(cast(BaseChunk, self._log.chunk(lower, upper, rows)), self._name)
+        with of_table(self._name):
+            return _NamedChunk(cast(BaseChunk, self._log.chunk(lower, upper, rows)), self._name)
 
 
 class _NamedChunk:

@@ -1,0 +1,273 @@
+"""The changes of followed tables as the target gets them, by the contract of each."""
+
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, cast
+
+import pyarrow as pa
+
+from spark_channel.connectors import WriteContext, Writer
+from spark_channel.connectors.base.feed import BEGIN, ENDS, OPERATION
+from spark_channel.errors import (
+    ChannelError,
+    OptionError,
+    SchemaError,
+    SourceError,
+    SupersededError,
+)
+from spark_channel.option_types import resolve_references
+from spark_channel.replication.config import Replication
+from spark_channel.replication.deletes import (
+    AT,
+    after_truncate,
+    kept_key,
+    net_changes,
+    with_deletes,
+)
+from spark_channel.replication.drift import AddNulls, Decision, LoadColumns, decide
+from spark_channel.replication.masks import MaskColumns
+from spark_channel.replication.renames import (
+    ColumnChanges,
+    changes_of,
+    columns_noted,
+    note_columns,
+    other_columns,
+    reader_of,
+)
+from spark_channel.replication.report import ReplicationReport
+from spark_channel.replication.tables import TableCopy, connector_of, is_away, target_schema
+from spark_channel.replication.tunnels import (
+    AGAIN,
+    note,
+)
+from spark_channel.transform.transformer import Transformer, prepare
+from spark_channel.tunnel import Tunnel
+
+__all__ = ["ChangePublisher"]
+
+_log = logging.getLogger(__name__)
+
+
+class ChangePublisher:
+    """Writes the deliveries of tables, each in one transaction with its number.
+
+    `_tunnel` is None until it is known where it is. `_keys` are those of the tables that are followed.
+    """
+
+    def __init__(self, replication: Replication, report: ReplicationReport) -> None:
+        self._replication, self._report = replication, report
+        self._tunnel: Tunnel | None = None
+        self._keys: dict[str, tuple[str, ...]] = {}
+        self._decisions: dict[str, tuple[pa.Schema, Decision]] = {}
+        self._shapes: dict[str, set[tuple[str, ...]]] = {}
+        """Names of the columns that were looked up in the catalog, in the log's order."""
+
+    def _writer(self, copy: TableCopy, options: Mapping[str, Any]) -> Writer:
+        given = {**resolve_references(copy.writer), **options}
+        writer, _ = connector_of(self._replication.target, "writer").writer_with(given)
+        return writer
+
+    def _steps(self, copy: TableCopy) -> list[Transformer]:
+        steps: list[Transformer] = []
+        if copy.options.columns:
+            steps.append(MaskColumns.of(copy.stream, copy.options.columns))
+        if copy.options.load_columns:
+            steps.append(LoadColumns(self._report.run_id, self._report.started_at))
+        return steps
+
+    def _write(self, copy: TableCopy, rows: pa.Table, stream: tuple[str, int] | None = None) -> int:
+        """Publish changes in one transaction with their `stream`; returns how many there were."""
+        emptied_at = None
+        if copy.deletes == "hard":
+            rows, emptied_at = after_truncate(rows, self._report.started_at)
+        return self._publish_by_contract(copy, rows, emptied_at, stream)
+
+    def _empty(self, copy: TableCopy) -> None:
+        """Let the target have no rows of the source, before these are read again."""
+        if self._writer(copy, {}).exists() is False:
+            return
+        columns = reader_of(copy).schema()
+        self._other_columns(copy, {tuple(columns.names)})
+        kept = prepare(self._steps(copy), columns).output_schema
+        of_log = [pa.field(AT, pa.timestamp("us", tz="UTC")), pa.field(OPERATION, pa.string())]
+        empty = pa.schema([*kept, *of_log]).empty_table()
+        read_at = self._report.started_at.replace(microsecond=0)  # when the next rows begin
+        self._publish_by_contract(copy, empty, read_at, None)
+
+    def _publish_by_contract(
+        self,
+        copy: TableCopy,
+        rows: pa.Table,
+        emptied_at: datetime | None,
+        stream: tuple[str, int] | None,
+    ) -> int:
+        key, deletes = self._keys[copy.stream], copy.deletes
+        number, at = 0 if stream is None else stream[1], self._report.started_at
+        made = with_deletes(rows, deletes, key, at, emptied_at=emptied_at, number=number)
+        given: dict[str, Any] = {"writeMode": "apply", "keyColumns": list(kept_key(key, deletes))}
+        if emptied_at is not None and deletes == "hard":
+            # A lake table is overwritten: `_publish` does that of a write without a key.
+            if not copy.is_lake:
+                given["preSql"] = f"DELETE FROM {copy.writer['dbtable']}"  # noqa: S608 - a quoted name
+            else:
+                given = {}
+        known = self._decisions.get(copy.stream)
+        decision = known[1] if known is not None and known[0] == made.schema else Decision()
+        try:
+            return self._publish(copy, given, decision, made, stream)
+        except (SchemaError, OptionError):  # a column, or one of the key, is not there
+            # To compare the columns of both takes a while, and they seldom differ.
+            changes = self._column_changes(copy, made.schema)
+            again = self._decide(copy, made.schema)
+            if again == decision and not changes.renamed:
+                # Another run may have changed the target between the write and the look at its columns.
+                return self._publish(copy, given, decision, made, stream)
+            is_read = stream is None or copy.contract.columns != "evolve"
+            filled = () if is_read else changes.filled
+            if filled:
+                # before the column is there, and looks as if it had its values
+                self._note_again(copy.stream)
+            written = self._publish(copy, given, again, made, stream)
+            kept = again if not again.options else Decision(again.steps)  # a column is added once
+            self._decisions[copy.stream] = (made.schema, kept)
+            if self._tunnel is not None and self._tunnel.exists():
+                note_columns(self._tunnel, copy, made.schema.names, is_read=bool(filled))
+            if filled:
+                names = ", ".join(filled)
+                self._read_beside(copy, f"existing rows may have values in the new column {names}")
+            return written
+
+    def _column_changes(self, copy: TableCopy, columns: pa.Schema) -> ColumnChanges:
+        """What became of the columns that the target lacks; those that were renamed are, in the target, too.
+
+        Raises:
+            SchemaError: the contract does not want that, or it would show a masked column.
+        """
+        target = target_schema(copy, self._writer(copy, {}))
+        if target is None or self._tunnel is None:
+            return ColumnChanges()
+        here, there = ({each.lower() for each in names} for names in (columns.names, target.names))
+        own = {OPERATION, BEGIN, *ENDS, "_loaded_at", "_run_id"}
+        new = [name for name in columns.names if name.lower() not in there | own]
+        gone = [name for name in target.names if name.lower() not in here | own]
+        if not new:
+            return ColumnChanges()
+        arriving = [name for name in columns.names if name.lower() not in own]
+        changes = changes_of(copy, columns_noted(self._tunnel, copy.stream), arriving, new, gone)
+        if copy.is_lake:  # not altered by SQL
+            return ColumnChanges({}, (*changes.filled, *changes.renamed.values()))
+        if not changes.renamed or copy.contract.columns not in ("evolve", "freeze"):
+            return replace(changes, renamed={})
+        writer = self._writer(copy, {})
+        quoted = getattr(getattr(writer, "dialect", None), "quoted", '"{}"'.format)
+        table = copy.writer["dbtable"]
+        said = [
+            f"ALTER TABLE {table} RENAME COLUMN {quoted(old)} TO {quoted(now)}"
+            for old, now in changes.renamed.items()
+        ]
+        key = kept_key(self._keys[copy.stream], copy.deletes)
+        names = (*changes.renamed, *changes.renamed.values())
+        is_key = {each.lower() for each in names} & {each.lower() for each in key}
+        if is_key or copy.contract.columns == "freeze":
+            why = "it is in the key" if is_key else "contract.columns is freeze"
+            both = ", ".join(f"{old!r} to {now!r}" for old, now in changes.renamed.items())
+            raise SchemaError(f"the source has renamed {both}, and {why}: run {'; '.join(said)}")
+        empty = pa.schema([target.field(name) for name in target.names if name in key])
+        try:
+            for statement in said:
+                self._publish(copy, {"postSql": statement}, Decision(), empty.empty_table(), None)
+        except ChannelError as error:
+            if isinstance(error, SupersededError) or not self._answers(copy, error):
+                raise
+            _log.warning("%s: a column cannot be renamed: %s", copy.stream, error)
+            return replace(changes, renamed={}, filled=(*changes.filled, *changes.renamed.values()))
+        return changes
+
+    def _read_beside(self, copy: TableCopy, why: str) -> None:
+        """Have the existing rows read again while changes go on: the log does not have what they hold."""
+        assert self._tunnel is not None
+        assert copy.table is not None
+        _log.warning("%s: %s: all its rows are read again", copy.stream, why)
+        self._tunnel.resnapshot(copy.table.dbtable)
+        self._tunnel.store.note(self._tunnel.name, copy.stream, None)
+
+    def _decide(self, copy: TableCopy, columns: pa.Schema) -> Decision:
+        arriving = pa.schema([each for each in columns if each.name != OPERATION])
+        target = target_schema(copy, self._writer(copy, {}))
+        own = {each.lower() for each in columns.names} & {BEGIN, *ENDS}
+        lacks = own - {each.lower() for each in (target or columns).names}
+        # Without the column, no delete would be seen.
+        if lacks and copy.deletes != "hard" and copy.contract.columns != "evolve":
+            raise SchemaError(
+                f"deletes {copy.deletes} writes column {min(lacks)!r}, which the target lacks: drop the table in the "
+                "target, and the next run copies it again"
+            )
+        decision = decide(copy.contract, arriving, target, keeps_columns=True)
+        if not copy.is_lake or target is None:
+            return decision
+        here = {each.lower() for each in arriving.names}
+        lost = tuple(each for each in target if each.name.lower() not in here)
+        return replace(decision, steps=(*decision.steps, AddNulls(lost))) if lost else decision
+
+    def _publish(
+        self,
+        copy: TableCopy,
+        given: Mapping[str, Any],
+        decision: Decision,
+        rows: pa.Table,
+        stream: tuple[str, int] | None,
+    ) -> int:
+        count, is_whole = rows.num_rows, copy.is_lake
+        gone = None
+        if is_whole:
+            rows, gone = net_changes(rows, self._keys[copy.stream])
+        steps = prepare(decision.steps, rows.schema)
+        options = {**given, "writeMode": "upsert"} if is_whole and given else dict(given)
+        writer = self._writer(copy, {**options, **dict(decision.options)})
+        if options.get("writeMode") == "upsert":
+            cast(Any, writer).gone = gone
+        context = WriteContext(
+            f"changes-{uuid.uuid4().hex}",
+            commit="job",
+            stream=stream,
+            overwrite=is_whole and not given,
+        )
+        plan = writer.prepare(context, steps.output_schema)
+        if plan.published_at is not None:
+            return 0
+        try:
+            task = writer.open(plan, 0, 0)
+            try:
+                for batch in rows.combine_chunks().to_batches():
+                    task.write(steps.run(batch).batch)
+                receipt = task.close()
+            except BaseException:
+                task.rollback()
+                raise
+            writer.commit(plan, [receipt])
+        except BaseException:
+            writer.abort(plan, None)
+            raise
+        return int(count)
+
+    def _other_columns(self, copy: TableCopy, shapes: set[tuple[str, ...]]) -> tuple[str, ...]:
+        """`other_columns` of the names in rows, where this run has not seen these."""
+        if self._tunnel is None or shapes <= self._shapes.get(copy.stream, set()):
+            return ()
+        return other_columns(self._tunnel, copy, {name for each in shapes for name in each})
+
+    def _note_again(self, stream: str) -> None:
+        assert self._tunnel is not None
+        note(self._tunnel, stream, AGAIN)
+
+    def _answers(self, copy: TableCopy, error: ChannelError) -> bool:
+        """Whether the end that refused the table answers, so that it is the table that it refuses."""
+        if isinstance(error, SourceError):
+            return not is_away(reader_of(copy), error)
+        try:
+            return self._writer(copy, {}).exists() is not None
+        except ChannelError:
+            return False

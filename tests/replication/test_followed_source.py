@@ -1,0 +1,420 @@
+"""Tables that change in the source in ways of which its log has no rows: one of them stops none of the others."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import spark_channel
+from spark_channel.errors import SupersededError
+from spark_channel.replication import ReplicationReport, changes
+from spark_channel.replication.changes import Follower
+from spark_channel.replication.config import load_replication
+from spark_channel.replication.status import resume_tables
+from spark_channel.tunnel import Delivery
+from tests.replication.test_followed import Followed, columns, followed, logging_server
+
+__all__ = ["followed", "logging_server"]
+
+pytestmark = pytest.mark.timeout(120)
+
+PLANTED = "INSERT INTO fol.a VALUES (1, 1, 'x'), (2, 2, 'y'); INSERT INTO fol.b VALUES (1)"
+
+
+def is_postgres(followed: Followed) -> bool:
+    return "publication" in followed.source
+
+
+def resumed(followed: Followed) -> None:
+    assert resume_tables(load_replication(followed.file), ["fol.a"]) == (["fol.a"], [])
+
+
+def while_it_runs(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
+) -> None:
+    """Follow the tables; `act` comes before the first delivery is processed, and the run may see it."""
+    process, left = Follower._process, [act]
+
+    def processed(follower: Follower, delivery: Delivery) -> None:
+        if left:
+            left.pop()()
+        process(follower, delivery)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Follower, "_process", processed)
+        spark_channel.replicate(None, followed.file, once=True)
+    assert not left
+
+
+def only_a_is_parked(report: ReplicationReport) -> str:
+    assert [each.stream for each in report.parked] == ["fol.a"], report.tables
+    return report.parked[0].why
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_renamed_key_parks_its_table_alone(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, is_running: bool
+) -> None:
+    followed.sql(PLANTED)
+    followed.run()
+
+    def rename() -> None:
+        followed.sql("ALTER TABLE fol.a RENAME COLUMN id TO nr")
+        followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z'); INSERT INTO fol.b VALUES (3)")
+
+    if is_running:
+        followed.sql("INSERT INTO fol.b VALUES (2)")
+        while_it_runs(followed, monkeypatch, rename)
+    else:
+        rename()
+        followed.sql("INSERT INTO fol.b VALUES (2)")
+    why = only_a_is_parked(followed.run(3))
+    assert "replicate resume FILE fol.a" in why
+    if is_postgres(followed):
+        assert 'RENAME COLUMN "id" TO "nr"' in why
+    assert followed.rows("b", "id") == [(1,), (2,), (3,)]
+    followed.sql("INSERT INTO fol.b VALUES (4)")
+    only_a_is_parked(followed.run(3))
+    assert followed.rows("b", "id") == [(1,), (2,), (3,), (4,)]
+    if is_postgres(followed):
+        followed.sql('ALTER TABLE fol_dw.t_a RENAME COLUMN "id" TO "nr"')
+    else:
+        followed.sql("ALTER TABLE fol.a RENAME COLUMN nr TO id")
+    followed.sql("DELETE FROM fol.a WHERE n = 1")
+    resumed(followed)
+    followed.run()
+    followed.run()  # --once may end before the rows that are read again
+    name = "nr" if is_postgres(followed) else "id"
+    assert followed.rows("a", f"{name}, n") == [(2, 2), (3, 3)]
+    followed.sql("INSERT INTO fol.a VALUES (5, 5, 'v')")
+    followed.run()
+    assert followed.rows("a", f"{name}, n") == [(2, 2), (3, 3), (5, 5)]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_table_that_leaves_the_publication_is_parked_alone(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, is_running: bool
+) -> None:
+    followed.sql(PLANTED)
+    followed.run()
+
+    def leave() -> None:
+        followed.sql("ALTER PUBLICATION fol DROP TABLE fol.a; DELETE FROM fol.a WHERE id = 1")
+        followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z'); INSERT INTO fol.b VALUES (3)")
+
+    if is_running:
+        followed.sql("INSERT INTO fol.b VALUES (2)")
+        while_it_runs(followed, monkeypatch, leave)
+    else:
+        leave()
+        followed.sql("INSERT INTO fol.b VALUES (2)")
+    why = only_a_is_parked(followed.run(3))
+    assert "ALTER PUBLICATION fol ADD TABLE" in why
+    assert followed.rows("b", "id") == [(1,), (2,), (3,)]
+    resumed(followed)  # too early: the publication still lacks it
+    assert "ALTER PUBLICATION fol ADD TABLE fol.a" in only_a_is_parked(followed.run(3))
+    assert len(followed.rows("a", "id")) == 2, "rows are kept until they can be read again"
+    followed.sql("ALTER PUBLICATION fol ADD TABLE fol.a; INSERT INTO fol.b VALUES (4)")
+    followed.run()
+    followed.run()
+    assert followed.rows("a", "id, n") == [(2, 2), (3, 3)]
+    assert followed.rows("b", "id") == [(1,), (2,), (3,), (4,)]
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_table_that_is_dropped_and_made_again_stops_no_other(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, is_running: bool
+) -> None:
+    followed.sql(PLANTED)
+    followed.run()
+
+    def again() -> None:
+        followed.sql("DROP TABLE fol.a; CREATE TABLE fol.a (id INT PRIMARY KEY, n INT)")
+        followed.sql("INSERT INTO fol.a VALUES (2, 20), (7, 70); INSERT INTO fol.b VALUES (3)")
+
+    if is_running:
+        followed.sql("INSERT INTO fol.b VALUES (2)")
+        while_it_runs(followed, monkeypatch, again)
+    else:
+        again()
+        followed.sql("INSERT INTO fol.b VALUES (2)")
+    why = only_a_is_parked(followed.run(3))
+    assert followed.rows("b", "id") == [(1,), (2,), (3,)]
+    if is_postgres(followed):
+        assert "ALTER PUBLICATION fol ADD TABLE fol.a" in why
+        followed.sql("ALTER PUBLICATION fol ADD TABLE fol.a")
+    else:
+        assert "was dropped, and made again" in why
+        resumed(followed)
+    followed.run()
+    followed.run()
+    assert followed.rows("a", "id, n") == [(2, 20), (7, 70)]
+
+
+def test_a_table_that_is_dropped_stops_no_other(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("INSERT INTO fol.b VALUES (2)")
+
+    def drop() -> None:
+        followed.sql("DROP TABLE fol.a; INSERT INTO fol.b VALUES (3)")
+
+    while_it_runs(followed, monkeypatch, drop)
+    for number in (4, 5):
+        followed.sql(f"INSERT INTO fol.b VALUES ({number})")
+        only_a_is_parked(followed.run(3))
+    assert followed.rows("b", "id") == [(1,), (2,), (3,), (4,), (5,)]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_tables_that_cannot_begin_do_not_hinder_those_that_can(followed: Followed) -> None:
+    followed.sql("ALTER PUBLICATION fol DROP TABLE fol.a")
+    followed.sql(PLANTED)
+    why = only_a_is_parked(followed.run(3))
+    assert "ALTER PUBLICATION fol ADD TABLE fol.a" in why
+    assert followed.rows("b", "id") == [(1,)]
+    followed.sql("INSERT INTO fol.b VALUES (2)")
+    only_a_is_parked(followed.run(3))
+    followed.sql("ALTER PUBLICATION fol ADD TABLE fol.a")
+    followed.run()
+    followed.run()
+    assert followed.rows("a", "id, n") == [(1, 1), (2, 2)]
+    assert followed.rows("b", "id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_a_range_that_one_table_keeps_from_being_read_goes_on_without_it(
+    followed: Followed,
+) -> None:
+    """An update without a value that is stored out of line, in a range that is assigned already."""
+    followed.sql("ALTER TABLE fol.a ALTER s TYPE text, ALTER s SET STORAGE EXTERNAL")
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, repeat('x', 9000)); INSERT INTO fol.b VALUES (1)")
+    followed.run()
+    followed.sql("UPDATE fol.a SET n = 2; INSERT INTO fol.b VALUES (2)")
+    for _ in range(2):
+        assert "REPLICA IDENTITY FULL" in only_a_is_parked(followed.run(3))
+        assert followed.rows("b", "id") == [(1,), (2,)]
+    followed.sql("ALTER TABLE fol.a REPLICA IDENTITY FULL; UPDATE fol.a SET n = 3")
+    resumed(followed)
+    followed.run()
+    followed.run()
+    assert followed.rows("a", "id, n") == [(1, 3)]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("ALTER TABLE fol.a ALTER n TYPE int USING n * 100", [(1, 100, "x"), (2, 200, "y")]),
+        (
+            "ALTER TABLE fol.a ADD d int DEFAULT 7; ALTER TABLE fol.a ALTER d DROP DEFAULT",
+            [(1, 1, "x", 7), (2, 2, "y", 7)],
+        ),
+        (
+            "ALTER TABLE fol.a ADD d int DEFAULT random() * 0 + 7; ALTER TABLE fol.a ALTER d DROP DEFAULT",
+            [(1, 1, "x", 7), (2, 2, "y", 7)],
+        ),
+        (
+            "ALTER TABLE fol.a ALTER id TYPE int USING id + 10",
+            [(11, 1, "x"), (12, 2, "y")],
+        ),
+    ],
+)
+def test_values_that_no_log_has_arrive(
+    followed: Followed, statement: str, found: list[tuple[object, ...]]
+) -> None:
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql(statement)
+    followed.sql("INSERT INTO fol.a (id) VALUES (99)")  # a new column arrives with a row
+    followed.run()
+    followed.sql("DELETE FROM fol.a WHERE id = 99")
+    followed.run()
+    columns = "id, n, s" + (", d" if len(found[0]) > 3 else "")
+    assert followed.rows("a", columns) == found
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_a_table_that_is_written_anew_while_it_is_followed_is_read_again(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_channel.replication.changes._LOOK_SECONDS", -1.0)
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z')")
+    rewrite = "ALTER TABLE fol.a ALTER n TYPE int USING n * 100"
+    while_it_runs(followed, monkeypatch, lambda: followed.sql(rewrite))
+    followed.run()
+    assert followed.rows("a", "id, n") == [(1, 100), (2, 200), (3, 300)]
+    for statement in ("VACUUM FULL fol.a", "ALTER TABLE fol.a ALTER n SET NOT NULL"):
+        followed.sql(statement)
+        assert followed.run().rows == 0, "no value has changed"
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("policy", ["freeze", "evolve"])
+def test_a_type_that_changes_with_all_values_goes_by_the_contract(
+    followed: Followed, policy: str
+) -> None:
+    followed.more["contract"] = {"data_type": policy}
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("ALTER TABLE fol.a ALTER n TYPE bigint USING n * 5000000000")
+    followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z'); INSERT INTO fol.b VALUES (2)")
+    for _ in range(2):
+        report = followed.run(3 if policy == "freeze" else 0)
+    assert followed.rows("b", "id") == [(1,), (2,)]
+    if policy == "freeze":
+        assert "contract.data_type is freeze" in only_a_is_parked(report)
+        assert followed.rows("a", "id, n") == [(1, 1), (2, 2)]
+        return
+    assert followed.rows("a", "id, n") == [(1, 5 * 10**9), (2, 10**10), (3, 3)]
+    followed.sql("ALTER TABLE fol.a ALTER n TYPE text USING 'v' || n; INSERT INTO fol.b VALUES (3)")
+    assert "'n'" in only_a_is_parked(followed.run(3))
+    assert followed.rows("b", "id") == [(1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_tables_that_exchange_their_names_have_their_own_rows(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, is_running: bool
+) -> None:
+    """a becomes b, b becomes c, c becomes a."""
+    sql, names = followed.sql, "abc"
+    sql("DROP TABLE fol.b; CREATE TABLE fol.b (id INT PRIMARY KEY, n INT, s VARCHAR(20))")
+    sql("CREATE TABLE fol.c (id INT PRIMARY KEY, n INT, s VARCHAR(20))")
+    if is_postgres(followed):
+        sql("ALTER PUBLICATION fol SET TABLE fol.a, fol.b, fol.c")
+    followed.streams["fol.c"] = {}
+    for number, name in enumerate(names):
+        sql(f"INSERT INTO fol.{name} VALUES ({number}, {number}, '{name}'), (9, {number}, NULL)")
+    followed.run()
+
+    def rotate() -> None:
+        pairs = [("c", "spare"), ("b", "c"), ("a", "b"), ("spare", "a")]
+        sql("; ".join(f"ALTER TABLE fol.{old} RENAME TO {new}" for old, new in pairs))
+        sql("INSERT INTO fol.a VALUES (100, 100, 'was c')")
+
+    if is_running:
+        sql("INSERT INTO fol.c VALUES (50, 50, 'c')")
+        while_it_runs(followed, monkeypatch, rotate)
+    else:
+        rotate()
+    spark_channel.replicate(None, followed.file, once=True)
+    parked = spark_channel.replicate(None, followed.file, once=True).parked
+    assert is_running or not (parked and is_postgres(followed))
+    if parked:
+        resume_tables(load_replication(followed.file), [each.stream for each in parked])
+        followed.run()
+        followed.run()
+    more = [(50, 50, "c")] if is_running else []
+    wanted = {
+        "a": [(2, 2, "c"), (9, 2, None), *more, (100, 100, "was c")],
+        "b": [(0, 0, "a"), (9, 0, None)],
+        "c": [(1, 1, "b"), (9, 1, None)],
+    }
+    assert {name: followed.rows(name, "id, n, s") for name in names} == wanted
+
+
+def test_a_file_that_was_renamed_may_lack_a_table_that_was_dropped(
+    followed: Followed, tmp_path: Path
+) -> None:
+    followed.sql(PLANTED)
+
+    def replicate(name: str) -> ReplicationReport:
+        (tmp_path / name).write_text(yaml.safe_dump({**followed.file, "streams": {"fol.*": {}}}))
+        return spark_channel.replicate(None, tmp_path / name, once=True)
+
+    assert replicate("old.yml").exit_code == 0
+    followed.sql("DROP TABLE fol.a; INSERT INTO fol.b VALUES (2)")
+    report = replicate("new.yml")
+    assert report.exit_code == 0, report.parked
+    assert followed.rows("b", "id") == [(1,), (2,)]
+
+
+def test_a_run_that_another_one_has_joined_with_more_tables_loses_no_row_of_them(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run has the tunnel's channel, and does not know the table that the second one adds."""
+    followed.sql(PLANTED)
+    second = followed.streams.pop("fol.b")
+    followed.run()
+    followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z')")
+
+    def join() -> None:
+        followed.streams["fol.b"] = second
+        tunnel_of = changes.tunnel_of
+
+        def interrupted(*given: Any) -> Any:
+            tunnel = tunnel_of(*given)
+            tunnel.consume = lambda *_, **__: None
+            return tunnel
+
+        with monkeypatch.context() as patched:
+            patched.setattr(changes, "tunnel_of", interrupted)
+            spark_channel.replicate(None, followed.file, once=True)
+
+    while_it_runs(followed, monkeypatch, join)
+    followed.sql("INSERT INTO fol.b VALUES (2)")
+    followed.run()
+    followed.run()
+    assert followed.rows("b", "id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_a_rename_that_another_run_makes_first_parks_nothing(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("ALTER TABLE fol.a RENAME n TO m; INSERT INTO fol.a VALUES (3, 3, 'z')")
+    look, left = Follower._column_changes, [1]
+
+    def overtaken(*given: Any) -> Any:
+        if left and left.pop():
+            followed.sql("ALTER TABLE fol_dw.t_a RENAME n TO m")
+        return look(*given)
+
+    monkeypatch.setattr(Follower, "_column_changes", overtaken)
+    followed.run()
+    assert not left
+    assert followed.rows("a", "id, m") == [(1, 1), (2, 2), (3, 3)]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_a_rename_whose_claim_is_lost_is_tried_again(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("ALTER TABLE fol.a RENAME n TO m; INSERT INTO fol.a VALUES (3, 3, 'z')")
+    publish, left = Follower._publish, [1]
+
+    def overtaken(follower: Follower, copy: Any, given: Any, *more: Any) -> int:
+        if "postSql" in given and left and left.pop():
+            raise SupersededError("a later run of the same write took over")
+        return publish(follower, copy, given, *more)
+
+    monkeypatch.setattr(Follower, "_publish", overtaken)
+    followed.run()
+    assert not left
+    assert columns(followed, "a") == ["id", "m", "s"]
+    assert followed.rows("a", "id, m") == [(1, 1), (2, 2), (3, 3)]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_a_new_column_with_values_arrives_before_its_first_change(followed: Followed) -> None:
+    """And its rows are read once for it, also where the target has such a column."""
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("ALTER TABLE fol.a ADD d int DEFAULT 7; ALTER TABLE fol_dw.t_b ADD e int")
+    followed.sql("ALTER TABLE fol.b ADD e int DEFAULT 8")
+    followed.run()
+    followed.run()
+    assert followed.rows("a", "id, d") == [(1, 7), (2, 7)]
+    assert followed.rows("b", "id, e") == [(1, 8)]
+    assert followed.run().rows == 0
