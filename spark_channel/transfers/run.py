@@ -200,6 +200,7 @@ class Transfer:
                 resume=None if begun is None else begun.epochs.get(number),
                 text_lengths=opened.text_lengths,
                 reads=reads,
+                alone=len(opened.plan.tasks) == 1,
             )
             self._plans.append(writer.prepare(context, opened.schema))
         for source in opened.sources:

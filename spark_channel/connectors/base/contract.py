@@ -285,7 +285,7 @@ class WriteContext:
     epoch of `PartialWrite`, of a run that continues what that one committed. `native`: the rows can be sent in this
     form, if the plan accepts it. `text_lengths`: how long the source's columns let their texts be, by the names of the
     rows' columns. `reads`: where the rows come from, as far as that is known; `reads_surely`: they do, and not only
-    perhaps. `follows`: the stream's batch is published only after that one.
+    perhaps. `follows`: the stream's batch is published only after that one. `alone`: one task brings all rows.
     """
 
     job: str
@@ -299,6 +299,7 @@ class WriteContext:
     reads: tuple[Stored, ...] = ()
     reads_surely: bool = True
     follows: Follows | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True)

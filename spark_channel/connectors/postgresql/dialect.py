@@ -284,6 +284,8 @@ class PostgresPlan(SqlPlan):
     """`PgTable.is_parent` of the target."""
     is_ruled: bool = False
     """`PgTable.is_ruled` of the target."""
+    alone: bool = False
+    """`WriteContext.alone`."""
 
     @property
     def staging(self) -> str:

@@ -24,6 +24,7 @@ from spark_channel.connectors.postgresql.failures import is_gone, is_refused_dat
 from spark_channel.connectors.postgresql.options import PostgresOptions, PostgresWriteOptions
 from spark_channel.connectors.postgresql.publish import (
     CHUNKS,
+    HELD,
     PostgresMerge,
     bring_staged,
     create_stage,
@@ -54,6 +55,7 @@ __all__ = [
     "TASK_SECONDS",
     "LimitedTaskWriter",
     "PostgresDirectWriter",
+    "PostgresHeldWriter",
     "PostgresStagedWriter",
     "commit",
     "open_task",
@@ -124,6 +126,8 @@ _KEYS = "spark_channel_keys"
 _OPERATIONS = (*DELETES, *WRITES, *TRUNCATES, *OPENS, *CLOSES, *CLOSE_ALL)
 _NO_TABLE = "42P01"
 _MOST_HELD = 64 << 20
+_MOST_IN_RECEIPT = 256 << 10
+"""The driver has them in memory, and sends them by one statement."""
 _MOVE_SECONDS = 2.0
 _LEAST_PIECE, _LEAST_PIECES = 50, 16
 """In how many pieces at least, if they are not smaller: between two the transaction is idle, which servers may end."""
@@ -312,6 +316,48 @@ class PostgresStagedWriter(_PostgresTaskWriter, StagedTaskWriter):
                         f"task {self._task}: the server crashed, and with it went the rows staged in "
                         f"{self._stage_sql}, an unlogged table: the task has to begin again"
                     )
+
+
+class PostgresHeldWriter(PostgresStagedWriter):
+    """`commit=job`, by one task: a few rows travel in its receipt, and the transaction that publishes stages them.
+
+    More rows than these are staged by the task, as those of several tasks are.
+    """
+
+    def __init__(self, writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> None:
+        self._held: list[pa.Table] | None = []
+        self._held_bytes = 0
+        super().__init__(writer, plan, task, attempt)
+
+    def _prepare(self) -> None:
+        self._staging = self._name_of_staging()
+        self._stage_sql = table_sql(self._plan.place.staging, self._staging)
+
+    def store(self, rows: pa.Table, before: int) -> None:
+        if self._held is None:
+            super().store(rows, before)
+            return
+        self._held.append(rows)
+        self._held_bytes += rows.nbytes
+        if self._held_bytes > _MOST_IN_RECEIPT:
+            held, self._held = self._held, None
+            before -= sum(each.num_rows for each in held[:-1])
+            for each in held:
+                super().store(each, before)
+                before += each.num_rows
+
+    def _connect(self) -> None:
+        if self._session is None and not self._chunks_staged:
+            self._session = self._new_session()
+            self._hold_there()
+        else:
+            super()._connect()
+
+    def finish(self) -> dict[str, Any]:
+        if self._held is None:
+            return super().finish()
+        rows = [self._rows_of(chunk) for each in self._held for chunk in self._chunks(each)]
+        return {HELD: [(each.names, each.count, b"".join(each.pieces)) for each in rows]}
 
 
 class LimitedTaskWriter(PostgresStagedWriter):
@@ -503,7 +549,8 @@ class PostgresDirectWriter(_PostgresTaskWriter, DirectTaskWriter):
 def open_task(writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:
     """The writer of an attempt, as the plan's commit mode and the job's limit ask."""
     if plan.commit == "job":
-        return PostgresStagedWriter(writer, plan, task, attempt)
+        staged = PostgresHeldWriter if plan.alone else PostgresStagedWriter
+        return staged(writer, plan, task, attempt)
     if writer.outlasts(plan):
         try:
             return LimitedTaskWriter(writer, plan, task, attempt)

@@ -9,7 +9,7 @@ from typing import Any
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.base.contract import Receipt
 from spark_channel.connectors.base.feed import CLOSES, OPERATION, TRUNCATES
-from spark_channel.connectors.postgresql.catalog import find_table
+from spark_channel.connectors.postgresql.copy import CopyRows
 from spark_channel.connectors.postgresql.dialect import DIALECT, PostgresPlan, written_columns
 from spark_channel.connectors.postgresql.failures import is_locked, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
@@ -23,6 +23,7 @@ from spark_channel.errors import BatchRefusedError, CommitError, TargetError
 
 __all__ = [
     "CHUNKS",
+    "HELD",
     "PostgresMerge",
     "bring_staged",
     "create_stage",
@@ -254,14 +255,18 @@ _RANGES_OF_PAGES = 140_000
 
 CHUNKS = "chunks"
 """In a receipt's details: transaction number -> rows, of each chunk that the attempt staged."""
+HELD = "held"
+"""In a receipt's details: (columns, rows, their bytes) of each COPY that is left to the transaction that publishes."""
 _LOCK = """
 SELECT pg_terminate_backend(a.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'relation' AND l.relation = {name}::regclass
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND a.pid <> pg_backend_pid() AND a.usename = session_user AND a.application_name LIKE 'spark-channel write %';
-LOCK TABLE {stage} IN ACCESS EXCLUSIVE MODE
+LOCK TABLE {stage} IN ACCESS EXCLUSIVE MODE;
+SELECT pg_relation_size({name}::regclass)
 """
 """Attempts that are still staging have no receipt. One whose process hangs would hold its lock as long."""
+_NO_TABLE = "42P01"
 _THERE = ("42P07", "42710", "23505")
 """A table or type of the name is there, or was made by a transaction that this one waited for."""
 _XID = 1 << 32
@@ -278,9 +283,7 @@ def is_there(
     """
     drops = overwrite and not options.truncate
     if target.create is not None and not drops:
-        if find_table(session, target.sql) is not None:
-            raise _made_meanwhile(target)
-        return False
+        return False  # of one that is there now, `new_table` says so
     with patient_lock(session, target) if overwrite else nullcontext():
         return is_ready(session, DIALECT, target, options, overwrite=overwrite)
 
@@ -324,10 +327,21 @@ def hold_staged(
         CommitError: staged rows are gone.
     """
     stage = table_sql(plan.place.staging, plan.staging)
-    if session.value(f"SELECT to_regclass({literal_sql(stage)})::text") is None:
-        raise CommitError(f"the staging table {stage} no longer exists: run the job again")
-    session.rows(_LOCK.format(stage=stage, name=literal_sql(stage)))
-    _keep_only(session, stage, receipts, _pages_to_pace(session, stage, options, overwrite=False))
+    try:
+        size = session.value(_LOCK.format(stage=stage, name=literal_sql(stage)))
+    except TargetError as error:
+        if sqlstate_of(error) != _NO_TABLE:
+            raise
+        raise CommitError(
+            f"the staging table {stage} no longer exists: run the job again"
+        ) from error
+    if size or any(receipt.details.get(CHUNKS) for receipt in receipts):
+        pages = _pages_to_pace(session, stage, options, overwrite=False)
+        _keep_only(session, stage, receipts, pages)
+    for receipt in receipts:
+        for names, count, data in receipt.details.get(HELD, ()):
+            rows = CopyRows(names, count, [memoryview(data)])
+            session.copy(plan.place.staging, plan.staging, rows)
 
 
 def publish_stage(

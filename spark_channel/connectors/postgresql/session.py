@@ -40,7 +40,7 @@ from spark_channel.connectors.sql.postgresql_pooler import (
 )
 from spark_channel.connectors.sql.publish import hold_stored
 from spark_channel.connectors.sql.session import BatchSize, DriverSession, committed
-from spark_channel.connectors.sql.session_pool import sessions
+from spark_channel.connectors.sql.session_pool import KeptAnswers, sessions
 from spark_channel.connectors.sql.statements import quoted_name
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
@@ -94,6 +94,7 @@ class PgSession(DriverSession):
         self.servers: frozenset[str] | None = None
         """The server's own names, once they were asked for."""
         self.pool_key = self._key(options, settings)
+        self.answers_kept = KeptAnswers()
 
     @classmethod
     def lent(

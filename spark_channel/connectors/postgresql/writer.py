@@ -65,6 +65,7 @@ class PostgresWriter(SqlWriter):
     Options: ClassVar[type[WriteOptions]] = PostgresWriteOptions
     options: PostgresWriteOptions
     dialect = DIALECT
+    stages_with_claim = True
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -111,13 +112,18 @@ class PostgresWriter(SqlWriter):
         return name_parts(text) or (None, text)
 
     def claim_dialect(self, session: PgWriteSession, place: WriteTarget) -> ClaimDialect:
-        return claim_dialect(session.rows, place.schema, ledger=place.ledger, takes_scripts=True)
+        known = session.answers_kept.of(("claims", place.schema, place.ledger))
+        return claim_dialect(
+            session.rows, place.schema, ledger=place.ledger, takes_scripts=True, known=known
+        )
 
     def new_place(self, session: PgWriteSession) -> tuple[str, str]:
         space, name = new_name(self.options)
         known = space
         if space is None:  # the first schema of the search path that is there
-            known = session.value("SELECT current_schema()")
+            kept = session.answers_kept.of("current_schema")
+            known = kept.get("") or session.value("SELECT current_schema()")
+            kept[""] = known
         elif not session.rows(f"SELECT 1 FROM pg_namespace WHERE nspname = {literal_sql(space)}"):  # noqa: S608
             known = None
         if known is None:
@@ -134,7 +140,9 @@ class PostgresWriter(SqlWriter):
     ) -> PostgresPlan:
         sql = DIALECT.place(place.schema, place.name)
         target = TargetTable(place.schema, place.name, place.label, sql)
-        own = PostgresPlan(**{**vars(plan), "native": False, "target": target})
+        own = PostgresPlan(
+            **{**vars(plan), "native": False, "target": target, "alone": context.alone}
+        )
         if (table := self._kept(place, plan)) is not None:
             return self._matched(own, table, context)
         if self.options.write_mode == "apply" and plan.commit == "job":
@@ -177,20 +185,20 @@ class PostgresWriter(SqlWriter):
     def make_staging(
         self, session: PgWriteSession, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> PostgresPlan:
-        """Make the staging table, which is the future table itself where there is none."""
+        """Make the staging table, which is the future table itself where there is none.
+
+        In the transaction that has just taken the claim, whose lock lets those that prepare one write take turns.
+        """
         own = _own(plan)
-        with self.transaction(session):
-            # The lock lets those that prepare one write at the same time take turns.
-            self.claims(session, place).fence(own.claim, exclusive=True)
-            if self._kept(place, plan) is not None:
-                create_stage(session, own.target, place.staging, own.staging)
-                return own
-            sql = table_sql(place.staging, own.staging)
-            if session.value(f"SELECT to_regclass({literal_sql(sql)})::text") is None:
-                session.rows(create_statement(sql, plan.schema, self.options))
-            staged = find_table(session, sql)
-            assert staged is not None
-            return self._matched(own, staged, context, place.name)
+        if self._kept(place, plan) is not None:
+            create_stage(session, own.target, place.staging, own.staging)
+            return own
+        sql = table_sql(place.staging, own.staging)
+        if session.value(f"SELECT to_regclass({literal_sql(sql)})::text") is None:
+            session.rows(create_statement(sql, plan.schema, self.options))
+        staged = find_table(session, sql)
+        assert staged is not None
+        return self._matched(own, staged, context, place.name)
 
     def make_ready(
         self,

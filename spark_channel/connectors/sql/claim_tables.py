@@ -9,10 +9,11 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from spark_channel.clock import utc_now, utc_text
-from spark_channel.connectors.base.claims import HeldClaim
+from spark_channel.connectors.base.claims import Claim, HeldClaim, Identity
 
 __all__ = [
     "CLAIMS",
+    "COLUMNS",
     "PLANS",
     "STAGE",
     "TASKS",
@@ -20,11 +21,17 @@ __all__ = [
     "Ledger",
     "RowSession",
     "StoredPlans",
+    "claim_of",
     "is_own_table",
     "stage_prefix",
 ]
 
 CLAIMS, TASKS, PLANS = "spark_channel_claims", "spark_channel_tasks", "spark_channel_transfers"
+COLUMNS = (
+    "claim, target, kind, name, version, owner, epoch, state, batch, published_at, row_count, byte_count, process, "
+    "beat_at, doubted_at, generation"
+)
+"""Of a row of `CLAIMS`."""
 STAGE = "spark_channel_stage_"
 _STAGE_ELSEWHERE = "spark_channel_st_"
 _LONG_NAME = 63
@@ -187,3 +194,27 @@ class StoredPlans:
 
 def _moment(days_ago: int = 0) -> str:
     return utc_text(utc_now() - timedelta(days=days_ago))
+
+
+def claim_of(row: tuple[Any, ...]) -> Claim:
+    """The claim of a row with `COLUMNS`."""
+    _, target, kind, name, version, owner, epoch, state, batch, published_at = row[:10]
+    rows, nbytes, process, beat_at, doubted_at, generation = row[10:]
+    return Claim(
+        Identity(str(target), kind, str(name), _number(version)),
+        str(owner or ""),
+        int(epoch),
+        state,
+        _number(batch),
+        None if published_at is None else str(published_at),
+        int(rows),
+        int(nbytes),
+        str(process or ""),
+        str(beat_at or ""),
+        str(doubted_at or ""),
+        _number(generation),
+    )
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)

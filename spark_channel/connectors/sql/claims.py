@@ -27,11 +27,13 @@ from spark_channel.connectors.base.claims import (
 from spark_channel.connectors.base.contract import PartialWrite, Receipt, WriteContext
 from spark_channel.connectors.sql.claim_tables import (
     CLAIMS,
+    COLUMNS,
     PLANS,
     TASKS,
     ClaimDialect,
     RowSession,
     StoredPlans,
+    claim_of,
     stage_prefix,
 )
 from spark_channel.connectors.sql.dialect import marked
@@ -43,12 +45,6 @@ __all__ = ["Claims", "NoClaims", "UntrustedClaimsError"]
 _DAYS = 30
 _LONGEST = 200
 _LONGEST_OWNER = 250
-_COLUMNS = (
-    "claim, target, kind, name, version, owner, epoch, state, batch, published_at, row_count, byte_count, process, "
-    "beat_at, doubted_at, generation"
-)
-
-
 _TASK_COLUMNS = "claim, task, attempt, row_count, byte_count, committed_at"
 
 
@@ -63,6 +59,7 @@ class Claims:
         self._session = session
         self._dialect = dialect
         self._there = False
+        self._publishing: Claim | None = None  # as `begin_publish` has locked it
 
     @property
     def longest_name(self) -> int:
@@ -109,7 +106,7 @@ class Claims:
         Raises:
             TargetError: the server's own, for a right that is missing.
         """
-        for name, listed in ((CLAIMS, _COLUMNS), (TASKS, _TASK_COLUMNS)):
+        for name, listed in ((CLAIMS, COLUMNS), (TASKS, _TASK_COLUMNS)):
             table = self._dialect.table(name)
             self._run(f"UPDATE {table} SET claim = claim WHERE claim = ''", ())  # noqa: S608 - constants
             self._run(f"DELETE FROM {table} WHERE claim = ''", ())  # noqa: S608 - constants
@@ -147,7 +144,7 @@ class Claims:
         """
         owner = _bounded(owner)
         found = self._without_void(self._locked(identity, self._dialect.update))
-        receipts = self.receipts(identity)
+        receipts = [] if found is None else self.receipts(identity)
         if receipts and found is not None and self._overwritten(found, self._dialect.share):
             self._forget_tasks(identity)
             receipts = []
@@ -295,7 +292,11 @@ class Claims:
 
     def _forget_tasks(self, identity: Identity) -> None:
         self._run(f"DELETE FROM {self._dialect.table(TASKS)} WHERE claim = ?", (identity.key,))  # noqa: S608 - a quoted name
-        self.plans.drop(identity.key)
+        self._drop_plan(identity)
+
+    def _drop_plan(self, identity: Identity) -> None:
+        if identity.kind != "stream":  # a stream keeps none
+            self.plans.drop(identity.key)
 
     def task(self, held: HeldClaim, task: int) -> Receipt | None:
         """The receipt of a task that has committed under the claim."""
@@ -346,11 +347,14 @@ class Claims:
         if found is not None and found.has_published(held.position):
             return False
         claims.check(found, held)
+        self._publishing = found
         return True
 
     def publish(self, held: HeldClaim, *, rows: int, nbytes: int) -> None:
         """Mark the write as published; its tasks' rows and its plan go. After `begin_publish`, and `overwrite`."""
-        found = self._without_void(self._read(held.identity))
+        found = self._publishing
+        if found is None or found.generation is not None:
+            found = self._without_void(self._read(held.identity))
         done = claims.publish(found, held, at=utc_text(), rows=rows, nbytes=nbytes)
         assert done is not None, "begin_publish holds the lock"
         if held.follows is not None:
@@ -406,7 +410,7 @@ class Claims:
                 self._run(f"DELETE FROM {table} WHERE claim = ?", (held.identity.key,))  # noqa: S608 - a quoted name
             else:
                 self._write(given, found)
-            self.plans.drop(held.identity.key)
+            self._drop_plan(held.identity)
         if found is None or (found.owner, found.epoch) != (held.owner, held.epoch):
             return []
         return [] if found.has_published(held.position) else receipts
@@ -440,7 +444,7 @@ class Claims:
             return []
         now, kept = utc_text(), []
         for row in self._run(f"{self._select} WHERE state <> 'published' AND kind <> 'table'", ()):
-            claim, key = _claim(row), str(row[0])
+            claim, key = claim_of(row), str(row[0])
             prefix = prefixed(HeldClaim(claim.identity, claim.owner, claim.epoch), key)
             if not any(name.startswith(prefix) for name in others):
                 continue
@@ -469,7 +473,7 @@ class Claims:
 
     @property
     def _select(self) -> str:
-        return f"SELECT {_COLUMNS} FROM {self._dialect.table(CLAIMS)}"  # noqa: S608 - constants
+        return f"SELECT {COLUMNS} FROM {self._dialect.table(CLAIMS)}"  # noqa: S608 - constants
 
     def _locked(self, identity: Identity, lock: str | None) -> Claim | None:
         """The claim, locked until the transaction ends."""
@@ -485,7 +489,7 @@ class Claims:
     def _read(self, identity: Identity, lock: str = "", before: str = "") -> Claim | None:
         sql = f"{before}{self._select} WHERE claim = ? {lock}".rstrip()
         rows = self._run(sql, (identity.key,))
-        return replace(_claim(rows[0]), identity=identity) if rows else None
+        return replace(claim_of(rows[0]), identity=identity) if rows else None
 
     def _write(self, claim: Claim, before: Claim | None) -> None:
         own = (
@@ -519,7 +523,7 @@ class Claims:
             *own,
         )
         marks = ", ".join("?" for _ in values)
-        self._run(f"INSERT INTO {table} ({_COLUMNS}) VALUES ({marks})", values)  # noqa: S608 - constants
+        self._run(f"INSERT INTO {table} ({COLUMNS}) VALUES ({marks})", values)  # noqa: S608 - constants
 
     def _usable(self, table: str) -> bool:
         if not self._dialect.exists(table):
@@ -544,35 +548,12 @@ class Claims:
         return self._session.rows(marked(sql, self._dialect.mark), parameters)
 
 
-def _claim(row: tuple[Any, ...]) -> Claim:
-    _, target, kind, name, version, owner, epoch, state, batch, published_at = row[:10]
-    rows, nbytes, process, beat_at, doubted_at, generation = row[10:]
-    return Claim(
-        Identity(str(target), kind, str(name), _number(version)),
-        str(owner or ""),
-        int(epoch),
-        state,
-        _number(batch),
-        None if published_at is None else str(published_at),
-        int(rows),
-        int(nbytes),
-        str(process or ""),
-        str(beat_at or ""),
-        str(doubted_at or ""),
-        _number(generation),
-    )
-
-
 def _bounded(owner: str) -> str:
     """The name of a run as its column takes it: two long ones that differ stay two."""
     if len(owner) <= _LONGEST_OWNER:
         return owner
     digest = hashlib.sha256(owner.encode()).hexdigest()[:32]
     return f"{owner[: _LONGEST_OWNER - len(digest) - 1]}~{digest}"
-
-
-def _number(value: Any) -> int | None:
-    return None if value is None else int(value)
 
 
 class NoClaims(Claims):

@@ -39,9 +39,13 @@ def claim_dialect(
     ledger: Ledger | None = None,
     *,
     takes_scripts: bool = False,
+    known: dict[str, str] | None = None,
 ) -> ClaimDialect:
-    """For one session, whose statements `rows` runs. Tables that are there are asked for once."""
-    known: dict[str, str] = {}
+    """For one session, whose statements `rows` runs. Tables that are there are asked for once.
+
+    `known`: those of this `ledger` that the session has asked for, with why they must not be used.
+    """
+    known = {} if known is None else known
     own = ledger or Ledger(schema, schema)
     schema = own.schema
     names = ", ".join(escaped_text(own.name(each)) for each in (CLAIMS, TASKS, PLANS))

@@ -16,7 +16,14 @@ from typing import Any, Protocol, TypeVar, cast
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["KeptSession", "PooledSession", "SessionPool", "keeping_sessions", "sessions"]
+__all__ = [
+    "KeptAnswers",
+    "KeptSession",
+    "PooledSession",
+    "SessionPool",
+    "keeping_sessions",
+    "sessions",
+]
 
 _log = logging.getLogger(__name__)
 _MOST_IDLE = 16
@@ -180,6 +187,26 @@ sessions = SessionPool()
 keeping_sessions = sessions.keeping
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=sessions.forget)
+
+
+class KeptAnswers:
+    """What the users of one session have asked its server, for the next ones. Used by one thread.
+
+    An answer is forgotten after 30 s: who changes such things beside a run is soon heard.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._kept: dict[Hashable, tuple[float, dict[str, Any]]] = {}
+
+    def of(self, subject: Hashable) -> dict[str, Any]:
+        """The answers about `subject`, to which those that ask now add theirs."""
+        now = self._clock.now()
+        since, found = self._kept.get(subject, (now, {}))
+        if now - since > _IDLE_SECONDS:
+            since, found = now, {}
+        self._kept[subject] = since, found
+        return found
 
 
 class KeptSession:

@@ -35,6 +35,7 @@ from spark_channel.connectors.base.health import RowCost
 from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
 from spark_channel.connectors.sql.catalog import NOWHERE, TargetTable
 from spark_channel.connectors.sql.claim_tables import (
+    CLAIMS,
     STAGE,
     TASKS,
     ClaimDialect,
@@ -95,6 +96,15 @@ class WriteTarget:
     def stage(self) -> str:
         """How the names of staging tables begin."""
         return STAGE if self.ledger is None else self.ledger.stage
+
+    @property
+    def claimed_in(self) -> tuple[str, str]:
+        """The schema and the first table of the claims."""
+        return (
+            (self.schema, CLAIMS)
+            if self.ledger is None
+            else (self.ledger.schema, self.ledger.table)
+        )
 
     @property
     def has_ledger(self) -> bool:
@@ -335,9 +345,14 @@ class WriteProtocol(Writer):
         return "task" if append and self.options.write_mode == "insert" else "job"
 
     def _take(
-        self, session: Any, claims: Claims, place: WriteTarget, context: WriteContext
+        self,
+        session: Any,
+        claims: Claims,
+        place: WriteTarget,
+        context: WriteContext,
+        then: Callable[[HeldClaim], None] | None = None,
     ) -> ClaimDecision:
-        """Take the claim, in a short separate transaction."""
+        """Take the claim, in a short separate transaction, with what `then` does for a claim that was taken."""
         try:
             self._ensure(session, claims)
         except TargetError as error:
@@ -347,14 +362,18 @@ class WriteProtocol(Writer):
         for left in reversed(range(_TAKES)):
             try:
                 with self.transaction(session):
-                    claims.prune()
-                    return claims.take(
+                    if sessions.is_due(("prune", self.shown, place.claimed_in)):
+                        claims.prune()
+                    taken = claims.take(
                         Identity.of(place.claimed, context),
                         context.job,
                         position=context.stream[1] if context.stream else None,
                         follows=context.follows,
                         resume=context.resume,
                     )
+                    if taken.held is not None and then is not None:
+                        then(taken.held)
+                return taken
             except TargetError as error:
                 if not left or not self.is_conflict(error):
                     raise

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from spark_channel.connectors.base.claims import HeldClaim
 from spark_channel.connectors.base.contract import (
     Receipt,
     TaskWriter,
@@ -83,6 +84,8 @@ class SqlWriter(WriteProtocol):
     """Writes a task with `commit=job`."""
     Direct: ClassVar[type[SqlTaskWriter]] = DirectTaskWriter
     """Writes a task with `commit=task`."""
+    stages_with_claim: ClassVar[bool] = False
+    """Whether `make_staging` runs in the transaction that takes the claim, and `publish_staged` drops the staging."""
 
     def exists(self) -> bool | None:
         return self.run(
@@ -165,14 +168,21 @@ class SqlWriter(WriteProtocol):
             return replace(plan, published_at=published_at)
         place = self._evolved(session, plan, place, context)
         plan = self.plan(session, plan, place, context)
-        taken = self._take(session, claims, place, context)
+        staged = plan.commit == "job" and self.stages_with_claim
+
+        def stage(held: HeldClaim) -> None:
+            nonlocal plan
+            plan = self.make_staging(session, replace(plan, held=held), place, context)
+
+        taken = self._take(session, claims, place, context, stage if staged else None)
         if taken.held is None:
             return replace(plan, published_at=taken.published_at or "")
         held, overtaken = taken.held, taken.overtaken
         plan = replace(plan, held=held)
         try:
             if plan.commit == "job":
-                plan = self.make_staging(session, plan, place, context)
+                if not staged:
+                    plan = self.make_staging(session, plan, place, context)
                 self._end_overtaken(session, taken, place, context)
             else:
                 # Before the table is made ready, on which their locks are.
@@ -372,13 +382,16 @@ class SqlWriter(WriteProtocol):
             raise CommitError(f"{error}. {self._what_is_there(own)}") from error
 
     def _publish_and_drop(self, session: Any, plan: SqlPlan, receipts: Sequence[Receipt]) -> None:
-        self._publish(session, plan, receipts)
+        is_new = self._publish(session, plan, receipts)
+        if is_new and plan.commit == "job" and self.stages_with_claim:
+            return
         try:
             self.drop_staging(session, plan)
         except TargetError as error:  # the rows are published all the same
             _log.warning("the staging %s* of job %s stays for now: %s", plan.stage, plan.job, error)
 
-    def _publish(self, session: Any, plan: SqlPlan, receipts: Sequence[Receipt]) -> None:
+    def _publish(self, session: Any, plan: SqlPlan, receipts: Sequence[Receipt]) -> bool:
+        """Return whether this call has published the rows; False = they were published before."""
         claims = self.claims(session, plan.place)
         with self.publishing(session, plan), self.transaction(session):
             if not claims.begin_publish(plan.claim):
@@ -387,7 +400,7 @@ class SqlWriter(WriteProtocol):
                     plan.claim.identity.shown,
                     plan.job,
                 )
-                return
+                return False
             if plan.commit == "job":
                 if plan.overwrite:
                     claims.overwrite(plan.claim)
@@ -403,6 +416,7 @@ class SqlWriter(WriteProtocol):
             claims.publish(plan.claim, rows=rows, nbytes=nbytes)
             # Last: where a procedure commits inside, the rows are not there without the note that they are published.
             self.script(session, self.options.post_sql, "postSql", written=True)
+        return True
 
     def _check_place(self, place: WriteTarget) -> None:
         if is_own_table(place.name):
@@ -466,7 +480,7 @@ class SqlWriter(WriteProtocol):
     def make_staging(
         self, session: Any, plan: SqlPlan, place: WriteTarget, context: WriteContext
     ) -> SqlPlan:
-        """`commit=job`: what tasks need before they stage. Safe twice."""
+        """`commit=job`: what tasks need before they stage. Safe twice. See `stages_with_claim`."""
         if not self.stages(session, place, plan.stage):
             own = [f"{ATTEMPT} BIGINT NOT NULL", f"{PLACE} BIGINT NOT NULL"]
             own += [
