@@ -217,6 +217,12 @@ def find_differences(
     source_keys: Hashes, source_rows: Hashes, target_keys: Hashes, target_rows: Hashes
 ) -> Differences:
     """The keys whose rows differ, of all rows of some keys. Equal rows of both sides go in pairs, once each."""
+    pairs, alone = 0, _of_one_side(source_rows, target_rows)
+    if alone is not None:
+        here, there = among(source_rows, alone), among(target_rows, alone)
+        pairs = len(source_rows) - int(np.count_nonzero(here))
+        source_keys, source_rows = source_keys[here], source_rows[here]
+        target_keys, target_rows = target_keys[there], target_rows[there]
     keys = np.concatenate((source_keys, target_keys))
     rows = np.concatenate((source_rows, target_rows))
     sign = np.ones(len(keys), np.int64)
@@ -226,7 +232,7 @@ def find_differences(
     first = _firsts((keys, rows))
     net = np.add.reduceat(sign, first) if len(first) else sign
     left = np.flatnonzero(net)
-    equal = (len(keys) - int(np.abs(net).sum())) // 2
+    equal = pairs + (len(keys) - int(np.abs(net).sum())) // 2
     keys, rows, net = keys[first][left], rows[first][left], net[left]
     first = _firsts((keys,))
     if not len(first):
@@ -241,6 +247,22 @@ def find_differences(
         np.add.reduceat(rows * there.astype(np.uint64), first),
         equal,
     )
+
+
+def _of_one_side(source_rows: Hashes, target_rows: Hashes) -> Hashes | None:
+    """The rows that one side alone has, ascending; None = a side has equal rows, so that their number counts.
+
+    Sorting hashes alone takes a tenth of the time of sorting rows by key.
+    """
+    sides = np.sort(source_rows), np.sort(target_rows)
+    if any((each[1:] == each[:-1]).any() for each in sides):
+        return None
+    every = np.concatenate(sides)
+    every.sort(kind="stable")  # which merges parts that are in order
+    changes = np.ones(len(every) + 1, np.bool_)
+    changes[1:-1] = every[1:] != every[:-1]
+    found: Hashes = every[changes[:-1] & changes[1:]]
+    return found
 
 
 def _firsts(columns: Sequence[Hashes]) -> Places:
