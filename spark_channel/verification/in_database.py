@@ -4,18 +4,20 @@ Rows that have one checksum there are equal. Rows that have not may be equal all
 ranges that differ are read as rows. So no database is trusted to find a difference, and no row leaves it.
 
 A sum for each range costs a third more than one sum of many. So the ranges are summed in runs: a part of the runs by
-range, to see how many differ, and the others as wholes unless many do.
+range, to see how many differ, and the others as wholes unless many do. If most ranges of that part differ, so will the
+others: their rows are only counted, since they are read next.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import pyarrow as pa
 
 from spark_channel.connectors import FetchSize
+from spark_channel.connectors.sql.catalog import ReadColumn
 from spark_channel.connectors.sql.keyset import SessionHolder
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.source import ReadSource
@@ -29,10 +31,11 @@ from spark_channel.transfers.task import TaskGroupAttempt, TaskServiceClient
 from spark_channel.verification.compare import Buckets, Checksums
 from spark_channel.verification.sides import Columns, Side
 
-__all__ = ["DatabaseSums", "Run", "run_splits", "same_hashes", "sums_of_runs"]
+__all__ = ["DatabaseSums", "Run", "Summed", "run_splits", "same_hashes", "sums_of_runs"]
 
 Run = tuple[int, int]
 """The first and the last of neighbouring buckets."""
+Summed = Literal["buckets", "runs", "counts"]
 
 _MOST_ROWS = 200_000
 _ROWS_OF_A_RUN = 65_536
@@ -52,6 +55,24 @@ class DatabaseSums:
     hashes: tuple[str, str]
     keys: tuple[str, str]
     by_bucket: bool = True
+
+    def of(self, what: Summed) -> "DatabaseSums":
+        """The sums of buckets or of runs; or the number of rows of runs, whose sums are 0."""
+        hashes = ("0", "0") if what == "counts" else self.hashes
+        return DatabaseSums(hashes, self.keys, what == "buckets")
+
+    def listing(
+        self, reader: SqlReader, side: int, key: Sequence[str]
+    ) -> tuple[SqlReader, pa.Schema]:
+        """A reader of a side's keys and of the hashes of its rows, and what it reads."""
+        with reader.connect("plan") as session:
+            source = reader.known(session)
+        declared, kind = reader.dialect.hash_type
+        name = " ".join((*key, "hash"))  # longer than each other name
+        columns = [each for each in map(source.read_as, key) if each is not None]
+        columns.append(ReadColumn(name, declared, kind, self.hashes[side]))
+        schema = pa.schema([pa.field(each.name, each.kind) for each in columns])
+        return reader.selecting(columns), schema
 
     def run(
         self,
@@ -159,29 +180,42 @@ def _next_count(count: int, asked: int, rows: int, most: int, seconds: float) ->
 def sums_of_runs(
     buckets: Buckets,
     rows: int,
-    summed: Callable[[Sequence[Run], bool], tuple[Checksums, Checksums]],
+    summed: Callable[[Sequence[Run], Summed], tuple[Checksums, Checksums]],
 ) -> tuple[Checksums, Checksums]:
     """The checksums of both sides, of which one has about so many `rows`: by bucket wherever they differ.
 
-    `summed` returns those of some runs; its second argument is `DatabaseSums.by_bucket`.
+    If most buckets differ, the first bucket of a run may have all its rows, and no bucket of it is equal.
     """
     each = max(1, buckets.count * _ROWS_OF_A_RUN // max(1, rows))
     nulls = buckets.count - 1  # found by another statement
     runs = [(first, min(first + each, nulls) - 1) for first in range(0, nulls, each)]
     sampled, rest = [*runs[::_SAMPLED], (nulls, nulls)], _without(runs, runs[::_SAMPLED])
-    sums = summed(sampled, True)
+    sums = summed(sampled, "buckets")
     if not rest:
         return sums
+    held = int(np.count_nonzero(sums[0].rows + sums[1].rows))
+    if int(np.count_nonzero(sums[0].differ(sums[1]))) * 4 > held:
+        return _merged(sums, _unequal(summed(rest, "counts"), rest))
     if len(_that_differ(sums, sampled)) * 4 > len(sampled):
-        return _merged(sums, summed(rest, True))
-    whole = summed(rest, False)
+        return _merged(sums, summed(rest, "buckets"))
+    whole = summed(rest, "runs")
     again = _that_differ(whole, rest)
     if again:
         for side in whole:
             places = [first for first, _ in again]
             side.rows[places] = side.sums[places] = 0
-        whole = _merged(whole, summed(again, True))
+        whole = _merged(whole, summed(again, "buckets"))
     return _merged(sums, whole)
+
+
+def _unequal(
+    counts: tuple[Checksums, Checksums], runs: Sequence[Run]
+) -> tuple[Checksums, Checksums]:
+    """The numbers of rows of some runs, with sums by which each bucket of a run with rows differs."""
+    for first, last in runs:
+        if counts[0].rows[first] or counts[1].rows[first]:
+            counts[1].sums[first : last + 1] = 1
+    return counts
 
 
 def _that_differ(sums: tuple[Checksums, Checksums], runs: Sequence[Run]) -> list[Run]:

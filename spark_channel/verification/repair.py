@@ -57,7 +57,7 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
     if rows > settings.max_repairs:
         verification.note(
             f"nothing was repaired: {rows} rows differ, which is more than {settings.max_repairs}. "
-            "To repair them, raise option 'max_repairs'"
+            f"To repair them, raise option 'max_repairs' to {rows}"
         )
         return
     # A row may have come meanwhile that a delete would remove.
@@ -81,6 +81,7 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
         rows = _wanted(found, delete=delete)
         report.repairs = tuple(_planned(verification, found, delete=delete))
         verification.note(f"dry run: {rows} rows would be repaired")
+        _note_kept(verification, found, delete=delete)
         return
     written = _write(verification, found, delete=delete) if _wanted(found, delete=delete) else 0
     after, _ = verification.look_again(found)
@@ -101,6 +102,15 @@ def repair(verification: Verification, settings: RepairSettings) -> None:
         verification.note(
             "rows differ after the repair: another program writes to a side, or the target changes what it is given"
         )
+    _note_kept(verification, after, delete=delete)
+
+
+def _note_kept(verification: Verification, found: Differences, *, delete: bool) -> None:
+    extra = int(np.count_nonzero(found.source_rows == 0))
+    if extra and not delete:
+        verification.note(
+            f"extra rows of the target stay there: {extra}. To remove them, add option 'delete'"
+        )
 
 
 def _wanted(found: Differences, *, delete: bool) -> int:
@@ -112,7 +122,7 @@ def _without_nulls(verification: Verification, found: Differences) -> tuple[Diff
     """What differs, without the rows whose key holds NULL, and the number of those keys."""
     if not len(found):
         return found, 0
-    kept = ~among(found.keys, verification.keys_with_null())
+    kept = ~among(found.keys, verification.keys.with_null())
     left_out = len(found) - int(np.count_nonzero(kept))
     if left_out:
         verification.note(
@@ -147,7 +157,7 @@ def _planned(
     names = verification.columns.key_names(0)
     for what, chosen in (("upsert", found.source_rows > 0), ("delete", found.source_rows == 0)):
         if what == "upsert" or delete:
-            for values in verification.key_values(found.keys[chosen]):
+            for values in verification.keys.values(found.keys[chosen]):
                 yield {"repair": what, **dict(zip(names, values, strict=True))}
 
 
@@ -249,7 +259,7 @@ def _writing_job(verification: Verification, *, delete: bool) -> JobOptions:
 def _gone(verification: Verification, found: Differences) -> pa.Table:
     """The keys that the target alone has, as the source's columns."""
     columns = verification.columns
-    rows = verification.key_table(1, found.keys[found.source_rows == 0])
+    rows = verification.keys.table(1, found.keys[found.source_rows == 0])
     generated = verification.sides[1].generated
     fields = [
         verification.sides[0].schema.field(pair[0])

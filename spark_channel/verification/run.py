@@ -22,7 +22,7 @@ from spark_channel.transfers.options import JobOptions
 from spark_channel.transfers.reporter import JobReporter, reason_of
 from spark_channel.transfers.run import job_name
 from spark_channel.transfers.task import Engine
-from spark_channel.verification.canonical import Hashes, ordinals
+from spark_channel.verification.canonical import Hashes
 from spark_channel.verification.compare import (
     Buckets,
     Checksums,
@@ -34,7 +34,15 @@ from spark_channel.verification.compare import (
     find_differences,
     rounds,
 )
-from spark_channel.verification.in_database import Run, run_splits, same_hashes, sums_of_runs
+from spark_channel.verification.in_database import (
+    DatabaseSums,
+    Run,
+    Summed,
+    run_splits,
+    same_hashes,
+    sums_of_runs,
+)
+from spark_channel.verification.keys import DifferingKeys
 from spark_channel.verification.report import VerifyReport
 from spark_channel.verification.samples import differing_rows
 from spark_channel.verification.settings import VerifySettings
@@ -53,7 +61,6 @@ from spark_channel.verification.tasks import (
     SideWork,
     changed_columns,
 )
-from spark_channel.verification.values import python_values
 
 __all__ = ["Verification"]
 
@@ -67,11 +74,11 @@ _MOST_CANDIDATES = 1_000_000
 """Keys that are looked at again; of more, the first ones are."""
 _MOST_DETAILED = 100_000
 """Keys of which each value's hash is in memory at the same time."""
+_LISTED_ROWS = 100_000
+"""Fewer rows are read at once, rather than listed with their hashes and read where these differ."""
 _NONE = np.zeros(0, np.uint64)
 _SAMPLES = 1_000
 _BINS = 40
-_HASH = "hash"
-"""The column of the keys' hashes in tables of keys, whose other columns are k0, k1, and so on."""
 _FIRST_WAIT, _LONGER, _LONGEST_WAIT = 1.0, 4.0, 64.0
 
 
@@ -111,7 +118,9 @@ class Verification:
         self.found = Differences.joined([])
         self.beyond = 0
         """How many more keys differ than are in memory: they were looked at once, and are not in `found`."""
-        self._keys: list[pa.Table] = []
+        self.keys = DifferingKeys(())
+        self._by_database: DatabaseSums | None = None
+        """How the databases hash rows; None = they do not, or so many rows differ that they need not."""
         self._sample_keys, self._samples = _NONE, list[pa.Table]()
         self.report = VerifyReport(
             self.sides[0].label,
@@ -184,7 +193,7 @@ class Verification:
         if not any(self.columns.forms[place].name == "text" for place in self.columns.key):
             return 0
         with self._opened_again("where"):
-            names, listed = self.columns.key_names(1), self.key_values(keys)
+            names, listed = self.columns.key_names(1), self.keys.values(keys)
             splits = self.sides[1].of_keys(names, listed)
             if splits is None:
                 return 0
@@ -321,10 +330,11 @@ class Verification:
         self.report.method += ", computed in the databases"
         count = advise(self._spec, self._channels)
 
-        def summed(runs: Sequence[Run], by_bucket: bool) -> tuple[Checksums, Checksums]:
-            how = replace(by_database, by_bucket=by_bucket)
-            return self._sums(replace(work, by_database=how), [run_splits(runs, count)] * 2)
+        def summed(runs: Sequence[Run], what: Summed) -> tuple[Checksums, Checksums]:
+            how = replace(work, by_database=by_database.of(what))
+            return self._sums(how, [run_splits(runs, count)] * 2)
 
+        self._by_database = by_database
         return sums_of_runs(buckets, rows or buckets.count * _ROWS_PER_BUCKET, summed)
 
     def _sums(
@@ -364,12 +374,20 @@ class Verification:
     ) -> Differences:
         """The keys that differ in the chosen buckets, a bounded number of rows at a time."""
         found: list[Differences] = []
-        self._keys = [_with_hash(self._key_schema(n).empty_table(), _NONE) for n in (0, 1)]
+        self.keys = DifferingKeys([self._key_schema(number) for number in (0, 1)])
         kept = 0
         seen = [0, 0]
         for part, share, shares in rounds(chosen, source.rows + target.rows, _MOST_ROWS):
-            splits = self._splits_of(part if finer is self._used else self._chosen)
-            differ, sides = self._entries(Selection(part, share, shares), splits, finer)
+            selection = Selection(part, share, shares)
+            listed = None
+            if finer is self._used and shares == 1:
+                listed = self._listed(selection, int(source.rows[part].sum()))
+            if listed is None:
+                splits = self._splits_of(part if finer is self._used else self._chosen)
+                differ, sides = self._entries(selection, splits, finer)
+                rows = [len(side.keys) for side in sides]
+            else:
+                differ, sides, rows = listed
             self.report.equal += differ.equal
             if len(differ) > (room := _MOST_CANDIDATES - kept):
                 self._count(differ.take(np.arange(room, len(differ))))
@@ -380,9 +398,8 @@ class Verification:
                 )
             kept += len(differ)
             found.append(differ)
-            for number, side in enumerate(sides):
-                seen[number] += len(side.keys)
-                self._keys[number] = pa.concat_tables([self._keys[number], _keys_of(side, differ)])
+            self.keys.add(sides, differ)
+            seen = [each + here for each, here in zip(seen, rows, strict=True)]
         before = [int(each.rows[chosen].sum()) for each in (source, target)]
         if not kept and (seen[0] < before[0] or seen[1] < before[1]):
             self.report.outcome = "unknown"
@@ -392,6 +409,30 @@ class Verification:
             )
         return Differences.joined(found)
 
+    def _listed(
+        self, selection: Selection, rows: int
+    ) -> tuple[Differences, list[Entries], list[int]] | None:
+        """What differs of about so many rows, those rows, and how many were looked at. None = read them all.
+
+        The databases return keys and hashes of all rows. Rows are read whose hashes differ: they may be equal.
+        """
+        by_database = self._by_database
+        if by_database is None or rows < _LISTED_ROWS or not self.columns.has_one_spelling:
+            return None
+        assert selection.chosen is not None
+        work = self._work(self._used, selection).listing(by_database)
+        differ, sides = self._found(work, self._splits_of(selection.chosen))
+        if len(differ) * ROWS_PER_KEY > rows:
+            self._by_database = None  # nor are there so few of the other rows
+            return None
+        keys = DifferingKeys([self._key_schema(number) for number in (0, 1)])
+        keys.add(sides, differ)
+        again, read = self._entries(
+            Selection(keys=differ.keys), self.splits_of_keys(differ.keys, keys)
+        )
+        again.equal += _settled(sides[0].keys, differ)
+        return again, read, [len(side.keys) for side in sides]
+
     def _entries(
         self,
         selection: Selection,
@@ -399,7 +440,11 @@ class Verification:
         buckets: Buckets | None = None,
     ) -> tuple[Differences, list[Entries]]:
         """What differs of the selected rows, and the rows."""
-        work = self._work(buckets or self._used, selection)
+        return self._found(self._work(buckets or self._used, selection), splits)
+
+    def _found(
+        self, work: ReadWork, splits: Sequence[Sequence[Split]]
+    ) -> tuple[Differences, list[Entries]]:
         found: list[list[Entries]] = [[], []]
         for number, _, made in self._pass(work, splits):
             found[number].append(cast(Entries, made))
@@ -494,7 +539,7 @@ class Verification:
     def _last_look(self, wanted: Differences) -> Differences:
         """As `_look`; counts the columns that differ, and keeps the first rows."""
         self.report.looks += 1
-        self._sample_keys = samples = np.sort(self._in_order(wanted.keys)[:_SAMPLES])
+        self._sample_keys = samples = np.sort(self.keys.in_order(wanted.keys)[:_SAMPLES])
         found, changed = [], np.zeros(len(self.columns.forms), np.int64)
         values: list[list[pa.Table]] = [[], []]
         for first in range(0, len(wanted), _MOST_DETAILED):
@@ -524,11 +569,11 @@ class Verification:
         ]
         return differ
 
-    def splits_of_keys(self, keys: Hashes) -> list[list[Split]]:
-        """Splits that have all rows with these keys: by the keys, or else the buckets that differed."""
+    def splits_of_keys(self, keys: Hashes, known: DifferingKeys | None = None) -> list[list[Split]]:
+        """Splits that have all rows with these keys: by the keys' values, or else the buckets that differed."""
         most = max(MOST_KEYS, self.report.source_rows // ROWS_PER_KEY)
         is_short = self.columns.has_one_spelling and len(keys) <= most
-        listed = self.key_values(keys) if is_short else []
+        listed = (known or self.keys).values(keys) if is_short else []
         by_range = None
         found = []
         for number, side in enumerate(self.sides):
@@ -544,63 +589,11 @@ class Verification:
         """How many splits are read at the same time."""
         return self._channels
 
-    def key_table(self, side: int, keys: Hashes) -> pa.Table:
-        """The values of these keys, as a side that has them spells them."""
-        table = self._keys[side]
-        return (
-            _chosen(table, keys)
-            .drop_columns(_HASH)
-            .rename_columns(list(self.columns.key_names(side)))
-        )
-
-    def keys_with_null(self) -> Hashes:
-        """Those of the differing keys that hold NULL, ascending."""
-        found: list[Hashes] = []
-        for table in self._keys:
-            empty = np.zeros(len(table), np.bool_)
-            for column in table.columns[:-1]:
-                empty |= column.is_null().to_numpy()
-            found.append(table[_HASH].to_numpy()[empty])
-        return np.unique(np.concatenate(found))
-
-    def key_values(self, keys: Hashes) -> list[list[Any]]:
-        """The values of these keys, each as one of the sides has it, in their order."""
-        if not self.columns.key:
-            return []
-        found: dict[int, list[Any]] = {}
-        for table in self._keys:
-            chosen = _chosen(table, keys)
-            *columns, hashes = (python_values(each) for each in chosen.columns)
-            for row, name in zip(zip(*columns, strict=True), hashes, strict=True):
-                found.setdefault(name, list(row))
-        return [found[name] for name in self._in_order(keys).tolist() if name in found]
-
-    def _in_order(self, keys: Hashes) -> Hashes:
-        """The keys' hashes in the order of the keys."""
-        if not self.columns.key:
-            return keys
-        seen: list[Hashes] = []
-        for table in self._keys:
-            try:
-                table = table.sort_by([(name, "ascending") for name in table.column_names[:-1]])
-            except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # a type without an order
-                pass
-            seen.append(table[_HASH].to_numpy())
-        every = np.concatenate(seen)
-        _, first = np.unique(every, return_index=True)
-        # The rows of one side alone come behind the others'.
-        ordered: Hashes = every[np.sort(first)]
-        return ordered[among(ordered, keys)]
-
     def _describe(self) -> None:
         """Put the first rows and the histogram into the report."""
         report = self.report
         if self.columns.has_ranges and len(self.found):
-            numbers = [
-                ordinals(_chosen(table, self.found.keys)[0].drop_null().combine_chunks())[0]
-                for table in self._keys
-            ]
-            every = np.unique(np.concatenate(numbers)).tolist()
+            every = self.keys.numbers(self.found.keys).tolist()
             ends = [*(report.key_range or ()), *every[:1], *every[-1:]]
             if every:  # else all keys are NULL
                 report.key_range = least, most = min(ends), max(ends)
@@ -611,7 +604,7 @@ class Verification:
             self.note, "differing rows whose values take much memory are counted, and not shown"
         )
         rows = differing_rows(
-            self._samples, self.columns, kept, self._in_order(kept.keys), left_out
+            self._samples, self.columns, kept, self.keys.in_order(kept.keys), left_out
         )
         report.differences = tuple(islice(rows, _SAMPLES))
 
@@ -624,24 +617,6 @@ def _without(end: Endpoint, *names: str) -> Endpoint:
 
     parts = tuple(replace(part, options=rest(part.options)) for part in end.parts)
     return replace(end, options=rest(end.options), parts=parts)
-
-
-def _chosen(table: pa.Table, keys: Hashes) -> pa.Table:
-    """The rows of a table of `_with_hash` that have these keys."""
-    return table.filter(pa.array(among(table[_HASH].to_numpy(), keys)))
-
-
-def _with_hash(values: pa.Table, hashes: Hashes) -> pa.Table:
-    named = {f"k{number}": column for number, column in enumerate(values.columns)}
-    return pa.table({**named, _HASH: pa.array(hashes, pa.uint64())})
-
-
-def _keys_of(side: Entries, differ: Differences) -> pa.Table:
-    """The differing keys that the side has, once each."""
-    places = np.flatnonzero(among(side.keys, differ.keys))
-    _, first = np.unique(side.keys[places], return_index=True)
-    own = places[first]
-    return _with_hash(side.values.take(pa.array(own)), side.keys[own])
 
 
 def _settled(keys: Hashes, differ: Differences) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
 import numpy as np
@@ -17,8 +17,8 @@ from spark_channel.planning import TaskGroup
 from spark_channel.progress import JobSpec
 from spark_channel.service import ServiceAddress, SharedLimitAddress
 from spark_channel.transfers.task import TaskGroupAttempt, TaskServiceClient
-from spark_channel.transform import Pipeline
-from spark_channel.verification.canonical import Hashes, hash_columns, hash_values
+from spark_channel.transform import Pipeline, prepare
+from spark_channel.verification.canonical import Hashes, common_form, hash_columns, hash_values
 from spark_channel.verification.compare import (
     Buckets,
     Checksums,
@@ -131,6 +131,21 @@ class ReadWork:
     by_database: DatabaseSums | None = None
     within: tuple[Buckets, Mask] | None = None
     """The ranges whose rows count; None = all do. A side that no index finds ranges in reads others as well."""
+
+    def listing(self, by_database: DatabaseSums) -> "ReadWork":
+        """The same rows, as their keys and the hashes that both databases compute."""
+        sides = []
+        for number, side in enumerate(self.sides):
+            names = self.columns.key_names(number)
+            reader, schema = by_database.listing(cast(SqlReader, side.reader), number, names)
+            sides.append(SideWork(reader, prepare((), schema), tuple(schema.names)))
+        places, kind = self.columns.key, schema[-1].type
+        columns = Columns(
+            tuple(zip(sides[0].names, sides[1].names, strict=True)),
+            (*(self.columns.forms[place] for place in places), common_form(kind, kind, "hash")),
+            tuple(range(len(places))),
+        )
+        return replace(self, sides=(sides[0], sides[1]), columns=columns)
 
     def counted(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Those rows of a side's batch."""

@@ -187,6 +187,58 @@ def test_few_rows_that_differ_are_found_in_runs_that_are_summed_as_wholes(
             statement(f"UPDATE b SET n = -n WHERE id IN ({listed})")
 
 
+def listings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """List the hashes of few rows, too; returns how many rows of both sides each read returned."""
+    read: list[int] = []
+    found = run.Verification._found
+
+    def seen(self: run.Verification, *args: Any) -> Any:
+        made = found(self, *args)
+        read.append(sum(len(side.keys) for side in made[1]))
+        return made
+
+    monkeypatch.setattr(run, "_LISTED_ROWS", 0)
+    monkeypatch.setattr(run.Verification, "_found", seen)
+    return read
+
+
+def test_rows_are_read_where_the_hashes_differ_that_the_databases_list(
+    pg: Pg, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = listings(monkeypatch)
+    engines: list[tuple[Callable[[str], str], dict[str, Any], int]] = [
+        (pg.psql, pg.options(), 39),
+        (shop.sql, shop.login, 27),  # an update of 0 to -0 changes nothing in MariaDB
+    ]
+    for run_sql, login, looked_at in engines:
+        run_sql("CREATE TABLE a (id INT PRIMARY KEY, part INT, x DOUBLE PRECISION, v VARCHAR(9))")
+        values = [f"({n}, {n // 3}, {n % 5 and n / 7}, 'v{n % 4}')" for n in range(600)]
+        run_sql(f"INSERT INTO a VALUES {', '.join(values)}")
+        run_sql("CREATE INDEX parts ON a (part)")
+        run_sql("CREATE TABLE b AS SELECT * FROM a")
+        run_sql("ALTER TABLE b ADD PRIMARY KEY (id)")
+        run_sql("CREATE INDEX b_parts ON b (part)")
+        run_sql("UPDATE b SET x = '-0' WHERE id % 100 = 0")  # equal, and other texts
+        run_sql("UPDATE b SET v = 'V1' WHERE id % 50 = 1")
+        run_sql("DELETE FROM b WHERE id = 20")
+        run_sql("UPDATE b SET id = 1000 WHERE id = 30")
+        sides = [{**login, "dbtable": name} for name in "ab"]
+        read.clear()
+        report = spark_channel.verify(None, *sides, confirm=0)
+        assert report.method.endswith("computed in the databases")
+        assert (report.different, report.missing, report.extra) == (12, 2, 1), report
+        assert (report.equal, report.settled, report.columns) == (586, 0, {"v": 12})
+        assert read == [1199, looked_at]  # all rows' hashes, and then the rows of a few keys
+        # A key that three rows have: a row with another key than that of the source is an extra one.
+        report = spark_channel.verify(None, *sides, key=["part"], confirm=0)
+        assert (report.equal, report.different + report.missing) == (586, 14), report
+    read.clear()
+    shop.sql("UPDATE b SET v = '' WHERE id % 5 = 0")
+    report = spark_channel.verify(None, *sides, confirm=0)
+    assert report.different == 130, report
+    assert read == [1199, 1199]  # so many differ that all rows are read
+
+
 def test_a_value_that_mariadb_cannot_hash_is_read(shop: Shop) -> None:
     for name in ("a", "b"):
         shop.sql(f"CREATE TABLE {name} (id INT PRIMARY KEY, words LONGTEXT)")

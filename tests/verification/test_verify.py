@@ -24,10 +24,12 @@ from spark_channel.clock import SystemClock
 from spark_channel.errors import OptionError, SchemaError, SourceError, UnsupportedError
 from spark_channel.local import local_engine
 from spark_channel.planning import Endpoint, TransferSpec
+from spark_channel.verification import compare as compare_module
 from spark_channel.verification import run as run_module
 from spark_channel.verification import tasks as tasks_module
 from spark_channel.verification.carry_out import verify_with
 from spark_channel.verification.compare import SampledRow, without_equal
+from spark_channel.verification.keys import DifferingKeys
 from spark_channel.verification.report import VerifyReport
 from spark_channel.verification.settings import RepairSettings, VerifySettings
 from tests.cli.test_run import environment
@@ -171,6 +173,36 @@ def test_a_boolean_is_matched_with_a_number_in_the_key(tmp_path: Path) -> None:
     other = sqlite(tmp_path / "b.db", [*rows[:-1], (1, 19, "b")], table.format("INTEGER"))
     report = spark_channel.verify(None, one, other, confirm=0)
     assert (report.equal, report.different) == (19, 1)
+
+
+def test_memory_is_bounded_whatever_the_number_of_differences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "_MOST_ROWS", 20_000)
+    monkeypatch.setattr(run_module, "_MOST_CANDIDATES", 5_000)
+    monkeypatch.setattr(run_module, "_MOST_DETAILED", 2_000)
+    table = "CREATE TABLE orders (id INTEGER PRIMARY KEY, n INTEGER)"
+    sides = [
+        sqlite(tmp_path / name, [(n, n + add) for n in range(100_000)], table)
+        for name, add in (("a.db", 0), ("b.db", 1))
+    ]
+    at_once, kept, found_of, add = [], [], compare_module.find_differences, DifferingKeys.add
+
+    def compared(*arrays: Any) -> Any:
+        at_once.append(len(arrays[0]) + len(arrays[2]))
+        return found_of(*arrays)
+
+    def added(self: DifferingKeys, *more: Any) -> None:
+        add(self, *more)
+        kept.append([len(table) for table in self._tables])
+
+    monkeypatch.setattr(run_module, "find_differences", compared)
+    monkeypatch.setattr(DifferingKeys, "add", added)
+    report = spark_channel.verify(None, *sides, confirm=0)
+    assert (report.different, report.equal, report.missing, report.extra) == (100_000, 0, 0, 0)
+    assert len(report.differences) == 1_000
+    assert max(at_once) <= 20_000
+    assert kept[-1] == [5_000, 5_000]
 
 
 def test_many_rows_of_one_key_are_matched_in_order_of_their_number() -> None:
@@ -415,6 +447,9 @@ def test_a_repair_makes_the_target_equal_once(pair: Pair, tmp_path: Path) -> Non
     assert (without.outcome, without.repaired) == (
         "different", {"upserted": 4, "deleted": 0, "differ after it": 1},
     )  # fmt: skip
+    assert without.notes == (
+        "extra rows of the target stay there: 1. To remove them, add option 'delete'",
+    )
     report = spark_channel.verify(None, pair[0], emptied, confirm=0, repair=True, delete=True)
     assert (report.outcome, report.repaired["deleted"]) == ("equal", 1)
     assert spark_channel.verify(None, *pair).outcome == "equal"

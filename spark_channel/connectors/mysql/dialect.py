@@ -321,6 +321,8 @@ class MysqlDialect(Dialect):
             _refuse_odd_time(value, column)
         return self.literal(value, column)
 
+    hash_type = ("bigint unsigned", pa.uint64())
+
     def row_hash(self, columns: Sequence[tuple[Column, str]]) -> str | None:
         """A hash of the values' texts, which end with a comma or are quoted.
 

@@ -4,8 +4,10 @@ import math
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from copy import copy
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import pyarrow as pa
 
@@ -374,6 +376,13 @@ class SqlReader(Reader):
         if self._source is None:
             self._source = self.resolve(session)
         return self._source
+
+    def selecting(self, columns: Sequence[ReadColumn]) -> Self:
+        """A reader of other columns of the same rows. The source is known."""
+        assert self._source is not None
+        made = copy(self)
+        made._source = replace(self._source, columns=tuple(columns))  # noqa: SLF001 - its own copy
+        return made
 
     def misfit(
         self, session: Session, source: ReadSource, split: Split, error: MisfitError, before: int
