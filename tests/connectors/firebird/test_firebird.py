@@ -1,13 +1,11 @@
 """The third party's connector: found by its entry point, held to the contract, and small."""
 
 import datetime
-import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -98,16 +96,6 @@ def test_it_is_small() -> None:
         for line in path.read_text("utf-8").splitlines()
     ]
     assert 100 < sum(bool(line.strip()) for line in lines) <= MOST_LINES, "as the page says"
-
-
-def test_the_page_shows_its_code() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "connectors.md").read_text("utf-8")
-    blocks = re.findall(
-        r'```python title="firebird_connector/(\w+)\.py"\n(.*?)\n```', page, re.DOTALL
-    )
-    assert {name for name, _ in blocks} == {"dialect"}
-    for name, code in blocks:
-        assert code in (INSTALLED / "firebird_connector" / f"{name}.py").read_text("utf-8"), code
 
 
 @pytest.mark.parametrize("mode", ["job", pytest.param("task", marks=pytest.mark.soak)])
