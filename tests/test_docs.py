@@ -246,6 +246,14 @@ def test_links_to_other_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_code_block_of_a_page_is_closed(page: Path) -> None:
+    """One that is not shows the rest of its page as code."""
+    fences = re.findall(r"^ *```(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(fences) % 2 == 0
+    assert not any(fences[1::2]), "the end of a block names no language"
+
+
 FILES = [
     (page, match) for page in PAGES for match in FILE.finditer(page.read_text(encoding="utf-8"))
 ]

@@ -30,7 +30,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -362,8 +362,11 @@ class Bench:
         return Run(name, seen, end - begin, rows)
 
 
-def draw(runs: list[Run], out: Path) -> None:
-    """One line a run; transparent, in colours that are seen on white and on black."""
+def draw(rounds: "list[Round]", out: Path) -> None:
+    """For each kind of run a line, the median of all rounds, in a band from their lowest to their highest value.
+
+    Transparent, in colours that are seen on white and on black; lines differ also without colour.
+    """
     from matplotlib.figure import Figure
 
     grey = "#7d8590"
@@ -371,22 +374,22 @@ def draw(runs: list[Run], out: Path) -> None:
     figure.patch.set_alpha(0.0)
     axes = figure.subplots()
     axes.patch.set_alpha(0.0)
-    colours = {"idle": grey, "Spark JDBC": "#e5534b"}
-    ours = iter(("#3b82f6", "#1fa37a"))
-    for run in runs:
-        at, p99 = run.by_second(0.99)
+    looks = ((grey, "--"), ("#e5534b", "-"), ("#3b82f6", "-."), ("#1fa37a", ":"))
+    for (colour, style), runs in zip(
+        looks, zip(*(each.drawn for each in rounds), strict=True), strict=True
+    ):
+        at, lowest, middle, highest = band([run.by_second(0.99) for run in runs])
+        p99 = statistics.median(run.p99 for run in runs)
+        seconds = statistics.median(run.seconds for run in runs)
+        copied = "" if not runs[0].rows else f", {runs[0].rows / 1e6:.1f} M rows in {seconds:.0f} s"
+        axes.fill_between(at, lowest, highest, color=colour, alpha=0.2, linewidth=0)
         axes.plot(
             at,
-            p99,
-            color=colours.get(run.name) or next(ours),
+            middle,
+            color=colour,
             linewidth=1.6,
-            linestyle="--" if run.name == "idle" else "-",
-            label=f"{run.name}: p99 {run.p99:.1f} ms"
-            + (
-                ""
-                if run.name == "idle"
-                else f", {run.rows / 1e6:.1f} M rows in {run.seconds:.0f} s"
-            ),
+            linestyle=style,
+            label=f"{runs[0].name}: p99 {p99:.1f} ms{copied}",
         )
     axes.set_yscale("log")
     axes.set_xlabel("seconds since the copy began", color=grey)
@@ -407,6 +410,24 @@ def draw(runs: list[Run], out: Path) -> None:
         spine.set_visible(name in ("left", "bottom"))
     axes.legend(frameon=False, labelcolor=grey, fontsize=8, loc="upper right")
     figure.savefig(out, transparent=True)
+
+
+def band(
+    runs: Sequence[tuple[list[float], list[float]]],
+) -> tuple[list[float], list[float], list[float], list[float]]:
+    """(seconds, lowest, median, highest) of the values of several rounds; a round that has ended is left out."""
+    seen: dict[float, list[float]] = {}
+    for seconds, values in runs:
+        for second, value in zip(seconds, values, strict=True):
+            seen.setdefault(second, []).append(value)
+    at = sorted(seen)
+    values_of = [seen[second] for second in at]
+    return (
+        at,
+        [min(each) for each in values_of],
+        [statistics.median(each) for each in values_of],
+        [max(each) for each in values_of],
+    )
 
 
 def figures(rounds: "list[Round]") -> HarmFigures:
@@ -521,9 +542,8 @@ def measure() -> tuple[list[Round], float]:
 
 def main() -> list[Row]:
     rounds, best = measure()
-    middle = sorted(rounds, key=lambda each: each.fixed.p99 / each.idle.p99)[len(rounds) // 2]
     if SCALE >= 1:
-        draw(middle.drawn, PICTURE)
+        draw(rounds, PICTURE)
         put_into_readme(figures(rounds))
     if kept := os.environ.get("SPARK_CHANNEL_BENCH_OUT"):
         seconds = [
