@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from functools import cache
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     folder = tempfile.mkdtemp(prefix="spark-channel-tests-")
     Path(folder).chmod(0o1777)  # servers run as users of their own
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    # Behind multiprocessing's own files, which are removed at the end of the program, with priority -100.
+    Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=-200)
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     os.environ["JDK_JAVA_OPTIONS"] += f" -Djava.io.tmpdir={folder}"
 
