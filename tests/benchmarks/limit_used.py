@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -138,12 +139,11 @@ class System:
             yield
             return
         work = self.work.format(seconds + 3)
-        busy = [threading.Thread(target=self.sql, args=(work,)) for _ in range(2)]
-        for thread in busy:
-            thread.start()
-        yield
-        for thread in busy:
-            thread.join()
+        with ThreadPoolExecutor() as pool:
+            busy = [pool.submit(self.sql, work) for _ in range(2)]
+            yield
+            for each in busy:
+                each.result()
 
 
 class Postgres(System):
@@ -188,7 +188,7 @@ class Mysql(System):
         "WHERE SCHEMA_NAME = 'shop' AND DIGEST_TEXT NOT LIKE 'BEGIN NOT%' ORDER BY 1 DESC LIMIT 1"
     )
     work = (
-        "DELIMITER //\nBEGIN NOT ATOMIC DECLARE t, until DATETIME(6); "
+        "\nDELIMITER //\nBEGIN NOT ATOMIC DECLARE t, until DATETIME(6); "
         "SET until = SYSDATE(6) + INTERVAL {} SECOND; WHILE SYSDATE(6) < until DO "
         "SET t = SYSDATE(6) + INTERVAL 10000 MICROSECOND; "
         "WHILE SYSDATE(6) < t DO SET @n = 1; END WHILE; DO SLEEP(0.02); END WHILE; END //\n"
