@@ -18,7 +18,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -30,6 +30,14 @@ from spark_channel.limits.client import LeaseLimiter
 from tests.benchmarks.harness import Row, print_table
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
+
+
+def _list_of(default: Any) -> Callable[[str], Any]:
+    """Make a parser of values like `default`: a number, or several values with commas."""
+    if not isinstance(default, tuple):
+        return float
+    kind = type(default[0])
+    return lambda text: tuple(kind(part) for part in text.split(","))
 
 
 @dataclass(frozen=True)
@@ -49,16 +57,7 @@ class Chosen:
         """From the command line: `--systems postgresql,mysql --speeds 1000 --seconds 60`."""
         parser = argparse.ArgumentParser(description=__doc__)
         for each in fields(cls):
-            default = each.default
-            if isinstance(default, tuple):
-                kind = type(default[0])
-                parser.add_argument(
-                    f"--{each.name}",
-                    type=lambda text, kind=kind: tuple(kind(part) for part in text.split(",")),
-                    default=default,
-                )
-            else:
-                parser.add_argument(f"--{each.name}", type=float, default=default)
+            parser.add_argument(f"--{each.name}", type=_list_of(each.default), default=each.default)
         return cls(**vars(parser.parse_args()))
 
     @property
