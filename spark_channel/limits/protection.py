@@ -134,8 +134,8 @@ class AdaptiveLimit:
         self._unit = unit
         self._most_rows = most_rows
         self._bounds = dict(bounds or {})
-        p99 = self._bounds.pop(AIMED, None)
-        self.aim = p99 if auto and p99 is not None else AIM
+        p99 = self._bounds.pop(AIMED, None) if auto else None
+        self.aim = AIM if p99 is None else p99
         """How many times slower than usual others may be."""
         self._work_part = 1.0 if p99 is None else ((p99 - 1) / (AIM_P99 - 1)) ** _AIM_POWER
         """Of the default bound of `work`, what a user's aim leaves."""

@@ -18,7 +18,8 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -29,6 +30,14 @@ from spark_channel.limits.client import LeaseLimiter
 from tests.benchmarks.harness import Row, print_table
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
+
+
+def _list_of(default: Any) -> Callable[[str], Any]:
+    """Make a parser of values like `default`: a number, or several values with commas."""
+    if not isinstance(default, tuple):
+        return float
+    kind = type(default[0])
+    return lambda text: tuple(kind(part) for part in text.split(","))
 
 
 @dataclass(frozen=True)
@@ -48,16 +57,7 @@ class Chosen:
         """From the command line: `--systems postgresql,mysql --speeds 1000 --seconds 60`."""
         parser = argparse.ArgumentParser(description=__doc__)
         for each in fields(cls):
-            default = each.default
-            if isinstance(default, tuple):
-                kind = type(default[0])
-                parser.add_argument(
-                    f"--{each.name}",
-                    type=lambda text, kind=kind: tuple(kind(part) for part in text.split(",")),
-                    default=default,
-                )
-            else:
-                parser.add_argument(f"--{each.name}", type=float, default=default)
+            parser.add_argument(f"--{each.name}", type=_list_of(each.default), default=each.default)
         return cls(**vars(parser.parse_args()))
 
     @property
@@ -138,12 +138,11 @@ class System:
             yield
             return
         work = self.work.format(seconds + 3)
-        busy = [threading.Thread(target=self.sql, args=(work,)) for _ in range(2)]
-        for thread in busy:
-            thread.start()
-        yield
-        for thread in busy:
-            thread.join()
+        with ThreadPoolExecutor() as pool:
+            busy = [pool.submit(self.sql, work) for _ in range(2)]
+            yield
+            for each in busy:
+                each.result()
 
 
 class Postgres(System):
@@ -188,7 +187,7 @@ class Mysql(System):
         "WHERE SCHEMA_NAME = 'shop' AND DIGEST_TEXT NOT LIKE 'BEGIN NOT%' ORDER BY 1 DESC LIMIT 1"
     )
     work = (
-        "DELIMITER //\nBEGIN NOT ATOMIC DECLARE t, until DATETIME(6); "
+        "\nDELIMITER //\nBEGIN NOT ATOMIC DECLARE t, until DATETIME(6); "
         "SET until = SYSDATE(6) + INTERVAL {} SECOND; WHILE SYSDATE(6) < until DO "
         "SET t = SYSDATE(6) + INTERVAL 10000 MICROSECOND; "
         "WHILE SYSDATE(6) < t DO SET @n = 1; END WHILE; DO SLEEP(0.02); END WHILE; END //\n"

@@ -22,7 +22,7 @@ from spark_channel.connectors import (
 from spark_channel.connectors.base.contract import bisect_refused
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
 from spark_channel.testing import reader_conformance, writer_conformance
-from tests.connectors.firebird import INSTALLED, install
+from tests.connectors.firebird import install
 from tests.servers.firebird import FirebirdServer
 
 
