@@ -1,13 +1,14 @@
 """Reads of topics: which records, and what happens when some are not there."""
 
 import time
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.kafka import client as kafka_client
@@ -451,3 +452,42 @@ def test_columns_that_are_not_there(server: KafkaServer) -> None:
     put(server, b"{}")
     with pytest.raises(SourceError, match="name them with option 'schema'"):
         reader(server, valueFormat="json").schema()
+
+
+def test_a_group_of_the_same_name_that_is_rebalanced_takes_nothing_from_a_read(
+    server: KafkaServer,
+) -> None:
+    """The reader assigns its partitions: consumers who share them by a group come and go beside it."""
+    server.create("orders", 4)
+    sent = [f"{at}-{number}".encode() for at in range(4) for number in range(50)]
+    for at in range(4):
+        put(server, *(value for value in sent if value.startswith(b"%d-" % at)), partition=at)
+    settings = {
+        "bootstrap.servers": server.address,
+        "group.id": "spark-channel",
+        "auto.offset.reset": "earliest",
+    }
+    assigned: list[int] = []
+
+    def joined() -> Consumer:
+        member = Consumer(settings)
+        member.subscribe(["orders"], on_assign=lambda _, parts: assigned.append(len(parts)))
+        deadline = time.monotonic() + 60
+        known = len(assigned)
+        while len(assigned) == known and time.monotonic() < deadline:
+            member.poll(0.2)
+        assert len(assigned) > known
+        return member
+
+    first = joined()
+    found = reader(server)
+    seen = Counter[bytes]()
+    splits = found.split(4)
+    assert len(splits) == 4
+    for number, split in enumerate(splits):
+        for batch in found.read(split):
+            seen.update(batch.column("value").to_pylist())
+        if number == 1:
+            first.close()  # the group loses its member while the read goes on
+            joined().close()
+    assert seen == Counter(sent)
