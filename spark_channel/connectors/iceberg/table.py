@@ -21,7 +21,7 @@ from spark_channel.arrow_schema import cast_exactly
 from spark_channel.connectors.files.conditions import ValueRange, exact
 from spark_channel.connectors.files.filesystem import Location
 from spark_channel.connectors.files.formats.parquet import ParquetFormat
-from spark_channel.connectors.files.formats.types import check_values
+from spark_channel.connectors.files.formats.types import check_values, map_leaves
 from spark_channel.connectors.files.option_types import Instant
 from spark_channel.connectors.files.store import LocalStore, ObjectStore, Store
 from spark_channel.connectors.lake.table import LakeWriteOptions, exact_columns
@@ -536,18 +536,4 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 def without_ids(schema: pa.Schema) -> pa.Schema:
     """As readers give it: the same columns without their ids."""
-    return pa.schema([_bare(field) for field in schema])
-
-
-def _bare(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, _bare_type(field.type), field.nullable)
-
-
-def _bare_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_list(kind):
-        return pa.list_(_bare(kind.value_field))
-    if pa.types.is_struct(kind):
-        return pa.struct([_bare(kind.field(i)) for i in range(kind.num_fields)])
-    if pa.types.is_map(kind):
-        return pa.map_(_bare(kind.key_field), _bare(kind.item_field))
-    return kind
+    return pa.schema([map_leaves(field, lambda kind, _ids: kind) for field in schema])

@@ -25,7 +25,15 @@ from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
 from spark_channel.errors import OptionError, TargetError, UnsupportedError
 from spark_channel.options import Amount, CommitMode, WriteOptions
 
-__all__ = ["DirectOptions", "DirectPlan", "DirectTask", "DirectWriter", "Rejected", "Sink"]
+__all__ = [
+    "DirectOptions",
+    "DirectPlan",
+    "DirectTask",
+    "DirectWriter",
+    "RecordTask",
+    "Rejected",
+    "Sink",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -205,37 +213,64 @@ class DirectWriter(Writer, ABC):
         """Nothing is staged; rows that were written remain."""
 
 
-class DirectTask(TaskWriter):
-    """One attempt, which sends its rows by `batch_size`."""
+class RecordTask(TaskWriter):
+    """One attempt, which sends its rows by `batch_size`, and knows of each row whether it was refused."""
 
-    def __init__(self, sink: Sink, tally: RowTally, batch_size: int) -> None:
-        self._sink, self._tally, self._batch_size = sink, tally, batch_size
+    def __init__(self, tally: RowTally, batch_size: int) -> None:
+        self._tally, self._batch_size = tally, batch_size
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._tally.hold_open()
         for start in range(0, batch.num_rows, self._batch_size):
             self._send(batch.slice(start, self._batch_size))
 
+    @abstractmethod
     def _send(self, batch: pa.RecordBatch) -> None:
-        rejected = self._sink.send(batch)
-        if rejected and (not self.tolerant or self.refused is None):
-            number, reason = rejected[0]
-            raise TargetError(
-                f"the target refused {len(rejected)} of {batch.num_rows} rows, the first of them: "
-                f"{reason}. The others of this batch, and those before it, are written. "
-                "Correct the rows, or allow refused rows with 'maxDirtyRows'. The row: "
-                f"{str(batch.slice(number, 1).to_pylist()[0])[:200]}"
-            )
-        good = batch
-        if rejected:
-            bad = {number for number, _ in rejected}
-            good = batch.take(
-                pa.array([n for n in range(batch.num_rows) if n not in bad], pa.int64())
-            )
-        self._tally.add(good)
+        """Send or keep a batch: `_hold_allowed` with the rows that are refused, then `_accept`."""
+
+    def _hold_allowed(
+        self, batch: pa.RecordBatch, rejected: Sequence[Rejected], what: str, then: str = ""
+    ) -> None:
+        """Hold rejected rows to be allowed. `what` has a place for how many, `then` says what became of the others.
+
+        Raises:
+            TargetError: the job allows no refused rows.
+        """
+        if not rejected or (self.tolerant and self.refused is not None):
+            return
+        number, reason = rejected[0]
+        count = f"{len(rejected)} of {batch.num_rows} rows"
+        raise TargetError(
+            f"{what.format(count)}, the first of them: {reason}. {then}Correct the rows, or allow refused rows with "
+            f"'maxDirtyRows'. The row: {str(batch.slice(number, 1).to_pylist()[0])[:200]}"
+        )
+
+    def _accept(self, batch: pa.RecordBatch, rejected: Sequence[Rejected]) -> None:
+        """Count the rows of a batch that are not rejected, and hand over the others as refused ones."""
+        bad = {number for number, _ in rejected}
+        keep = [number for number in range(batch.num_rows) if number not in bad] if bad else None
+        self._tally.add(batch if keep is None else batch.take(pa.array(keep, pa.int64())))
         for number, reason in rejected:
             assert self.refused is not None
             self.refused(batch.slice(number, 1), reason)
+
+
+class DirectTask(RecordTask):
+    """Rows go to a `Sink`."""
+
+    def __init__(self, sink: Sink, tally: RowTally, batch_size: int) -> None:
+        super().__init__(tally, batch_size)
+        self._sink = sink
+
+    def _send(self, batch: pa.RecordBatch) -> None:
+        rejected = self._sink.send(batch)
+        self._hold_allowed(
+            batch,
+            rejected,
+            "the target refused {}",
+            "The others of this batch, and those before it, are written. ",
+        )
+        self._accept(batch, rejected)
 
     def close(self) -> Receipt:
         receipt = self._tally.receipt()

@@ -28,7 +28,7 @@ from spark_channel.connectors.base.contract import (
     WritePlan,
 )
 from spark_channel.connectors.files.claims import new_attempt
-from spark_channel.connectors.records.direct_writer import DirectWriter, Rejected, Sink
+from spark_channel.connectors.records.direct_writer import DirectWriter, RecordTask, Rejected, Sink
 from spark_channel.connectors.redis.client import (
     RedisWriteOptions,
     connected,
@@ -503,11 +503,11 @@ class _Direct:
         return found
 
 
-class _StagedTask(TaskWriter):
+class _StagedTask(RecordTask):
     """One attempt. For a published transaction it stages nothing."""
 
     def __init__(self, options: RedisWriteOptions, plan: WritePlan, tally: RowTally) -> None:
-        self._options, self._plan, self._tally = options, plan, tally
+        super().__init__(tally, options.batch_size)
         self._commands = Commands(options, plan.schema)
         self._held = ExitStack()
         self._stage: Stage | None = None
@@ -516,14 +516,9 @@ class _StagedTask(TaskWriter):
             name = f"{tally.task}-{tally.attempt}-{new_attempt()}"
             self._stage = Stage(options, client, plan.held, name)
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._tally.hold_open()
+    def _send(self, batch: pa.RecordBatch) -> None:
         if self._stage is None:
             return
-        for start in range(0, batch.num_rows, self._options.batch_size):
-            self._write(self._stage, batch.slice(start, self._options.batch_size))
-
-    def _write(self, stage: Stage, batch: pa.RecordBatch) -> None:
         made: list[Command] = []
         rejected: list[Rejected] = []
         for number, row in enumerate(batch.to_pylist()):
@@ -531,24 +526,11 @@ class _StagedTask(TaskWriter):
                 made += self._commands.of(row)
             except ValueError as error:
                 rejected.append((number, str(error)))
-        if rejected and (not self.tolerant or self.refused is None):
-            number, reason = rejected[0]
-            raise TargetError(
-                f"{len(rejected)} of {batch.num_rows} rows cannot be written, the first of them: {reason}. "
-                "No row of this job is visible. Correct the rows, or allow refused rows with 'maxDirtyRows'. "
-                f"The row: {str(batch.slice(number, 1).to_pylist()[0])[:200]}"
-            )
-        stage.add(made)
-        bad = {number for number, _ in rejected}
-        good = (
-            batch.take(pa.array([n for n in range(batch.num_rows) if n not in bad], pa.int64()))
-            if bad
-            else batch
+        self._hold_allowed(
+            batch, rejected, "{} cannot be written", "No row of this job is visible. "
         )
-        self._tally.add(good)
-        for number, reason in rejected:
-            assert self.refused is not None
-            self.refused(batch.slice(number, 1), reason)
+        self._stage.add(made)
+        self._accept(batch, rejected)
 
     def close(self) -> Receipt:
         key, items = ("", 0) if self._stage is None else (self._stage.key, self._stage.items)

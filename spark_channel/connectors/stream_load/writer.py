@@ -21,7 +21,7 @@ from spark_channel.connectors.base.contract import (
 )
 from spark_channel.connectors.files.claims import new_attempt
 from spark_channel.connectors.records.columns import json_text
-from spark_channel.connectors.records.direct_writer import DirectWriter, Sink
+from spark_channel.connectors.records.direct_writer import DirectWriter, RecordTask, Sink
 from spark_channel.connectors.stream_load.client import (
     Busy,
     Load,
@@ -218,11 +218,12 @@ class StreamLoadWriter(DirectWriter):
             run(self.options, self.options.end_sql)
 
 
-class _LoadTask(TaskWriter):
+class _LoadTask(RecordTask):
     """Keeps the rows of an attempt in a file until it ends, so that they can be sent again."""
 
     def __init__(self, options: StreamLoadOptions, plan: LoadPlan, tally: RowTally) -> None:
-        self._options, self._schema, self._tally = options, plan.schema, tally
+        super().__init__(tally, options.batch_size)
+        self._options, self._schema = options, plan.schema
         self._label, self._by_rows, self._rows = f"{plan.label}_{tally.task}", plan.by_rows, 0
         self._unique = new_attempt()
         self._loads, self._size = 0, 0
@@ -231,20 +232,9 @@ class _LoadTask(TaskWriter):
     def _empty(self) -> Any:
         return tempfile.SpooledTemporaryFile(_IN_MEMORY, prefix="spark-channel-")
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._tally.hold_open()
-        for start in range(0, batch.num_rows, self._options.batch_size):
-            self._write(batch.slice(start, self._options.batch_size))
-
-    def _write(self, batch: pa.RecordBatch) -> None:
+    def _send(self, batch: pa.RecordBatch) -> None:
         data, refused = encoded(batch, self._options.time_zone)
-        if refused and (not self.tolerant or self.refused is None):
-            number, reason = refused[0]
-            raise TargetError(
-                f"{len(refused)} of {batch.num_rows} rows cannot be loaded, the first of them: "
-                f"{reason}. Correct the rows, or allow refused rows with 'maxDirtyRows'. The row: "
-                f"{str(batch.slice(number, 1).to_pylist()[0])[:200]}"
-            )
+        self._hold_allowed(batch, refused, "{} cannot be loaded")
         if self._size and self._size + len(data) > self._options.max_bytes_per_load:
             self._load(f"{self._label}_{self._tally.attempt}_{self._unique}_{self._loads}")
             if self._loads == 1:
@@ -258,12 +248,7 @@ class _LoadTask(TaskWriter):
         self._size += len(data)
         if self._by_rows:
             self._rows = (self._rows + digest(data)) % (1 << 128)
-        bad = {number for number, _ in refused}
-        keep = pa.array([n for n in range(batch.num_rows) if n not in bad], pa.int64())
-        self._tally.add(batch.take(keep) if bad else batch)
-        for number, reason in refused:
-            assert self.refused is not None
-            self.refused(batch.slice(number, 1), reason)
+        self._accept(batch, refused)
 
     def _load(self, label: str) -> None:
         options = self._options

@@ -16,6 +16,7 @@ from spark_channel.connectors.files.formats.text import (
     TextFormat,
     compressed,
     from_text,
+    has_text_form,
     join_lines,
     value_text,
 )
@@ -177,19 +178,7 @@ class CsvFormat(TextFormat):
         return CsvBlocks(opened, path, params, wanted).batches()
 
     def carries(self, kind: pa.DataType) -> bool:
-        types = pa.types
-        return bool(
-            types.is_boolean(kind)
-            or types.is_integer(kind)
-            or types.is_float32(kind)
-            or types.is_float64(kind)
-            or types.is_decimal(kind)
-            or types.is_string(kind)
-            or types.is_large_string(kind)
-            or types.is_date32(kind)
-            or types.is_time(kind)
-            or types.is_timestamp(kind)
-        )
+        return has_text_form(kind) or bool(pa.types.is_time(kind))
 
     def check(self, schema: pa.Schema, options: CsvWriteOptions) -> None:
         super().check(schema, options)

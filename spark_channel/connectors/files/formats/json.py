@@ -23,9 +23,11 @@ from spark_channel.connectors.files.formats.text import (
     TextFile,
     TextFormat,
     compressed,
+    has_text_form,
     join_lines,
     value_text,
 )
+from spark_channel.connectors.files.formats.types import Notes, map_leaves
 from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import JsonReadOptions, JsonWriteOptions
 from spark_channel.errors import SourceError
@@ -181,8 +183,13 @@ class JsonFormat(TextFormat):
         ):
             line, error = why
             raise SourceError(f"{path}, line {line + 1}: {error.reason}") from error.cause
-        fields = [pa.field(f.name, _as_written(f.type, options)) for f in schema]
-        return pa.schema(fields), {}
+        # Times are text in JSON, and stay it unless `inferTimestamp` says otherwise.
+        time = pa.timestamp("us") if options.infer_timestamp else pa.string()
+
+        def as_written(kind: pa.DataType, _notes: Notes) -> pa.DataType:
+            return time if pa.types.is_timestamp(kind) else kind
+
+        return pa.schema([map_leaves(field, as_written) for field in schema]), {}
 
     def batches(
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: ReadRequest
@@ -196,18 +203,7 @@ class JsonFormat(TextFormat):
             return bool(
                 string_keys and (types.is_struct(kind) or types.is_map(kind) or types.is_list(kind))
             )
-        return bool(
-            types.is_boolean(kind)
-            or types.is_integer(kind)
-            or types.is_float32(kind)
-            or types.is_float64(kind)
-            or types.is_decimal(kind)
-            or types.is_string(kind)
-            or types.is_large_string(kind)
-            or types.is_binary(kind)
-            or types.is_date32(kind)
-            or types.is_timestamp(kind)
-        )
+        return has_text_form(kind) or bool(types.is_binary(kind))
 
     def encoder(self, sink: Any, schema: pa.Schema, options: JsonWriteOptions) -> Encoder:
         return JsonEncoder(sink, schema, options)
@@ -255,7 +251,7 @@ def _infer(sample: bytes) -> pa.Schema:
     except pa.ArrowInvalid:
         return infer_lines(lines)
     if not LONG_NUMBER.search(sample):
-        return pa.schema([field.with_type(_small(field.type)) for field in found])
+        return pa.schema([map_leaves(field, _small) for field in found])
     exact = infer_lines(lines)
     times = {field.name: field.type for field in found if pa.types.is_timestamp(field.type)}
     return pa.schema([field.with_type(times.get(field.name, field.type)) for field in exact])
@@ -269,27 +265,6 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _small(kind: pa.DataType) -> pa.DataType:
+def _small(kind: pa.DataType, _notes: Notes) -> pa.DataType:
     """Whole numbers of at most 15 digits, which a double holds, too."""
-    types = pa.types
-    if types.is_integer(kind):
-        return SMALL_INT
-    if types.is_struct(kind):
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        return pa.struct([field.with_type(_small(field.type)) for field in fields])
-    if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_small(kind.value_type)))
-    return kind
-
-
-def _as_written(kind: pa.DataType, options: JsonReadOptions) -> pa.DataType:
-    """Times stay text, which they are in JSON, unless `inferTimestamp` says otherwise."""
-    types = pa.types
-    if types.is_timestamp(kind):
-        return pa.timestamp("us") if options.infer_timestamp else pa.string()
-    if types.is_struct(kind):
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        return pa.struct([field.with_type(_as_written(field.type, options)) for field in fields])
-    if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_as_written(kind.value_type, options)))
-    return kind
+    return SMALL_INT if pa.types.is_integer(kind) else kind

@@ -24,6 +24,7 @@ from spark_channel.connectors.files.formats.base import (
     ReadRequest,
     SplitRequest,
 )
+from spark_channel.connectors.files.formats.types import Notes, map_type
 from spark_channel.connectors.files.log import Dialect
 from spark_channel.connectors.files.options import TextReadOptions
 from spark_channel.connectors.files.time_patterns import TimePattern
@@ -38,6 +39,7 @@ __all__ = [
     "codec_of",
     "compressed",
     "from_text",
+    "has_text_form",
     "is_splittable",
     "join_lines",
     "merge_inferred",
@@ -371,6 +373,22 @@ def _large(text: str) -> pa.Scalar:
     return pa.scalar(text, pa.large_string())
 
 
+def has_text_form(kind: pa.DataType) -> bool:
+    """Whether CSV and JSON both write values of this type, by `value_text`."""
+    types = pa.types
+    return bool(
+        types.is_boolean(kind)
+        or types.is_integer(kind)
+        or types.is_float32(kind)
+        or types.is_float64(kind)
+        or types.is_decimal(kind)
+        or types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_date32(kind)
+        or types.is_timestamp(kind)
+    )
+
+
 def value_text(values: pa.Array, pattern: str | None = None) -> pa.Array:
     """Numbers, booleans, dates and times as large strings; NULL stays NULL.
 
@@ -527,24 +545,17 @@ def _in_zone(times: pa.Array, kind: pa.DataType, options: TextReadOptions) -> pa
 
 def plain_inferred(kind: pa.DataType) -> pa.DataType:
     """An inferred type as a reader gives it: times in microseconds, what is only null as text."""
+    return map_type(kind, _plain_inferred)
+
+
+def _plain_inferred(kind: pa.DataType, _notes: Notes) -> pa.DataType:
     types = pa.types
     if kind == SMALL_INT:
         return pa.int64()
     if types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
-    if types.is_struct(kind):
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        return pa.struct([field.with_type(plain_inferred(field.type)) for field in fields])
-    if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(plain_inferred(kind.value_type)))
-    if (
-        types.is_null(kind)
-        or types.is_time(kind)
-        or types.is_duration(kind)
-        or types.is_binary(kind)
-    ):
-        return pa.string()
-    return kind
+    others = (types.is_null, types.is_time, types.is_duration, types.is_binary)
+    return pa.string() if any(each(kind) for each in others) else kind
 
 
 def merge_inferred(one: pa.DataType, other: pa.DataType) -> pa.DataType:

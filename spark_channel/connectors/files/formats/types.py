@@ -21,6 +21,7 @@ __all__ = [
     "check_values",
     "checked",
     "map_leaves",
+    "map_type",
     "plain_leaf",
 ]
 
@@ -36,10 +37,11 @@ _HEX_EDGES = (0, 8, 12, 16, 20, 32)
 
 def map_leaves(field: pa.Field, change: Change) -> pa.Field:
     """`field` with each type inside it that is not nested as `change` says. They are asked for in a file's order."""
-    return pa.field(field.name, _map_type(field.type, field.metadata, change), field.nullable)
+    return pa.field(field.name, map_type(field.type, change, field.metadata), field.nullable)
 
 
-def _map_type(kind: pa.DataType, notes: Notes, change: Change) -> pa.DataType:
+def map_type(kind: pa.DataType, change: Change, notes: Notes = None) -> pa.DataType:
+    """The same of one type, whose field has `notes`."""
     types = pa.types
     if types.is_struct(kind):
         return pa.struct([map_leaves(field, change) for field in kind])
@@ -53,7 +55,7 @@ def _map_type(kind: pa.DataType, notes: Notes, change: Change) -> pa.DataType:
     if types.is_fixed_size_list(kind):
         return pa.list_(map_leaves(kind.value_field, change), kind.list_size)
     if isinstance(kind, pa.BaseExtensionType) and types.is_nested(kind.storage_type):
-        return _map_type(kind.storage_type, notes, change)
+        return map_type(kind.storage_type, change, notes)
     return change(kind, notes)
 
 
@@ -66,7 +68,7 @@ def plain_leaf(kind: pa.DataType, notes: Notes = None) -> pa.DataType:
             return pa.string()
         return pa.bool_() if name == "arrow.bool8" else plain_leaf(kind.storage_type)
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return _map_type(kind.value_type, notes, plain_leaf)
+        return map_type(kind.value_type, plain_leaf, notes)
     if types.is_string_view(kind):
         return pa.string()
     if types.is_binary_view(kind):
