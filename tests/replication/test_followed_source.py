@@ -9,11 +9,11 @@ import yaml
 
 import spark_channel
 from spark_channel.errors import SupersededError
-from spark_channel.replication import ReplicationReport, changes
+from spark_channel.replication import ReplicationReport
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.status import resume_tables
-from spark_channel.tunnel import Delivery
+from spark_channel.tunnel import Delivery, Tunnel
 from tests.replication.test_followed import Followed, columns, followed, logging_server
 
 __all__ = ["followed", "logging_server"]
@@ -347,15 +347,8 @@ def test_a_run_that_another_one_has_joined_with_more_tables_loses_no_row_of_them
 
     def join() -> None:
         followed.streams["fol.b"] = second
-        tunnel_of = changes.tunnel_of
-
-        def interrupted(*given: Any) -> Any:
-            tunnel = tunnel_of(*given)
-            tunnel.consume = lambda *_, **__: None
-            return tunnel
-
         with monkeypatch.context() as patched:
-            patched.setattr(changes, "tunnel_of", interrupted)
+            patched.setattr(Tunnel, "consume", lambda *_, **__: None)
             spark_channel.replicate(None, followed.file, once=True)
 
     while_it_runs(followed, monkeypatch, join)
