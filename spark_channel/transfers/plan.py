@@ -165,8 +165,9 @@ class OpenedTransfer:
         return widest([source.text_lengths for source in self.sources])
 
     def reads(self) -> tuple[Stored, ...]:
-        """Where the rows come from, as far as the readers know."""
-        return _stored(self.sources)
+        """Where the rows come from, as far as the readers know, for a writer that asks."""
+        asked = any(each.asks_reads(each.options.commit) for each in self.writers)
+        return _stored(self.sources) if asked else ()
 
     def native_rows(self) -> NativeRows | None:
         """The native rows that all sources could send to the one target instead of Arrow values; None = not available.
@@ -314,6 +315,7 @@ def open_transfer(
     limits = JobLimits.of(writers[0].options).watching(*readers[:1], writers[0])
     for source in sources:
         source.reader.fetch_size = limits.fetch_size(spec.channels or parallelism)
+        source.reader.stored_is_asked = writers[0].asks_reads(writers[0].options.commit)
     begun = (
         find_partial_transfer(writers, spec, sources[0].pipeline.output_schema) if alone else None
     )

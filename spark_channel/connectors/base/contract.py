@@ -167,6 +167,8 @@ class Reader(SplitReader):
     schema_is_own: bool = False
     """Set by the host: what `with_schema` was given is what `schema()` said, and no wish of the user's."""
     native: bool = False
+    stored_is_asked: bool = True
+    """Set by the host: `stored` is called later, so that `split` may look for it."""
 
     def __init__(self, options: Any) -> None:
         self.options = options
@@ -471,6 +473,10 @@ class Writer(ABC):
     def stored(self) -> Stored | None:
         """Driver, before `prepare`. Where the rows go, if the target exists; None = not known, or nowhere yet."""
         return None
+
+    def asks_reads(self, commit: CommitMode | None) -> bool:
+        """Whether `prepare` looks at the context's `reads` with option `commit`."""
+        return True
 
     def begin(self) -> None:  # noqa: B027 - optional: most targets have nothing to run
         """Driver, only in a transfer, once, before the source is read: runs what the user wants done first.

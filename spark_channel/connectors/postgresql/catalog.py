@@ -36,8 +36,9 @@ SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relkind = 'r' AND
   CASE WHEN c.relkind IN ('r', 'p', 'm') THEN ({keys})::text END,
   CASE WHEN c.relkind IN ('r', 'p', 'm') THEN ({size}) END
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND ({where})
-ORDER BY {first}, n.nspname = 'pg_catalog' LIMIT 1
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
+  AND ({first} OR c.relname = $3 AND pg_catalog.pg_table_is_visible(c.oid))
+ORDER BY NOT ({first}), n.nspname = 'pg_catalog' LIMIT 1
 """
 """One statement: a run of many small tables spends more on exchanges with the server than on their rows."""
 _COLUMNS = """
@@ -89,6 +90,15 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
 ORDER BY 1 LIMIT 21
 """
+
+
+_FIND = _FIND.format(
+    columns=_COLUMNS,
+    keys=_KEYS,
+    size=_SIZE,
+    first="c.relname = $1 AND CASE WHEN $2::text IS NULL THEN pg_catalog.pg_table_is_visible(c.oid) "
+    "ELSE n.nspname = $2 END",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,27 +161,10 @@ def _folded(name: exp.Identifier) -> str:
 
 def find_table(session: Session, text: str) -> PgTable | None:
     """The table or view that `text` names; None when there is none."""
-    readings = list(dict.fromkeys([name_parts(text) or (None, text), (None, text)]))
-    conditions = [_named(*each) for each in readings]
-    rows = session.rows(
-        _FIND.format(
-            columns=_COLUMNS,
-            keys=_KEYS,
-            size=_SIZE,
-            where=" OR ".join(f"({each})" for each in conditions),
-            first=f"NOT ({conditions[0]})",
-        )
-    )
+    schema, name = name_parts(text) or (None, text)
+    literals = [literal_sql(each) for each in (name, schema, text)]
+    rows = session.repeated("spark_channel_find", "name, name, name", _FIND, literals)
     return _described(*rows[0]) if rows else None
-
-
-def _named(schema: str | None, name: str) -> str:
-    where = (
-        "pg_catalog.pg_table_is_visible(c.oid)"
-        if schema is None
-        else f"n.nspname = {literal_sql(schema)}"
-    )
-    return f"c.relname = {literal_sql(name)} AND {where}"
 
 
 def table_names(session: Session) -> list[str]:

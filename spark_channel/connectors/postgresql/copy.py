@@ -58,6 +58,17 @@ class CopyRows:
     pieces: Sequence[memoryview]
 
 
+_BIT_BYTES = 8_192
+"""As libpq sends them."""
+
+
+def bits(pieces: Sequence[memoryview]) -> Iterator[memoryview]:
+    """The bytes in parts, each of which is sent at once."""
+    for piece in pieces:
+        for at in range(0, len(piece), _BIT_BYTES):
+            yield piece[at : at + _BIT_BYTES]
+
+
 def copy_rows(batch: pa.RecordBatch) -> CopyRows:
     """The rows of `batch` as COPY takes them.
 

@@ -37,7 +37,6 @@ from spark_channel.connectors.postgresql.session import (
     PgSession,
     PgWriteSession,
     literal_sql,
-    reach,
 )
 from spark_channel.connectors.postgresql.types import encode
 from spark_channel.connectors.sql.encode import BadValueError
@@ -111,6 +110,14 @@ def _settled(options: PostgresOptions, number: int, failure: type[ChannelError])
     return Retry(
         max(options.retry_timeout, 1.0), longest=2.0, what="asking for a commit's outcome"
     ).call(settled, lambda error: isinstance(error, _StillRunningError))
+
+
+def reach(options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> PgWriteSession:
+    """A new session, tried for `retryTimeout` with growing pauses while the server cannot be reached."""
+    return Retry(options.retry_timeout, what=f"reaching {options.address.shown}").call(
+        lambda: PgWriteSession.lent(options, failure=failure, purpose=purpose),
+        lambda error: isinstance(error, failure) and is_gone(error),
+    )
 
 
 # One attempt of one task: rows go by COPY into a staging table, or straight into the table.

@@ -337,7 +337,8 @@ class PostgresReader(SqlReader):
                 option="snapshot",
             )
         with self.connect("plan") as session:
-            self.find_stored(session)
+            if self.stored_is_asked:
+                self.find_stored(session)
             with _of_snapshot(session, self._snapshot):
                 splits = self.fine_splits(session, max(1, advice))
         snapshot = {"snapshot": self._snapshot} if self._snapshot is not None else {}

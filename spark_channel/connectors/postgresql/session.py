@@ -26,8 +26,9 @@ from spark_channel.connectors.postgresql.copy import (
     TRAILER,
     CopyRows,
     PacedCopy,
+    bits,
 )
-from spark_channel.connectors.postgresql.failures import explain, is_ended, is_gone, sqlstate_of
+from spark_channel.connectors.postgresql.failures import explain, is_ended, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresOptions
 from spark_channel.connectors.postgresql.settings import Settings
 from spark_channel.connectors.sql.dialect import marked
@@ -43,7 +44,6 @@ from spark_channel.connectors.sql.session import BatchSize, DriverSession, commi
 from spark_channel.connectors.sql.session_pool import KeptAnswers, sessions
 from spark_channel.connectors.sql.statements import quoted_name
 from spark_channel.errors import ChannelError
-from spark_channel.retry import Retry
 
 if TYPE_CHECKING:
     from spark_channel.connectors.postgresql.dialect import PostgresPlan
@@ -53,7 +53,6 @@ __all__ = [
     "PgSession",
     "PgWriteSession",
     "literal_sql",
-    "reach",
 ]
 
 _BEGINS = re.compile(r"\s*(?:BEGIN|START\s+TRANSACTION)\b(?P<modes>.*)", re.IGNORECASE | re.DOTALL)
@@ -95,6 +94,8 @@ class PgSession(DriverSession):
         """The server's own names, once they were asked for."""
         self.pool_key = self._key(options, settings)
         self.answers_kept = KeptAnswers()
+        self._prepared: set[str] | None = None
+        """Statements that the server's session keeps; None = another client may get that session."""
 
     @classmethod
     def lent(
@@ -192,6 +193,17 @@ class PgSession(DriverSession):
             return self._run(sql)
         return self._run(sql) if self._is_begun else self._alone(sql)
 
+    def repeated(
+        self, name: str, types: str, sql: str, literals: Sequence[str]
+    ) -> list[tuple[Any, ...]]:
+        """With the server's plan, in a session that is kept for other tables: making one takes longer than a run."""
+        if self._prepared is None or self.pool_key is None or not sessions.keeps:
+            return super().repeated(name, types, sql, literals)
+        if name not in self._prepared:
+            self.rows(f"PREPARE {name} ({types}) AS {sql}")
+            self._prepared.add(name)
+        return self.rows(f"EXECUTE {name} ({', '.join(literals)})")
+
     def begin(self, modes: str = "", *first: str) -> None:
         """Begin a transaction, with its settings; `first`: statements that no query may precede."""
         self._is_begun = True
@@ -270,10 +282,10 @@ class PgSession(DriverSession):
 
     def _set_up(self) -> None:
         """Name the session, and run the user's statements whose effect must last; the others are `Settings.each`."""
-        for version, _ in self._run(
-            f"SELECT current_setting('server_version_num'), {self._named()}"
+        for version, _, is_own in self._run(
+            f"SELECT current_setting('server_version_num'), {self._named()}, {self._is_own()}"
         ):
-            self._version = int(version)
+            self._version, self._prepared = int(version), set() if is_own else None
         if not self._settings.once:
             return
         if self._is_shared():
@@ -440,8 +452,6 @@ class PgReadSession(PgSession):
             yield cursor
 
 
-_BIT_BYTES = 8_192
-"""As libpq sends them."""
 _STILL_SECONDS = 30
 _INHERITED = """
 WITH RECURSIVE family (oid) AS (
@@ -526,7 +536,7 @@ class PgWriteSession(PgSession):
                         copy.write(piece)
                 else:
                     sent = 0
-                    for bit in _bits(rows.pieces):
+                    for bit in bits(rows.pieces):
                         copy.write(bit)
                         sent += len(bit)
                         between(sent)
@@ -635,17 +645,3 @@ class PgWriteSession(PgSession):
         connection = self._reached()
         with self.explained(), connection.cursor() as cursor:
             yield cursor
-
-
-def _bits(pieces: Sequence[memoryview]) -> Iterator[memoryview]:
-    for piece in pieces:
-        for at in range(0, len(piece), _BIT_BYTES):
-            yield piece[at : at + _BIT_BYTES]
-
-
-def reach(options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> PgWriteSession:
-    """A new session, tried for `retryTimeout` with growing pauses while the server cannot be reached."""
-    return Retry(options.retry_timeout, what=f"reaching {options.address.shown}").call(
-        lambda: PgWriteSession.lent(options, failure=failure, purpose=purpose),
-        lambda error: isinstance(error, failure) and is_gone(error),
-    )

@@ -113,7 +113,8 @@ class SqlReader(Reader):
 
     def split(self, advice: int) -> list[Split]:
         with self.connect("plan") as session:
-            self.find_stored(session)
+            if self.stored_is_asked:
+                self.find_stored(session)
             return self.fine_splits(session, max(1, advice))
 
     def stored(self) -> Stored:

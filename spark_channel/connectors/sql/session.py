@@ -83,6 +83,15 @@ class Session(ABC):
         rows = self.rows(sql)
         return rows[0][0] if rows else None
 
+    def repeated(
+        self, name: str, types: str, sql: str, literals: Sequence[str]
+    ) -> list[tuple[Any, ...]]:
+        """The rows of a query in which `$1` stands for the first of `literals`, of these SQL `types`.
+
+        A session that runs many of them may keep the server's plan as `name`.
+        """
+        return self.rows(re.sub(r"\$(\d)", lambda found: literals[int(found[1]) - 1], sql))
+
     def ping(self) -> None:
         """Have the server answer.
 

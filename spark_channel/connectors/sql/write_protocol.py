@@ -35,7 +35,6 @@ from spark_channel.connectors.base.health import RowCost
 from spark_channel.connectors.base.stored import Overlap, Stored, most_overlap
 from spark_channel.connectors.sql.catalog import NOWHERE, TargetTable
 from spark_channel.connectors.sql.claim_tables import (
-    CLAIMS,
     STAGE,
     TASKS,
     ClaimDialect,
@@ -96,15 +95,6 @@ class WriteTarget:
     def stage(self) -> str:
         """How the names of staging tables begin."""
         return STAGE if self.ledger is None else self.ledger.stage
-
-    @property
-    def claimed_in(self) -> tuple[str, str]:
-        """The schema and the first table of the claims."""
-        return (
-            (self.schema, CLAIMS)
-            if self.ledger is None
-            else (self.ledger.schema, self.ledger.table)
-        )
 
     @property
     def has_ledger(self) -> bool:
@@ -264,6 +254,9 @@ class WriteProtocol(Writer):
             begins=True,
         )
 
+    def asks_reads(self, commit: CommitMode | None) -> bool:
+        return commit != "job"  # staged rows are not read again
+
     def _stored_at(self, session: Any, place: WriteTarget) -> Stored | None:
         table = place.table
         if table is None:
@@ -362,7 +355,7 @@ class WriteProtocol(Writer):
         for left in reversed(range(_TAKES)):
             try:
                 with self.transaction(session):
-                    if sessions.is_due(("prune", self.shown, place.claimed_in)):
+                    if sessions.is_due(("prune", self.shown, place.schema, place.ledger)):
                         claims.prune()
                     taken = claims.take(
                         Identity.of(place.claimed, context),

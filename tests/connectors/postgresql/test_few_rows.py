@@ -1,0 +1,162 @@
+"""Few rows that one task brings: they are staged by the transaction that publishes them, and nothing else changes."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import spark_channel
+from spark_channel.connectors import WriteContext, WritePlan, Writer, load_writer
+from spark_channel.connectors.base.contract import Receipt
+from spark_channel.connectors.postgresql import load
+from spark_channel.connectors.postgresql.copy_session import PgCopySession
+from spark_channel.connectors.postgresql.publish import CHUNKS, HELD
+from spark_channel.connectors.postgresql.session import PgReadSession, PgWriteSession
+from spark_channel.connectors.postgresql.writer import PostgresWriter
+from spark_channel.errors import SupersededError
+from tests.servers.postgres import PostgresServer
+
+_TABLES = 12
+_STAGED = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'spark\\_channel\\_st%' AND schemaname = 'few_dw'"
+
+
+@pytest.fixture
+def few(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
+    """A source schema of small tables, and a target schema."""
+    gone = "DROP SCHEMA IF EXISTS few CASCADE; DROP SCHEMA IF EXISTS few_dw CASCADE;"
+    tables = "".join(
+        f"CREATE TABLE few.t{n} (id int PRIMARY KEY, note text);"
+        f"INSERT INTO few.t{n} SELECT n, 'row ' || n FROM generate_series(1, 20) n;"
+        for n in range(_TABLES)
+    )
+    postgres_server.psql(f"{gone} CREATE SCHEMA few; CREATE SCHEMA few_dw; {tables} ANALYZE")
+    yield postgres_server
+    postgres_server.psql(gone)
+
+
+def _file(server: PostgresServer) -> dict[str, Any]:
+    return {
+        "source": server.login,
+        "target": {**server.login, "currentSchema": "few_dw"},
+        "defaults": {"object": "{table}"},
+        "streams": {"few.*": {}},
+    }
+
+
+def _writer(server: PostgresServer) -> Writer:
+    return load_writer(
+        {"writer": "postgresql", **server.login, "currentSchema": "few_dw", "dbtable": "one"}
+    )[0]
+
+
+def _staged(
+    writer: Writer, job: str, position: int, numbers: list[int]
+) -> tuple[WritePlan, Receipt]:
+    rows = pa.record_batch({"id": pa.array(numbers, pa.int32())})
+    context = WriteContext(job, "job", overwrite=True, stream=("one", position), alone=True)
+    plan = writer.prepare(context, rows.schema)
+    task = writer.open(plan, 0, 0)
+    task.write(rows)
+    return plan, task.close()
+
+
+def test_a_run_that_was_overtaken_adds_nothing_of_the_rows_in_its_receipt(
+    few: PostgresServer,
+) -> None:
+    writer = _writer(few)
+    first, old = _staged(writer, "first", 1, [1, 2])
+    later, new = _staged(writer, "later", 2, [3])
+    assert HELD in old.details
+    with pytest.raises(SupersededError):
+        writer.commit(first, [old])
+    writer.commit(later, [new])
+    writer.commit(first, [old])
+    writer.commit(later, [new])  # as after a COMMIT without an answer
+    assert few.psql("SELECT id FROM few_dw.one") == "3"
+    assert few.psql(_STAGED) == "0"
+
+
+def test_more_rows_than_a_receipt_takes_are_staged_by_the_task(
+    few: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "_MOST_IN_RECEIPT", 100)
+    writer = _writer(few)
+    plan, receipt = _staged(writer, "long", 1, list(range(1_000)))
+    assert sum(receipt.details[CHUNKS].values()) == 1_000
+    writer.commit(plan, [receipt])
+    assert few.psql("SELECT count(*), sum(id) FROM few_dw.one") == "1000|499500"
+
+
+def test_rows_that_an_attempt_without_a_receipt_staged_are_not_published(
+    few: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = _writer(few)
+    rows = pa.record_batch({"id": pa.array(range(1_000), pa.int32())})
+    context = WriteContext("twice", "job", overwrite=True, stream=("one", 1), alone=True)
+    plan = writer.prepare(context, rows.schema)
+    monkeypatch.setattr(load, "_MOST_IN_RECEIPT", 100)
+    lost = writer.open(plan, 0, 0)
+    lost.write(rows)
+    lost.close()
+    monkeypatch.undo()
+    again = writer.open(plan, 0, 1)
+    again.write(rows.slice(0, 7))
+    writer.commit(plan, [again.close()])
+    assert few.psql("SELECT count(*) FROM few_dw.one") == "7"
+
+
+def test_small_tables_take_few_statements_and_one_that_fails_is_parked_alone(
+    few: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few.psql(
+        "CREATE TABLE few_dw.t3 (id int CHECK (id < 10), note text); INSERT INTO few_dw.t3 VALUES (1, 'old')"
+    )
+    sent: list[Any] = []
+    for session, names in {
+        PgReadSession: ["_run"],
+        PgWriteSession: ["affected", "copy"],
+        PgCopySession: ["_script", "copy"],
+    }.items():
+        for name in names:
+            _counted(monkeypatch, session, name, sent)
+    file = _file(few)
+    file["streams"] = {"few.*": {"target_options": {"truncate": "true"}}}
+    report = spark_channel.replicate(None, file)
+    assert [each.stream for each in report.parked] == ["few.t3"]
+    assert report.rows == (_TABLES - 1) * 20
+    assert few.psql("SELECT * FROM few_dw.t3") == "1|old"
+    assert few.psql(_STAGED) == "0"
+    assert len(sent) / _TABLES < 55  # about 40, and those of new sessions
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch, session: type, name: str, sent: list[Any]) -> None:
+    original = getattr(session, name)
+
+    def counted(self: Any, *args: Any, **more: Any) -> Any:
+        sent.append(args)
+        return original(self, *args, **more)
+
+    monkeypatch.setattr(session, name, counted)
+
+
+def test_a_run_after_one_that_was_killed_before_it_published_copies_each_row_once(
+    few: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[str] = []
+
+    def killed(_: PostgresWriter, plan: WritePlan, receipts: Any) -> None:
+        left.append(plan.job)
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(PostgresWriter, "commit", killed)
+        broken.setattr(PostgresWriter, "abort", lambda *_: None)
+        report = spark_channel.replicate(None, _file(few))
+    assert len(report.parked) == len(left) == _TABLES
+    assert few.psql(_STAGED) == str(_TABLES)
+    report = spark_channel.replicate(None, _file(few))
+    assert report.parked == []
+    assert few.psql("SELECT count(*), sum(id) FROM few_dw.t7") == "20|210"
+    names: Mapping[str, int] = {each.stream: each.rows for each in report.tables}
+    assert set(names.values()) == {20}
