@@ -70,7 +70,6 @@ def open_store(place: str | None = None) -> TunnelStore:
             option="tunnelStore",
             got="",
         )
-
     path = text.partition("://")[2] if mark else text.removeprefix("sqlite:")
     return SqliteStore(Path(path))
 
