@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 import pyarrow as pa
 
@@ -18,8 +19,8 @@ from spark_channel.replication.drift import LoadColumns
 from spark_channel.replication.masks import MaskColumns
 from spark_channel.replication.renames import reader_of
 from spark_channel.replication.run import writer_of
-from spark_channel.replication.tables import TableCopy
-from spark_channel.replication.tunnels import log_options
+from spark_channel.replication.tables import TableCopy, connector_of
+from spark_channel.replication.tunnels import log_options, store_of
 from spark_channel.transform.transformer import Transformer, prepare
 from spark_channel.tunnel.source import StreamSource
 
@@ -32,6 +33,7 @@ __all__ = [
     "log_facts_of",
     "log_kept",
     "staging_of",
+    "store_lacks",
     "unreadable",
     "unwritable",
 ]
@@ -127,6 +129,20 @@ def unwritable(copy: TableCopy, *, alters: bool = False) -> str:
     if not isinstance(writer, SqlWriter):
         return ""
     return lacking_to_write(writer, overwrite=copy.mode == "full", alters=alters)
+
+
+def store_lacks(replication: Replication) -> str:
+    """What to do for the rights that the tunnel's store in a database of PostgreSQL asks for; "" = it has them.
+
+    Raises:
+        ChannelError: the store does not answer.
+    """
+    store, target = store_of(replication), connector_of(replication.target, "writer")
+    if store is None or target.name != "postgresql":
+        return ""
+    given = {"url": store, "dbtable": "spark_channel_tunnels", "ledger": "none"}
+    writer, _ = target.writer_with({**given, "writeMode": "apply"})
+    return lacking_to_write(cast(SqlWriter, writer), overwrite=False)
 
 
 def followed_columns(replication: Replication, copy: TableCopy) -> pa.Schema:

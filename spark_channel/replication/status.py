@@ -24,6 +24,7 @@ from spark_channel.replication.sheet import (
     log_facts_of,
     log_kept,
     staging_of,
+    store_lacks,
     unreadable,
     unwritable,
 )
@@ -338,9 +339,12 @@ def _log_of(
     try:
         facts = log_facts_of(replication)
         tunnel_of(replication).exists()
+        lacks = tuple(filter(None, (store_lacks(replication),)))
     except ChannelError as error:
         return "unknown", (str(error),)
-    return ("unknown", ()) if facts is None else (log_kept(facts, seconds), facts.missing)
+    if facts is None:
+        return "unknown", lacks
+    return log_kept(facts, seconds), (*facts.missing, *lacks)
 
 
 def _lasts(limit: Limit, begin: datetime, rows: int, nbytes: int | None) -> float | None:

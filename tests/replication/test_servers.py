@@ -412,7 +412,7 @@ def test_a_plan_has_the_grants_that_postgresql_needs(pg: PostgresServer, tmp_pat
     pg.psql(
         "DROP ROLE IF EXISTS rep_poor; CREATE ROLE rep_poor LOGIN REPLICATION PASSWORD 'rep';"
         "CREATE TABLE rep_dw.rep_a_plain (LIKE rep_a.plain INCLUDING ALL);"
-        "GRANT INSERT ON rep_dw.rep_a_plain TO rep_poor; GRANT CREATE ON SCHEMA public TO rep_poor;"
+        "GRANT INSERT ON rep_dw.rep_a_plain TO rep_poor;"
         'CREATE PUBLICATION rep_poor FOR TABLE rep_a.plain, rep_a."Mixed Case"'
     )
     login = {**pg.login, "user": "rep_poor", "password": "rep"}
@@ -435,6 +435,12 @@ def test_a_plan_has_the_grants_that_postgresql_needs(pg: PostgresServer, tmp_pat
         ]
         assert [each for each in grants if each not in said] == [], said
         pg.psql(";".join(grants))
+        said = " ".join(run("replicate", str(file), "--dry-run", code=3, COLUMNS="200").split())
+        assert (
+            "missing: the target's role rep_poor lacks rights: run GRANT CREATE ON SCHEMA public"
+            in said
+        )
+        pg.psql("GRANT CREATE ON SCHEMA public TO rep_poor")
         run("replicate", str(file), "--dry-run", COLUMNS="200")
         assert pg.psql("SELECT count(*) FROM pg_tables WHERE schemaname = 'rep_dw'").strip() == "1"
         assert spark_channel.replicate(None, made, once=True).exit_code == 0

@@ -498,14 +498,11 @@ def _lacking(grants: Sequence[str], rights: Sequence[Right]) -> Lacking:
             for words, database, table in held
         )
 
-    return Lacking(
-        login,
-        {
-            right: f"{quoted(right.schema)}.{quoted(right.name) if right.name else '*'}"
-            for right in rights
-            if login and not has(right)
-        },
-    )
+    lacks = [right for right in rights if login and not has(right)]
+    if all(right.word == "DROP" for right in lacks):
+        lacks = []  # the write succeeds without, and warns that its staging stays
+    places = (f"{quoted(each.schema)}.{quoted(each.name) if each.name else '*'}" for each in lacks)
+    return Lacking(login, dict(zip(lacks, places, strict=True)))
 
 
 def _plain(name: str) -> str:
