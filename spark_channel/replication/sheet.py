@@ -1,19 +1,26 @@
 """What a run asks of the servers, for those who answer for them: locks, staging, log that is kept, and rights."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
 
 import pyarrow as pa
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.base.feed import FollowsTables, LogFacts
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.rights import lacking_to_read, lacking_to_write
+from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.option_types import resolve_references
 from spark_channel.progress.report import short
 from spark_channel.replication.config import Replication
 from spark_channel.replication.deletes import with_columns
 from spark_channel.replication.drift import LoadColumns
 from spark_channel.replication.masks import MaskColumns
-from spark_channel.replication.tables import TableCopy
-from spark_channel.replication.tunnels import log_options
+from spark_channel.replication.renames import reader_of
+from spark_channel.replication.run import writer_of
+from spark_channel.replication.tables import TableCopy, connector_of
+from spark_channel.replication.tunnels import log_options, store_of
 from spark_channel.transform.transformer import Transformer, prepare
 from spark_channel.tunnel.source import StreamSource
 
@@ -26,6 +33,9 @@ __all__ = [
     "log_facts_of",
     "log_kept",
     "staging_of",
+    "store_lacks",
+    "unreadable",
+    "unwritable",
 ]
 
 NUMBERS: Mapping[str, tuple[str, float]] = {
@@ -90,6 +100,49 @@ def altered(object_: str, new: Sequence[pa.Field], there: pa.Schema | None) -> t
         columns = ", ".join(f"{each.name} {each.type}" for each in new)
         return (f"CREATE {object_} ({columns})",)
     return tuple(f"ALTER {object_} ADD {each.name} {each.type}" for each in new)
+
+
+def unreadable(replication: Replication, copies: Sequence[TableCopy]) -> dict[str, str]:
+    """The streams whose tables the source's login may not read, each with what to do.
+
+    Raises:
+        ChannelError: the source does not answer.
+    """
+    tables = {each.stream: each.table for each in copies if each.table and not each.fault}
+    reader = next((reader_of(each) for each in copies if each.stream in tables), None)
+    if not isinstance(reader, SqlReader):
+        return {}
+    lacking = lacking_to_read(reader, {(each.schema, each.name) for each in tables.values()})
+    said = {name: lacking.get((each.schema, each.name), "") for name, each in tables.items()}
+    return {name: why for name, why in said.items() if why}
+
+
+def unwritable(copy: TableCopy, *, alters: bool = False) -> str:
+    """What to do for the rights that the target's login lacks; "" = it has them, or the target is not asked.
+
+    Raises:
+        ChannelError: the target does not answer.
+    """
+    follows = copy.mode == "full_then_changes" and not copy.is_lake
+    applied = {"writeMode": "apply"} if follows else {}
+    writer = writer_of(replace(copy, writer={**copy.writer, **applied}))
+    if not isinstance(writer, SqlWriter):
+        return ""
+    return lacking_to_write(writer, overwrite=copy.mode == "full", alters=alters)
+
+
+def store_lacks(replication: Replication) -> str:
+    """What to do for the rights that the tunnel's store in a database of PostgreSQL asks for; "" = it has them.
+
+    Raises:
+        ChannelError: the store does not answer.
+    """
+    store, target = store_of(replication), connector_of(replication.target, "writer")
+    if store is None or target.name != "postgresql":
+        return ""
+    given = {"url": store, "dbtable": "spark_channel_tunnels", "ledger": "none"}
+    writer, _ = target.writer_with({**given, "writeMode": "apply"})
+    return lacking_to_write(cast(SqlWriter, writer), overwrite=False)
 
 
 def followed_columns(replication: Replication, copy: TableCopy) -> pa.Schema:

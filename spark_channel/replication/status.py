@@ -24,6 +24,9 @@ from spark_channel.replication.sheet import (
     log_facts_of,
     log_kept,
     staging_of,
+    store_lacks,
+    unreadable,
+    unwritable,
 )
 from spark_channel.replication.tables import TableCopy, connector_of, find_tables, target_schema
 from spark_channel.replication.tunnels import (
@@ -289,7 +292,11 @@ def plan_replication(
     dry = replace(settings, dry_run=True)
     limit = replication.limit
     with keeping_sessions():
-        tables = tuple(_plan(replication, each, dry, parallelism, begin) for each in found.copies)
+        unread = unreadable(replication, found.copies)
+        tables = tuple(
+            _plan(replication, each, dry, parallelism, begin, unread.get(each.stream, ""))
+            for each in found.copies
+        )
     copied = [each for each in tables if not each.fault]
     nbytes = sum(each.nbytes or 0 for each in copied)
 
@@ -332,9 +339,12 @@ def _log_of(
     try:
         facts = log_facts_of(replication)
         tunnel_of(replication).exists()
+        lacks = tuple(filter(None, (store_lacks(replication),)))
     except ChannelError as error:
         return "unknown", (str(error),)
-    return ("unknown", ()) if facts is None else (log_kept(facts, seconds), facts.missing)
+    if facts is None:
+        return "unknown", lacks
+    return log_kept(facts, seconds), (*facts.missing, *lacks)
 
 
 def _lasts(limit: Limit, begin: datetime, rows: int, nbytes: int | None) -> float | None:
@@ -350,8 +360,14 @@ def _shown(limit: Limit) -> str:
 
 
 def _plan(
-    replication: Replication, copy: TableCopy, settings: RunSettings, parallelism: int, at: datetime
+    replication: Replication,
+    copy: TableCopy,
+    settings: RunSettings,
+    parallelism: int,
+    at: datetime,
+    unread: str,
 ) -> TablePlan:
+    """`unread`: why the login may not read the table; "" = it may."""
     limit = replication.limit
     table, source, target = (
         copy.table,
@@ -370,6 +386,8 @@ def _plan(
     if copy.fault:
         return made
     try:
+        if unread:
+            return replace(made, fault="; ".join(filter(None, (unread, unwritable(copy)))))
         if copy.mode == "full_then_changes":
             return _followed(replication, copy, made, (source, target))
         outcome = TableOutcome(copy.stream, copy.object, copy.mode)
@@ -439,6 +457,9 @@ def _followed(
     there = target_schema(copy, writer_of(copy))
     names = [] if there is None else [name.lower() for name in there.names]
     new = [each for each in columns if each.name.lower() not in names]
+    alters = bool(there and new) and copy.contract.columns == "evolve"
+    if why := unwritable(copy, alters=alters):
+        return replace(made, fault=why)
     source_lock, target_lock = locks_of(*ends, "key")
     return replace(
         made,

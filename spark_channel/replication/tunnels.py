@@ -28,6 +28,7 @@ __all__ = [
     "parked_of",
     "parts_of",
     "read_again",
+    "store_of",
     "tunnel_name",
     "tunnel_of",
 ]

@@ -275,7 +275,7 @@ def test_a_plan_moves_nothing_and_names_what_is_missing(pg: PostgresServer) -> N
     assert plans["rep_a.plain"].rows == 300
     assert "ORDER BY" in plans["rep_a.plain"].statement  # short statements, under a limit
     assert "Seq Scan on plain" in plans["rep_a.plain"].server_plan  # one statement has all rows
-    assert "permission denied" in plans["rep_a.keyless"].fault
+    assert "GRANT SELECT ON rep_a.keyless TO rep_reader" in plans["rep_a.keyless"].fault
     assert made.seconds is None
     assert json.loads(json.dumps(made.notes)) == []
     assert pg.psql("SELECT count(*) FROM pg_tables WHERE schemaname = 'rep_dw'").strip() == "0"
@@ -405,6 +405,84 @@ def test_a_plan_of_tables_that_are_followed_is_a_sheet_for_their_dba(
         assert "rep_sheet" not in pg.psql("SELECT slot_name FROM pg_replication_slots")
     finally:
         pg.psql("DROP PUBLICATION rep_sheet; DROP OWNED BY rep_reader; DROP ROLE rep_reader")
+
+
+def test_a_plan_has_the_grants_that_postgresql_needs(pg: PostgresServer, tmp_path: Path) -> None:
+    """Tables that are followed: a new one, and one that is there; then the role has all that the plan said."""
+    pg.psql(
+        "DROP ROLE IF EXISTS rep_poor; CREATE ROLE rep_poor LOGIN REPLICATION PASSWORD 'rep';"
+        "CREATE TABLE rep_dw.rep_a_plain (LIKE rep_a.plain INCLUDING ALL);"
+        "GRANT INSERT ON rep_dw.rep_a_plain TO rep_poor;"
+        'CREATE PUBLICATION rep_poor FOR TABLE rep_a.plain, rep_a."Mixed Case"'
+    )
+    login = {**pg.login, "user": "rep_poor", "password": "rep"}
+    file = tmp_path / "poor.yml"
+    made = {
+        "source": {**login, "publication": "rep_poor", "slot": "rep_poor"},
+        "target": login,
+        "defaults": {"mode": "full_then_changes", "object": "rep_dw.{schema}_{table}"},
+        "streams": {"rep_a.plain": {}, "rep_a.Mixed Case": {}},
+    }
+    file.write_text(yaml.safe_dump(made))
+    try:
+        said = " ".join(run("replicate", str(file), "--dry-run", code=3, COLUMNS="200").split())
+        grants = [
+            "GRANT USAGE ON SCHEMA rep_a TO rep_poor",
+            "GRANT SELECT ON rep_a.plain TO rep_poor",
+            'GRANT SELECT ON rep_a."Mixed Case" TO rep_poor',
+            "GRANT USAGE, CREATE ON SCHEMA rep_dw TO rep_poor",
+            "GRANT SELECT, UPDATE, DELETE ON rep_dw.rep_a_plain TO rep_poor",
+        ]
+        assert [each for each in grants if each not in said] == [], said
+        pg.psql(";".join(grants))
+        said = " ".join(run("replicate", str(file), "--dry-run", code=3, COLUMNS="200").split())
+        assert (
+            "missing: the target's role rep_poor lacks rights: run GRANT CREATE ON SCHEMA public"
+            in said
+        )
+        pg.psql("GRANT CREATE ON SCHEMA public TO rep_poor")
+        run("replicate", str(file), "--dry-run", COLUMNS="200")
+        assert pg.psql("SELECT count(*) FROM pg_tables WHERE schemaname = 'rep_dw'").strip() == "1"
+        assert spark_channel.replicate(None, made, once=True).exit_code == 0
+    finally:
+        pg.psql(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'rep_poor';"
+            "DROP PUBLICATION rep_poor; DROP OWNED BY rep_poor CASCADE; DROP ROLE rep_poor"
+        )
+
+
+def test_a_plan_has_the_grants_that_mariadb_needs(
+    mariadb_server: MariadbServer, tmp_path: Path
+) -> None:
+    mariadb_server.sql(
+        "CREATE TABLE rep_r (id INT PRIMARY KEY); CREATE TABLE rep_s (id INT PRIMARY KEY);"
+        "INSERT INTO rep_r VALUES (1); CREATE DATABASE rep_dw; CREATE TABLE rep_dw.shop_rep_r LIKE rep_r;"
+        "CREATE USER poor@'127.0.0.1' IDENTIFIED BY 'rep'; GRANT INSERT ON shop.rep_r TO poor@'127.0.0.1';"
+        "GRANT SELECT ON shop.rep_s TO poor@'127.0.0.1'; GRANT SELECT ON rep_dw.* TO poor@'127.0.0.1'",
+        database="shop",
+    )
+    login = {**mariadb_server.login, "user": "poor", "password": "rep"}
+    file = tmp_path / "poor.yml"
+    made = {
+        "source": login,
+        "target": {**login, "url": f"{login['url'].rpartition('/')[0]}/rep_dw"},
+        "streams": {"shop.rep_r": {}, "shop.rep_s": {}},
+    }
+    file.write_text(yaml.safe_dump(made))
+    try:
+        said = " ".join(run("replicate", str(file), "--dry-run", code=3, COLUMNS="200").split())
+        grants = [
+            "GRANT SELECT ON `shop`.`rep_r` TO `poor`@`127.0.0.1`",
+            "GRANT INSERT, UPDATE, DELETE, CREATE, DROP ON `rep_dw`.* TO `poor`@`127.0.0.1`",
+        ]
+        assert [each for each in grants if said.count(each) != 1 + ("rep_dw" in each)] == [], said
+        mariadb_server.sql(";".join(grants))
+        run("replicate", str(file), "--dry-run", COLUMNS="200")
+        assert spark_channel.replicate(None, made).exit_code == 0
+    finally:
+        mariadb_server.sql(
+            "DROP DATABASE rep_dw; DROP TABLE shop.rep_r; DROP TABLE shop.rep_s; DROP USER poor@'127.0.0.1'"
+        )
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,10 @@ from spark_channel.connectors.sql.catalog import (
     Table,
 )
 from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.rights import Lacking, Right
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import name_readings
-from spark_channel.errors import SchemaError, SourceError
+from spark_channel.errors import SchemaError, SourceError, TargetError
 
 __all__ = ["MysqlColumn", "MysqlDialect", "MysqlTable", "name_places", "table_named"]
 
@@ -125,6 +126,7 @@ class MysqlDialect(Dialect):
         "AND table_schema NOT IN ('mysql', 'information_schema', 'performance_schema', 'sys') "
         "AND table_name NOT LIKE 'spark\\_channel\\_%' ORDER BY table_schema, table_name"
     )
+    of_new_tables = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP")
     batch_bytes = 4 << 20
     cuts_by_bytes = True
 
@@ -163,6 +165,15 @@ class MysqlDialect(Dialect):
         if pa.types.is_date(kind):
             return f"CAST({text} AS DATE)"
         return f"CAST({text} AS DATETIME(6))" if pa.types.is_timestamp(kind) else text
+
+    def lacking(self, session: Session, rights: Sequence[Right]) -> Lacking:
+        try:
+            grants = [str(row[0]) for row in session.rows("SHOW GRANTS")]
+        except (SourceError, TargetError) as error:
+            if is_away(error):
+                raise
+            return Lacking("", {})  # a server without grants, as with --skip-grant-tables
+        return _lacking(grants, rights)
 
     def find_table(self, session: Session, text: str) -> MysqlTable | None:
         for database, name in name_places(session, text):
@@ -459,6 +470,58 @@ def table_named(session: Session, database: str, name: str) -> MysqlTable | None
         ),
         indexes=tuple(each.names for each in indexes if each.is_ordered and not each.descends),
     )
+
+
+_NAME = r"`((?:[^`]|``)+)`"
+_GRANT = re.compile(
+    rf"GRANT (.+?) ON (?:(\*)|{_NAME})\.(?:(\*)|{_NAME}) TO (?:([`'].*?[`']@[`'].*?[`'])|PUBLIC\b)"
+)
+_OF_ROUTINES = re.compile(r"GRANT [\w ,]+ ON (?:PROCEDURE|FUNCTION|PACKAGE) ")
+_ALL = "ALL PRIVILEGES"
+
+
+def _lacking(grants: Sequence[str], rights: Sequence[Right]) -> Lacking:
+    """A right on some columns of a table counts as one on the table. Where a role is granted, nothing is sure."""
+    held, login = [], ""
+    for grant in grants:
+        if _OF_ROUTINES.match(grant):
+            continue
+        match = _GRANT.match(grant)
+        if match is None:
+            return Lacking("", {})
+        words, every, database, _, table, to = match.groups()
+        login = login or to or ""
+        names = {
+            re.sub(r" ?\(.*?\)", "", word).strip() for word in re.split(r",(?![^(]*\))", words)
+        }
+        held.append((names, None if every else _plain(database), table and _plain(table)))
+
+    def has(right: Right) -> bool:
+        return right.word == "USAGE" or any(
+            {right.word, _ALL} & words
+            and (database is None or _is_named(right.schema, database, is_pattern=not table))
+            and (not table or table.casefold() == right.name.casefold())
+            for words, database, table in held
+        )
+
+    lacks = [right for right in rights if login and not has(right)]
+    if all(right.word == "DROP" for right in lacks):
+        lacks = []  # the write succeeds without, and warns that its staging stays
+    places = (f"{quoted(each.schema)}.{quoted(each.name) if each.name else '*'}" for each in lacks)
+    return Lacking(login, dict(zip(lacks, places, strict=True)))
+
+
+def _plain(name: str) -> str:
+    return name.replace("``", "`")
+
+
+def _is_named(name: str, granted: str, *, is_pattern: bool) -> bool:
+    """Whether a grant is on the database `name`; those on whole databases name it by a pattern of LIKE."""
+    if not is_pattern:
+        return name.casefold() == granted.casefold()
+    parts = re.findall(r"\\.|.", granted, re.DOTALL)
+    like = "".join({"%": ".*", "_": "."}.get(part) or re.escape(part[-1]) for part in parts)
+    return re.fullmatch(like, name, re.IGNORECASE | re.DOTALL) is not None
 
 
 def _columns(session: Session, there: str) -> tuple[MysqlColumn, ...]:

@@ -1,7 +1,7 @@
 """Tables, transactions, slots in the server's catalog."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,6 +10,7 @@ from sqlglot import exp
 from spark_channel.connectors.base.feed import HeldLog
 from spark_channel.connectors.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql import catalog
+from spark_channel.connectors.sql.rights import Lacking, Right
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import parsed_name
 
@@ -19,6 +20,7 @@ __all__ = [
     "find_table",
     "held_logs",
     "kept_bytes",
+    "lacking",
     "name_parts",
     "oldest_of",
     "table_names",
@@ -84,6 +86,21 @@ _SIZE = """
 SELECT coalesce((SELECT sum(pg_relation_size(relid)) FROM pg_partition_tree(c.oid)), pg_relation_size(c.oid))::bigint
   / current_setting('block_size')::bigint
 """
+_LACKS = """
+SELECT quote_ident(current_user), a.n::int,
+  CASE a.name WHEN '' THEN 'SCHEMA ' ELSE '' END || quote_ident(a.schema)
+    || CASE a.name WHEN '' THEN '' ELSE '.' || quote_ident(a.name) END
+FROM json_to_recordset({rights}::json) AS a (n int, schema text, name text, word text)
+JOIN pg_catalog.pg_namespace s ON s.nspname = a.schema
+LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = s.oid AND c.relname = a.name
+WHERE CASE
+  WHEN a.name = '' THEN NOT has_schema_privilege(s.oid, a.word)
+  WHEN c.oid IS NULL THEN false
+  WHEN a.word = 'OWNER' THEN NOT pg_has_role(c.relowner, 'USAGE')
+  WHEN a.word IN ('SELECT', 'INSERT', 'UPDATE')
+    THEN NOT (has_table_privilege(c.oid, a.word) OR has_any_column_privilege(c.oid, a.word))
+  ELSE NOT has_table_privilege(c.oid, a.word) END
+"""
 _NAMES = """
 SELECT CASE WHEN pg_table_is_visible(c.oid) THEN c.relname::text ELSE n.nspname || '.' || c.relname END
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -99,6 +116,14 @@ _FIND = _FIND.format(
     first="c.relname = $1 AND CASE WHEN $2::text IS NULL THEN pg_catalog.pg_table_is_visible(c.oid) "
     "ELSE n.nspname = $2 END",
 )
+
+
+def lacking(session: PgSession, rights: Sequence[Right]) -> Lacking:
+    """What the session's role lacks; a right on some columns of a table counts as one on the table."""
+    asked = [{"n": number, **right._asdict()} for number, right in enumerate(rights)]
+    found = session.rows(_LACKS.format(rights=literal_sql(json.dumps(asked))))
+    role = str(found[0][0]) if found else ""
+    return Lacking(role, {rights[int(number)]: str(place) for _, number, place in found})
 
 
 @dataclass(frozen=True, slots=True)

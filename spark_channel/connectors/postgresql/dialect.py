@@ -17,6 +17,7 @@ from spark_channel.connectors.postgresql.catalog import (
     PgColumn,
     PgTable,
     find_table,
+    lacking,
     name_parts,
     table_names,
 )
@@ -46,6 +47,7 @@ from spark_channel.connectors.sql.catalog import (
 )
 from spark_channel.connectors.sql.dialect import Dialect, WriteDialect, wrong_table_options
 from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.rights import OWNER, Lacking, Right
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import only_name
 from spark_channel.connectors.sql.target_columns import create_table, old_target
@@ -118,6 +120,8 @@ class PostgresDialect(Dialect):
     product = "PostgreSQL"
     sql = "postgres"
     tables_sql = _TABLES
+    of_new_tables = ("USAGE", "CREATE")
+    to_alter = OWNER
     cuts_names_at = 63
     whole_rows = True
     row_values = True
@@ -125,6 +129,9 @@ class PostgresDialect(Dialect):
 
     def __init__(self, *, local: bool = False) -> None:
         self.local = local
+
+    def lacking(self, session: Session, rights: Sequence[Right]) -> Lacking:
+        return lacking(cast("PgReadSession", session), rights)
 
     def same_name(self, name: str, names: Sequence[str]) -> str | None:
         return only_name(name, names)

@@ -25,6 +25,7 @@ from spark_channel.connectors.sql.catalog import (
     WriteColumn,
 )
 from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.rights import Lacking, Right
 from spark_channel.connectors.sql.session import Session, split_script
 from spark_channel.errors import OptionError, SchemaError, TargetError
 
@@ -49,6 +50,10 @@ class Dialect(ABC):
     """sqlglot's name of the SQL in which users write `query` and `where`; "" is standard SQL."""
     tables_sql: ClassVar[str] = ""
     """A query for the tables that are there: schema ("" = the only one), name, estimated rows and bytes, or NULL."""
+    of_new_tables: ClassVar[tuple[str, ...]] = ()
+    """Rights on a schema in which a write makes tables; () = `lacking` cannot ask the database for rights."""
+    to_alter: ClassVar[str] = "ALTER"
+    """The right to add a column to a table."""
     cuts_names_at: ClassVar[int | None] = None
     """Bytes after which the database silently cuts a name; None = it refuses one that is too long."""
     times_are_texts: ClassVar[bool] = False
@@ -118,6 +123,10 @@ class Dialect(ABC):
     @abstractmethod
     def find_table(self, session: Session, text: str) -> Table | None:
         """The table or view that `dbtable` names, the whole text as a name first; None when there is none."""
+
+    def lacking(self, session: Session, rights: Sequence[Right]) -> Lacking:
+        """What the session's login lacks of `rights`, by one query; nothing that the database does not say surely."""
+        return Lacking("", {})
 
     @abstractmethod
     def table_names(self, session: Session) -> list[str]:

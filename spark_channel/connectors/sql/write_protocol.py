@@ -183,7 +183,7 @@ class WriteProtocol(Writer):
             Claims(session, self.claim_dialect(session, place)) if place.has_ledger else NoClaims()
         )
 
-    def _placed(self, session: Any) -> WriteTarget:
+    def placed(self, session: Any) -> WriteTarget:
         """The place of the table, and where its claims and staging are."""
         place, options = self.look(session), _ledger_options(self.options)
         if options is None:
@@ -404,7 +404,7 @@ class WriteProtocol(Writer):
 
     def unfinished(self, context: WriteContext) -> PartialWrite | None:
         def ask(session: Any) -> PartialWrite | None:
-            place = self._placed(session)
+            place = self.placed(session)
             return self.claims(session, place).unfinished(place.claimed, context)
 
         return self.run(TargetError, f"prepare {context.job}", ask, begins=True)
@@ -414,7 +414,7 @@ class WriteProtocol(Writer):
 
     def stream_or_target(self, stream: str) -> tuple[StreamProgress | None, bool | None]:
         def ask(session: Any) -> tuple[StreamProgress | None, bool]:
-            place = self._placed(session)
+            place = self.placed(session)
             known = self.claims(session, place).progress(place.claimed, stream)
             return known, place.table is not None
 
@@ -422,7 +422,7 @@ class WriteProtocol(Writer):
 
     def forget_stream(self, stream: str) -> None:
         def forget(session: Any) -> None:
-            place = self._placed(session)
+            place = self.placed(session)
             with self.transaction(session):
                 self.claims(session, place).forget(place.claimed, stream)
 

@@ -31,6 +31,7 @@ from spark_channel.connectors.sql.publish import (
     make_ready,
     refuse_two_receipts,
 )
+from spark_channel.connectors.sql.rights import hold_rights
 from spark_channel.connectors.sql.session import (
     BY_ITSELF,
     run_in_transaction,
@@ -115,19 +116,18 @@ class SqlWriter(WriteProtocol):
         self.check(context)
 
         def look(session: Any) -> None:
-            place = self.look(session)
+            place, over = self.placed(session), context.overwrite
             self._check_place(place)
             commit, _ = self._commit_apart(session, place, context)
+            kept = replace(place, table=None)
             plan = SqlPlan(
-                job=context.job,
-                schema=schema,
-                commit=commit,
-                overwrite=context.overwrite,
-                place=replace(place, table=None),
+                job=context.job, schema=schema, commit=commit, overwrite=over, place=kept
             )
             new = self._new_fields(place, context, schema)
-            wide = _with_wider(place, self._wider(place, context, schema))
-            plan = self._plan_without(session, plan, wide, context, new)
+            wider = self._wider(place, context, schema)
+            plan = self._plan_without(session, plan, _with_wider(place, wider), context, new)
+            stages, alters = commit == "job", bool(new or wider)
+            hold_rights(self, session, place, overwrite=over, stages=stages, alters=alters)
             is_there = place.table is not None and plan.target.sql and plan.target.names
             if is_there and self.script_dialect in _EXPLAINS_RIGHTS:
                 columns = ", ".join(self.dialect.quoted(name) for name in plan.target.names)
@@ -148,7 +148,7 @@ class SqlWriter(WriteProtocol):
         )
 
     def _prepare(self, session: Any, context: WriteContext, schema: pa.Schema) -> SqlPlan:
-        place = self._placed(session)
+        place = self.placed(session)
         self._check_place(place)
         place = self._with_ledger(session, place, context)
         claims = self.claims(session, place)

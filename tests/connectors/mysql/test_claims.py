@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan
 from spark_channel.connectors.mysql import MysqlWriter
+from spark_channel.connectors.mysql.dialect import MysqlDialect
 from spark_channel.connectors.mysql.session import LostConnectionError, MysqlSession
 from spark_channel.connectors.mysql.task_writer import MysqlDirectWriter
+from spark_channel.connectors.sql.rights import Right
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.mysql.conftest import Shop, run_task
@@ -381,6 +383,40 @@ def test_exists_asks_the_catalog(heap: Shop) -> None:
     url = heap.login["url"].rpartition("/")[0]
     assert heap.writer(f"{heap.database}.t", url=url).exists() is True
     assert heap.writer("nothing").exists() is False
+
+
+@pytest.mark.parametrize(
+    ("grants", "lacks"),
+    [
+        (
+            ["USAGE ON *.* TO `u`@`%` IDENTIFIED BY PASSWORD '*1F'"],
+            "SELECT s, CREATE s, INSERT s.t",
+        ),
+        (["SELECT, CREATE ON `s`.* TO `u`@`%`", "USAGE ON *.* TO `u`@`%`"], "INSERT s.t"),
+        (["ALL PRIVILEGES ON `s`.* TO `u`@`%` WITH GRANT OPTION"], ""),
+        (["ALL PRIVILEGES ON `a\\_b`.* TO `u`@`%`"], "SELECT s, CREATE s, INSERT s.t"),
+        (["SELECT, INSERT, CREATE ON `%`.* TO `u`@`%`"], ""),
+        (["SELECT (`a`, `b`), INSERT (`a`) ON `s`.`t` TO `u`@`%`"], "SELECT s, CREATE s"),
+        (
+            ["SELECT ON *.* TO 'u'@'%'", "EXECUTE ON PROCEDURE `s`.`p` TO 'u'@'%'"],
+            "CREATE s, INSERT s.t",
+        ),
+        (
+            ["USAGE ON *.* TO `u`@`%`", "`boss` TO `u`@`%`"],
+            "",
+        ),  # what the role may do is not listed
+    ],
+)
+def test_rights_are_those_of_show_grants(grants: list[str], lacks: str) -> None:
+    class Grants:
+        def rows(self, sql: str) -> list[tuple[str]]:
+            return [(f"GRANT {each}",) for each in grants]
+
+    asked = [Right("s", "", "SELECT"), Right("s", "", "CREATE"), Right("s", "t", "INSERT")]
+    found = MysqlDialect().lacking(cast(Any, Grants()), asked)
+    said = ", ".join(f"{word} {'.'.join(filter(None, (a, b)))}" for a, b, word in found.rights)
+    assert said == lacks
+    assert not lacks or found.role in ("`u`@`%`", "'u'@'%'")
 
 
 def test_two_jobs_that_create_one_table(shop: Shop) -> None:

@@ -1,0 +1,138 @@
+"""Rights that a read or a write needs and its login lacks, as the statements that grant them. Changes nothing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from spark_channel.connectors.sql.claim_tables import CLAIMS
+from spark_channel.errors import TargetError
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.sql.reader import SqlReader
+    from spark_channel.connectors.sql.write_protocol import WriteTarget
+    from spark_channel.connectors.sql.writer import SqlWriter
+
+__all__ = ["OWNER", "Lacking", "Right", "hold_rights", "lacking_to_read", "lacking_to_write"]
+
+OWNER = "OWNER"
+"""Stands for what only the table's owner may do."""
+_OF_MODES = {
+    "insert": ("INSERT",),
+    "skipExisting": ("SELECT", "INSERT"),
+    "upsert": ("SELECT", "INSERT", "UPDATE"),
+    "apply": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+}
+
+
+class Right(NamedTuple):
+    """What a statement asks for: `word` on a table, or on a schema where `name` is empty."""
+
+    schema: str
+    name: str
+    word: str
+
+
+class Lacking(NamedTuple):
+    """What a login lacks of the rights that were asked for; the login and each table or schema as GRANT names it."""
+
+    role: str
+    rights: Mapping[Right, str]
+
+
+def lacking_to_read(
+    reader: "SqlReader", tables: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str], str]:
+    """The tables, by schema and name, that the login may not read, each with what to do; in one query.
+
+    Raises:
+        SourceError: the database does not answer.
+    """
+    asked = {
+        (schema, name): [Right(schema, "", "USAGE"), Right(schema, name, "SELECT")]
+        for schema, name in tables
+    }
+    if not asked or not reader.dialect.of_new_tables:
+        return {}
+    every = list(dict.fromkeys(right for rights in asked.values() for right in rights))
+    with reader.connect("plan") as session:
+        found = reader.dialect.lacking(session, every)
+    said = {table: _advice(found, rights, "source") for table, rights in asked.items()}
+    return {table: advice for table, advice in said.items() if advice}
+
+
+def lacking_to_write(writer: "SqlWriter", *, overwrite: bool, alters: bool = False) -> str:
+    """What to do for the rights that the writer's login lacks to publish in one transaction; "" = it has them.
+
+    Raises:
+        TargetError: the database does not answer.
+    """
+
+    def ask(session: Any) -> str:
+        place = writer.placed(session)
+        return _to_write(writer, session, place, overwrite=overwrite, stages=True, alters=alters)
+
+    return writer.run(TargetError, "look", ask, begins=True)
+
+
+def hold_rights(
+    writer: "SqlWriter",
+    session: Any,
+    place: "WriteTarget",
+    *,
+    overwrite: bool,
+    stages: bool,
+    alters: bool,
+) -> None:
+    """Hold the session's login to have what a write into `place` needs; `stages`: by tables of its own.
+
+    Raises:
+        TargetError: it lacks a right; says which statement grants it.
+    """
+    if said := _to_write(writer, session, place, overwrite=overwrite, stages=stages, alters=alters):
+        raise TargetError(f"{writer.shown}: {said}")
+
+
+def _to_write(
+    writer: "SqlWriter",
+    session: Any,
+    place: "WriteTarget",
+    *,
+    overwrite: bool,
+    stages: bool,
+    alters: bool,
+) -> str:
+    dialect, options = writer.dialect, writer.options
+    if not dialect.of_new_tables:
+        return ""
+    makes, words = [], list(_OF_MODES[options.write_mode])
+    if place.table is None:
+        makes.append(place.schema)
+    elif overwrite:
+        keeps = options.truncate or dialect.ddl_commits
+        words.append(dialect.emptied("", options).split()[0] if keeps else OWNER)
+    if alters:
+        words.append(dialect.to_alter)
+    if getattr(options, "ledger", "") == "required":
+        if stages:
+            makes.append(place.staging)
+        if not writer.claim_dialect(session, place).exists(CLAIMS):
+            makes.append(place.claimed_in[0])
+    rights = [Right(each, "", word) for each in makes for word in dialect.of_new_tables]
+    if place.table is not None:
+        rights += [Right(place.schema, "", "USAGE")]
+        rights += [Right(place.schema, place.table.name, word) for word in words]
+    asked = list(dict.fromkeys(rights))
+    return _advice(dialect.lacking(session, asked), asked, "target")
+
+
+def _advice(found: Lacking, rights: Sequence[Right], end: str) -> str:
+    words: dict[str, list[str]] = {}
+    for each in rights:
+        if each in found.rights:
+            words.setdefault(found.rights[each], []).append(each.word)
+    said = []
+    for place, every in words.items():
+        if granted := ", ".join(each for each in every if each != OWNER):
+            said.append(f"GRANT {granted} ON {place} TO {found.role}")
+        if OWNER in every:
+            said.append(f"ALTER TABLE {place} OWNER TO {found.role}")
+    return f"the {end}'s role {found.role} lacks rights: run {'; '.join(said)}" if said else ""
