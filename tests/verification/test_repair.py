@@ -180,6 +180,24 @@ def test_an_extra_row_is_not_overwritten_by_one_of_another_key(tmp_path: Path) -
         assert rows_of(tmp_path / "b.db") == [("a", "own")]
 
 
+def test_a_row_that_two_statements_find_by_keys_that_differ_in_case_counts_once(
+    tmp_path: Path,
+) -> None:
+    """A statement has 500 keys: those of the target's rows are in others than those of the source's."""
+    table = "CREATE TABLE t (id TEXT{}, a TEXT, PRIMARY KEY (id))"
+    rows = [(f"K{number}", "1") for number in range(700)]
+    source = sqlite(tmp_path / "a.db", rows, table.format(" COLLATE NOCASE"))
+    target = sqlite(tmp_path / "b.db", [(key.lower(), a) for key, a in rows], table.format(""))
+    for confirm in (0, 1):
+        report = spark_channel.verify(None, source, target, confirm=confirm)
+        assert (report.missing, report.extra, report.changing) == (700, 700, 0)
+    report = spark_channel.verify(
+        None, source, target, confirm=0, repair=True, delete=True, max_repairs=1_400
+    )
+    assert report.repaired == {"upserted": 700, "deleted": 700, "differ after it": 0}, report
+    assert rows_of(tmp_path / "b.db") == sorted(rows)
+
+
 @pytest.mark.parametrize("delete", [False, True])
 def test_a_column_that_the_target_computes_is_compared_and_not_written(
     tmp_path: Path, delete: bool
