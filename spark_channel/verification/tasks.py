@@ -201,7 +201,9 @@ class OwnKeys(SplitReader):
         with closing(cast("Generator[pa.RecordBatch]", read(split))) as batches:
             for batch in batches:
                 keys = [batch.column(name) for name in self._names]
-                yield batch.filter(pa.array(among(hash_columns(keys, self._forms), wanted)))
+                own = batch.filter(pa.array(among(hash_columns(keys, self._forms), wanted)))
+                if own.num_rows:
+                    yield own
 
 
 class _Collector(Protocol):
