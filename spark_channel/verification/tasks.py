@@ -196,14 +196,18 @@ class OwnKeys(SplitReader):
         if split.params.get("kind") != "keys":
             yield from read(split)
             return
-        values = zip(*split.params["values"], strict=True)
-        wanted = np.unique(hash_columns([pa.array(each) for each in values], self._forms))
+        values = zip(self._forms, zip(*split.params["values"], strict=True), strict=True)
+        own = [
+            pa.array(each, pa.uint64() if form.name == "unsigned integer" else None)
+            for form, each in values
+        ]
+        wanted = np.unique(hash_columns(own, self._forms))
         with closing(cast("Generator[pa.RecordBatch]", read(split))) as batches:
             for batch in batches:
                 keys = [batch.column(name) for name in self._names]
-                own = batch.filter(pa.array(among(hash_columns(keys, self._forms), wanted)))
-                if own.num_rows:
-                    yield own
+                found = batch.filter(pa.array(among(hash_columns(keys, self._forms), wanted)))
+                if found.num_rows:
+                    yield found
 
 
 class _Collector(Protocol):

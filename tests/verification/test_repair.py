@@ -13,10 +13,13 @@ import pytest
 import spark_channel
 from spark_channel.errors import UnsupportedError
 from spark_channel.local import local_engine
-from spark_channel.planning import Endpoint, TransferSpec
+from spark_channel.planning import Endpoint, Split, TransferSpec
 from spark_channel.verification import run as run_module
+from spark_channel.verification.canonical import Form
 from spark_channel.verification.carry_out import verify_with
 from spark_channel.verification.settings import RepairSettings, VerifySettings
+from spark_channel.verification.tasks import OwnKeys
+from tests.pipeline.fakes import MemoryReader
 
 TABLE = "CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT, b TEXT)"
 
@@ -196,6 +199,18 @@ def test_a_row_that_two_statements_find_by_keys_that_differ_in_case_counts_once(
     )
     assert report.repaired == {"upserted": 700, "deleted": 700, "differ after it": 0}, report
     assert rows_of(tmp_path / "b.db") == sorted(rows)
+
+
+def test_a_split_has_the_rows_of_its_own_keys() -> None:
+    keys = [[1, "a"], [2**64 - 1, "A"]]
+    batch = pa.record_batch(
+        {"n": pa.array([1, 1, 2**64 - 1, 2**64 - 1], pa.uint64()), "k": ["a", "A", "A", "a "]}
+    )
+    own = OwnKeys(MemoryReader(), ["n", "k"], [Form("unsigned integer"), Form("text")])
+    read = own.of(lambda _: (each for each in [batch]), Split({"kind": "keys", "values": keys}))
+    assert [each for one in read for each in one.to_pylist()] == [
+        {"n": number, "k": text} for number, text in keys
+    ]
 
 
 @pytest.mark.parametrize("delete", [False, True])
