@@ -219,6 +219,7 @@ class SideHealth:
     _looks: deque[tuple[float, int, float, float]] = field(default_factory=deque)
     cost: float = 0.0
     """How long the system works for a row, in seconds; 0.0 = not known."""
+    _was_looked_at: bool = False
     unasked: float = 0.0
     """Seconds in which the system could not be asked."""
     work: float = 0.0
@@ -302,8 +303,12 @@ class SideHealth:
 
         What a slow job's statements and sessions wait for the network and for a core adds more to a row the slower it
         is: it would become slower and slower. So then a row costs less as soon as less is seen, and more only where
-        much more is.
+        much more is. When looks begin to show it, what they show is a row's cost, since they show more and the bound
+        is higher.
         """
+        if self._is_looked_at != self._was_looked_at:
+            self._was_looked_at = not self._was_looked_at
+            self.cost = 0.0 if self._was_looked_at else self.cost / _LOOKED_AT
         seen = self._seen_cost
         if not seen or not self.cost or rows_per_second >= _SLOW_ROWS or seen > _DEARER * self.cost:
             self.cost = seen or self.cost

@@ -25,6 +25,7 @@ from spark_channel.verification.canonical import Form, Hashes, hash_columns
 from spark_channel.verification.compare import Differences, among
 from spark_channel.verification.run import Verification
 from spark_channel.verification.settings import RepairSettings
+from spark_channel.verification.tasks import OwnKeys
 
 __all__ = ["refuse_impossible", "repair"]
 
@@ -301,6 +302,7 @@ class PickedReader(Reader):
         self._inner, self._steps, self._gone = inner, steps, gone
         self._names = list(names)
         self._key, self._forms, self._keys = tuple(key), tuple(forms), keys
+        self._own = OwnKeys(inner, self._key, self._forms)
 
     @property
     def written(self) -> pa.Schema:
@@ -331,7 +333,7 @@ class PickedReader(Reader):
             for batch in self._gone.to_batches():
                 yield self._marked(batch, "delete")
             return
-        for batch in read(split):
+        for batch in self._own.of(read, split):
             fitting = self._steps.run(conform(batch, self._steps.schema)).batch
             hashes = hash_columns([fitting.column(name) for name in self._key], self._forms)
             chosen = fitting.select(self._names).filter(pa.array(among(hashes, self._keys)))

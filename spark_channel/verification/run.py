@@ -425,12 +425,13 @@ class Verification:
         if len(differ) * ROWS_PER_KEY > rows:
             self._by_database = None  # nor are there so few of the other rows
             return None
-        keys = DifferingKeys([self._key_schema(number) for number in (0, 1)])
-        keys.add(sides, differ)
-        again, read = self._entries(
-            Selection(keys=differ.keys), self.splits_of_keys(differ.keys, keys)
-        )
-        again.equal += _settled(sides[0].keys, differ)
+        again, read = differ, [Entries.joined([], self._key_schema(number)) for number in (0, 1)]
+        if len(differ):
+            keys = DifferingKeys([self._key_schema(number) for number in (0, 1)])
+            keys.add(sides, differ)
+            splits = self.splits_of_keys(differ.keys, keys, selection.chosen)
+            again, read = self._entries(Selection(keys=differ.keys), splits)
+            again.equal += _settled(sides[0].keys, differ)
         return again, read, [len(side.keys) for side in sides]
 
     def _entries(
@@ -569,8 +570,13 @@ class Verification:
         ]
         return differ
 
-    def splits_of_keys(self, keys: Hashes, known: DifferingKeys | None = None) -> list[list[Split]]:
-        """Splits that have all rows with these keys: by the keys' values, or else the buckets that differed."""
+    def splits_of_keys(
+        self, keys: Hashes, known: DifferingKeys | None = None, chosen: Mask | None = None
+    ) -> list[list[Split]]:
+        """Splits that have all rows with these keys: by the keys' values, or else the buckets that differed.
+
+        `known`: what has the keys' values. `chosen`: the buckets that have them.
+        """
         most = max(MOST_KEYS, self.report.source_rows // ROWS_PER_KEY)
         is_short = self.columns.has_one_spelling and len(keys) <= most
         listed = (known or self.keys).values(keys) if is_short else []
@@ -579,7 +585,7 @@ class Verification:
         for number, side in enumerate(self.sides):
             own = side.of_keys(self.columns.key_names(number), listed)
             if own is None:
-                by_range = by_range or self._splits_of(self._chosen)
+                by_range = by_range or self._splits_of(self._chosen if chosen is None else chosen)
                 own = by_range[number]
             found.append(own)
         return found

@@ -1,24 +1,31 @@
 """What a task does: it reads splits of one side, and returns their checksums, or some of their rows."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 
-from spark_channel.connectors import Reader
+from spark_channel.connectors import Read, Reader, SplitReader
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.errors import SchemaError
 from spark_channel.options import CommonOptions
 from spark_channel.pipeline.read import GroupRead
-from spark_channel.planning import TaskGroup
+from spark_channel.planning import Split, TaskGroup
 from spark_channel.progress import JobSpec
 from spark_channel.service import ServiceAddress, SharedLimitAddress
 from spark_channel.transfers.task import TaskGroupAttempt, TaskServiceClient
 from spark_channel.transform import Pipeline, prepare
-from spark_channel.verification.canonical import Hashes, common_form, hash_columns, hash_values
+from spark_channel.verification.canonical import (
+    Form,
+    Hashes,
+    common_form,
+    hash_columns,
+    hash_values,
+)
 from spark_channel.verification.compare import (
     Buckets,
     Checksums,
@@ -33,6 +40,7 @@ from spark_channel.verification.sides import Columns
 
 __all__ = [
     "Details",
+    "OwnKeys",
     "PassRunner",
     "ReadWork",
     "Selection",
@@ -163,6 +171,43 @@ def hash_rows(values: Sequence[pa.Array], columns: Columns) -> tuple[Hashes, Has
         return rows, rows
     forms = [columns.forms[place] for place in columns.key]
     return hash_columns([values[place] for place in columns.key], forms), rows
+
+
+class OwnKeys(SplitReader):
+    """Reads of each split by keys the rows that have one of them.
+
+    A collation that ignores case, accents or trailing blanks finds by a key rows with others, which may be keys of
+    another split, too: such a row would be read twice. `names` are the key's columns.
+    """
+
+    def __init__(self, inner: SplitReader, names: Sequence[str], forms: Sequence[Form]) -> None:
+        self._inner, self._names, self._forms = inner, names, forms
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        yield from self.of(self._inner.read, split)
+
+    @contextmanager
+    def reading(self) -> Iterator[Read]:
+        with self._inner.reading() as read:
+            yield partial(self.of, read)
+
+    def of(self, read: Read, split: Split) -> Iterator[pa.RecordBatch]:
+        """The rows of one split."""
+        if split.params.get("kind") != "keys":
+            yield from read(split)
+            return
+        values = zip(self._forms, zip(*split.params["values"], strict=True), strict=True)
+        own = [
+            pa.array(each, pa.uint64() if form.name == "unsigned integer" else None)
+            for form, each in values
+        ]
+        wanted = np.unique(hash_columns(own, self._forms))
+        with closing(cast("Generator[pa.RecordBatch]", read(split))) as batches:
+            for batch in batches:
+                keys = [batch.column(name) for name in self._names]
+                found = batch.filter(pa.array(among(hash_columns(keys, self._forms), wanted)))
+                if found.num_rows:
+                    yield found
 
 
 class _Collector(Protocol):
@@ -300,7 +345,7 @@ class PassRunner:
                 )
                 return number, int(made.rows.sum()), made
             read = GroupRead(
-                side.reader,
+                self._reader(number),
                 group,
                 side.steps.schema,
                 limiter=link.limiter,
@@ -321,6 +366,15 @@ class PassRunner:
                 except pa.ArrowInvalid as error:
                     raise SchemaError(self._misfit(side, batch, error)) from error
             return number, rows, collector.result()
+
+    def _reader(self, number: int) -> SplitReader:
+        work, reader = self._work, self._work.sides[number].reader
+        forms = [work.columns.forms[place] for place in work.columns.key]
+        if work.selection is None or work.selection.keys is None:
+            return reader
+        if not any(form.name == "text" for form in forms):
+            return reader
+        return OwnKeys(reader, work.columns.key_names(number), forms)
 
     def _collector(self, side: SideWork) -> _Collector:
         if self._work.selection is None:

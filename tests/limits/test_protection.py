@@ -537,6 +537,15 @@ def test_a_server_where_statements_wait_long_does_not_stop_the_job() -> None:
     assert world.speed == LEAST_ROWS
 
 
+def test_a_slow_job_works_no_more_once_its_sessions_were_seen_at_work() -> None:
+    """They show 1.6 times what short statements do, and the bound is 1.6 times as high then."""
+    world = World(None)
+    for _ in range(4 * 60):
+        seen = {"own_sessions": [1.6 * 2e-5 * world.speed] * 5, "wakeup": [0.001] + [0.0] * 19}
+        world.say(delays=seen, row_seconds=2e-5)
+    assert world.speed == pytest.approx(1_000, rel=0.05)
+
+
 def test_rows_that_cost_much_still_flow() -> None:
     world = World(None)
     assert world.say(row_seconds=0.5) == LEAST_ROWS

@@ -13,10 +13,13 @@ import pytest
 import spark_channel
 from spark_channel.errors import UnsupportedError
 from spark_channel.local import local_engine
-from spark_channel.planning import Endpoint, TransferSpec
+from spark_channel.planning import Endpoint, Split, TransferSpec
 from spark_channel.verification import run as run_module
+from spark_channel.verification.canonical import Form
 from spark_channel.verification.carry_out import verify_with
 from spark_channel.verification.settings import RepairSettings, VerifySettings
+from spark_channel.verification.tasks import OwnKeys
+from tests.pipeline.fakes import MemoryReader
 
 TABLE = "CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT, b TEXT)"
 
@@ -178,6 +181,36 @@ def test_an_extra_row_is_not_overwritten_by_one_of_another_key(tmp_path: Path) -
         )
         assert (report.outcome, report.missing, report.repaired) == ("different", 1, {})
         assert rows_of(tmp_path / "b.db") == [("a", "own")]
+
+
+def test_a_row_that_two_statements_find_by_keys_that_differ_in_case_counts_once(
+    tmp_path: Path,
+) -> None:
+    """A statement has 500 keys: those of the target's rows are in others than those of the source's."""
+    table = "CREATE TABLE t (id TEXT{}, a TEXT, PRIMARY KEY (id))"
+    rows = [(f"K{number}", "1") for number in range(700)]
+    source = sqlite(tmp_path / "a.db", rows, table.format(" COLLATE NOCASE"))
+    target = sqlite(tmp_path / "b.db", [(key.lower(), a) for key, a in rows], table.format(""))
+    for confirm in (0, 1):
+        report = spark_channel.verify(None, source, target, confirm=confirm)
+        assert (report.missing, report.extra, report.changing) == (700, 700, 0)
+    report = spark_channel.verify(
+        None, source, target, confirm=0, repair=True, delete=True, max_repairs=1_400
+    )
+    assert report.repaired == {"upserted": 700, "deleted": 700, "differ after it": 0}, report
+    assert rows_of(tmp_path / "b.db") == sorted(rows)
+
+
+def test_a_split_has_the_rows_of_its_own_keys() -> None:
+    keys = [[1, "a"], [2**64 - 1, "A"]]
+    batch = pa.record_batch(
+        {"n": pa.array([1, 1, 2**64 - 1, 2**64 - 1], pa.uint64()), "k": ["a", "A", "A", "a "]}
+    )
+    own = OwnKeys(MemoryReader(), ["n", "k"], [Form("unsigned integer"), Form("text")])
+    read = own.of(lambda _: (each for each in [batch]), Split({"kind": "keys", "values": keys}))
+    assert [each for one in read for each in one.to_pylist()] == [
+        {"n": number, "k": text} for number, text in keys
+    ]
 
 
 @pytest.mark.parametrize("delete", [False, True])

@@ -9,6 +9,7 @@ __all__ = [
     "CANNOT_CARRY",
     "explain",
     "is_ended",
+    "is_full",
     "is_gone",
     "is_locked",
     "is_refused_data",
@@ -63,6 +64,7 @@ _HINTS = {
     "25P03": "the server's setting idle_in_transaction_session_timeout ended the session, whose transaction had waited",
     "57P05": "the server's setting idle_session_timeout ended the session",
 }
+_FULL_TEXTS = ("too many clients", "too many connections for", "remaining connection slots")
 _UNTRUSTED = "the server's certificate is not trusted, or names another host: see 'sslrootcert', 'url' and 'sslmode'"
 _HINT_TEXTS = {
     "due to statement timeout": "the setting statement_timeout, or option 'queryTimeout', ended the statement",
@@ -84,8 +86,7 @@ _HINT_TEXTS = {
     "could not translate host name": "the host is not known: see 'url'",
     "Name or service not known": "the host is not known: see 'url'",
     "No space left on device": _HINTS["53100"],
-    "too many clients": _HINTS["53300"],
-    "remaining connection slots": _HINTS["53300"],
+    **dict.fromkeys(_FULL_TEXTS, _HINTS["53300"]),
     "unsupported startup parameter": "a connection pooler (such as PgBouncer) answers, which refuses this parameter of "
     "the url or of PGOPTIONS: use 'currentSchema', SET statements in 'sessionInitStatement' or ALTER ROLE ... SET "
     "instead, or name the server itself in 'url'. The pooler's ignore_startup_parameters would drop it without a word",
@@ -129,6 +130,11 @@ def is_gone(error: BaseException) -> bool:
 def is_ended(error: BaseException) -> bool:
     """Whether a time limit of the server, or an administrator, ended the statement, and not the session."""
     return _is(error, "57014", "canceling statement due to")
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether the server, the database or the role has no connection left."""
+    return any(_is(error, "53300", text) for text in _FULL_TEXTS)
 
 
 def is_locked(error: BaseException) -> bool:

@@ -28,7 +28,7 @@ from spark_channel.connectors.postgresql.copy import (
     PacedCopy,
     bits,
 )
-from spark_channel.connectors.postgresql.failures import explain, is_ended, sqlstate_of
+from spark_channel.connectors.postgresql.failures import explain, is_ended, is_full, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresOptions
 from spark_channel.connectors.postgresql.settings import Settings
 from spark_channel.connectors.sql.dialect import marked
@@ -112,6 +112,7 @@ class PgSession(DriverSession):
             cls._key(options, settings),
             lambda kept: kept.renewed(options, failure, purpose, settings),
             lambda: cls(options, failure=failure, purpose=purpose, **more),
+            is_full,
         )
 
     @classmethod

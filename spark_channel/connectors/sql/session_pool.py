@@ -2,7 +2,7 @@
 
 Nothing is kept but in a `keeping_sessions` block. A session is kept only when its user has ended it without an
 error and outside a transaction, and is lent again only after its server has answered. Sessions that no table takes are
-closed after `_IDLE_SECONDS`.
+closed after `_IDLE_SECONDS`, or when a server has no connection left.
 """
 
 import logging
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.retry import Retry
 
 __all__ = [
     "KeptAnswers",
@@ -29,6 +30,8 @@ _log = logging.getLogger(__name__)
 _MOST_IDLE = 16
 _IDLE_SECONDS = 30.0
 """The network may have dropped a session that was idle for longer, which the client does not notice immediately."""
+_FREED_SECONDS = 2.0
+"""A server notices within milliseconds that a session has ended."""
 
 
 class PooledSession(Protocol):
@@ -108,8 +111,17 @@ class SessionPool:
                 self._done[key] = now
             return True
 
-    def take(self, key: Hashable | None, renew: Callable[[_S], bool], make: Callable[[], _S]) -> _S:
-        """A session of `key` for which `renew` is true, else a new one."""
+    def take(
+        self,
+        key: Hashable | None,
+        renew: Callable[[_S], bool],
+        make: Callable[[], _S],
+        is_full: Callable[[Exception], bool] = lambda _: False,
+    ) -> _S:
+        """A session of `key` for which `renew` is true, else a new one.
+
+        Where `make` fails since a server `is_full`, those that nobody uses are closed, and it is called again.
+        """
         found = None
         if key is not None and self.keeps:
             with self._lock:
@@ -126,7 +138,20 @@ class SessionPool:
                     _close([found])
             if is_renewed:
                 return cast(_S, found.session)
-        return make()
+        try:
+            return make()
+        except Exception as error:
+            if not (is_full(error) and self._close_idle()):
+                raise
+        retry = Retry(_FREED_SECONDS, first=0.02, what="opening a session", clock=self._clock)
+        return retry.call(make, is_full)
+
+    def _close_idle(self) -> bool:
+        """Close all sessions that nobody uses; whether there were any."""
+        with self._lock:
+            ended, self._idle = self._idle, []
+        _close(ended)
+        return bool(ended)
 
     def give(self, session: PooledSession) -> bool:
         """Keep a session whose user has ended; False = the caller closes it."""

@@ -10,7 +10,10 @@ import pytest
 
 import spark_channel
 from spark_channel.connectors import WriteContext, find_connector
-from spark_channel.connectors.postgresql.session import PgSession
+from spark_channel.connectors.postgresql.options import PostgresWriteOptions
+from spark_channel.connectors.postgresql.session import PgReadSession, PgSession, PgWriteSession
+from spark_channel.connectors.sql.session_pool import keeping_sessions
+from spark_channel.errors import SourceError
 from spark_channel.limits import LimitStatus, StatusRequest
 from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, TransferWork
 from spark_channel.planning import Task, TaskGroup
@@ -128,6 +131,25 @@ def test_the_steps_of_a_transfer_use_the_same_sessions(
     spark_channel.transfer(None, reader, writer, channels=1, commit="task", protect="auto")
     assert filled.psql("SELECT count(*) FROM copy") == "1000"
     assert len(opened) <= 5, opened
+
+
+def test_a_role_without_a_connection_left_gets_one_that_nobody_uses(filled: PostgresServer) -> None:
+    filled.psql("CREATE ROLE few LOGIN PASSWORD 'few'")
+    login = {"url": filled.url, "user": "few", "password": "few", "dbtable": "t"}
+    options, _ = PostgresWriteOptions.parse(login)
+
+    def lent(kind: type[PgSession]) -> PgSession:
+        return kind.lent(options, failure=SourceError, purpose="test")
+
+    with keeping_sessions():
+        with lent(PgReadSession):
+            pass
+        filled.psql("ALTER ROLE few CONNECTION LIMIT 1")
+        with lent(PgWriteSession) as session:
+            assert session.value("SELECT 1") == 1
+            with pytest.raises(SourceError, match="no connection left: lower 'channels'"):
+                lent(PgWriteSession)
+    filled.psql("DROP ROLE few")
 
 
 def test_a_copy_finds_its_speed_in_short_statements_and_brings_each_row_once(

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 import pytest
 
 from spark_channel.connectors.sql.session_pool import SessionPool
+from spark_channel.errors import TargetError
 from spark_channel.testing.clock import VirtualClock
 
 
@@ -42,6 +43,30 @@ def test_a_session_is_used_again_within_the_block_only() -> None:
     states.append(first.open)
     assert states == [True, False]
     assert not pool.give(Session())
+
+
+def test_sessions_that_nobody_uses_leave_a_full_server_for_a_new_one() -> None:
+    clock = VirtualClock()
+    pool = SessionPool(clock)
+    idle = Session()
+    tries: list[bool] = []
+
+    def make() -> Session:
+        tries.append(idle.open)
+        if len(tries) < 3:  # the server notices a little later
+            raise TargetError("too many connections")
+        return Session()
+
+    with pool.keeping():
+        assert pool.give(idle)
+        with pytest.raises(TargetError):
+            pool.take("others", lambda _: True, make)
+        assert idle.open  # it may be another failure
+        pool.take("others", lambda _: True, make, lambda error: "too many" in str(error))
+        assert tries == [True, True, False]
+        tries.clear()
+        with pytest.raises(TargetError):  # there is none to close
+            pool.take("others", lambda _: True, make, lambda _: True)
 
 
 def test_what_one_table_does_for_the_others_is_due_again_after_a_while() -> None:
