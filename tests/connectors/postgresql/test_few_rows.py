@@ -10,11 +10,14 @@ import spark_channel
 from spark_channel.connectors import WriteContext, WritePlan, Writer, load_writer
 from spark_channel.connectors.base.contract import Receipt
 from spark_channel.connectors.postgresql import load
+from spark_channel.connectors.postgresql.catalog import find_table
 from spark_channel.connectors.postgresql.copy_session import PgCopySession
+from spark_channel.connectors.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.postgresql.publish import CHUNKS, HELD
 from spark_channel.connectors.postgresql.session import PgReadSession, PgWriteSession
 from spark_channel.connectors.postgresql.writer import PostgresWriter
-from spark_channel.errors import SupersededError
+from spark_channel.connectors.sql.session_pool import keeping_sessions
+from spark_channel.errors import SourceError, SupersededError
 from tests.servers.postgres import PostgresServer
 
 _TABLES = 12
@@ -160,3 +163,23 @@ def test_a_run_after_one_that_was_killed_before_it_published_copies_each_row_onc
     assert few.psql("SELECT count(*), sum(id) FROM few_dw.t7") == "20|210"
     names: Mapping[str, int] = {each.stream: each.rows for each in report.tables}
     assert set(names.values()) == {20}
+
+
+@pytest.mark.parametrize("kind", [PgReadSession, PgWriteSession])
+def test_a_lookup_whose_statement_a_function_has_dropped_is_prepared_again(
+    few: PostgresServer, kind: type[PgReadSession | PgWriteSession]
+) -> None:
+    few.psql(
+        "CREATE FUNCTION few.forget() RETURNS int LANGUAGE plpgsql AS "
+        "$$ BEGIN EXECUTE 'DEALLOCATE ALL'; RETURN 1; END $$"
+    )
+    options = PostgresReadOptions.parse({**few.login, "dbtable": "few.t1"})[0]
+    with (
+        keeping_sessions(),
+        kind.lent(options, failure=SourceError, purpose="test") as session,
+    ):
+        for name in ("few.t1", "few.t2", "few.t3"):
+            found = find_table(session, name)
+            assert found is not None
+            assert found.label == name
+            session.rows("SELECT few.forget()")
