@@ -1,6 +1,7 @@
 """Tables that change in the source in ways of which its log has no rows: one of them stops none of the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 import yaml
 
 import spark_channel
-from spark_channel.errors import SupersededError
+from spark_channel.connectors.mysql import binlog_feed
+from spark_channel.connectors.mysql.binlog_events import Event, Kind
+from spark_channel.errors import SourceError, SupersededError
 from spark_channel.replication import ReplicationReport
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import load_replication
@@ -411,3 +414,49 @@ def test_a_new_column_with_values_arrives_before_its_first_change(followed: Foll
     assert followed.rows("a", "id, d") == [(1, 7), (2, 7)]
     assert followed.rows("b", "id, e") == [(1, 8)]
     assert followed.run().rows == 0
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_the_only_table_whose_range_cannot_be_read_goes_on_after_it_is_resumed(
+    followed: Followed,
+) -> None:
+    followed.streams.pop("fol.b")
+    followed.sql("ALTER TABLE fol.a ALTER s TYPE text, ALTER s SET STORAGE EXTERNAL")
+    followed.sql("INSERT INTO fol.a VALUES (1, 1, repeat('x', 9000))")
+    followed.run()
+    followed.sql("UPDATE fol.a SET n = 2")
+    for _ in range(2):
+        assert "REPLICA IDENTITY FULL" in only_a_is_parked(followed.run(3))
+    followed.sql("ALTER TABLE fol.a REPLICA IDENTITY FULL; UPDATE fol.a SET n = 3")
+    resumed(followed)
+    followed.run()
+    followed.run()
+    assert followed.rows("a", "id, n") == [(1, 3)]
+
+
+@pytest.mark.parametrize("followed", ["mariadb"], indirect=True)
+def test_an_error_of_the_log_itself_parks_no_table_that_was_read_last(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.sql(PLANTED)
+    followed.run()
+    followed.sql("INSERT INTO fol.a VALUES (3, 3, 'z'); INSERT INTO fol.b VALUES (2)")
+    whole = binlog_feed.dumped
+
+    @contextmanager
+    def cut(*given: Any) -> Iterator[Iterator[Event]]:
+        with whole(*given) as log:
+            yield broken(log)
+
+    def broken(log: Iterator[Event]) -> Iterator[Event]:
+        for event in log:
+            yield event
+            if event.kind == Kind.TABLE_MAP:
+                raise SourceError("the server has no later part of its log")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(binlog_feed, "dumped", cut)
+        report = spark_channel.replicate(None, followed.file, once=True)
+    assert {each.why for each in report.parked} == {"the server has no later part of its log"}
+    followed.run()
+    assert followed.rows("a", "id") == [(1,), (2,), (3,)]
