@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import spark_channel
+from spark_channel.connectors import load_reader
 from spark_channel.connectors.mysql import binlog_feed
 from spark_channel.connectors.mysql.binlog_events import Event, Kind
 from spark_channel.errors import SourceError, SupersededError
@@ -16,6 +17,7 @@ from spark_channel.replication import ReplicationReport
 from spark_channel.replication.changes import Follower
 from spark_channel.replication.config import load_replication
 from spark_channel.replication.status import resume_tables
+from spark_channel.replication.tables import is_away
 from spark_channel.tunnel import Delivery, Tunnel
 from tests.replication.test_followed import Followed, columns, followed, logging_server
 
@@ -414,6 +416,20 @@ def test_a_new_column_with_values_arrives_before_its_first_change(followed: Foll
     assert followed.rows("a", "id, d") == [(1, 7), (2, 7)]
     assert followed.rows("b", "id, e") == [(1, 8)]
     assert followed.run().rows == 0
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_a_source_without_a_connection_left_sets_no_table_aside(followed: Followed) -> None:
+    """Its rows would all be read again by the next run."""
+    followed.sql("CREATE ROLE fol_full LOGIN PASSWORD 'full' CONNECTION LIMIT 0")
+    try:
+        login = {"url": followed.source["url"], "user": "fol_full", "password": "full"}
+        reader, _ = load_reader({"reader": "postgresql", **login, "dbtable": "fol.a"})
+        with pytest.raises(SourceError, match="too many connections") as raised:
+            reader.schema()
+        assert is_away(reader, raised.value)
+    finally:
+        followed.sql("DROP ROLE fol_full")
 
 
 @pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
