@@ -68,7 +68,9 @@ __all__ = ["Follower"]
 
 _LOOK_SECONDS = 30.0
 """How often the catalog is asked whether a table that has changes was written anew."""
-_COMMANDS = re.compile(r"[.;,]?( or)? [Rr]un `spark-channel tunnel.*", re.DOTALL)
+_COMMANDS = re.compile(
+    r"[.;,]?( or| then)? ([Rr]un `spark-channel tunnel|[Rr]eset the tunnel).*", re.DOTALL
+)
 """What an error says of a tunnel's commands. A replication has its own, `resume`."""
 _TRIES = 3
 """A table that an end refuses so often, while that end answers, is parked."""
