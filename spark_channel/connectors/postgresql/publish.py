@@ -11,7 +11,7 @@ from spark_channel.connectors.base.contract import Receipt
 from spark_channel.connectors.base.feed import CLOSES, OPERATION, TRUNCATES
 from spark_channel.connectors.postgresql.copy import CopyRows
 from spark_channel.connectors.postgresql.dialect import DIALECT, PostgresPlan, written_columns
-from spark_channel.connectors.postgresql.failures import is_locked, sqlstate_of
+from spark_channel.connectors.postgresql.failures import is_locked, is_refused_data, sqlstate_of
 from spark_channel.connectors.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.postgresql.session import PgSession, PgWriteSession, literal_sql
 from spark_channel.connectors.postgresql.types import PgWriteColumn, value_sql
@@ -341,7 +341,12 @@ def hold_staged(
     for receipt in receipts:
         for names, count, data in receipt.details.get(HELD, ()):
             rows = CopyRows(names, count, [memoryview(data)])
-            session.copy(plan.place.staging, plan.staging, rows)
+            try:
+                session.copy(plan.place.staging, plan.staging, rows)
+            except TargetError as error:
+                if is_refused_data(error):
+                    raise TargetError(f"a row is refused. {error}") from error.__cause__
+                raise
 
 
 def publish_stage(

@@ -17,7 +17,7 @@ from spark_channel.connectors.postgresql.publish import CHUNKS, HELD
 from spark_channel.connectors.postgresql.session import PgReadSession, PgWriteSession
 from spark_channel.connectors.postgresql.writer import PostgresWriter
 from spark_channel.connectors.sql.session_pool import keeping_sessions
-from spark_channel.errors import SourceError, SupersededError
+from spark_channel.errors import CommitError, SourceError, SupersededError
 from tests.servers.postgres import PostgresServer
 
 _TABLES = 12
@@ -78,6 +78,22 @@ def test_a_run_that_was_overtaken_adds_nothing_of_the_rows_in_its_receipt(
     writer.commit(later, [new])  # as after a COMMIT without an answer
     assert few.psql("SELECT id FROM few_dw.one") == "3"
     assert few.psql(_STAGED) == "0"
+
+
+def test_a_row_that_the_server_refuses_is_named_as_if_the_task_had_staged_it(
+    few: PostgresServer,
+) -> None:
+    few.psql("CREATE TYPE few.mood AS ENUM ('ok'); CREATE TABLE few_dw.one (mood few.mood)")
+    rows = pa.record_batch({"mood": pa.array(["ok", "odd"])})
+    writer = _writer(few)
+    plan = writer.prepare(WriteContext("job", "job", alone=True), rows.schema)
+    task = writer.open(plan, 0, 0)
+    task.write(rows)
+    receipt = task.close()
+    with pytest.raises(CommitError, match=r'a row is refused.*"odd"\nCONTEXT.*line 2, column mood'):
+        writer.commit(plan, [receipt])
+    writer.abort(plan, [receipt])
+    assert few.psql(f"SELECT count(*) FROM few_dw.one UNION ALL {_STAGED}") == "0\n0"
 
 
 def test_more_rows_than_a_receipt_takes_are_staged_by_the_task(
