@@ -107,6 +107,23 @@ def test_more_rows_than_a_receipt_takes_are_staged_by_the_task(
     assert few.psql("SELECT count(*), sum(id) FROM few_dw.one") == "1000|499500"
 
 
+@pytest.mark.parametrize("kind", [pa.bool_(), pa.dictionary(pa.int8(), pa.string())])
+def test_a_receipt_takes_few_bytes_of_copy_however_small_the_rows_are_here(
+    few: PostgresServer, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType
+) -> None:
+    monkeypatch.setattr(load, "_MOST_ENCODED", 20_000)
+    value: object = True if pa.types.is_boolean(kind) else "x" * 100
+    rows = pa.record_batch({"v": pa.array([value] * 5_000, kind)})
+    writer = _writer(few)
+    plan = writer.prepare(WriteContext("job", "job", alone=True), rows.schema)
+    task = writer.open(plan, 0, 0)
+    task.write(rows)
+    receipt = task.close()
+    assert sum(receipt.details[CHUNKS].values()) == 5_000
+    writer.commit(plan, [receipt])
+    assert few.psql("SELECT count(v) FROM few_dw.one") == "5000"
+
+
 def test_rows_that_an_attempt_without_a_receipt_staged_are_not_published(
     few: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
