@@ -263,6 +263,21 @@ def test_a_table_that_is_written_anew_while_it_is_followed_is_read_again(
 
 
 @pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
+def test_a_key_that_was_added_with_a_default_is_the_same_after_the_table_is_vacuumed(
+    followed: Followed,
+) -> None:
+    key = "ADD t int NOT NULL DEFAULT 1, DROP CONSTRAINT a_pkey, ADD PRIMARY KEY (t, id)"
+    followed.sql(f"{PLANTED}; ALTER TABLE fol.a {key}")
+    followed.run()
+    followed.sql("VACUUM FULL fol.a")
+    assert followed.run().rows == 0
+    followed.sql("ALTER TABLE fol.a ALTER t TYPE int USING t + 1")
+    followed.run()
+    followed.run()
+    assert followed.rows("a", "t, id") == [(2, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("followed", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("policy", ["freeze", "evolve"])
 def test_a_type_that_changes_with_all_values_goes_by_the_contract(
     followed: Followed, policy: str
