@@ -107,6 +107,21 @@ def test_more_rows_than_a_receipt_takes_are_staged_by_the_task(
     assert few.psql("SELECT count(*), sum(id) FROM few_dw.one") == "1000|499500"
 
 
+@pytest.mark.parametrize(("count", "is_ended"), [(100, False), (10_000, True)])
+def test_a_publish_that_stands_still_while_it_sends_many_rows_is_ended_by_the_server(
+    few: PostgresServer, monkeypatch: pytest.MonkeyPatch, count: int, is_ended: bool
+) -> None:
+    """It has the claim's lock, for which other runs wait."""
+    writer = _writer(few)
+    plan, receipt = _staged(writer, "job", 1, list(range(count)))
+    assert HELD in receipt.details
+    sent: list[Any] = []
+    _counted(monkeypatch, PgWriteSession, "affected", sent)
+    writer.commit(plan, [receipt])
+    assert any("SET LOCAL statement_timeout = 30000" in sql for (sql,) in sent) == is_ended
+    assert few.psql("SELECT count(*) FROM few_dw.one") == str(count)
+
+
 @pytest.mark.parametrize("kind", [pa.bool_(), pa.dictionary(pa.int8(), pa.string())])
 def test_a_receipt_takes_few_bytes_of_copy_however_small_the_rows_are_here(
     few: PostgresServer, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType
